@@ -57,16 +57,27 @@ def shared(name: str, real_trace: Callable[[str], Path]) -> Path:
     return real_trace(name) if name in DATABASES else TRACES / name
 
 
+def check_alike(found: pd.DataFrame, expected: pd.DataFrame, name: str) -> None:
+    """Assert that two tables are equal, to the order of their names.
+
+    That of pandas takes names one by one, and a hundred times as long: it says what differs.
+    """
+    named = found.select_dtypes("category")
+    if found.equals(expected) and all(
+        found[own].cat.categories.equals(expected[own].cat.categories) for own in named
+    ):
+        return
+    pd.testing.assert_frame_equal(found, expected, obj=name)
+
+
 def check_subset(path: Path, tables: frozenset[str]) -> None:
     whole, part = whole_trace(path), open_trace(path, ReadOptions(tables=tables))
     assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
     for name in TABLES:
         if name in tables:
-            pd.testing.assert_frame_equal(
-                part.table(name).to_frame(), whole.table(name).to_frame(), obj=name
-            )
+            check_alike(part.table(name).to_frame(), whole.table(name).to_frame(), name)
         else:
-            assert part.table(name).to_frame().empty, name
+            assert part.table(name).empty, name
 
 
 @pytest.mark.parametrize("tables", SUBSETS, ids=lambda names: "+".join(sorted(names)) or "none")
@@ -114,7 +125,7 @@ def check_window(path: Path, window: TimeWindow, tables: frozenset[str] | None =
             expected = overlapping(expected, window)
         elif name in LAUNCHING_TABLES:
             expected = overlapping(expected, reach_of(whole, window))
-        pd.testing.assert_frame_equal(plain(found), plain(expected), obj=f"{name} in {window}")
+        check_alike(plain(found), plain(expected), f"{name} in {window}")
 
 
 def overlapping(frame: pd.DataFrame, window: TimeWindow) -> pd.DataFrame:
