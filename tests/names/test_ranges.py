@@ -166,7 +166,11 @@ def test_names_that_are_looked_at_together_are_read_as_each_by_itself(texts: lis
         (r"seq = \d{3}", True),
         (r"\d\d", True),
         (r"op_id = [0-4]", True),
-        (r"h2d", True),
+        (r"h2d", False),
+        (r"(nll|l1)_?loss", False),
+        (r"o[p1]_id", True),
+        (r"= \d2", True),
+        (r"\d3", True),
         (r"o{2}", True),
     ],
 )
