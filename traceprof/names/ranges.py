@@ -51,7 +51,6 @@ _LOOKS_AT_NUMBERS: Final = re.compile(
 )
 """Patterns that may tell one number from another; not so "up to 9", nor a digit after a letter."""
 
-
 T = TypeVar("T")
 Texts = npt.NDArray[np.object_]
 UNCLAIMED: Final = "outside any phase"
@@ -253,10 +252,8 @@ def _alike_at_their_end(names: Texts) -> Names:
     texts = names.tolist()
     bare = [text.rstrip("0123456789") for text in texts]
     numbered = {own: f"{own}0" for own in set(bare) if own.endswith(_ENDS)}
-    alike = [
-        text if text is own else numbered.get(own, text)
-        for text, own in zip(texts, bare, strict=True)
-    ]
+    pairs = zip(texts, bare, strict=True)
+    alike = [text if text is own else numbered.get(own, text) for text, own in pairs]
     return Names.coded(alike, np.arange(len(alike)))
 
 
@@ -264,10 +261,7 @@ def _alike_at_their_end(names: Texts) -> Names:
 def _alike(names: Texts) -> Names:
     """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
     at_end = _alike_at_their_end(names)
-    alike = [
-        _NUMBER_OF_DECORATION.sub(r"\g<1>0", name) if _ENDS[0] in name or _ENDS[1] in name else name
-        for name in at_end.texts
-    ]
+    alike = (_NUMBER_OF_DECORATION.sub(r"\g<1>0", name) for name in at_end.texts)
     return Names.coded(alike, at_end.codes)
 
 

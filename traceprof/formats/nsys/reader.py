@@ -59,7 +59,9 @@ class _Reading:
         self.options = options
         # The length of the capture is the last instant of the event clock.
         self.capture_end = target.first_number(database, "ANALYSIS_DETAILS", "duration")
-        self.places = target.physical_devices(database)
+        of_devices = ("kernels", "kernel_shapes", "copies", "syncs")
+        asked = options.known is None or any(map(options.needs, of_devices))
+        self.places = target.physical_devices(database) if asked else {}
 
     def trace(self) -> Trace:
         """Return what is asked for, and what was read for it."""
