@@ -6,12 +6,17 @@ import gc
 import pickle
 import threading
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
+from traceprof.cache import scratch
 from traceprof.measures.facts import fact, of_rows, of_window, without_keeping
+from traceprof.model.intervals import Intervals
+from traceprof.model.table import Names, Table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
@@ -161,3 +166,50 @@ def test_a_fact_of_rows_is_computed_of_the_whole_and_told_of_the_window() -> Non
     assert twice_the_start(trace.within(TimeWindow(15, 40)), "kernels").tolist() == [40]
     assert twice_the_start(trace, "kernels").tolist() == [0, 40]
     assert ASKED == [(2, "kernels")]
+
+
+class _Ways(NamedTuple):
+    lengths: np.ndarray
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    names: Names
+    time: Intervals
+    ways: _Ways
+    of_device: dict[int, tuple[np.ndarray, int]]
+    table: Table
+
+
+@fact
+def much_of_whole(trace: Trace) -> _Found:
+    ASKED.append((len(trace.kernels), "much"))
+    starts, ends = trace.kernels["start_ns"], trace.kernels["end_ns"]
+    return _Found(
+        trace.kernels["name"],
+        Intervals.union_of(starts, ends),
+        _Ways(ends - starts, "as it is"),
+        {0: (ends.copy(), 3)},
+        Table({"start_ns": starts + 1}),
+    )
+
+
+def test_large_arrays_of_what_is_known_are_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks sees them, in whatever they are; nobody can change them for the others."""
+    monkeypatch.setattr(scratch, "LEAST_BYTES", 1)
+    trace = two_kernels()
+    for _ in range(2):
+        found = much_of_whole(trace)
+        assert found.names.tolist() == ["a", "b"]
+        assert found.time == Intervals.union_of([0, 20], [10, 30])
+        assert found.ways.lengths.tolist() == [10, 10]
+        assert found.ways.text == "as it is"
+        assert found.of_device[0][0].tolist() == [10, 30]
+        assert found.table["start_ns"].tolist() == [1, 21]
+        for array in (found.ways.lengths, found.time.starts, found.names.codes):
+            assert not array.flags.writeable
+    assert ASKED == [(2, "much")]
+    kept = pickle.loads(pickle.dumps(trace))
+    assert much_of_whole(kept).ways.lengths.tolist() == [10, 10]
+    assert ASKED == [(2, "much")]

@@ -1,9 +1,12 @@
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceprof.model import grouping
 from traceprof.model.grouping import (
     at_rows,
     compact,
@@ -21,6 +24,14 @@ from traceprof.model.grouping import (
 from traceprof.model.table import Names, Table
 
 NUMBERS = st.sampled_from((-1, 0, 3, 2**62, -(2**62)))
+
+
+@pytest.fixture(autouse=True, params=(3, 1 << 20), ids=("pieces", "whole"), scope="module")
+def at_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """So many rows at a time, as of a long table."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_AT_ONCE", request.param)
+        yield
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=30))

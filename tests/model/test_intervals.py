@@ -63,9 +63,21 @@ def test_large_sets_are_put_together_in_pieces(
     (a, in_a), (b, in_b) = as_set(raw_a), as_set(raw_b)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals_module, "_AT_ONCE", 4)
-        both = a | b
-    assert_canonical(both)
-    assert bitmap_of(both) == in_a | in_b
+        found = ((a | b, in_a | in_b), (a & b, in_a & in_b), (a - b, in_a - in_b))
+    for result, expected in found:
+        assert_canonical(result)
+        assert bitmap_of(result) == expected
+
+
+@given(pairs, pairs)
+def test_many_queries_are_answered_in_pieces(
+    raw: list[tuple[int, int]], queries: list[tuple[int, int]]
+) -> None:
+    intervals, bitmap = as_set(raw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals_module, "_AT_ONCE", 3)
+        covered = intervals.covered_ns([a for a, _ in queries], [b for _, b in queries])
+    assert covered.tolist() == [len(bitmap & set(range(a, b))) for a, b in queries]
 
 
 @given(pairs, st.integers(0, SIZE), st.integers(0, SIZE))
@@ -129,14 +141,17 @@ def test_an_empty_interval_inside_another_is_one_deeper() -> None:
         max_size=30,
     ),
     st.integers(0, 1 << 62),
+    st.sampled_from((2, 400_000)),
 )
 def test_union_lengths_are_those_of_the_union_of_each_key(
-    rows: list[tuple[int, int, int]], offset: int
+    rows: list[tuple[int, int, int]], offset: int, at_once: int
 ) -> None:
     keys, starts, ends = (np.array([row[i] for row in rows], np.int64) for i in range(3))
     starts, ends = starts + offset, ends + offset
     expected = [Intervals.union_of(starts[keys == k], ends[keys == k]).total_ns for k in range(6)]
-    assert union_lengths(keys, starts, ends, 6).tolist() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals_module, "_AT_ONCE", at_once)
+        assert union_lengths(keys, starts, ends, 6).tolist() == expected
 
 
 def test_pairs_that_would_fill_memory_are_refused() -> None:

@@ -106,7 +106,7 @@ def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
         }
     )
     # As they come first.
-    by_name = by_name.take(np.argsort(groups.order[groups.first]))
+    by_name = by_name.take(np.argsort(groups.first_rows))
     communicates = kernels["activity"] == Activity.COMMUNICATION.value
     longest = None
     if communicates.any():

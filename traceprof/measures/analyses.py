@@ -71,6 +71,8 @@ STEP_TABLES: Final = frozenset({"ranges", "kernels", "copies", "api_calls"})
 _MANY: Final = ("kernels", "copies", "api_calls", "ranges", "host_ops")
 _WORTH_THREADS: Final = 500_000
 """With fewer rows most of the time goes to Python itself, which one thread at a time can run."""
+_TOO_MANY_FOR_TWO: Final = 8_000_000
+"""With more rows memory is dearer than time: each thread has arrays as long as the tables."""
 
 
 def _as_it_is(result: Result) -> Result:
@@ -159,7 +161,8 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
         tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
     # Whoever holds rows elsewhere has processes.
     are_here = not any(part.is_remote for part in ranks.parts)
-    if are_here and sum(len(p.table(n)) for p in ranks for n in _MANY) >= _WORTH_THREADS:
+    n_rows = sum(len(p.table(n)) for p in ranks for n in _MANY) if are_here else 0
+    if _WORTH_THREADS <= n_rows <= _TOO_MANY_FOR_TWO:
         do_side_by_side(tasks)
     else:
         for analysis in analyses:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy.typing as npt
 
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table, opened, set_aside
 from traceprof.model.trace import Trace
 
 _Parameters = ParamSpec("_Parameters")
@@ -29,6 +31,62 @@ _n_threads: Final = Counter[Hashable]()
 """How many threads have or want each."""
 _lock: Final = threading.Lock()
 _R = TypeVar("_R", bound="Trace | Ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """What is known, with its large arrays on the disk."""
+
+    known: Any
+
+
+_MOST_ITEMS: Final = 1000
+"""Arrays are looked for in collections of at most so many: of more, none is large."""
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return ``value`` with ``change`` made to the arrays in it; itself where that changes none."""
+    if isinstance(value, Table):
+        return value.on_disk() if change is set_aside else value
+    if (parts := _parts_of(value)) is None:
+        return change(value)
+    made = {name: _changed(part, change) for name, part in parts.items()}
+    if all(made[name] is part for name, part in parts.items()):
+        return value
+    if isinstance(value, dict):
+        return made
+    if isinstance(value, tuple | list):
+        return (
+            type(value)(*made.values()) if hasattr(value, "_fields") else type(value)(made.values())
+        )
+    found = object.__new__(type(value))
+    for name, part in made.items():
+        object.__setattr__(found, name, part)
+    return found
+
+
+def _parts_of(value: Any) -> Mapping[Any, Any] | None:
+    """Return what a collection or dataclass is made of, by name or place; None of anything else."""
+    if isinstance(value, dict | tuple | list):
+        if len(value) > _MOST_ITEMS:
+            return {}
+        return value if isinstance(value, dict) else dict(enumerate(value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return None
+    names = [field.name for field in fields(value)]
+    if any(isinstance(getattr(type(value), name, None), property) for name in names):
+        return {}  # it lies in another process
+    # What was worked out of them, too.
+    return {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
+
+
+def _put_aside(known: Any) -> Any:
+    found = _changed(known, set_aside)
+    return known if found is known else _Aside(found)
+
+
+def _looked_at(kept: Any) -> Any:
+    return _changed(kept.known, opened) if isinstance(kept, _Aside) else kept
 
 
 def fact(
@@ -48,9 +106,10 @@ def fact(
     def recall(given: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         of: Any = given.whole if is_whole else given
         key = (name, *args, *sorted(kwargs.items()))
-        kept: dict[tuple[Any, ...], _Result] = of.facts
+        kept: dict[tuple[Any, ...], Any] = of.facts
         if key in kept:
-            return kept[key]
+            known: _Result = _looked_at(kept[key])
+            return known
         if isinstance(of, Trace) and of.is_remote:
             found: _Result = of.fact(key, recall, args, kwargs)
             return found
@@ -61,13 +120,14 @@ def fact(
         try:
             with right:
                 if key not in kept:  # another thread may have been at it
-                    kept[key] = compute(of, *args, **kwargs)
+                    kept[key] = _put_aside(compute(of, *args, **kwargs))
         finally:
             with _lock:
                 _n_threads[at] -= 1
                 if not _n_threads[at]:
                     del _rights[at], _n_threads[at]
-        return kept[key]
+        known = _looked_at(kept[key])
+        return known  # noqa: RET504 (of Any)
 
     return recall
 
@@ -105,4 +165,4 @@ def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
     compute: Callable[[_R], _Result] = inspect.unwrap(recall)
     name = _NAME.format(compute)
     kept: dict[tuple[Any, ...], _Result] = of.facts
-    return kept[name,] if (name,) in kept else compute(of)
+    return _looked_at(kept[name,]) if (name,) in kept else compute(of)

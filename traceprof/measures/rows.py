@@ -58,7 +58,7 @@ def grouped(keys: Mapping[str, Column]) -> tuple[Groups, dict[str, Array]]:
     Keys are whole numbers or Names; of these the texts are returned, in the order of their codes.
     """
     groups = groups_of(*map(codes_of, keys.values()))
-    firsts = ((name, own[groups.order[groups.first]]) for name, own in keys.items())
+    firsts = ((name, own[groups.first_rows]) for name, own in keys.items())
     return groups, {
         name: own.plain() if isinstance(own, Names) else own.astype(np.int64)
         for name, own in firsts

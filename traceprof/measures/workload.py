@@ -100,7 +100,7 @@ def workload(ranks: Ranks) -> Workload:
 def _times_of_names(part: Trace) -> Table:
     """Return the time of the kernels by name: name, activity, total_ns, count."""
     groups = groups_of(part.kernels["name"].codes)
-    named = part.kernels.select("name", "activity").take(groups.order[groups.first])
+    named = part.kernels.select("name", "activity").take(groups.first_rows)
     return Table(
         {
             "name": named.plain("name"),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.grouping import compact
-from traceprof.model.table import Names, RowsOf, Table
+from traceprof.model.table import Names, RowsOf, Table, opened, set_aside
 
 _Array = npt.NDArray[Any]
 
@@ -52,11 +52,17 @@ class CompactTable(Table):
         }
         return own[0]._with(_Columns(columns), sum(map(len, own)))
 
+    def on_disk(self) -> CompactTable:
+        """Return the same table, whose large columns are on the disk until they are looked at."""
+        own = self._columns
+        packed = {name: _aside(values) for name, values in own.packed.items()}
+        return self._with(_Columns(packed, own.at), len(self))
+
     @property
     def n_bytes(self) -> int:
         """What it takes in memory."""
         at = 0 if self._columns.at is None else self._columns.at.nbytes
-        return at + sum(_values_of(own).nbytes for own in self._columns.packed.values())
+        return at + sum(_values_of(opened(own)).nbytes for own in self._columns.packed.values())
 
     def take(self, rows: RowsOf | Sequence[int]) -> CompactTable:
         """Return some of the rows: where they lie, not what is in them."""
@@ -101,7 +107,9 @@ class _Columns(Mapping[str, Any]):
 
     def rows_of(self, name: str) -> Any:
         """Return a column of the rows that are meant, as it is kept."""
-        own = self.packed[name]
+        own = opened(self.packed[name])
+        if isinstance(own, _Numbers):
+            own = _Numbers(opened(own.values), own.dtype, own.kinds)
         return own if self.at is None else own[self.at]
 
     def __getitem__(self, name: str) -> Any:
@@ -122,7 +130,7 @@ class _Columns(Mapping[str, Any]):
 class _Numbers:
     """Values as small as they fit; where ``kinds`` are given, the places of the values there."""
 
-    values: _Array
+    values: Any  # of the table's own ones those that are large are on the disk
     dtype: np.dtype[Any]
     kinds: _Array | None = None
 
@@ -131,17 +139,20 @@ class _Numbers:
 
     def plain(self) -> _Array:
         """Return the values as they were given."""
-        if self.kinds is not None:
-            found: _Array = self.kinds[self.values]
-            return found
-        return self.values.astype(self.dtype, copy=False)
+        values: _Array = self.values
+        return values.astype(self.dtype, copy=False) if self.kinds is None else self.kinds[values]
+
+
+def _aside(column: Any) -> Any:
+    if isinstance(column, _Numbers):
+        return _Numbers(set_aside(column.values), column.dtype, column.kinds)
+    return set_aside(column)
 
 
 def _values_of(column: Any) -> _Array:
-    if isinstance(column, Names):
-        return column.codes
-    found: _Array = column.values if isinstance(column, _Numbers) else column
-    return found
+    own: Any = opened(column.values) if isinstance(column, _Numbers) else column
+    values: _Array = own.codes if isinstance(own, Names) else own
+    return values
 
 
 def _packed(values: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -20,6 +21,9 @@ _DENSE: Final = 1 << 16
 """Numbers in a range up to this, or to how many there are, are counted, others looked up."""
 _SPARSE: Final = 4
 """In a range of so many places for each number they are looked up."""
+_LARGE: Final = int(np.iinfo(np.int32).max)
+_AT_ONCE: Final = 1 << 20
+"""So many rows at a time: what is needed for a moment is not as long as the table."""
 _MOST_BITS: Final = 20
 _FACTOR: Final = np.array([0x9E3779B97F4A7C15], np.uint64)
 
@@ -38,19 +42,26 @@ def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Ar
     return dict(zip(groups.keys, groups.rows, strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Groups:
     """The rows of a table by the combination of values that they have.
 
     ``values`` are those of the combinations in their order, by column, ``number`` is the place of
-    that of each row. ``order`` are the rows by combination, those of each ascending, and
-    ``first`` where the rows of each combination begin among them.
+    that of each row, and ``first_rows`` the first row of each combination. ``order`` are the rows
+    by combination, those of each ascending, and ``first`` where each begins among them.
     """
 
     values: tuple[npt.NDArray[Any], ...]
     number: npt.NDArray[Any]
-    order: _Int64Array
     first: _Int64Array
+    first_rows: _Int64Array
+
+    @cached_property
+    def order(self) -> _Int64Array:
+        """The rows by combination; it takes long to find, and is as long as the table."""
+        if len(self.first) < 2:
+            return np.arange(len(self.number))
+        return np.argsort(self.number, kind="stable")
 
     @property
     def keys(self) -> list[tuple[int, ...]]:
@@ -60,7 +71,7 @@ class Groups:
     @property
     def counts(self) -> _Int64Array:
         """How many rows each has."""
-        return np.diff(np.append(self.first, len(self.order)))
+        return np.diff(np.append(self.first, len(self.number)))
 
     @property
     def earlier(self) -> _Int64Array:
@@ -139,12 +150,19 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
             continue
         place, distinct = places_of(values)
         if n_groups > 1:
-            place, distinct = places_of(codes.astype(np.int64) * len(distinct) + place)
+            kind = np.int32 if n_groups * len(distinct) < _LARGE else np.int64
+            pairs = np.multiply(codes, kind(len(distinct)), dtype=kind)
+            np.add(pairs, place, out=pairs, casting="same_kind")
+            place, distinct = places_of(pairs)
         codes, n_groups = place, len(distinct)
-    order = np.arange(len(codes)) if n_groups < 2 else np.argsort(codes, kind="stable")
-    counts = np.bincount(codes, minlength=n_groups)
+    counts = np.zeros(n_groups, np.int64)
+    rows = np.zeros(n_groups, np.int64)
+    for piece in reversed([*pieces_of(len(codes))]):
+        own = codes[piece]
+        counts += np.bincount(own, minlength=n_groups)
+        rows[own[::-1]] = np.arange(piece.stop - 1, piece.start - 1, -1)  # the first comes last
     first = np.cumsum(counts) - counts
-    return Groups(tuple(values[order[first]] for values in every), codes, order, first)
+    return Groups(tuple(values[rows] for values in every), codes, first, rows)
 
 
 def grouped_by(table: Table, *names: str) -> tuple[Table, Groups]:
@@ -153,7 +171,7 @@ def grouped_by(table: Table, *names: str) -> tuple[Table, Groups]:
     Values that are not known come last, as one.
     """
     groups = groups_of(*(_ordered(table[name]) for name in names))
-    return table.select(*names).take(groups.order[groups.first]), groups
+    return table.select(*names).take(groups.first_rows), groups
 
 
 def _ordered(column: Column) -> npt.NDArray[Any]:
@@ -209,7 +227,7 @@ def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
     ``groupby(..., sort=False)``, with little memory where few differ.
     """
     groups = groups_of(*columns)
-    first = groups.order[groups.first]
+    first = groups.first_rows
     order = np.argsort(first)
     place = np.empty(len(order), np.int16 if len(order) <= _FEW else np.int64)
     place[order] = np.arange(len(order))
@@ -243,18 +261,29 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
         return np.empty(0, np.int16), []
     low, high = int(values.min()), int(values.max())
     if high - low < max(_DENSE, len(values)):
-        numbers = values.astype(np.int64, copy=False)
-        numbers = numbers - low if low else numbers
-        found = np.flatnonzero(np.bincount(numbers))
+        counts = np.zeros(high - low + 1, np.int64)
+        for piece in pieces_of(len(values)):
+            own = np.bincount(values[piece].astype(np.int64, copy=False) - low)
+            counts[: len(own)] += own
+        found = np.flatnonzero(counts)
         place = np.empty(high - low + 1, np.int16 if len(found) <= _FEW else np.int64)
         place[found] = np.arange(len(found))
-        return place[numbers], (found + low).tolist()
+        places = np.empty(len(values), place.dtype)
+        for piece in pieces_of(len(values)):
+            places[piece] = place[values[piece].astype(np.int64, copy=False) - low]
+        return places, (found + low).tolist()
     leader = leaders_of(values)
     own = np.flatnonzero(leader == np.arange(len(values)))
     own = own[np.argsort(values[own])]
     place = np.empty(len(values), np.int16 if len(own) <= _FEW else np.int64)
     place[own] = np.arange(len(own))
     return place[leader], values[own].tolist()
+
+
+def pieces_of(n_rows: int) -> Iterator[slice]:
+    """Yield the rows of a long table a piece after the other, in their order."""
+    for first in range(0, n_rows, _AT_ONCE):
+        yield slice(first, min(first + _AT_ONCE, n_rows))
 
 
 def leaders_of(numbers: npt.NDArray[Any]) -> _Int64Array:
@@ -292,10 +321,14 @@ def first_rows(numbers: _Int64Array, asked: _Int64Array) -> _Int64Array:
         place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
         return np.where(known[place] == asked, order[place], -1)
     row_of = np.full(high - low + 2, -1, np.min_scalar_type(-len(numbers)))
-    row_of[numbers[::-1] - low] = np.arange(len(numbers))[::-1]
-    place = asked - low
-    place[(place < 0) | (place > high - low)] = high - low + 1  # where no row is
-    return row_of[place].astype(np.int64)
+    for piece in reversed([*pieces_of(len(numbers))]):  # the first comes last
+        row_of[numbers[piece][::-1] - low] = np.arange(piece.stop - 1, piece.start - 1, -1)
+    found = np.empty(len(asked), np.int64)
+    for piece in pieces_of(len(asked)):
+        place = asked[piece] - low
+        place[(place < 0) | (place > high - low)] = high - low + 1  # where no row is
+        found[piece] = row_of[place]
+    return found
 
 
 def renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:

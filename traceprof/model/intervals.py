@@ -100,13 +100,11 @@ class Intervals:
         # In time that grows with the smaller set, and the logarithm of both. Neither has intervals
         # that touch, so that no two of what they have in common do.
         few, many = (self, other) if len(self) <= len(other) else (other, self)
-        if not len(few):
-            return Intervals.empty()
-        one, more = overlapping_pairs(few.starts, few.ends, many.starts, many.ends)
-        if not len(one):
-            return Intervals.empty()
-        starts = np.maximum(few.starts[one], many.starts[more])
-        return Intervals(starts, np.minimum(few.ends[one], many.ends[more]))
+        found = [_common(few, many, first) for first in range(0, len(few), _AT_ONCE)]
+        found = [own for own in found if len(own[0])]
+        if len(found) < 2:
+            return Intervals(*found[0]) if found else Intervals.empty()
+        return Intervals(*map(np.concatenate, zip(*found, strict=True)))
 
     def __sub__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
@@ -141,13 +139,29 @@ class Intervals:
         first, last = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         if not len(self) or not len(first):
             return np.zeros(len(first), np.int64)
-        before = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
-        until = []  # how many ns of the set lie before each instant
-        for instants in (first, np.maximum(last, first)):
-            index = np.searchsorted(self.starts, instants, side="right")
-            cut = np.maximum(self.ends[np.maximum(index - 1, 0)] - instants, 0)
-            until.append(np.where(index > 0, before[index] - cut, 0))
-        return np.asarray(until[1] - until[0], np.int64)
+        before = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.ends - self.starts, out=before[1:])
+        found = np.empty(len(first), np.int64)
+        for at in range(0, len(first), _AT_ONCE):
+            piece = slice(at, at + _AT_ONCE)
+            until = []  # how many ns of the set lie before each instant
+            for instants in (first[piece], np.maximum(last[piece], first[piece])):
+                index = np.searchsorted(self.starts, instants, side="right")
+                cut = np.maximum(self.ends[np.maximum(index - 1, 0)] - instants, 0)
+                until.append(np.where(index > 0, before[index] - cut, 0))
+            found[piece] = until[1] - until[0]
+        return found
+
+
+def _common(few: Intervals, many: Intervals, at: int) -> tuple[Int64Array, Int64Array]:
+    """Return what some of ``few``, from number ``at`` on, have in common with ``many``."""
+    starts, ends = (own[at : at + _AT_ONCE] for own in (few.starts, few.ends))
+    first = np.searchsorted(many.ends, starts[0], side="right")
+    last = np.searchsorted(many.starts, ends[-1], side="left")
+    own = slice(int(first), int(max(first, last)))
+    one, more = overlapping_pairs(starts, ends, many.starts[own], many.ends[own])
+    common = np.maximum(starts[one], many.starts[own][more])
+    return common, np.minimum(ends[one], many.ends[own][more])
 
 
 def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
@@ -185,14 +199,21 @@ def union_lengths(
         order = order[np.argsort(small[order], kind="stable")]
     else:
         order = np.argsort(small, kind="stable")
-    key, first, last = key[order], first[order], last[order]
-    reach = _furthest(key, last)
-    opens = np.concatenate(([True], key[1:] != key[:-1]))
-    covered = np.concatenate(([0], reach[:-1]))
-    begin = np.where(opens, first, np.maximum(first, covered))
-    sums = np.concatenate(([0], np.cumsum(np.maximum(last - begin, 0))))
-    edges = np.searchsorted(key, np.arange(n_keys + 1))
-    return np.asarray(np.diff(sums[edges]), np.int64)
+    found = np.zeros(n_keys, np.int64)
+    latest, until = -1, 0  # the last key so far, and how far its intervals reach
+    for at in range(0, len(order), _AT_ONCE):
+        rows = order[at : at + _AT_ONCE]
+        own, starts, ends = key[rows], first[rows], last[rows]
+        ends[own == latest] = np.maximum(ends[own == latest], until)
+        reach = _furthest(own, ends)
+        opens = np.concatenate(([own[0] != latest], own[1:] != own[:-1]))
+        covered = np.concatenate(([until], reach[:-1]))
+        begin = np.where(opens, starts, np.maximum(starts, covered))
+        sums = np.concatenate(([0], np.cumsum(np.maximum(last[rows] - begin, 0))))
+        edges = np.searchsorted(own, np.arange(n_keys + 1))
+        found += np.diff(sums[edges])
+        latest, until = int(own[-1]), int(reach[-1])
+    return found
 
 
 def _furthest(keys: Int64Array, ends: Int64Array) -> Int64Array:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.cache.scratch import DiskArray, put_aside
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -210,7 +212,7 @@ class Table:
         return name in self._columns
 
     def __getitem__(self, name: str) -> Any:
-        return self._columns[name]
+        return opened(self._columns[name])
 
     def __repr__(self) -> str:
         return f"Table({self.to_frame()!r})"
@@ -223,7 +225,7 @@ class Table:
     @property
     def columns(self) -> dict[str, Any]:
         """The columns by name, to make another table of."""
-        return dict(self._columns)
+        return {name: opened(own) for name, own in self._columns.items()}
 
     @property
     def names(self) -> list[str]:
@@ -232,21 +234,27 @@ class Table:
 
     def get(self, name: str, otherwise: Any = None) -> Any:
         """Return a column; ``otherwise`` where there is none."""
-        return self._columns.get(name, otherwise)
+        return self[name] if name in self._columns else otherwise
 
     def plain(self, name: str) -> Array:
         """Return a column as an array; names as their texts."""
-        return np.asarray(self._columns[name])
+        return np.asarray(self[name])
+
+    def on_disk(self) -> Table:
+        """Return the same table, whose large columns are on the disk until they are looked at."""
+        columns = {name: set_aside(own) for name, own in self._columns.items()}
+        is_same = all(columns[name] is own for name, own in self._columns.items())
+        return self if is_same else Table(columns, self._n_rows)
 
     def take(self, rows: RowsOf | Sequence[int]) -> Table:
         """Return some of the rows."""
         chosen = rows if isinstance(rows, slice) else _rows(rows)
-        taken = {name: values[chosen] for name, values in self._columns.items()}
+        taken = {name: self[name][chosen] for name in self._columns}
         return Table(taken, None if taken else len(np.arange(self._n_rows)[chosen]))
 
     def known(self, *names: str) -> Table:
         """Return the rows in which all of these columns are known."""
-        return self.take(np.logical_and.reduce([is_known(self._columns[name]) for name in names]))
+        return self.take(np.logical_and.reduce([is_known(self[name]) for name in names]))
 
     def head(self, n_rows: int) -> Table:
         """Return the first rows."""
@@ -281,13 +289,13 @@ class Table:
         keys: list[Array] = []
         for column in columns:
             name = column.removeprefix("-")
-            values = sortable(self._columns[name])
+            values = sortable(self[name])
             keys += [-values if name != column else values]
         return np.lexsort(keys[::-1]) if keys else np.arange(self._n_rows)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows, each with its values by column, as Python's own."""
-        lists = [values.tolist() for values in self._columns.values()]
+        lists = [self[name].tolist() for name in self._columns]
         names = list(self._columns)
         if not lists:
             return [{} for _ in range(self._n_rows)]
@@ -306,7 +314,7 @@ class Table:
             name: pd.Categorical.from_codes(own.codes, pd.Index(own.texts, dtype=object))
             if isinstance(own, Names)
             else own
-            for name, own in self._columns.items()
+            for name, own in self.columns.items()
         }
         return pd.DataFrame(columns, index=pd.RangeIndex(self._n_rows), copy=False)
 
@@ -367,8 +375,63 @@ def sortable(column: Column) -> Array:
     return found
 
 
+class _NamesOnDisk:
+    """Names whose codes are on the disk."""
+
+    __slots__ = ("codes", "texts")
+
+    def __init__(self, codes: DiskArray, texts: npt.NDArray[np.object_]) -> None:
+        self.codes, self.texts = codes, texts
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Names, (self.codes.open(), self.texts)
+
+
+class Opened(Mapping[str, Column]):
+    """Columns by name, of which those on the disk are in memory while they are looked at."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self.columns = columns
+
+    def __getitem__(self, name: str) -> Any:
+        return opened(self.columns[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def set_aside(column: Any) -> Any:
+    """Return a large column as it is on the disk; any other as it is."""
+    if isinstance(column, Names):
+        codes = put_aside(column.codes)
+        return column if codes is None else _NamesOnDisk(codes, column.texts)
+    if isinstance(column, np.ndarray):
+        aside = put_aside(column)
+        return column if aside is None else aside
+    return column
+
+
+def opened(column: Any) -> Any:
+    """Return a column to look at, whether it was `set_aside` or not."""
+    if isinstance(column, DiskArray):
+        return column.open()
+    if isinstance(column, _NamesOnDisk):
+        return Names(column.codes.open(), column.texts)
+    return column
+
+
 def _column(values: Any) -> Any:
-    if type(values) is np.ndarray or isinstance(values, Names | np.ndarray):
+    if type(values) is np.ndarray or isinstance(
+        values, Names | np.ndarray | DiskArray | _NamesOnDisk
+    ):
         return values
     if isinstance(values, str) or not hasattr(values, "__len__"):
         return _Single(values)

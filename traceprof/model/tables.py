@@ -176,7 +176,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
     # Details are looked at once: as they are asked for seldom, in few bytes.
     made = CompactTable.of_each(typed, length) if table.detail_of else Table(dict(typed), length)
     order = sort_order(made, table)
-    return made if order is None else made.take(order)
+    return (made if order is None else made.take(order)).on_disk()
 
 
 def _typed(values: Any, kind: ColumnKind, length: int) -> Any:

@@ -183,7 +183,8 @@ class Trace:
         rows: dict[str, RowsOf] = {}
         for name, table in TABLES.items():
             if table.has_times:
-                cut[name], inside = _clip(self.table(name), window, table)
+                clipped, inside = _clip(self.table(name), window, table)
+                cut[name] = clipped.on_disk()
                 rows[name] = _rows_of_rows(self.rows_in_whole(name), inside)
         return replace(self, span=window, uncut=self.whole, rows=rows, **cut)
 

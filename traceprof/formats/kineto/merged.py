@@ -136,7 +136,7 @@ def _bound(rows: Rows) -> Merged:
     rows = _with_own_processes(rows, is_call)
     calls = np.flatnonzero(is_call)
     groups = groups_of(rows.process[calls])
-    order = np.argsort(groups.order[groups.first])
+    order = np.argsort(groups.first_rows)
     processes = tuple(groups.values[0][order].tolist())
     if len(processes) < 2:
         return Merged(rows, processes, {})

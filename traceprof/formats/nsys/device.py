@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -107,7 +107,7 @@ def _read(
     optional: Sequence[str],
     window: TimeWindow | None,
     where: Condition | str | None = None,
-) -> tuple[dict[str, Column], cupti.Place]:
+) -> tuple[Mapping[str, Column], cupti.Place]:
     """Return columns of device work, and when and where it was."""
     columns = dict.fromkeys((*_PLACE, *needed, *optional), ColumnType.INTEGER)
     raw = database.read_columns(table, columns, window, optional, where)

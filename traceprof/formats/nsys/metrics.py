@@ -93,7 +93,7 @@ def metric_sources(database: Database) -> list[RowSource]:
 
 def _read(
     database: Database, table: str, optional: str = "", where: Condition | None = None
-) -> dict[str, Column]:
+) -> Mapping[str, Column]:
     """Return the columns of a table; none where it does not tell enough."""
     if not database.columns(table).issuperset(_NEEDED[table]):
         return {}

@@ -29,7 +29,7 @@ from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
 from traceprof.formats.sqlite.pages.tree import Identity, NotPlainError, identity_of, layout_of
 from traceprof.formats.sqlite.schema import Catalogue, UnsoundRowsError, quoted
 from traceprof.model.cutting import WHOLE, CutNote, noted_names, noted_numbers
-from traceprof.model.table import Column
+from traceprof.model.table import Column, Opened, set_aside
 from traceprof.model.timing import TimeWindow
 from traceprof.processes import made_side_by_side
 
@@ -200,7 +200,7 @@ class Database(AbstractContextManager["Database"]):
         window: TimeWindow | None = None,
         optional: Sequence[str] = (),
         where: Condition | str | None = None,
-    ) -> dict[str, Column]:
+    ) -> Mapping[str, Column]:
         """Return ``columns`` of ``table``, one array each, in the order of the rows.
 
         Args:
@@ -229,10 +229,15 @@ class Database(AbstractContextManager["Database"]):
         if sound is not None and sound.is_broken(found):
             raise UnsoundRowsError(table)  # see `reading`
         length = len(next(iter(found.values())))
-        return {
-            name: all_null(kind, length) if name in missing else found[name]
-            for name, kind in columns.items()
-        }
+        if not missing:
+            return found
+        kept = found.columns if isinstance(found, Opened) else found
+        return Opened(
+            {
+                name: set_aside(all_null(kind, length)) if name in missing else kept[name]
+                for name, kind in columns.items()
+            }
+        )
 
     def leave_out(self, table: str) -> None:
         """Leave the rows that cannot be out of ``table``, whatever is read of it from now on."""
@@ -241,7 +246,7 @@ class Database(AbstractContextManager["Database"]):
 
     def _from_pages(
         self, table: str, columns: Mapping[str, ColumnType], where: Condition | None
-    ) -> dict[str, Column] | None:
+    ) -> Mapping[str, Column] | None:
         """Return columns decoded from pages; None where SQLite has to read them."""
         pages = self.pages_of(table)
         if pages is None:

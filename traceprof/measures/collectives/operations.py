@@ -55,7 +55,7 @@ def one_per_kernel(calls: Table) -> Table:
 def _merged(calls: Table) -> Table:
     """Return the first call of each kernel, with what holds for all of them."""
     kernels = groups_of(*(calls[name] for name in _KEYS))
-    first = calls.take(kernels.order[kernels.first])
+    first = calls.take(kernels.first_rows)
     several = kernels.differ(calls["op"].codes)
     is_exchange = several & kernels.reduced(np.logical_and, calls["op"].isin(SINGLE_OPS))
     in_exchange = is_exchange[kernels.number]

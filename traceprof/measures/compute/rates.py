@@ -280,7 +280,7 @@ def _path(name: str) -> str:
 def _joined(table: Table) -> Table:
     groups = groups_of(Names.of(table["layer"]).codes)
     sums = {name: groups.reduced(np.add, table[name]) for name in _ADDED}
-    return table.take(groups.order[groups.first]).assign(**sums)
+    return table.take(groups.first_rows).assign(**sums)
 
 
 def _finish(result: Result, keys: tuple[str, ...]) -> Result:

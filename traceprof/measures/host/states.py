@@ -29,7 +29,7 @@ from traceprof.measures.rows import (
     ints,
     unions_by,
 )
-from traceprof.model.grouping import rows_by_values
+from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -293,7 +293,8 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
         phases.process: phases.times.get("data", Intervals.empty())
         for phases in find_host_phases(trace)
     }
-    waits = unions_by(trace.api_calls.take(hold_devices_up(trace.api_calls)))
+    calls = trace.api_calls.select("process", "start_ns", "end_ns")
+    waits = unions_by(calls.take(hold_devices_up(trace.api_calls)))
     profiler = unions_by(trace.overheads)
     nothing = Intervals.empty()
     return {
@@ -304,6 +305,12 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
         )
         for process in {*np.unique(trace.api_calls["process"]).tolist(), *data}
     }
+
+
+@of_window
+def host_states_alone(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """Return, by process, the times of each state where it counts (see `HostState.alone`)."""
+    return {process: state.alone() for process, state in find_host_states(trace).items()}
 
 
 HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
@@ -319,12 +326,10 @@ def host_communication(trace: Trace) -> dict[int, Intervals]:
 
 def hold_devices_up(calls: Table) -> Bools:
     """Return which calls wait, of the threads that launch work; of all where none does."""
-    launches = is_launch(calls["name"])
+    lanes = groups_of(calls["process"], calls["thread"])
+    process = lanes.values[0]
+    launching = np.zeros(len(process), np.bool_)
+    launching[lanes.number[is_launch(calls["name"])]] = True
+    counts = launching | ~np.isin(process, process[launching])
     waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
-    lanes = rows_by_values(calls["process"], calls["thread"])
-    launching = {lane for lane, rows in lanes.items() if launches[rows].any()}
-    processes = {process for process, _ in launching}
-    for lane, rows in lanes.items():
-        if lane not in launching and lane[0] in processes:
-            waits[rows] = False
-    return waits
+    return np.asarray(waits & counts[lanes.number], np.bool_)

@@ -17,7 +17,7 @@ import numpy as np
 from traceprof.measures.device.times import device_time, recorded_times, used_devices
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import Launches, are_migrations, launches_of
-from traceprof.measures.host.states import find_host_states, host_communication
+from traceprof.measures.host.states import host_communication, host_states_alone
 from traceprof.measures.rows import (
     Array,
     Bools,
@@ -31,9 +31,10 @@ from traceprof.measures.rows import (
 )
 from traceprof.measures.steps.undisturbed import awaited_since, disturbances
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import compact, rows_by_value
+from traceprof.model.grouping import compact, pieces_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 
@@ -110,14 +111,14 @@ class Pieces:
         return Names.coded(texts, np.where(self.rows >= 0, codes, len(texts) - 1))
 
     def _of_either(self, kernels: Array, copies: Array) -> Array:
-        """Return the values of the rows, of columns of both tables."""
-        if not len(kernels):
-            kernels = np.zeros(1, copies.dtype)  # for what is below 0
-            return np.concatenate((kernels, copies))[np.maximum(self.rows + 1, 0)]
-        rows = self.rows
-        if bool((rows < 0).any()):
-            rows = np.where(rows < 0, len(kernels) - 1, rows)
-        return np.concatenate((kernels, copies))[rows]
+        """Return the values of the rows, of columns of both tables; any where there is no row."""
+        found = np.zeros(len(self.rows), np.result_type(kernels, copies))
+        rows = self.rows.astype(np.int64, copy=False)
+        is_kernel = (rows >= 0) & (rows < len(kernels))
+        found[is_kernel] = kernels[rows[is_kernel]]
+        is_copy = rows >= len(kernels)
+        found[is_copy] = copies[rows[is_copy] - len(kernels)]
+        return found
 
 
 @fact
@@ -303,17 +304,27 @@ def _level(lengths: Ints, total_ns: float) -> int:
 @of_window
 def _as_recorded(trace: Trace) -> tuple[Table, Table]:
     """Return gaps and parts as the recording has them, what the profiler added with them."""
-    gaps, launches = _bounded_gaps(trace)
-    found = [*_parts_of_known(trace, gaps, launches), *_parts_of_others(gaps, launches)]
+    of_devices = [(device, _gaps_of(trace, device)) for device in used_devices(trace)]
+    of_devices = of_devices or [(ABSENT, (np.empty(0, np.int64),) * 5)]
+    gaps, parts, n_gaps = [], [], 0
+    for device, found in of_devices:
+        # Some at a time: what is needed for a moment is not as long as all of them.
+        for piece in pieces_of(max(len(found[0]), 1)):
+            own, ends = _bounded_gaps(trace, device, [column[piece] for column in found])
+            gaps.append(own)
+            parts.append(_parts_of(trace, own, ends, n_gaps))
+            n_gaps += len(own)
+    return Table.stacked(gaps), Table.stacked(parts)
+
+
+def _parts_of(trace: Trace, gaps: Table, ends_of: _Ends, n_before: int) -> Table:
+    """Return the parts of gaps, one after another; ``n_before`` gaps come before these."""
+    found = [*_parts_of_known(trace, gaps, ends_of), *_parts_of_others(gaps, ends_of)]
     gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
     del found
-    # Parts of a gap, and gaps of a device, follow one another.
-    order = np.argsort(starts, kind="stable")
-    place = compact(np.cumsum(are_first(gaps["device"])))  # of devices as they come
-    order = order[np.argsort(place[gap[order]], kind="stable")]
-    columns = (column[order] for column in (gap, starts, ends, cause))
-    parts = Table(dict(zip(_PARTS, columns, strict=True)))
-    return gaps, parts
+    order = np.argsort(starts, kind="stable")  # gaps of a device follow one another, too
+    columns = compact(gap.astype(np.int64)[order] + n_before), starts[order], ends[order]
+    return Table(dict(zip(_PARTS, (*columns, cause[order]), strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -327,19 +338,15 @@ class _Ends:
     is_edge: Bools
 
 
-def _bounded_gaps(trace: Trace) -> tuple[Table, _Ends]:
-    """Return the gaps, and what ends each, but not what they wait for."""
-    work = work_of_devices(trace)
-    found = [_gaps_of(trace, device, work[device]) for device in used_devices(trace)]
-    nothing = np.empty(0, np.int64)
-    columns = zip(*found, strict=True) if found else ((nothing,) for _ in range(6))
-    device, starts, ends, last, following, edge = map(np.concatenate, columns)
+def _bounded_gaps(trace: Trace, device: int, found: Sequence[Ints]) -> tuple[Table, _Ends]:
+    """Return gaps of a device as a table, and what ends each, but not what they wait for."""
+    starts, ends, last, following, edge = found
     before, after = Pieces(trace.whole, last), Pieces(trace.whole, following)
     is_any, process, launches = following >= 0, after.process, after.launches
     moved = is_any & after.is_migration
     linked = is_any & (launches.is_known | moved)
     gaps = {
-        "device": compact(device),
+        "device": compact(np.full(len(starts), device)),
         "start_ns": starts,
         "end_ns": ends,
         "process": compact(np.where(is_any, process, -1)),
@@ -352,9 +359,9 @@ def _bounded_gaps(trace: Trace) -> tuple[Table, _Ends]:
     return Table(gaps), _Ends(launches, linked, moved, shared, 2 * edge > ends - starts)
 
 
-def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
-    """Return device, start, end, the work around each gap, and how much of it is at an edge."""
-    span = trace.span
+def _gaps_of(trace: Trace, device: int) -> tuple[Ints, ...]:
+    """Return start, end, the work around each gap of a device, and how much of it is at an edge."""
+    span, work = trace.span, work_of_devices(trace)[device]
     idle = recorded_times(trace, device) - device_time(trace, device).busy
     first_ns, last_ns = span.end_ns, span.start_ns
     if len(work.rows):
@@ -364,7 +371,6 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns))
     edges = edges | Intervals.single(max(last_ns, span.start_ns), span.end_ns)
     return (
-        np.full(len(idle), device),
         idle.starts,
         idle.ends,
         work.before(idle.starts),
@@ -421,17 +427,18 @@ def _split_by_state(
 
     What the host communicates beside its launches holds up none of them: long times alone are that.
     """
-    states, communicating = find_host_states(trace), host_communication(trace)
+    states, communicating = host_states_alone(trace), host_communication(trace)
     waited = np.flatnonzero(ends > starts)
     for owner, places in rows_by_value(process[waited]).items():
         own = waited[places]
         first, last = starts[own], ends[own]
-        times = states[owner].alone() if owner in states else {}
+        span = int(first.min()), int(last.max())
+        times = {name: time.clip(*span) for name, time in states.get(owner, {}).items()}
         in_any = Intervals.empty()
         for name in _BEFORE_THAT if times else ():
             in_any = in_any | times[name]
             yield _cut(own, first, last, times[name], CAUSES.index(name))
-        rest = in_any.gaps(int(first.min()), int(last.max()))
+        rest = in_any.gaps(*span)
         exchange = communicating.get(owner, Intervals.empty()) & rest
         if not len(exchange):
             yield _cut(own, first, last, rest, -1)

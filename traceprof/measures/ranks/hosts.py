@@ -217,7 +217,7 @@ def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, 
     means = {name: of_group.means(table[own]).tolist() for name, own in _STEP_MEANS.items()}
     per_step = groups_of(of_group.number, table["step"])
     most, least = (per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum))
-    owner = groups_of(of_group.number[per_step.order[per_step.first]])
+    owner = groups_of(of_group.number[per_step.first_rows])
     means["skew_ns"] = owner.means(most - least).tolist()
     rows = Table(means, len(found)).rows()
     return dict(zip(found["group"].tolist(), rows, strict=True))
@@ -271,7 +271,7 @@ def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
     """
     rows, table, groups = matches.shared, matches.table, Names.of(names)
     pairs = groups_of(rows["match"], groups.codes[rows["member"]])
-    own = rows.take(pairs.order[pairs.first])
+    own = rows.take(pairs.first_rows)
     place = matches.places(own)
     several = np.bincount(place, minlength=len(table)) > 1
     size = table["group_size"]

@@ -146,7 +146,7 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
         ops, by_op = work["op"], groups_of(work["op"].codes)
-        most = np.lexsort((by_op.order[by_op.first], -by_op.counts))[:_SHOWN]
+        most = np.lexsort((by_op.first_rows, -by_op.counts))[:_SHOWN]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
         text = "exchange by collectives ({backends}): {ops} of {n:count} ranks"

@@ -23,7 +23,7 @@ from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
-from traceprof.model.grouping import first_rows, rows_by_values
+from traceprof.model.grouping import first_rows, pieces_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
@@ -149,7 +149,7 @@ def launched_work(trace: Trace) -> Table:
     is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
     rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
     rows = rows[~_are_captured(trace, rows)]
-    own = calls.take(rows)
+    own = calls.select("process", "thread", "start_ns", "end_ns", "correlation").take(rows)
     outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
     np.logical_or.at(worked, outer, _have_work(trace, own))
     kept = np.flatnonzero(outer == np.arange(len(own)))
@@ -243,21 +243,24 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
 
 def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """Return of calls how long their work waited, 0 where there is none, and when it ended."""
-    calls = trace.api_calls["start_ns"]
-    delay_ns, until_ns = (np.zeros(len(calls), np.int64) for _ in range(2))
+    began = trace.api_calls["start_ns"]
+    place = np.full(len(began) + 1, -1, np.int64)  # the last one is of work without a call
+    place[rows] = np.arange(len(rows))
+    delay_ns, until_ns = (np.zeros(len(rows), np.int64) for _ in range(2))
     for name in DEVICE_TABLES:
-        work, call = trace.table(name), launches_of(trace, name).call
-        known = call >= 0
-        starts, ends = (own[known] for own in bounds(work))
-        np.maximum.at(delay_ns, call[known], starts - calls[call[known]])
-        np.maximum.at(until_ns, call[known], ends)
-    return delay_ns[rows], until_ns[rows]
+        starts, ends = bounds(trace.table(name))
+        call = launches_of(trace, name).call
+        for piece in pieces_of(len(call)):
+            own = np.flatnonzero(place[call[piece]] >= 0) + piece.start
+            np.maximum.at(delay_ns, place[call[own]], starts[own] - began[call[own]])
+            np.maximum.at(until_ns, place[call[own]], ends[own])
+    return delay_ns, until_ns
 
 
 def _unlinked(trace: Trace) -> dict[int, int]:
     """Return how many kernels of each process have no launch."""
-    kernels = trace.kernels.take(~launches_of(trace, "kernels").is_known)
-    return {process: len(rows) for process, rows in rows_by(kernels, "process").items()}
+    process = trace.kernels["process"][~launches_of(trace, "kernels").is_known]
+    return {own: len(rows) for own, rows in rows_by_value(process).items()}
 
 
 @fact

@@ -95,7 +95,7 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
     )
     table = Table(
         {
-            "number": numbers[groups.order[groups.first]],
+            "number": numbers[groups.first_rows],
             "start_ns": groups.reduced(np.minimum, starts),
             "end_ns": groups.reduced(np.maximum, ends),
             "fetches_count": n_fetches,

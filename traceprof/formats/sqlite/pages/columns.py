@@ -12,12 +12,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.cache.scratch import DiskArray, reserved
 from traceprof.formats.sqlite import columns as cells
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages import tree
 from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.schema import Query, quoted
-from traceprof.model.table import Column, Names
+from traceprof.model.table import Column, Names, Opened
 from traceprof.processes import made_side_by_side
 
 _BLOCK_BYTES: Final = 2 << 20
@@ -81,30 +82,41 @@ class PageTable:
 
 @dataclass(slots=True)
 class _Room:
-    """Memory for columns of numbers of a table whose row ids count from 1 on.
+    """Room for columns of numbers of a table whose row ids count from 1 on, in memory or on disk.
 
     Parts that are put together later are held twice, in pieces that are not given back. Where row
     ids have gaps, how many rows there are in a leaf is known when it was decoded.
     """
 
     first_rows: tree.Numbers
-    columns: dict[str, npt.NDArray[Any]]
+    columns: dict[str, npt.NDArray[Any] | DiskArray]
     n_rows: int = 0
     has_gaps: bool = False
 
+    def write(self, name: str, first_row: int, values: npt.NDArray[Any]) -> None:
+        """Write rows of a column."""
+        column = self.columns[name]
+        if isinstance(column, DiskArray):
+            column.write(first_row, values)
+        else:
+            column[first_row : first_row + len(values)] = values
+
 
 def _room_for(
-    leaves: tree.Leaves, page_bytes: int, columns: Mapping[str, cells.ColumnType]
+    leaves: tree.Leaves, page_bytes: int, columns: Mapping[str, cells.ColumnType], *, on_disk: bool
 ) -> _Room | None:
-    """Return memory for all rows of these leaves; None where their number cannot be foreseen."""
+    """Return room for all rows of these leaves; None where their number cannot be foreseen."""
     most = page_bytes // _LEAST_ROW_BYTES
     n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])[: len(leaves.pages) - 1]
     if len(n_rows) and (int(n_rows.min()) < 1 or int(n_rows.max()) > most):
         return None
     first_rows = np.cumsum([0, *n_rows.tolist(), most])
     in_place = {name: _IN_PLACE[kind] for name, kind in columns.items() if kind in _IN_PLACE}
-    memory = {name: np.empty(int(first_rows[-1]), dtype) for name, dtype in in_place.items()}
-    return _Room(first_rows, memory)
+    room: dict[str, npt.NDArray[Any] | DiskArray] = {}
+    for name, dtype in in_place.items():
+        aside = reserved(int(first_rows[-1]), dtype) if on_disk else None
+        room[name] = np.empty(int(first_rows[-1]), dtype) if aside is None else aside
+    return _Room(first_rows, room)
 
 
 @dataclass(slots=True)
@@ -123,7 +135,7 @@ def read_pages(
     columns: Mapping[str, cells.ColumnType],
     leaves: tree.Leaves,
     where: Condition | None = None,
-) -> dict[str, Column]:
+) -> Mapping[str, Column]:
     """Return columns of a table as `Database.read_columns` does; ``query`` reads single rows.
 
     Raises:
@@ -132,8 +144,13 @@ def read_pages(
     kinds = kinds_to_decode(table.layout, columns, where)
     if not len(leaves.pages):
         return {name: cells.all_null(kind, 0) for name, kind in columns.items()}
-    room = None if where else _room_for(leaves, table.identity.page_bytes, columns)
-    parts = _parts(table, leaves, kinds, columns, where, room)
+    page_bytes = table.identity.page_bytes
+    room = None if where else _room_for(leaves, page_bytes, columns, on_disk=True)
+    try:
+        parts = _parts(table, leaves, kinds, columns, where, room)
+    except OSError:  # the disk is full
+        room = None if where else _room_for(leaves, page_bytes, columns, on_disk=False)
+        parts = _parts(table, leaves, kinds, columns, where, room)
     if room is not None and room.has_gaps:
         room = None
         parts = _parts(table, leaves, kinds, columns, where, room)
@@ -147,14 +164,14 @@ def read_pages(
         known, rows = _read_by_sqlite(table.layout, query, columns, where, ids)
         places = np.concatenate(odd)
         places, dropped = places[known], places[~known]
-    result: dict[str, Column] = {}
+    result: dict[str, Column | DiskArray] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
-            found = [room.columns.pop(name)[: room.n_rows]]
+            found = [_head(room.columns.pop(name), room.n_rows)]
         else:  # the memory of one column at a time is held twice
             found = [part.columns.pop(name) for part in parts]
         result[name] = _patched(kind, found, places, dropped, [row[place] for row in rows])
-    return result
+    return Opened(result)
 
 
 def _parts(
@@ -183,7 +200,7 @@ def _parts(
         for name, kind in columns.items():
             values = block.column(name, kind)
             if room is not None and name in room.columns:
-                room.columns[name][first:end] = values
+                room.write(name, first, values)
             else:
                 part.columns[name] = values
         return part
@@ -212,13 +229,17 @@ def kinds_to_decode(
     return kinds
 
 
+def _head(column: npt.NDArray[Any] | DiskArray, n_rows: int) -> npt.NDArray[Any] | DiskArray:
+    return column.head(n_rows) if isinstance(column, DiskArray) else column[:n_rows]
+
+
 def _patched(
     kind: cells.ColumnType,
     parts: list[Any],
     places: tree.Numbers,
     dropped: tree.Numbers,
     values: list[Any],
-) -> Column:
+) -> Column | DiskArray:
     """Return a column of all rows, whose parts were decoded, with ``values`` at some ``places``.
 
     Rows at the places ``dropped`` are not wanted after all.
@@ -234,6 +255,10 @@ def _patched(
         is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
         distinct = cells.all_decoded(list(compress(every.distinct, is_used.tolist())))
         return Names.coded(distinct, (np.cumsum(is_used) - 1)[codes], is_sorted=True)
+    if isinstance(parts[0], DiskArray):
+        if kind is cells.ColumnType.INTEGER and not len(places) and not len(dropped):
+            return parts[0]
+        parts = [parts[0].open().copy()]
     whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
