@@ -390,7 +390,7 @@ class _NamesOnDisk:
         return Names, (self.codes.open(), self.texts)
 
 
-class Opened(Mapping[str, Column]):
+class Opened(Mapping[str, Any]):
     """Columns by name, of which those on the disk are in memory while they are looked at."""
 
     __slots__ = ("columns",)

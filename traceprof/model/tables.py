@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.compact import CompactTable
-from traceprof.model.table import Names, Table, objects
+from traceprof.model.table import Names, Table, objects, set_aside
 
 ABSENT: Final = -1
 _LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
@@ -173,10 +173,15 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
         (column, _typed(columns.get(column), kind, length))
         for column, kind in table.columns.items()
     )
-    # Details are looked at once: as they are asked for seldom, in few bytes.
-    made = CompactTable.of_each(typed, length) if table.detail_of else Table(dict(typed), length)
-    order = sort_order(made, table)
-    return (made if order is None else made.take(order)).on_disk()
+    if table.detail_of:  # details are looked at once: as they are asked for seldom, in few bytes
+        made: Table = CompactTable.of_each(typed, length)
+        order = sort_order(made, table)
+        return (made if order is None else made.take(order)).on_disk()
+    # A column at a time: all together take much memory.
+    made = Table({column: set_aside(values) for column, values in typed}, length)
+    if (order := sort_order(made, table)) is None:
+        return made
+    return Table({column: set_aside(made[column][order]) for column in made}, length)
 
 
 def _typed(values: Any, kind: ColumnKind, length: int) -> Any:

@@ -1,8 +1,11 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
+from tests.requirements import ROOT
+from traceprof.formats import open_trace
 from traceprof.measures.device.times import device_time
 from traceprof.measures.idle.gaps import (
     CAUSES,
@@ -11,6 +14,7 @@ from traceprof.measures.idle.gaps import (
     find_gaps,
     times_in_gaps,
 )
+from traceprof.model import grouping
 from traceprof.model.timing import TimeWindow
 
 
@@ -50,3 +54,17 @@ def test_the_causes_add_up_to_the_idle_time(
         busy = device_time(trace, device).busy
         if device in gaps["device"] or len(busy):
             assert lengths[gaps["device"] == device].sum() == 250 - cut - busy.total_ns
+
+
+def test_many_gaps_are_looked_at_in_pieces() -> None:
+    """Of a real recording the answers are the same, however many at a time."""
+    path = ROOT / "fixtures" / "traces" / "h100-cnn.sqlite.gz"
+    whole = open_trace(path)
+    gaps, parts = find_gaps(whole).rows(), find_gap_parts(whole).rows()
+    assert len(gaps) > 100
+    for at_once in (7, 64):
+        trace = open_trace(path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(grouping, "_AT_ONCE", at_once)
+            assert find_gaps(trace).rows() == gaps
+            assert find_gap_parts(trace).rows() == parts

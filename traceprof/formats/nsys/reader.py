@@ -34,6 +34,8 @@ from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.processes import do_side_by_side
 
 _WORTH_THREADS: Final = 32 << 20
+_ONE_AT_A_TIME: Final = 800_000_000
+"""So large a file in bytes is read table by table."""
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -141,8 +143,13 @@ class _Reading:
         return tables
 
     def _read_side_by_side(self) -> None:
-        """Read what takes long of a large file in two threads, the longest first."""
-        if self.options.window is not None or self.database.n_bytes < _WORTH_THREADS:
+        """Read what takes long of a large file in two threads, the longest first.
+
+        Of the largest one table at a time, whose pages two threads decode: that takes less memory.
+        """
+        if self.options.window is not None:
+            return
+        if not _WORTH_THREADS <= self.database.n_bytes < _ONE_AT_A_TIME:
             return
         tasks: Mapping[Callable[[], object], tuple[str, ...]] = {
             lambda: self._annotations: ("ranges", "marks"),

@@ -270,7 +270,8 @@ def passes_with_launches(trace: Trace) -> Table:
     Columns: process, start_ns, end_ns, phase (a place in `PHASES`), n_launches, is_silent (nothing
     was launched though others as long launch much) and is_empty (nothing in any of them).
     """
-    ranges = trace.ranges.take(trace.ranges["kind"] == "push_pop")
+    ranges = trace.ranges.select("process", "start_ns", "end_ns", "name", "domain")
+    ranges = ranges.take(trace.ranges["kind"] == "push_pop")
     phase = phases_of_ranges(ranges)
     rows = np.flatnonzero(np.isin(phase, [PHASES.index(name) for name in _PASSES]))
     passes = ranges.select("process", "start_ns", "end_ns").take(rows).assign(phase=phase[rows])
@@ -278,7 +279,7 @@ def passes_with_launches(trace: Trace) -> Table:
     starts, ends = bounds(passes)
     launching = are_named(trace.api_calls["name"], LAUNCHING)
     windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
-    at_work = set(trace.kernels["process"].tolist())
+    at_work = set(np.unique(trace.kernels["process"]).tolist())
     for process, own in rows_by(passes, "process").items():
         calls = calls_of.get(process, _NO_ROWS)
         called, launched = (

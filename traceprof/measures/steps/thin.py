@@ -76,7 +76,8 @@ def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, In
     if steps.is_inferred or not is_judged or trace.info.is_part or len(steps) < 2 * _FEWEST:
         return []
     inner = _are_inner(trace, steps.table) & ~steps.warmup()
-    calls = trace.api_calls.take(are_named(trace.api_calls["name"], LAUNCHING))
+    calls = trace.api_calls.select("process", "start_ns")
+    calls = calls.take(are_named(trace.api_calls["name"], LAUNCHING))
     calls_of = rows_by(calls, "process")
     for process, rows in rows_by(steps.table, "process").items():
         own = rows[inner[rows]]
