@@ -8,17 +8,17 @@ All others are in the background, as data loaders on the GPU are, but for their 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.rows import Array, Bools, Ints, are_named, bounds, rows_by
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of, rows_by_value
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Names, Table, set_aside
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
@@ -119,19 +119,32 @@ def _launched(trace: Trace) -> Table:
     Columns: process, thread, start_ns (of the launch), lane (a number for each stream of each
     device), is_kernel and is_collective.
     """
-    parts = []
-    for name in DEVICE_TABLES:
-        launches, work = launches_of(trace, name), trace.table(name)
-        is_kernel = name == "kernels"
-        part = work.select("process", "device", "stream").assign(
-            thread=launches.thread,
-            start_ns=launches.start_ns,
-            is_kernel=is_kernel,
-            is_collective=_are_collectives(trace) if is_kernel else False,
-        )
-        parts.append(part.take(launches.is_known))
-    table = Table.stacked(parts)
-    return table.assign(lane=groups_of(table["device"], table["stream"]).number)
+    launches = {name: launches_of(trace, name) for name in DEVICE_TABLES}
+    known = {name: np.flatnonzero(own.is_known) for name, own in launches.items()}
+
+    def of_work(tell: Callable[[str], Array]) -> Array:
+        return np.concatenate([tell(name)[rows] for name, rows in known.items()])
+
+    # A column at a time: all together take much memory.
+    device = of_work(lambda name: trace.table(name)["device"])
+    lane = set_aside(groups_of(device, of_work(lambda name: trace.table(name)["stream"])).number)
+    del device
+    return Table(
+        {
+            "process": set_aside(of_work(lambda name: trace.table(name)["process"])),
+            "thread": set_aside(of_work(lambda name: launches[name].thread)),
+            "start_ns": set_aside(of_work(lambda name: launches[name].start_ns)),
+            "lane": lane,
+            "is_kernel": of_work(lambda name: np.full(len(trace.table(name)), name == "kernels")),
+            "is_collective": of_work(
+                lambda name: (
+                    _are_collectives(trace)
+                    if name == "kernels"
+                    else np.zeros(len(trace.table(name)), np.bool_)
+                )
+            ),
+        }
+    )
 
 
 def _is_of_loop(trace: Trace, process: int, thread: int, *, otherwise: bool) -> bool:

@@ -145,7 +145,7 @@ def launched_work(trace: Trace) -> Table:
     """
     calls = trace.api_calls
     names: Names = calls["name"]
-    kind = names.by_text(np.array([_kind_of(text) for text in names.texts], np.int64))
+    kind = names.by_text(np.array([_kind_of(text) for text in names.texts], np.int8))
     is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
     rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
     rows = rows[~_are_captured(trace, rows)]
@@ -154,6 +154,7 @@ def launched_work(trace: Trace) -> Table:
     np.logical_or.at(worked, outer, _have_work(trace, own))
     kept = np.flatnonzero(outer == np.arange(len(own)))
     found = own.select("process", "start_ns").take(kept)
+    del own, outer
     found = found.assign(row=rows[kept], kind=kind[rows[kept]], has_work=worked[kept])
     return found.assign(is_lost=_are_lost(trace, found))
 
@@ -244,7 +245,8 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
 def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """Return of calls how long their work waited, 0 where there is none, and when it ended."""
     began = trace.api_calls["start_ns"]
-    place = np.full(len(began) + 1, -1, np.int64)  # the last one is of work without a call
+    # The last one is of work without a call.
+    place = np.full(len(began) + 1, -1, np.min_scalar_type(-len(began) - 1))
     place[rows] = np.arange(len(rows))
     delay_ns, until_ns = (np.zeros(len(rows), np.int64) for _ in range(2))
     for name in DEVICE_TABLES:
