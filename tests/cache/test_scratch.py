@@ -25,7 +25,7 @@ MANY = 2_000
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of its own for each test, in which small arrays lie, too."""
     monkeypatch.setenv("TRACEPROF_CACHE", str(tmp_path))
-    monkeypatch.setattr(scratch, "_files", [])
+    monkeypatch.setattr(scratch, "files", [])
     monkeypatch.setattr(scratch, "LEAST_BYTES", 1_000)
     return tmp_path
 
@@ -43,7 +43,7 @@ def test_an_array_is_the_same_again_and_nobody_can_change_it() -> None:
     assert one.open().dtype == np.int64
     assert other.open().dtype == np.int16
     assert other.open().tolist() == values.tolist()
-    assert one.head(3).open().tolist() == [0, 3, 6]
+    assert one[:3].open().tolist() == [0, 3, 6]
     with pytest.raises(ValueError, match="read-only"):
         one.open()[0] = 1
 
@@ -56,7 +56,7 @@ def test_what_is_small_has_no_rows_of_its_own_or_is_no_number_stays() -> None:
 
 def test_a_part_of_what_is_on_the_disk_is_not_written_again() -> None:
     whole = aside(np.arange(MANY)).open()
-    file = scratch._files[0]
+    file = scratch.files[0]
     assert file is not None
     n_bytes = os.fstat(file.number).st_size
     parts = [aside(whole[first : first + 1_000]) for first in range(0, 1_000, 10)]
@@ -75,7 +75,7 @@ def test_its_place_is_free_when_nobody_has_it() -> None:
     del kept
     for number in range(100):
         assert aside(np.full(MANY, number)).open().tolist() == [number] * MANY
-    file = scratch._files[0]
+    file = scratch.files[0]
     assert file is not None
     assert os.fstat(file.number).st_size <= max(scratch._GROWTH_BYTES, 4 * n_bytes)
     assert seen.tolist() == [7] * MANY  # whoever looks has it
@@ -84,8 +84,8 @@ def test_its_place_is_free_when_nobody_has_it() -> None:
 def test_parts_are_written_in_any_order() -> None:
     found = reserved(MANY, np.int64)
     assert found is not None
-    found.write(1_000, np.arange(1_000, MANY))
-    found.write(0, np.arange(1_000, dtype=np.int32))
+    found[1_000:] = np.arange(1_000, MANY)
+    found[:1_000] = np.arange(1_000, dtype=np.int32)
     assert found.open().tolist() == list(range(MANY))
     assert reserved(10, np.int64) is None
 
@@ -110,9 +110,9 @@ def test_a_forked_process_reads_it_and_writes_elsewhere() -> None:
 
     def look() -> None:
         aside(np.zeros(MANY))
-        found.put((own.open().tolist() == list(range(MANY)), scratch._files[0] is not file))
+        found.put((own.open().tolist() == list(range(MANY)), scratch.files[0] is not file))
 
-    file = scratch._files[0]
+    file = scratch.files[0]
     process = context.Process(target=look)
     process.start()
     assert found.get() == (True, True)

@@ -63,22 +63,24 @@ class DiskArray:
         skipped = (self._place.at + self._first_byte) % _PAGE
         return np.frombuffer(mapped, self.dtype, self.n_rows, skipped)
 
-    def write(self, first_row: int, values: Array) -> None:
-        """Write rows of one that is `reserved`, from any thread.
+    def __setitem__(self, rows: slice, values: Array) -> None:
+        """Write rows of one that is `reserved`, from any thread; only their start counts.
 
         Raises:
             OSError: the disk does not take them.
         """
-        at = self._place.at + self._first_byte + first_row * self.dtype.itemsize
+        at = self._place.at + self._first_byte + (rows.start or 0) * self.dtype.itemsize
         self._place.file.write(at, np.ascontiguousarray(values, self.dtype))
 
-    def head(self, n_rows: int) -> DiskArray:
-        """Return the first rows."""
-        return DiskArray(self._place, self._first_byte, n_rows, self.dtype)
+    def __getitem__(self, rows: slice) -> DiskArray:
+        """Return a run of rows, without looking at them."""
+        first, after, _ = rows.indices(self.n_rows)
+        first_byte = self._first_byte + first * self.dtype.itemsize
+        return DiskArray(self._place, first_byte, after - first, self.dtype)
 
 
 def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
-    """Return an array to `DiskArray.write` to; None where it is small, or no disk takes it."""
+    """Return an array whose rows are still to be written; None if small, or no disk takes it."""
     kind = np.dtype(dtype)
     n_bytes = n_rows * kind.itemsize
     if n_bytes < LEAST_BYTES or kind.hasobject:
@@ -100,7 +102,7 @@ def put_aside(values: Array) -> DiskArray | None:
     if found is None:
         return None
     try:
-        found.write(0, values)
+        found[:] = values
     except OSError:
         return None
     return found
@@ -228,15 +230,15 @@ class _Place:
         self.file.returned.append((self.at, self._n_bytes))
 
 
-_files: Final[list[_File | None]] = []
+files: Final[list[_File | None]] = []
 """The file of this process, once it was wanted; None where there can be none."""
 
 
 def _place_for(n_bytes: int) -> _Place | None:
     with _lock:
-        if not _files:
-            _files.append(_new_file())
-        file = _files[0]
+        if not files:
+            files.append(_new_file())
+        file = files[0]
     with suppress(OSError):
         return None if file is None else file.place(n_bytes)
     return None
@@ -253,7 +255,7 @@ def _new_file() -> _File | None:
 
 def _leave_to_parent() -> None:
     """Write to another file than the process that this one was forked from."""
-    _files.clear()
+    files.clear()
 
 
 if hasattr(os, "register_at_fork"):

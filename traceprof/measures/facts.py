@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy.typing as npt
 
+from traceprof.cache import scratch
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table, opened, set_aside
 from traceprof.model.trace import Trace
@@ -85,10 +86,6 @@ def _put_aside(known: Any) -> Any:
     return known if found is known else _Aside(found)
 
 
-def _looked_at(kept: Any) -> Any:
-    return _changed(kept.known, opened) if isinstance(kept, _Aside) else kept
-
-
 def fact(
     compute: Callable[Concatenate[_R, _Parameters], _Result], *, is_whole: bool = True
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
@@ -108,8 +105,8 @@ def fact(
         key = (name, *args, *sorted(kwargs.items()))
         kept: dict[tuple[Any, ...], Any] = of.facts
         if key in kept:
-            known: _Result = _looked_at(kept[key])
-            return known
+            known: _Result = kept[key]
+            return _changed(known.known, opened) if isinstance(known, _Aside) else known
         if isinstance(of, Trace) and of.is_remote:
             found: _Result = of.fact(key, recall, args, kwargs)
             return found
@@ -120,14 +117,16 @@ def fact(
         try:
             with right:
                 if key not in kept:  # another thread may have been at it
-                    kept[key] = _put_aside(compute(of, *args, **kwargs))
+                    answer = compute(of, *args, **kwargs)
+                    # What is known of small tables is small.
+                    kept[key] = _put_aside(answer) if scratch.files else answer
         finally:
             with _lock:
                 _n_threads[at] -= 1
                 if not _n_threads[at]:
                     del _rights[at], _n_threads[at]
-        known = _looked_at(kept[key])
-        return known  # noqa: RET504 (of Any)
+        known = kept[key]
+        return _changed(known.known, opened) if isinstance(known, _Aside) else known
 
     return recall
 
@@ -165,4 +164,5 @@ def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
     compute: Callable[[_R], _Result] = inspect.unwrap(recall)
     name = _NAME.format(compute)
     kept: dict[tuple[Any, ...], _Result] = of.facts
-    return _looked_at(kept[name,]) if (name,) in kept else compute(of)
+    known = kept[name,] if (name,) in kept else compute(of)
+    return _changed(known.known, opened) if isinstance(known, _Aside) else known

@@ -100,8 +100,13 @@ class Intervals:
         # In time that grows with the smaller set, and the logarithm of both. Neither has intervals
         # that touch, so that no two of what they have in common do.
         few, many = (self, other) if len(self) <= len(other) else (other, self)
-        found = [_common(few, many, first) for first in range(0, len(few), _AT_ONCE)]
-        found = [own for own in found if len(own[0])]
+        found = []
+        for at in range(0, len(few), _AT_ONCE):
+            starts, ends = few.starts[at : at + _AT_ONCE], few.ends[at : at + _AT_ONCE]
+            one, more = overlapping_pairs(starts, ends, many.starts, many.ends)
+            if len(one):
+                common = np.maximum(starts[one], many.starts[more])
+                found.append((common, np.minimum(ends[one], many.ends[more])))
         if len(found) < 2:
             return Intervals(*found[0]) if found else Intervals.empty()
         return Intervals(*map(np.concatenate, zip(*found, strict=True)))
@@ -151,17 +156,6 @@ class Intervals:
                 until.append(np.where(index > 0, before[index] - cut, 0))
             found[piece] = until[1] - until[0]
         return found
-
-
-def _common(few: Intervals, many: Intervals, at: int) -> tuple[Int64Array, Int64Array]:
-    """Return what some of ``few``, from number ``at`` on, have in common with ``many``."""
-    starts, ends = (own[at : at + _AT_ONCE] for own in (few.starts, few.ends))
-    first = np.searchsorted(many.ends, starts[0], side="right")
-    last = np.searchsorted(many.starts, ends[-1], side="left")
-    own = slice(int(first), int(max(first, last)))
-    one, more = overlapping_pairs(starts, ends, many.starts[own], many.ends[own])
-    common = np.maximum(starts[one], many.starts[own][more])
-    return common, np.minimum(ends[one], many.ends[own][more])
 
 
 def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:

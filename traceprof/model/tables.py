@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.cache import scratch
 from traceprof.model.compact import CompactTable
 from traceprof.model.table import Names, Table, objects, set_aside
 
@@ -173,14 +174,18 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
         (column, _typed(columns.get(column), kind, length))
         for column, kind in table.columns.items()
     )
-    if table.detail_of:  # details are looked at once: as they are asked for seldom, in few bytes
-        made: Table = CompactTable.of_each(typed, length)
-        order = sort_order(made, table)
+    # Details are looked at once: as they are asked for seldom, in few bytes.
+    made: Table
+    if table.detail_of:
+        made = CompactTable.of_each(typed, length)
+    else:  # a column at a time: all together take much memory
+        is_long = 8 * length >= scratch.LEAST_BYTES
+        made = Table({name: set_aside(own) if is_long else own for name, own in typed}, length)
+    order = sort_order(made, table)
+    if not scratch.files:
+        return made if order is None else made.take(order)
+    if order is None or table.detail_of:
         return (made if order is None else made.take(order)).on_disk()
-    # A column at a time: all together take much memory.
-    made = Table({column: set_aside(values) for column, values in typed}, length)
-    if (order := sort_order(made, table)) is None:
-        return made
     return Table({column: set_aside(made[column][order]) for column in made}, length)
 
 

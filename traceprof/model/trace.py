@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.cache import scratch
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
 from traceprof.model.table import RowsOf, Table
@@ -184,7 +185,7 @@ class Trace:
         for name, table in TABLES.items():
             if table.has_times:
                 clipped, inside = _clip(self.table(name), window, table)
-                cut[name] = clipped.on_disk()
+                cut[name] = clipped.on_disk() if scratch.files else clipped
                 rows[name] = _rows_of_rows(self.rows_in_whole(name), inside)
         return replace(self, span=window, uncut=self.whole, rows=rows, **cut)
 

@@ -14,7 +14,7 @@ from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
-from traceprof.model.table import Column, Opened, Table, set_aside
+from traceprof.model.table import Column, Table
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import OwnRule, classify
@@ -112,13 +112,11 @@ def _read(
     columns = dict.fromkeys((*_PLACE, *needed, *optional), ColumnType.INTEGER)
     raw = database.read_columns(table, columns, window, optional, where)
     starts = np.asarray(raw["start"], np.int64)
-    # A column at a time: all together take much memory.
-    place = {
+    return raw, {
         "start_ns": starts,
-        "end_ns": set_aside(np.maximum(starts, np.asarray(raw["end"], np.int64))),
+        "end_ns": np.maximum(starts, np.asarray(raw["end"], np.int64)),
         "device": np.asarray(raw["deviceId"], np.int64),
-        "stream": set_aside(known(raw["streamId"])),
-        "process": set_aside(process_of(raw["globalPid"])),
-        "correlation": set_aside(known(raw["correlationId"])),
+        "stream": known(raw["streamId"]),
+        "process": process_of(raw["globalPid"]),
+        "correlation": known(raw["correlationId"]),
     }
-    return raw, Opened(place)

@@ -8,7 +8,8 @@ All others are in the background, as data loaders on the GPU are, but for their 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import Array, Bools, Ints, are_named, bounds, rows_by
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of, rows_by_value
-from traceprof.model.table import Names, Table, set_aside
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
@@ -119,32 +120,22 @@ def _launched(trace: Trace) -> Table:
     Columns: process, thread, start_ns (of the launch), lane (a number for each stream of each
     device), is_kernel and is_collective.
     """
-    launches = {name: launches_of(trace, name) for name in DEVICE_TABLES}
-    known = {name: np.flatnonzero(own.is_known) for name, own in launches.items()}
-
-    def of_work(tell: Callable[[str], Array]) -> Array:
-        return np.concatenate([tell(name)[rows] for name, rows in known.items()])
-
+    columns: dict[str, list[Array]] = defaultdict(list)
+    for name in DEVICE_TABLES:
+        launches, work, is_kernel = launches_of(trace, name), trace.table(name), name == "kernels"
+        known = np.flatnonzero(launches.is_known)
+        for column in ("process", "device", "stream"):
+            columns[column].append(work[column][known])
+        columns["thread"].append(launches.thread[known])
+        columns["start_ns"].append(launches.start_ns[known])
+        columns["is_kernel"].append(np.full(len(known), is_kernel))
+        columns["is_collective"].append(
+            _are_collectives(trace)[known] if is_kernel else np.zeros(len(known), np.bool_)
+        )
     # A column at a time: all together take much memory.
-    device = of_work(lambda name: trace.table(name)["device"])
-    lane = set_aside(groups_of(device, of_work(lambda name: trace.table(name)["stream"])).number)
-    del device
-    return Table(
-        {
-            "process": set_aside(of_work(lambda name: trace.table(name)["process"])),
-            "thread": set_aside(of_work(lambda name: launches[name].thread)),
-            "start_ns": set_aside(of_work(lambda name: launches[name].start_ns)),
-            "lane": lane,
-            "is_kernel": of_work(lambda name: np.full(len(trace.table(name)), name == "kernels")),
-            "is_collective": of_work(
-                lambda name: (
-                    _are_collectives(trace)
-                    if name == "kernels"
-                    else np.zeros(len(trace.table(name)), np.bool_)
-                )
-            ),
-        }
-    )
+    found = {name: np.concatenate(columns.pop(name)) for name in [*columns]}
+    lane = groups_of(found.pop("device"), found.pop("stream")).number
+    return Table({**found, "lane": lane})
 
 
 def _is_of_loop(trace: Trace, process: int, thread: int, *, otherwise: bool) -> bool:

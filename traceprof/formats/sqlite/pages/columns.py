@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.cache.scratch import DiskArray, reserved
+from traceprof.cache import scratch
+from traceprof.cache.scratch import DiskArray
 from traceprof.formats.sqlite import columns as cells
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages import tree
@@ -29,6 +30,8 @@ _ODD_SHARE: Final = 50
 """Of rows that SQLite has to read there may be so many, and one of so many: else it reads all."""
 _AT_ONCE: Final = 500
 _LEAST_ROW_BYTES: Final = 6
+_MANY_ROWS: Final = 100_000
+"""Columns of fewer lie in memory."""
 _IN_PLACE: Final = {cells.ColumnType.INTEGER: np.int64, cells.ColumnType.REAL: np.float64}
 
 T = TypeVar("T")
@@ -93,14 +96,6 @@ class _Room:
     n_rows: int = 0
     has_gaps: bool = False
 
-    def write(self, name: str, first_row: int, values: npt.NDArray[Any]) -> None:
-        """Write rows of a column."""
-        column = self.columns[name]
-        if isinstance(column, DiskArray):
-            column.write(first_row, values)
-        else:
-            column[first_row : first_row + len(values)] = values
-
 
 def _room_for(
     leaves: tree.Leaves, page_bytes: int, columns: Mapping[str, cells.ColumnType], *, on_disk: bool
@@ -114,8 +109,9 @@ def _room_for(
     in_place = {name: _IN_PLACE[kind] for name, kind in columns.items() if kind in _IN_PLACE}
     room: dict[str, npt.NDArray[Any] | DiskArray] = {}
     for name, dtype in in_place.items():
-        aside = reserved(int(first_rows[-1]), dtype) if on_disk else None
-        room[name] = np.empty(int(first_rows[-1]), dtype) if aside is None else aside
+        n_rows = int(first_rows[-1])
+        aside = scratch.reserved(n_rows, dtype) if on_disk and n_rows >= _MANY_ROWS else None
+        room[name] = np.empty(n_rows, dtype) if aside is None else aside
     return _Room(first_rows, room)
 
 
@@ -167,11 +163,11 @@ def read_pages(
     result: dict[str, Column | DiskArray] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
-            found = [_head(room.columns.pop(name), room.n_rows)]
+            found = [room.columns.pop(name)[: room.n_rows]]
         else:  # the memory of one column at a time is held twice
             found = [part.columns.pop(name) for part in parts]
         result[name] = _patched(kind, found, places, dropped, [row[place] for row in rows])
-    return Opened(result)
+    return Opened(result) if scratch.files else result  # type: ignore[return-value]
 
 
 def _parts(
@@ -200,7 +196,7 @@ def _parts(
         for name, kind in columns.items():
             values = block.column(name, kind)
             if room is not None and name in room.columns:
-                room.write(name, first, values)
+                room.columns[name][first:end] = values
             else:
                 part.columns[name] = values
         return part
@@ -227,10 +223,6 @@ def kinds_to_decode(
         if kind is cells.ColumnType.INTEGER and name in layout.as_real:
             raise tree.NotPlainError("whole numbers that become reals")
     return kinds
-
-
-def _head(column: npt.NDArray[Any] | DiskArray, n_rows: int) -> npt.NDArray[Any] | DiskArray:
-    return column.head(n_rows) if isinstance(column, DiskArray) else column[:n_rows]
 
 
 def _patched(

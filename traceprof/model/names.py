@@ -1,0 +1,142 @@
+"""Texts of rows, of which few differ, as codes of a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+
+
+class Names:
+    """A column of texts of which few differ: the code of each row is a place among ``texts``.
+
+    ``texts`` are distinct; not every one need occur. Compared with a text, or with an array, it
+    tells the rows that are equal; an index gives one text, any other choice of rows the names of
+    those. Nothing of it changes.
+    """
+
+    __slots__ = ("codes", "texts")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, codes: Array, texts: Iterable[str]) -> None:
+        self.codes = codes
+        self.texts = texts if isinstance(texts, np.ndarray) else objects(texts)
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Names:
+        """Return the names of rows, one after another; the texts in alphabetical order."""
+        if isinstance(values, Names):
+            return values
+        rows = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        texts = sorted(set(rows))
+        place = {text: code for code, text in enumerate(texts)}
+        codes = np.fromiter((place[row] for row in rows), np.int32, len(rows))
+        return cls(_small(codes, len(texts)), texts)
+
+    @classmethod
+    def coded(cls, texts: Iterable[str], codes: Array, *, is_sorted: bool = False) -> Names:
+        """Return rows by the places of their texts among ``texts``, of which several may be equal.
+
+        The texts stand as they come first, or with ``is_sorted`` in alphabetical order.
+        """
+        given = list(texts)
+        once = dict.fromkeys(given)  # a few sorted runs, often: these sort fast
+        distinct = sorted(once) if is_sorted else list(once)
+        if distinct == given:
+            return cls(_small(codes, len(given)), given)
+        place = {text: code for code, text in enumerate(distinct)}
+        places = np.fromiter(map(place.__getitem__, given), np.int64, len(given))
+        return cls(_small(places, len(distinct))[codes], distinct)
+
+    @classmethod
+    def repeated(cls, text: str, n_rows: int) -> Names:
+        """Return the same text for each of ``n_rows``."""
+        return cls(np.zeros(n_rows, np.int8), [text] if n_rows else [])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Names]) -> Names:
+        """Return the names of all parts (at least one), one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        every = np.concatenate([part.texts for part in parts])
+        own = cls.coded(every.tolist(), np.arange(len(every)))
+        # Small codes of each part by itself: all together are large.
+        first = np.cumsum([0, *(len(part.texts) for part in parts)]).tolist()
+        codes = [own.codes[at:][part.codes] for at, part in zip(first, parts, strict=False)]
+        return cls(np.concatenate(codes), own.texts)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.plain().tolist())
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, int | np.integer):
+            return self.texts[self.codes[rows]]
+        return Names(self.codes[rows], self.texts)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        plain = self.plain()
+        return plain if dtype is None else plain.astype(dtype)
+
+    def __eq__(self, other: object) -> Bools:  # type: ignore[override]
+        if isinstance(other, str):
+            return self.by_text(self.texts == other)
+        return np.asarray(self.plain() == np.asarray(other, object), np.bool_)
+
+    def __ne__(self, other: object) -> Bools:  # type: ignore[override]
+        return ~(self == other)
+
+    def __repr__(self) -> str:
+        return f"Names({self.plain().tolist()!r})"
+
+    def plain(self) -> npt.NDArray[np.object_]:
+        """Return the text of each row."""
+        return self.texts[self.codes] if len(self.texts) else np.empty(0, object)
+
+    def tolist(self) -> list[str]:
+        """Return the text of each row."""
+        texts: list[str] = self.plain().tolist()
+        return texts
+
+    def isin(self, texts: Collection[str]) -> Bools:
+        """Return which rows have one of ``texts``."""
+        wanted = frozenset(texts)
+        return self.by_text(np.array([text in wanted for text in self.texts.tolist()], np.bool_))
+
+    def by_text(self, values: Sequence[Any] | Array) -> Array:
+        """Return, of each row, the value of its text: ``values[i]`` is that of ``texts[i]``."""
+        found = np.asarray(values)
+        return found[self.codes] if len(found) else np.empty(len(self.codes), found.dtype)
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Return the place of each row's text in alphabetical order: what rows are sorted by."""
+        rank = np.empty(len(self.texts), np.int64)
+        rank[np.argsort(self.texts, kind="stable")] = np.arange(len(self.texts))
+        return self.by_text(rank)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows have each of the texts that occur, in the order of ``texts``."""
+        counts = np.bincount(self.codes, minlength=len(self.texts)).tolist()
+        return {text: n for text, n in zip(self.texts.tolist(), counts, strict=True) if n}
+
+    def distinct(self) -> list[str]:
+        """Return the texts that occur, in the order of ``texts``."""
+        return list(self.counts())
+
+
+def objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
+    """Return values as an array of one dimension, whatever they are."""
+    given = list(values)
+    return np.fromiter(given, object, len(given))
+
+
+def _small(codes: Array, n_texts: int) -> Array:
+    """Return codes in the smallest type that holds them all."""
+    return codes.astype(np.min_scalar_type(-max(n_texts, 1)), copy=False)
