@@ -76,6 +76,15 @@ class CompactTable(Table):
         at = places if own.at is None else own.at[places]
         return self._with(_Columns(own.packed, at), len(at))
 
+    def select(self, *names: str) -> CompactTable:
+        """Return some of the columns, in this order."""
+        packed = {name: self._columns.packed[name] for name in names}
+        return self._with(_Columns(packed, self._columns.at), len(self))
+
+    def alike(self, name: str) -> _Array:
+        """Return whole numbers that are equal where the values of a column are, in few bytes."""
+        return _values_of(self._columns.rows_of(name))
+
     def laid_out(self) -> CompactTable:
         """Return the rows without those that are not meant, in their order."""
         if self._columns.at is None:
@@ -107,9 +116,11 @@ class _Columns(Mapping[str, Any]):
 
     def rows_of(self, name: str) -> Any:
         """Return a column of the rows that are meant, as it is kept."""
-        own = opened(self.packed[name])
-        if isinstance(own, _Numbers):
+        own = self.packed[name]
+        if isinstance(own, _Numbers) and not isinstance(own.values, np.ndarray):
             own = _Numbers(opened(own.values), own.dtype, own.kinds)
+        elif not isinstance(own, _Numbers | np.ndarray | Names):
+            own = opened(own)
         return own if self.at is None else own[self.at]
 
     def __getitem__(self, name: str) -> Any:

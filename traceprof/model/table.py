@@ -110,7 +110,7 @@ class Table:
     @property
     def columns(self) -> dict[str, Any]:
         """The columns by name, to make another table of."""
-        return {name: opened(own) for name, own in self._columns.items()}
+        return {name: self[name] for name in self._columns}
 
     @property
     def names(self) -> list[str]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from traceprof.cache import scratch
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
-from traceprof.model.table import RowsOf, Table
+from traceprof.model.compact import CompactTable
+from traceprof.model.table import RowsOf, Table, set_aside
 from traceprof.model.tables import (
     ABSENT,
     TABLES,
@@ -356,6 +357,9 @@ def _rows(frame: Table, rows: RowsOf) -> tuple[Table, RowsOf]:
     if isinstance(rows, slice):
         is_whole = (rows.start or 0) == 0 and rows.stop in (None, len(frame))
         return (frame if is_whole else frame.take(rows)), rows
+    if scratch.files and not isinstance(frame, CompactTable):
+        # A column at a time: all together take much memory.
+        return Table({name: set_aside(frame[name][rows]) for name in frame}, len(rows)), rows
     return frame.take(rows), rows
 
 

@@ -142,9 +142,9 @@ def test_parts_are_the_means_of_the_ranks_of_a_host() -> None:
     assert (a.ranks, b.ranks) == (1, 2)
     # In the second step: the first holds the skew of the starts.
     assert (a.waited_ns, b.waited_ns) == (30 * MS, 15 * MS)
-    # The first step begins with its first work, 10 ns late, and takes 130 ms; the second one lasts
+    # The first step begins with its host, and takes 130 ms; the second one lasts
     # from the end of that to its own, 200 ms. Rank 1 waits 30 ms of both, rank 2 none.
-    assert (a.step_ns, a.own_ns, b.own_ns) == (165 * MS - 5, 135 * MS - 5, 150 * MS - 5)
+    assert (a.step_ns, a.own_ns, b.own_ns) == (165 * MS, 135 * MS, 150 * MS)
     assert b.skew_ns == 0
 
 

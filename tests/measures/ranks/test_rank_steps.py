@@ -19,9 +19,9 @@ def test_every_step_of_every_rank_for_a_heat_map() -> None:
     columns = ("rank", "step", "duration_ns", "own_ns", "waited_ns", "late_ns", "phase")
     assert plain(table, *columns) == [
         # Who was late to the first collective is not known: it holds the skew of the starts. The
-        # first step begins with its first work, 10 ns after its range.
-        (0, 0, 110 * MS - 10, 100 * MS - 10, 0, 0, ""),
-        (1, 0, 110 * MS - 10, 110 * MS - 10, 0, 0, ""),
+        # first step begins with its host.
+        (0, 0, 110 * MS, 100 * MS, 0, 0, ""),
+        (1, 0, 110 * MS, 110 * MS, 0, 0, ""),
         # The second one lasts from the end of the first one's work to the end of its own.
         (0, 1, 200 * MS, 190 * MS, 10 * MS, 0, ""),
         (1, 1, 200 * MS, 200 * MS, 0, 10 * MS, "forward"),

@@ -27,8 +27,8 @@ def test_ranks_side_by_side_have_the_parts_of_their_own_device() -> None:
         assert rank.idle_ns == device.idle_ns
     assert [rank.waited_ns for rank in own] == [40 * MS, 0, 40 * MS, 40 * MS]
     assert [rank.last_ratio for rank in own] == [0, 1, 0, 0]
-    # The first of 140 ms from its first work on, 10 ns after its start, the second of 200.
-    assert own[0].step_ns == 170 * MS - 5
+    # The first of 140 ms, which begins with its host, the second of 200.
+    assert own[0].step_ns == 170 * MS
 
 
 def test_ranks_that_share_a_device_have_their_own_parts() -> None:

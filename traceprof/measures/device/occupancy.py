@@ -14,6 +14,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Ints, grouped, ints, lengths_of
 from traceprof.model.combining import combine
+from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import codes_of, groups_of, numbered
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table, is_known, objects
@@ -50,7 +51,12 @@ class LaunchShapes:
 def launch_shapes(trace: Trace) -> LaunchShapes:
     """Return how the kernels of the whole recording were launched."""
     shapes = shapes_of(trace.kernels, trace.kernel_shapes).assign(device=trace.kernels["device"])
-    of_kernel, first = numbered(*(shapes[name] for name in _KEYS))
+    of_kernel, first = numbered(
+        *(
+            shapes.alike(name) if isinstance(shapes, CompactTable) else shapes[name]
+            for name in _KEYS
+        )
+    )
     table = shapes.select(*_KEYS).take(first)
     contexts = shapes["context"].astype(np.int32)
     return LaunchShapes(of_kernel.astype(np.int32), contexts, _with_occupancy(table, trace))
