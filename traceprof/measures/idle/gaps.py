@@ -305,10 +305,8 @@ def _level(lengths: Ints, total_ns: float) -> int:
 def _as_recorded(trace: Trace) -> tuple[Table, Table]:
     """Return gaps and parts as the recording has them, what the profiler added with them."""
     of_devices = [(device, _gaps_of(trace, device)) for device in used_devices(trace)]
-    of_devices = of_devices or [(ABSENT, (np.empty(0, np.int64),) * 5)]
     gaps, parts, n_gaps = [], [], 0
-    for device, found in of_devices:
-        # Some at a time: what is needed for a moment is not as long as all of them.
+    for device, found in of_devices or [(ABSENT, (np.empty(0, np.int64),) * 5)]:
         for piece in pieces_of(max(len(found[0]), 1)):
             own, ends = _bounded_gaps(trace, device, [column[piece] for column in found])
             gaps.append(own)
@@ -321,7 +319,6 @@ def _parts_of(trace: Trace, gaps: Table, ends_of: _Ends, n_before: int) -> Table
     """Return the parts of gaps, one after another; ``n_before`` gaps come before these."""
     found = [*_parts_of_known(trace, gaps, ends_of), *_parts_of_others(gaps, ends_of)]
     gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
-    del found
     order = np.argsort(starts, kind="stable")  # gaps of a device follow one another, too
     columns = compact(gap.astype(np.int64)[order] + n_before), starts[order], ends[order]
     return Table(dict(zip(_PARTS, (*columns, cause[order]), strict=True)))
@@ -370,13 +367,8 @@ def _gaps_of(trace: Trace, device: int) -> tuple[Ints, ...]:
     # Before the first and after the last work of the recording, wherever the window is.
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns))
     edges = edges | Intervals.single(max(last_ns, span.start_ns), span.end_ns)
-    return (
-        idle.starts,
-        idle.ends,
-        work.before(idle.starts),
-        work.after(idle.ends),
-        edges.covered_ns(idle.starts, idle.ends),
-    )
+    around = work.before(idle.starts), work.after(idle.ends)
+    return idle.starts, idle.ends, *around, edges.covered_ns(idle.starts, idle.ends)
 
 
 def _parts_of_others(gaps: Table, following: _Ends) -> Iterator[_Parts]:
