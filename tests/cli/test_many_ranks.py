@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.formats.kineto_file import complete, kernel, write
 from traceprof.cli import app
+from traceprof.session.doubts import told_once
 
 N_RANKS, SLOW, N_STEPS = 64, 17, 6
 US = 1000
@@ -121,3 +122,24 @@ def test_info_prints_a_screen_of_many_ranks(whole: Path) -> None:
     contents = json.loads(printed("info", whole, "--json"))
     assert [row["rank"] for row in contents["ranks"]] == list(range(N_RANKS))
     assert contents["rows"]["kernels"] == N_RANKS * N_STEPS * 6
+
+
+def test_info_says_what_many_files_say_alike_once(whole: Path, tmp_path: Path) -> None:
+    for rank in range(12):
+        text = (whole / f"rank{rank}.json").read_bytes()
+        (tmp_path / f"rank{rank}.json").write_bytes(text[: 3000 + 200 * rank])
+    lines = printed("info", tmp_path).splitlines()
+    told = [line for line in lines if "is cut off after" in line]
+    assert len(told) == 1
+    assert "rank 0:" in told[0]
+    assert "(and 11 more like this: `traceprof info --json` has all)" in " ".join(lines)
+    warnings = json.loads(printed("info", tmp_path, "--json"))["info"]["warnings"]
+    assert sum("is cut off after" in text for text in warnings) == 12
+
+
+def test_of_many_warnings_that_differ_in_numbers_alone_the_first_is_told() -> None:
+    few = [f"rank {rank}: lost {rank * 7} events" for rank in range(8)]
+    assert told_once([*few, "other"]) == (*few, "other")
+    many = [f"rank {rank}: lost {rank * 7} events" for rank in range(1234)]
+    first = "rank 0: lost 0 events (and 1233 more like this: `traceprof info --json` has all)"
+    assert told_once(["other", *many]) == ("other", first)

@@ -18,7 +18,7 @@ from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, columns_of, further_tables, table_for_people
 from traceprof.session.answer import Document
-from traceprof.session.doubts import INCOMPLETE, WARNING
+from traceprof.session.doubts import INCOMPLETE, MOST_ALIKE, WARNING, told_once
 from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "no rule found anything to improve"
@@ -86,13 +86,16 @@ def briefing_of(document: Document) -> Briefing:
     )
     place = f"at {start}" if start == end else f"from {start} to {end}"
     length, whole = (format_duration(own.duration_ns) for own in (window, document.span))
+    warnings = document.info.warnings
+    if len(warnings) > MOST_ALIKE:
+        warnings = told_once(warnings)
     words = Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
         window=plain_text(document.selection.label),
         times=f"{length}, {place} of {whole}",
         notes=tuple(sentences(document.selection.notes)),
-        warnings=tuple(map(plain_text, document.info.warnings)),
+        warnings=tuple(map(plain_text, warnings)),
     )
     if verdict is None:
         return replace(words, lost=tuple(map(note_text, document.lost)))
@@ -213,7 +216,7 @@ def head_of(document: Answered) -> Head:
         document.info.path,
         f"window {document.selection.label}: {words.times}",
         words.notes,
-        document.info.warnings,
+        words.warnings,
         tuple(filter(None, said)) if document.verdict else (),
         () if document.verdict else tuple(f"{INCOMPLETE}{text}" for text in words.lost),
     )

@@ -6,7 +6,8 @@ into every form: a table that is cut off by its file looks like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,8 @@ from traceprof.session.run import Run
 INCOMPLETE: Final = "incomplete: "
 """How a sentence begins that says what is missing."""
 WARNING: Final = "warning: "
+MOST_ALIKE: Final = 8
+"""Warnings that differ in numbers alone are told one by one up to so many."""
 _NOT_CHECKED: Final = Note(
     "not checked: whether work of devices is missing, since the file is large (show quality)"
 )
@@ -48,9 +51,24 @@ class Doubts:
             *(Note.of(f"{INCOMPLETE}{note.text}", **note.values) for note in self.missing),
             *(
                 Note.of(f"{INCOMPLETE if says_incomplete(text) else WARNING}{{said}}", said=text)
-                for text in self.warnings
+                for text in (
+                    told_once(self.warnings) if len(self.warnings) > MOST_ALIKE else self.warnings
+                )
             ),
         )
+
+
+def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Return warnings; of many that differ in numbers alone, as of ranks, the first and a count."""
+    alike: dict[str, list[str]] = {}
+    for text in warnings:
+        alike.setdefault(re.sub(r"\d+", "0", text), []).append(text)
+    more = "{} (and {} more like this: `traceprof info --json` has all)".format
+    return tuple(
+        text
+        for kind in alike.values()
+        for text in (kind if len(kind) <= MOST_ALIKE else [more(kind[0], len(kind) - 1)])
+    )
 
 
 def is_incomplete(note: Note) -> bool:

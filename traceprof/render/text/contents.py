@@ -21,6 +21,7 @@ from traceprof.render.registry import Options
 from traceprof.render.shown import shown_table
 from traceprof.render.text.tables import printed, table_view, unbroken
 from traceprof.session.contents import Contents
+from traceprof.session.doubts import told_once
 from traceprof.units import format_bytes, format_count, format_duration
 
 _ALL: Final = "--rows N, --json"
@@ -64,7 +65,8 @@ def render_contents(contents: Contents, options: Options) -> str:
             table = table_view(shown_table(spec, ModelTable.of_rows(own)), most, options.line_width)
             parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
             parts += [Text(f"{n} more ({_ALL})", "dim")] if (n := len(rows) - most) > 0 else []
-    parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
+    warnings = told_once(contents.info.warnings)
+    parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in warnings]
     path = plain_text(shlex.quote(contents.info.path))
     more = (f"{shown_by(table)} {path}" for table in ("quality", "steps"))
     parts += [unbroken(Text(f"more: {command}", style="dim")) for command in more]
@@ -75,7 +77,9 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
     info = contents.info
     schema = f", schema {info.schema_version}" if info.schema_version else ""
     yield "profiler", f"{info.profiler} ({info.format}{schema})"
-    yield "host", info.host or contents.environment.get("host", "not recorded")
+    hosts = (info.host or contents.environment.get("host", "not recorded")).split(", ")
+    left = len(hosts) - most
+    yield "host", ", ".join(hosts[:most]) + (f" and {left} more ({_ALL})" if left > 0 else "")
     yield "started", contents.started_utc or "not recorded"
     yield "covers", format_duration(contents.span.duration_ns)
     for device in contents.devices[:most]:
