@@ -120,18 +120,20 @@ def test_a_forked_process_reads_it_and_writes_elsewhere() -> None:
     assert own.open().tolist() == list(range(MANY))
 
 
-@pytest.mark.parametrize("kind", ["no room", "cannot be written", "no folder"])
+@pytest.mark.parametrize("kind", ["no room", "cannot be written", "no folder", "cannot be mapped"])
 def test_what_no_disk_takes_stays_in_memory(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     if kind == "no room":
         usage = SimpleNamespace(free=1 << 20)
-        monkeypatch.setattr(scratch.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr("traceprof.cache.scratch.shutil.disk_usage", lambda _: usage)
     elif kind == "cannot be written":
         monkeypatch.setattr(scratch._File, "write", full)
+    elif kind == "no folder":
+        monkeypatch.setattr("traceprof.cache.scratch.tempfile.TemporaryFile", full)
     else:
-        monkeypatch.setattr(scratch.tempfile, "TemporaryFile", full)
+        monkeypatch.setattr("traceprof.cache.scratch.mmap.mmap", full)
     assert put_aside(np.arange(MANY)) is None
     table = Table({"a": np.arange(MANY)}).on_disk()
     assert table["a"].tolist() == list(range(MANY))
@@ -158,3 +160,15 @@ def test_tables_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Table({"number": np.arange(3)})
     monkeypatch.setattr(scratch, "LEAST_BYTES", 1_000)
     assert small.on_disk() is small
+
+
+def test_what_may_not_be_mapped_is_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `ulimit -v`: the command says that, and ends."""
+    own = aside(np.arange(MANY))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(scratch._Mapped, "__new__", refuse)
+    with pytest.raises(MemoryError):
+        own.open()

@@ -133,9 +133,12 @@ class _Mapped(mmap.mmap):
     def of(cls, place: _Place, first_byte: int, n_bytes: int) -> _Mapped:
         at = place.at + first_byte
         skipped = at % _PAGE
-        found = cls(
-            place.file.number, n_bytes + skipped, access=mmap.ACCESS_READ, offset=at - skipped
-        )
+        try:
+            found = cls(
+                place.file.number, n_bytes + skipped, access=mmap.ACCESS_READ, offset=at - skipped
+            )
+        except OSError as error:  # a limit of what a process may map
+            raise MemoryError from error
         found.place, found.first_byte = place, first_byte - skipped
         found.address = np.frombuffer(found, np.uint8).__array_interface__["data"][0]
         _hold(found)
@@ -166,6 +169,8 @@ class _File:
             dir=folder, prefix=".traceprof-"
         )
         self.number = self._file.fileno()
+        os.ftruncate(self.number, _PAGE)
+        mmap.mmap(self.number, _PAGE, access=mmap.ACCESS_READ).close()  # some disks cannot do that
         self._n_bytes = 0
         self._free: list[tuple[int, int]] = []
         self.returned = deque[tuple[int, int]]()
