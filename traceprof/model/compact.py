@@ -76,8 +76,8 @@ class CompactTable(Table):
         at = places if own.at is None else own.at[places]
         return self._with(_Columns(own.packed, at), len(at))
 
-    def select(self, *names: str) -> CompactTable:
-        """Return some of the columns, in this order."""
+    def narrowed(self, *names: str) -> CompactTable:
+        """Return some of the columns, in this order, as compact."""
         packed = {name: self._columns.packed[name] for name in names}
         return self._with(_Columns(packed, self._columns.at), len(self))
 

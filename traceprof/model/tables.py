@@ -249,7 +249,11 @@ def shapes_of(kernels: Table, shapes: Table) -> Table:
     do not (kernels of another source between them), rows are tied by time, place and correlation
     id, and of those that have all of these in common none is taken for another.
     """
-    shapes_only = shapes.select(*SHAPE_COLUMNS)
+    shapes_only = (
+        shapes.narrowed(*SHAPE_COLUMNS)
+        if isinstance(shapes, CompactTable)
+        else shapes.select(*SHAPE_COLUMNS)
+    )
     if _are_alike(kernels, shapes):
         return shapes_only
     places = [

@@ -100,7 +100,7 @@ class _Source:
             if self.ranks is not None and self.reads_parts:
                 self.ranks = read_more(self.ranks, self.opening, tables - self.tables)
             else:
-                tables |= frozenset() if self.ranks is None else _EVERYTHING
+                tables |= frozenset() if self.ranks is None else self.tables | _EVERYTHING
                 self.ranks, self.notes = open_ranks(self.paths, self.opening, tables)
             self.tables |= tables
             self.windows = {}
