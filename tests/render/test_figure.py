@@ -77,7 +77,7 @@ def test_bars_of_steps_are_their_parts_and_lead_to_them() -> None:
     traces = traces_in(html)
     assert traces["Compute"]["x"] == [*range(8)]
     assert traces["Compute"]["y"] == [9] * 7 + [39]
-    assert traces["Idle"]["y"] == [0] + [1] * 7
+    assert traces["Idle"]["y"] == [1] * 8
     (figure,) = figures_in(html).values()
     assert figure["layout"]["meta"][traces["Idle"]["meta"]["links"]][7].startswith("#at=60000000..")
     assert traces["longer than usual"]["x"] == [7]

@@ -47,7 +47,7 @@ DECORATED: Final = ", seq = 0"
 _ENDS: Final = (", op_id = ", ", seq = ")
 _NUMBER_OF_DECORATION: Final = re.compile(r"(, (?:seq|op_id) = )\d+")
 _LOOKS_AT_NUMBERS: Final = re.compile(
-    r"(?<!(?<!\\)[A-Za-z_])(?<!\{)[0-9](?![0-9]*\})|\[[^\]]*[0-9]|\{(?!0,)|\\d(\\d|\{)"
+    r"(?<!(?<!\\)[A-Za-z_])(?<!\{)[0-9](?![0-9]*\})|\[[^\[\]]*[0-9]|\{(?!0,)|\\d(\\d|\{)"
 )
 """Patterns that may tell one number from another; not so "up to 9", nor a digit after a letter."""
 

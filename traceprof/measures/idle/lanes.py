@@ -37,7 +37,7 @@ _OS_WAITS: Final = re.compile(
     r"|mq_(timed)?receive|msgrcv|io_getevents)"
 )
 _PYTHON_WAITS: Final = re.compile(
-    r"\$\S+ (wait|acquire|join|select|poll|_wait_for_tstate_lock|try_to_block|block_until_ready)"
+    r"^\$\S+ (wait|acquire|join|select|poll|_wait_for_tstate_lock|try_to_block|block_until_ready)"
 )
 """Functions as the tracer of JAX and TensorFlow names them: "$api.py:3165 try_to_block"."""
 _OS_SLEEPS: Final = re.compile(r"(clock_)?nanosleep|u?sleep|sched_yield")
