@@ -48,6 +48,16 @@ class Plan:
     numbered: bool = True
 
 
+def make_host_ahead() -> Trace:
+    """Return steps of 20 ms of the device, batches of 32; the host is through with each after 5."""
+    builder = TraceBuilder()
+    for i in range(8):
+        start, begin = 5 * MS * i, 2 * MS + 20 * MS * i
+        builder.step(start, start + 5 * MS, number=i).batch(start + MS, 32)
+        builder.kernel("gemm", begin, begin + 20 * MS, launched_ns=(start + MS, start + 2 * MS))
+    return builder.build(span=(0, 170 * MS))
+
+
 def make_run(plan: Plan) -> RunFiles:
     """Return the run: per step forward 30 ms, backward 60 ms, an all-reduce, optimizer 5 ms."""
     random = np.random.default_rng(7)

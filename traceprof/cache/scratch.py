@@ -261,7 +261,11 @@ def _new_file() -> _File | None:
 def _leave_to_parent() -> None:
     """Write to another file than the process that this one was forked from."""
     files.clear()
+    _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    # Nobody holds the lock where a process begins: what held it would not be there to let go.
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_leave_to_parent
+    )

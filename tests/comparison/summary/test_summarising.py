@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.comparison.generated import KERNELS, Program
-from tests.measures.generated_run import MS, Plan, make_run
+from tests.measures.generated_run import MS, Plan, make_host_ahead, make_run
 from tests.real_traces import ALL
 from tests.requirements import ROOT, TRACES, require
 from traceprof.comparison.sides import STEP, series_of
@@ -64,13 +64,7 @@ def test_the_measures_of_a_known_loop() -> None:
 
 
 def test_a_host_that_runs_ahead_makes_no_run_faster() -> None:
-    """The devices take 20 ms a step; the host is through with it after 5 while queues fill."""
-    builder = TraceBuilder()
-    for i in range(8):
-        start, begin = 5 * MS * i, 2 * MS + 20 * MS * i
-        builder.step(start, start + 5 * MS, number=i).batch(start + MS, 32)
-        builder.kernel("gemm", begin, begin + 20 * MS, launched_ns=(start + MS, start + 2 * MS))
-    kept = summarise(run_of(Ranks.of(builder.build(span=(0, 170 * MS)))))
+    kept = summarise(run_of(Ranks.of(make_host_ahead())))
     assert measure(kept, "samples_per_s") == pytest.approx(1600)
     assert measure(kept, "step_period_ns") == pytest.approx(20 * MS)
     assert measure(kept, "median_step_period_ns") == pytest.approx(20 * MS)

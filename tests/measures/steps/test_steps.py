@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from tests.builders import PROCESS, TraceBuilder, plain
 from tests.findings.found import findings_of
+from tests.measures.generated_run import make_host_ahead
 from tests.running import run
 from traceprof.measures.steps.parts import DEVICE_PARTS
 from traceprof.model.ranks import Ranks
@@ -44,13 +45,7 @@ def test_each_step_has_its_parts() -> None:
 
 
 def test_a_host_that_runs_ahead_makes_no_program_faster() -> None:
-    """The devices take 20 ms a step; the host is through with it after 5 while queues fill."""
-    builder = TraceBuilder()
-    for i in range(8):
-        start, begin = 5 * MS * i, 2 * MS + 20 * MS * i
-        builder.step(start, start + 5 * MS, number=i).batch(start + MS, 32)
-        builder.kernel("gemm", begin, begin + 20 * MS, launched_ns=(start + MS, start + 2 * MS))
-    result = run("steps", builder.build(span=(0, 170 * MS)))
+    result = run("steps", make_host_ahead())
     assert result.table["period_ns"].tolist() == [5 * MS] * 8
     assert result.table["samples_per_s"].tolist() == pytest.approx([1600] * 8)
     assert result.scalars["mean_samples_per_s"] == pytest.approx(1600)
