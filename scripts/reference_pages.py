@@ -18,7 +18,8 @@ from traceprof.cli.commands import COMMANDS
 from traceprof.findings import RULES
 from traceprof.findings.rules import Rule
 from traceprof.measures import ANALYSES
-from traceprof.model.trace import HOW_TO_RECORD
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import RecordedBy
 
 WRITTEN: Final = "<!-- From here on written by scripts/schema. -->"
 _BY: Final = "Written by `scripts/schema` from the code.\n"
@@ -176,7 +177,7 @@ def limits_page(page: str) -> str:
     )
     names = ("subject", "what is looked for", "judged where there is", "needs recorded")
     needed = {need for one in RULES for need in one.needs}
-    how = ((f"`{name}`", told) for name, told in HOW_TO_RECORD.items() if name in needed)
+    how = ((f"`{name}`", RecordedBy.NSYS.how_to(name)) for name in TABLES if name in needed)
     told = _table(names, rows)
     return f"{head}{line}\n\n{told}\n{_table(('recorded', 'how'), how)}"
 

@@ -8,7 +8,7 @@ from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.trace import Trace
+from traceprof.model.trace import Trace, TraceInfo
 
 US = 1000
 MS = 1000 * US
@@ -70,6 +70,66 @@ def test_what_helps_depends_on_what_the_host_does(call: str, what: str, action: 
     assert host.title.startswith(f"host code between launches{mostly}: devices are idle")
     assert host.action.startswith(action)
     assert host.kind == "measured"
+
+
+@pytest.mark.parametrize(
+    ("profiler", "name", "what", "action"),
+    [
+        ("jax.profiler 0.8", "BufferSequencingEvent::Execute", "XLA", "(jax.device_put)"),
+        ("jax.profiler 0.8", "[0] GpuExecutable::ExecuteThunks", "XLA", "(jax.lax.scan)"),
+        ("jax.profiler 0.8", "Build buffer allocations", "XLA", "(donate_argnums)"),
+        ("jax.profiler 0.8", "write checkpoint", "", "find the Python code"),
+        ("jax.profiler 0.8", "$loop.py:7 log", "", "find the Python code"),
+        ("jax.profiler or TensorFlow", "Thunks::Initialize", "XLA", "compiled function, inputs"),
+        ("jax.profiler or TensorFlow", "Iterator::Prefetch::Map", "", "find the code of the host"),
+        ("torch.profiler", "BufferSequencingEvent::Execute", "", "find the code of the host"),
+    ],
+)
+def test_the_runtime_of_xla_is_no_code_of_the_program(
+    profiler: str, name: str, what: str, action: str
+) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 10 * MS * i
+        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000 + i))
+        builder.host_op(name, at + 2 * MS, at + 9 * MS)
+    info = TraceInfo(format="xplane" if "jax" in profiler else "built", profiler=profiler)
+    (host,) = [own for own in findings_of(builder.build(info=info)) if own.rule == "host_code"]
+    mostly = f", mostly in the runtime of {what}" if what else ""
+    assert host.title.startswith(f"host code between launches{mostly}: devices are idle")
+    assert action in host.action
+
+
+def test_what_the_runtime_of_xla_does_once_is_left_out() -> None:
+    builder = TraceBuilder().kernel("k", 0, 10 * MS, launched_ns=(0, 10 * US))
+    builder.host_op("Build buffer allocations", 10 * MS, 100 * MS)
+    builder.kernel("k", 110 * MS, 120 * MS, launched_ns=(109 * MS, 110 * MS))
+    info = TraceInfo(format="xplane", profiler="jax.profiler 0.8")
+    found = findings_of(builder.build(span=(0, 120 * MS), info=info))
+    (host,) = [own for own in found if own.rule == "host_code"]
+    assert host.title.startswith("one long gap, mostly in the runtime of XLA:")
+    assert host.action.startswith("the runtime does that once")
+
+
+@pytest.mark.parametrize(
+    ("format_name", "profiler", "how"),
+    [
+        ("nsys", "NVIDIA Nsight Systems", "(nsys: --trace=cuda, and openacc or openmp where"),
+        ("nsys", "traceprof", "(`traceprof record --with cupti`)"),
+        ("kineto", "", "(torch.profiler: ProfilerActivity.CUDA)"),
+        ("rocpd", "", "(rocprofv3: --hip-trace)"),
+        ("xplane", "jax.profiler 0.8", "record the calls that launch the work"),
+    ],
+)
+def test_the_calls_are_recorded_by_the_same(format_name: str, profiler: str, how: str) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.kernel("k", 10 * MS * i, 10 * MS * i + MS, correlation=-1)
+    info = TraceInfo(format=format_name, profiler=profiler)
+    trace = builder.build(span=(0, 40 * MS), info=info)
+    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilisation"]
+    assert idle.title.startswith("idle, and the recording does not tell why")
+    assert how in idle.action
 
 
 def test_only_the_time_asked_about_is_told() -> None:

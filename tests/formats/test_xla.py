@@ -132,6 +132,29 @@ def test_events_become_rows(name: str, tmp_path: Path) -> None:
     assert process == (701 if is_json else 1111)
 
 
+def test_what_names_a_phase_is_a_range(tmp_path: Path) -> None:
+    events: list[Any] = [
+        ("data", 1_000, 2_000, {}),
+        ("load batch", 2_000, 3_000, {}),
+        ("Wait for usage holds", 3_000, 3_500, {}),
+        ("my part", 4_000, 5_000, {}),
+    ]
+    plane = WrittenPlane("/host:CPU", [WrittenLine(1, "python3", events)])
+    trace = open_trace(write_xplane(tmp_path / "a.xplane.pb", [plane]))
+    assert trace.ranges["name"].tolist() == ["data", "load batch"]
+    assert trace.host_ops["name"].tolist() == ["Wait for usage holds", "my part"]
+
+
+@pytest.mark.parametrize(
+    ("name", "profiler"),
+    [("PjitFunction(step)", "jax.profiler"), ("MatMul", "jax.profiler or TensorFlow")],
+)
+def test_a_file_of_jax_is_told_by_its_functions(name: str, profiler: str, tmp_path: Path) -> None:
+    line = WrittenLine(1, "python3", [(name, 1_000, 2_000, {})])
+    path = write_chrome(tmp_path / "a.trace.json", [WrittenPlane("/host:CPU", [line])])
+    assert open_trace(path).info.profiler == profiler
+
+
 def test_a_file_says_what_it_was_recorded_on(tmp_path: Path) -> None:
     trace = open_trace(write_xplane(tmp_path / "a.pb", [DEVICE, HOST, TASK]))
     (device,) = (row for row in trace.devices.rows() if row["device"] == 1)

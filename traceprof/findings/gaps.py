@@ -55,8 +55,6 @@ _TITLES: Final = {
 _ACTIONS: Final = {
     "edge": "see when each device works (`traceprof timeline`): give it work from the beginning, "
     "or judge the time in which all of them work (--window)",
-    "unknown": "record the calls that launch the work (nsys: --trace=cuda, and openacc or openmp "
-    "where the program uses them)",
 }
 
 
@@ -230,7 +228,9 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
             Note.of("{share:ratio} of it: {words}", share=own, words=_WORDS[cause])
             for own, cause in causes
         ),
-        action=_ACTIONS.get(most, f"see what runs there: `{shown_by('gaps')}`"),
+        action=_ACTIONS.get(most, f"see what runs there: `{shown_by('gaps')}`")
+        if most != "unknown"
+        else context.software.recorder.how_to("launches"),
         caveat="start-up and shut-down count, too: choose a window inside the loop (--window)",
         window=context.longest_of(low[worst].starts, low[worst].ends),
     )

@@ -27,7 +27,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
+from traceprof.model.trace import RecordedBy, Trace
 
 _LEAST_WAITING: Final = 0.02
 _WORTH_A_WORD: Final = 0.001
@@ -37,7 +37,8 @@ _DOMINANT: Final = 0.5
 """A gap that is more than this of all of them does not recur: nothing is saved by each step."""
 _MOST: Final = 0.5
 
-_LAUNCHING, _DRIVER, _FILES, _OPERATORS = "launching", "driver", "files", "operators"
+_LAUNCHING, _DRIVER, _FILES = "launching", "driver", "files"
+_OPERATORS, _RUNTIME = "operators", "runtime"
 _KINDS: Final = (
     (_LAUNCHING, re.compile(r"^(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")),
     (_DRIVER, re.compile(r"^(cuda|cu|hip|nv|nccl|rccl|cublas|cudnn|miopen|rocblas)[A-Z_]\w*$")),
@@ -51,17 +52,34 @@ _KINDS: Final = (
     (_OPERATORS, re.compile(r"^[a-z_]\w*::\w+$")),
 )
 """What names are, by their look; the first that fits counts."""
+_OF_XLA: Final = re.compile(
+    r"^(\[[^]]*\] )?((?!Iterator)[A-Z]\w*(::\w+)+|(PJRT_|PjRt|Pjit|Tfrt|Xla|Thunk)\w*|DevicePut\w*"
+    r"|ThenExecuteCallback|\w+:XLA .*|cpp_pjit\w*|shard_args|command_buffer\w*(::\w+)?"
+    r"|ParseArguments|(Make|Allocate)OutputBuffers\w*|Build buffer allocations"
+    r"|Memory(All|Deall)ocation|ComputeSemaphoreAcquire|BUFFER_FLUSH"
+    r"|(Handle input|Wait for (donation|usage) hold)s?\b.*)"
+)
+"""What the runtime of XLA calls its own work; other names are of Python or of the program."""
+_WITH_XLA: Final = (RecordedBy.JAX, RecordedBy.XLA)
 _WORDS: Final = {
     _LAUNCHING: "in launch calls that take long",
     _DRIVER: "in calls of the driver and its libraries",
     _FILES: "reading, writing and sending",
     _OPERATORS: "in operators",
+    _RUNTIME: "in the runtime of XLA",
     NOTHING: "not recorded",
 }
-_HOW_TO_SEE: Final = {
-    "nsys": "NVTX ranges, or nsys profile --sample=process-tree --trace=cuda,nvtx,osrt",
-    "kineto": "record_function() around its parts, or profile(with_stack=True)",
+
+
+_AGAINST: Final = {
+    _LAUNCHING: "the first launch of a kernel loads its code: run all once before measuring, or "
+    "set CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs",
+    _DRIVER: "create contexts, streams, communicators and handles once, before the loop",
+    _FILES: "read, write and send in another thread while the device works",
+    _OPERATORS: "have the host do less for each kernel: torch.compile, fewer and larger operators, "
+    "no loops over views and slices",
 }
+_ONCE: Final = "the runtime does that once: run a step before measuring, or judge later ones"
 
 
 @rule(
@@ -241,18 +259,19 @@ def _on_host_code(context: Context, claim: Claim, alone: str) -> Finding:
             *_before_forward(context, claim),
             *named,
         ),
-        action=_BETWEEN_STEPS if is_between else _against(context, most),
+        action=_between_steps(context) if is_between else _against(context, most, alone),
         caveat="gaps of a host that merely launches very slowly look the same",
         window=context.longest_row(own) if len(own) else "",
         ranges=names,
     )
 
 
-_BETWEEN_STEPS: Final = (
-    "the loop may fetch a batch, evaluate or log there: name its parts (traceprof.range, "
-    "record_function, NVTX) to see which; fetch batches in workers ahead of time, evaluate and log "
-    "less often"
-)
+def _between_steps(context: Context) -> str:
+    return (
+        "the loop may fetch a batch, evaluate or log there: name its parts "
+        f"({context.software.recorder.how_to('parts')}) to see which; fetch batches in workers "
+        "ahead of time, evaluate and log less often"
+    )
 
 
 def _lies_between_steps(context: Context, claim: Claim) -> bool:
@@ -324,8 +343,9 @@ def _main_work(context: Context, times: Times) -> str:
     """Return the kind of what the host mostly does in idle ``times``; "" where none is most."""
     charged, _ = names_of_gaps(context, times)
     sums = Counter[str]()
+    has_xla = context.software.recorder in _WITH_XLA
     for name, ns in zip(charged["name"], charged["ns"].tolist(), strict=True):
-        sums[_kind_of(name)] += ns
+        sums[_RUNTIME if has_xla and _OF_XLA.search(name) else _kind_of(name)] += ns
     return next((kind for kind, ns in sums.items() if ns > _MOST * sums.total()), "")
 
 
@@ -335,26 +355,15 @@ def _kind_of(name: str) -> str:
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "")
 
 
-def _against(context: Context, kind: str) -> str:
-    """Return what helps where the host mostly does work of this ``kind``."""
+def _against(context: Context, kind: str, alone: str) -> str:
+    """Return what helps where the host mostly does work of this ``kind``, ``alone`` once."""
     python = "Python code" if context.software.has_python else "code of the host"
-    if kind == _LAUNCHING:
-        return (
-            "the first launch of a kernel loads its code: run all once before measuring, or set "
-            "CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs"
-        )
-    if kind == _DRIVER:
-        return "create contexts, streams, communicators and handles once, before the loop"
-    if kind == _FILES:
-        return "read, write and send in another thread while the device works"
-    if kind == _OPERATORS and context.software.has_pytorch:
-        return (
-            "have the host do less for each kernel: torch.compile, fewer and larger operators, no "
-            "loops over views and slices"
-        )
+    if kind in _AGAINST and (kind != _OPERATORS or context.software.has_pytorch):
+        return _AGAINST[kind]
+    if kind == _RUNTIME:
+        return _ONCE if alone else context.software.recorder.how_to("runtime")
     if kind == NOTHING:
-        marked = "mark its parts by ranges (traceprof.range)"
-        how = _HOW_TO_SEE.get(context.software.recorder, marked)
+        how = context.software.recorder.how_to("host")
         return (
             f"record what the host does there ({how}), then move that {python} out of the loop or "
             "to another thread"

@@ -14,7 +14,7 @@ from traceprof.measures.host.states import before_forward, find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.timing import OWN_DOMAIN
-from traceprof.model.trace import Trace
+from traceprof.model.trace import RecordedBy, Trace
 
 _LEAST: Final = 0.02
 _LEAST_ON_HOST: Final = 0.1
@@ -94,7 +94,7 @@ def _before_forward(context: Context) -> Iterator[Finding]:
                 else "no range says when data is fetched"
             ),
         ),
-        action='name what is done there, with traceprof.range("data") where data is fetched; then '
+        action=f"name what is done there, {_as_data(context)} where data is fetched; then "
         "fetch the next batch in another thread or process meanwhile, or use a DataLoader with "
         "workers",
         caveat="it may be anything that the program does between two steps",
@@ -106,9 +106,18 @@ def _how_to_say(context: Context) -> str:
     if _has_hooks(context):
         return (
             "no DataLoader was used; what fetches lies between steps and outside any phase, until "
-            'the program names it: with traceprof.range("data")'
+            f"the program names it: {_as_data(context)}"
         )
-    return "use `traceprof record`" if context.software.has_python else "mark it by NVTX ranges"
+    software = context.software
+    if software.has_python and software.recorder not in (RecordedBy.JAX, RecordedBy.XLA):
+        return "use `traceprof record`"
+    return f"name it, {_as_data(context)}"
+
+
+def _as_data(context: Context) -> str:
+    """Return how to name what fetches data, so that it counts as that."""
+    recorder = RecordedBy.OWN if _has_hooks(context) else context.software.recorder
+    return f"with {recorder.naming('data')}"
 
 
 def _has_hooks(context: Context) -> bool:

@@ -133,11 +133,7 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
                 "nothing is said of devices that mostly run graphs"
             ),
         ),
-        action=(
-            "record the kernels of graphs: nsys profile --cuda-graph-trace=node"
-            if context.software.recorder == "nsys"
-            else "record with a profiler that traces the kernels of graphs"
-        ),
+        action=f"record the kernels of graphs: {context.software.recorder.how_to('graphs')}",
         caveat="tracing every node slows graphs down",
     )
 

@@ -105,10 +105,6 @@ _AMD_WORDS: Final = (
     ("NVTX", "ROCTX"),
     ("tensor cores", "matrix cores"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
-    (
-        "(nsys: --trace=cuda, and openacc or openmp where the program uses them)",
-        "(rocprofv3: --hip-trace)",
-    ),
 )
 """Before longer names of which they are a part. torch.cuda is PyTorch's own name on both."""
 

@@ -23,7 +23,7 @@ from traceprof.measures.steps.find import find_steps, steps_of_ranks
 from traceprof.measures.steps.measured import named_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.trace import Trace
+from traceprof.model.trace import RecordedBy, Trace
 
 _PHASE: Final = "phase"
 _LACKS: Final = {
@@ -93,7 +93,7 @@ def lost_work(ranks: Ranks) -> LostWork | None:
         *(Note.of("the recording says: {said}", said=text) for text in says[:1]),
         *(note for note in (older, drawn) if note),
     ]
-    if not says and (older is None or "Nsight Systems" not in ranks.info.profiler):
+    if not says and (older is None or ranks.info.recorded_by is not RecordedBy.NSYS):
         causes.append(
             Note(
                 "usual causes: the profiler's buffers ran over, another profiler held CUPTI, or "
@@ -256,13 +256,8 @@ def _power_of_one(part: Trace) -> tuple[float, float] | None:
 
 def _action(ranks: Ranks, older: Note | None) -> Note:
     """Return how to record what is missing."""
-    again = "record again with `traceprof record`, which tries a recorder before it is used"
-    if older is not None and "Nsight Systems" in ranks.info.profiler:
-        text = f"{again}, or with an Nsight Systems of CUDA {{new}} or later"
+    again = "record again with `traceprof record`, which tries a recorder before it is used, or "
+    if older is not None and ranks.info.recorded_by is RecordedBy.NSYS:
+        text = f"{again}with an Nsight Systems of CUDA {{new}} or later"
         return Note.of(text, new=older.values["new"])
-    if "Nsight Systems" in ranks.info.profiler:
-        return Note(f"{again}, or a shorter part (nsys profile --duration)")
-    return Note(
-        f"{again}, or with fewer active steps in the schedule of torch.profiler, and nothing "
-        "beside it that uses CUPTI (nsys, ncu, DCGM)"
-    )
+    return Note(f"{again}{ranks.info.recorded_by.how_to('all')}")

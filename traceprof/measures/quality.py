@@ -213,7 +213,7 @@ def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
     text = (
         "{n:count} CUDA graphs were recorded whole: their kernels cannot be told apart; record "
-        "with nsys --cuda-graph-trace=node"
+        f"with {trace.info.recorded_by.how_to('graphs')}"
     )
     yield _Suspicion("whole graphs", text, "kernels", rows)
 

@@ -20,7 +20,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import OWN_DOMAIN
-from traceprof.model.trace import Trace
+from traceprof.model.trace import RecordedBy, Trace
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PHASES, are_matched, plain_name, plain_names
 
@@ -293,14 +293,13 @@ class Vendor(StrEnum):
 class Software:
     """What ran: whether it was Python, and PyTorch in it; on whose devices; who recorded it.
 
-    ``recorder`` is the format of the recording (nsys, nvprof, kineto …). False means that nothing
-    of it was seen.
+    False means that nothing of it was seen.
     """
 
     has_python: bool
     has_pytorch: bool
     vendor: Vendor
-    recorder: str
+    recorder: RecordedBy
 
 
 _PYTHON: Final = re.compile(r"(^|[/\\ ])(python|pytest|ipython|jupyter)[\d.]*(\.exe)?( |$)", re.I)
@@ -316,10 +315,10 @@ _NVIDIA: Final = re.compile(
 def software_of(ranks: Ranks) -> Software:
     """Return what ran in the recording."""
     parts = list(ranks)
-    recorder = ranks.info.format or parts[0].info.format
-    has_pytorch = recorder == "kineto" or any(ranks.each(_has_pytorch))
+    recorder = ranks.info.recorded_by or parts[0].info.recorded_by
+    has_pytorch = recorder is RecordedBy.TORCH or any(ranks.each(_has_pytorch))
     names = (name for part in parts for name in part.processes["name"])
-    has_python = has_pytorch or any(map(_PYTHON.search, names))
+    has_python = has_pytorch or recorder is RecordedBy.JAX or any(map(_PYTHON.search, names))
     return Software(has_python, has_pytorch, _vendor_of(parts), recorder)
 
 
@@ -345,6 +344,6 @@ def _vendor_of(parts: Iterable[Trace]) -> Vendor:
     calls = [name for part in parts for name in part.api_calls["name"].texts]
     if any(name.startswith("hip") for name in calls):
         return Vendor.AMD
-    recorders = {part.info.format for part in parts}
-    seen = any(name.startswith("cu") for name in calls) or bool(recorders & {"nsys", "nvprof"})
+    formats = {part.info.format for part in parts}
+    seen = any(name.startswith("cu") for name in calls) or bool(formats & {"nsys", "nvprof"})
     return Vendor.NVIDIA if seen else Vendor.OTHER

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
@@ -29,35 +33,46 @@ DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
 
 _Answer = TypeVar("_Answer")
-_NOT_BY_NSYS: Final = ("kineto", "nvprof", "rocpd", "xplane")
-OWN_PROFILER: Final = "traceprof"
-"""What the embedded recorder calls itself."""
-_NAMED_BY_PROGRAM: Final = ("ranges", "marks")
-_NAME_THEM: Final = (
-    "the program has named none (traceprof.step() and traceprof.range() do), and ran no torch "
-    "under the recorder"
-)
-HOW_TO_RECORD: Mapping[str, str] = {
-    "kernels": "record the work of a GPU (nsys: --trace=cuda)",
-    "kernel_shapes": "record the work of a GPU (nsys: --trace=cuda)",
-    "copies": "record the work of a GPU (nsys: --trace=cuda)",
-    "api_calls": "record the work of a GPU (nsys: --trace=cuda)",
-    "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
-    "marks": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
-    "host_ops": "record with `traceprof record --with torch` (nsys: --trace=osrt)",
-    "operator_inputs": "record with record_shapes=True (torch.profiler); without it --parameters "
-    "and --tokens, or `traceprof record --flops`, tell the FLOPs of a step (show flops --by step)",
-    "syncs": "record the work of a GPU (nsys: --trace=cuda)",
-    "collectives": "record a distributed program with `traceprof record`",
-    "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
-    "overheads": "this profiler did not tell what it costs itself",
-    "devices": "record on a machine with a GPU",
-    "processes": "record with `traceprof record`",
-    "threads": "record with `traceprof record`",
-    "environment": "record with `traceprof record`",
+
+
+class RecordedBy(StrEnum):
+    """What made a recording, as people call it."""
+
+    OWN = "traceprof"
+    NSYS = "nsys"
+    NVPROF = "nvprof"
+    TORCH = "torch.profiler"
+    ROCPROF = "rocprofv3"
+    JAX = "jax.profiler"
+    XLA = "jax.profiler or TensorFlow"  # the file does not say which
+    UNKNOWN = ""
+
+    def how_to(self, what: str) -> str:
+        """Return what records ``what``, or helps with it: a table, or what recording.toml has."""
+        told = _advice()
+        return told.get(self, {}).get(what, told["any"][what])
+
+    def naming(self, name: str) -> str:
+        """Return what a program names a part ``name`` by: a call, or a range of a library."""
+        parts = self.how_to("parts")
+        if parts.endswith(" ranges"):
+            return f'the {parts[:-1]} "{name}"'
+        return f'{parts.removesuffix("()")}("{name}")'
+
+
+@cache
+def _advice() -> dict[str, dict[str, str]]:
+    return tomllib.loads(Path(__file__).with_name("recording.toml").read_text("utf-8"))
+
+
+_BY_FORMAT: Final[Mapping[str, RecordedBy]] = {
+    "nsys": RecordedBy.NSYS,
+    "nvprof": RecordedBy.NVPROF,
+    "kineto": RecordedBy.TORCH,
+    "rocpd": RecordedBy.ROCPROF,
+    "xplane": RecordedBy.XLA,
+    "xplane-json": RecordedBy.XLA,
 }
-
-
 FIRST_EPOCH_NS: Final = 10**18
 """September 2001: an earlier time is that of no wall clock."""
 
@@ -81,6 +96,14 @@ class TraceInfo:
     warnings: tuple[str, ...] = ()
     is_part: bool = False
     is_of_some: bool = False
+
+    @property
+    def recorded_by(self) -> RecordedBy:
+        """What recorded it, by its format and what the file says."""
+        found = _BY_FORMAT.get(self.format, RecordedBy.UNKNOWN)
+        own = self.profiler.partition(" ")[0]
+        is_told = own == RecordedBy.OWN or (own == RecordedBy.JAX and self.profiler != found)
+        return RecordedBy(own) if is_told else found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,19 +270,15 @@ class Trace:
 
 
 def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
-    """Return what would record table ``name``, of a recording that has not.
-
-    Of nsys only where nsys could have recorded, and nothing that was done.
-    """
-    if name in _NAMED_BY_PROGRAM and _is_by_traceprof(info, recorded):
-        return _NAME_THEM
-    text = HOW_TO_RECORD[name]
-    return text.partition(" (nsys:")[0] if info.format in _NOT_BY_NSYS else text
+    """Return what would record table ``name``, of a recording that has not, by its recorder."""
+    is_own = _is_by_traceprof(info, recorded)
+    return (RecordedBy.OWN if is_own else info.recorded_by).how_to(name)
 
 
 def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
     """Return whether `traceprof record` made a recording: no other has collectives alone."""
-    return info.profiler == OWN_PROFILER or ("collectives" in recorded and "ranges" not in recorded)
+    is_own = info.recorded_by is RecordedBy.OWN
+    return is_own or ("collectives" in recorded and "ranges" not in recorded)
 
 
 def make_trace(

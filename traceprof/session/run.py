@@ -21,7 +21,7 @@ from traceprof.measures.steps.find import has_named_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
-from traceprof.model.trace import DEVICE_TABLES, OWN_PROFILER, Trace
+from traceprof.model.trace import DEVICE_TABLES, RecordedBy, Trace
 from traceprof.processes import PROGRESS
 from traceprof.session.opening import open_ranks, read_more
 from traceprof.session.options import Opening
@@ -153,7 +153,7 @@ class _Source:
     def _has_windows(self) -> bool:
         """Whether ranges may tell when devices were recorded at all."""
         return self.ranks is not None and any(
-            part.info.profiler == OWN_PROFILER for part in self.ranks.whole
+            part.info.recorded_by is RecordedBy.OWN for part in self.ranks.whole
         )
 
     def _read_first(self, text: str | None, tables: frozenset[str], *, is_cut: bool) -> None:

@@ -41,7 +41,7 @@ _SUBJECTS: Final = {
 }
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
-_TOLD_BY: Final = ("record ", "traceprof record", "--", "traceprof.step()")
+_TOLD_BY: Final = ("record ", "traceprof record", "--", "traceprof.step()", ".profiler")
 """Stand in the reasons that say which option would tell."""
 
 _PART_NAMES: Final = {

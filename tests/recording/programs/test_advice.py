@@ -23,7 +23,8 @@ COMMAND = re.compile(r"`traceprof record( [^`]*)?`")
 @cache
 def texts():
     """Every text in the package that a user may read, and the pages of docs."""
-    found = [path.read_text("utf-8") for path in (*ROOT.glob("docs/*.md"), ROOT / "README.md")]
+    pages = (*ROOT.glob("docs/*.md"), ROOT / "README.md", *PACKAGE.rglob("recording.toml"))
+    found = [path.read_text("utf-8") for path in pages]
     for path in sorted(PACKAGE.rglob("*.py")):
         if "recorders/nsys" not in str(path):  # what it passes on by itself is tested there
             tree = ast.parse(path.read_text("utf-8"))
@@ -98,4 +99,5 @@ def test_commands_that_are_advised_are_commands(tmp_path):
         options = shlex.split(arguments.partition(" -- ")[0])
         if not any(word.isupper() for word in options):  # "-o FOLDER/"
             done = record(tmp_path / "run.sqlite", ["true"], *options).done
-            assert done.returncode == 0, (arguments, done.stderr)
+            needs_gpu = done.returncode == 5 and "there is no GPU here" in done.stderr
+            assert done.returncode == 0 or needs_gpu, (arguments, done.stderr)

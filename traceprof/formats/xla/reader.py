@@ -19,8 +19,9 @@ from traceprof.formats.xla.planes import Line, Plane, Space, read_chrome, read_s
 from traceprof.model.activity import Activity
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
-from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.model.trace import RecordedBy, Trace, TraceInfo, make_trace
 from traceprof.names.classes import classify
+from traceprof.names.ranges import phase_of
 
 _DEVICE: Final = re.compile(r"/device:(?P<kind>GPU|TPU):(?P<number>\d+)")
 _HOST: Final = re.compile(r"/host:(CPU|CUPTI|ROCTRACER|python-tracer)")
@@ -160,7 +161,10 @@ class _Tables:
         }
 
     def add_host(self, plane: Plane) -> None:
-        """Add calls of CUDA, steps, and everything else that threads did."""
+        """Add calls of CUDA, steps, and everything else that threads did.
+
+        What the program annotates looks like what the runtime does, but for the names of phases.
+        """
         self.has_host = True
         for line in plane.lines:
             self.threads[line.number] = line.name
@@ -175,7 +179,10 @@ class _Tables:
             self._add("api_calls", make_table("api_calls", {**self._on_thread(calls), **own}))
             steps = _taken(line, is_step)
             self._add("ranges", self._ranges(steps, _named_steps(steps)))
-            others = _taken(line, ~(is_step | is_call))
+            is_phase = np.array([phase_of(name, "") is not None for name in line.names], np.bool_)
+            phases = _taken(line, is_phase & ~(is_step | is_call))
+            self._add("ranges", self._ranges(phases, list(phases.names)))
+            others = _taken(line, ~(is_step | is_call | is_phase))
             sources = ["python" if name.startswith("$") else "xla" for name in others.names]
             own = {"source": sources, "name": list(others.names)}
             self._add("host_ops", make_table("host_ops", {**self._on_thread(others), **own}))
@@ -331,6 +338,14 @@ def _environment(space: Space) -> Table:
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
+def _profiler(space: Space, version: object) -> str:
+    """Return who recorded: TensorFlow writes such files, too, but only JAX has pjit."""
+    names = (name for plane in space.planes for line in plane.lines for name in line.names)
+    if not version and not any(name.startswith("PjitFunction(") for name in names):
+        return RecordedBy.XLA
+    return f"{RecordedBy.JAX} {version or ''}".strip()
+
+
 def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo:
     """Return where the trace comes from; times are of the day, or since the profiler started."""
     stats = {name: value for plane in space.planes for name, value in plane.stats.items()}
@@ -351,7 +366,7 @@ def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo
     return TraceInfo(
         path=str(path),
         format=format_name,
-        profiler=f"jax.profiler {version}" if version else "jax.profiler or TensorFlow",
+        profiler=_profiler(space, version),
         host=next(iter(space.hosts), ""),
         utc_epoch_ns=utc_ns if utc_ns >= _FIRST_EPOCH_NS else None,
         warnings=tuple(warnings),

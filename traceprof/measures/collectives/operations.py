@@ -25,7 +25,7 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import HOW_TO_RECORD, Trace
+from traceprof.model.trace import Trace, how_to_record
 from traceprof.names.messages import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.names.ranges import codes_containing
 
@@ -105,8 +105,6 @@ def _ends(calls: Table) -> list[str]:
 
 USED_TABLES: Final = ("collectives", "kernels", "api_calls", "ranges")
 """What tells of collectives, and who called them."""
-UNRECORDED: Final = f"no collectives recorded: {HOW_TO_RECORD['collectives']}"
-
 
 _ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
 _NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
@@ -126,7 +124,8 @@ def require_collectives(of: Trace | Ranks) -> None:
         NotRecordedError: neither collectives nor kernels were recorded.
     """
     if not is_recorded(of):
-        raise NotRecordedError(UNRECORDED)
+        how = how_to_record("collectives", of.info, of.recorded)
+        raise NotRecordedError(f"no collectives recorded: {how}")
 
 
 @of_window

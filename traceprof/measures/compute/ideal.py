@@ -279,12 +279,17 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
     }
     tables = {"ideal": IDEAL_SPEC.tables[0].of_rows(table)}
     undisturbed_ns = measured_steps(ranks).scalars.get("undisturbed_ns")
-    notes = tuple(_notes(parts, table, scalars, undisturbed_ns))
+    flops = ranks.info.recorded_by.how_to("flops")
+    notes = tuple(_notes(parts, table, scalars, undisturbed_ns, flops))
     return Result("ideal", IDEAL_SPEC, tables, scalars, notes)
 
 
 def _notes(
-    parts: Sequence[str], table: Table, scalars: Mapping[str, Any], undisturbed_ns: float | None
+    parts: Sequence[str],
+    table: Table,
+    scalars: Mapping[str, Any],
+    undisturbed_ns: float | None,
+    flops: str,
 ) -> list[Note]:
     of = "{n:count} of them, " if scalars["steps_count"] else ""
     text = f"{{base}}: {{ns:ns}} ({of}{{devices:count}} device(s))"
@@ -298,7 +303,7 @@ def _notes(
         notes.append(
             Note(
                 "what the FLOPs would take at the peak is not known: give --model-flops, or "
-                "--parameters and --tokens, or record with record_shapes=True (torch.profiler)"
+                f"--parameters and --tokens{flops}"
             )
         )
     else:

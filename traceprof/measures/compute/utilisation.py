@@ -66,8 +66,7 @@ MFU_SPEC: Final = ResultSpec.of("""
     same flop: its FLOPs, of all ranks that were recorded
     """)
 _HOW: Final = (
-    "how many FLOPs a step has is not known: give --model-flops, or --parameters and --tokens; or "
-    "record with `traceprof record --flops`, or with record_shapes=True (torch.profiler)"
+    "how many FLOPs a step has is not known: give --model-flops, or --parameters and --tokens"
 )
 _SLIGHT: Final = 0.02
 """What share of the kernel time may lack its FLOPs before a utilisation is "at least"."""
@@ -188,7 +187,7 @@ def measure_mfu(ranks: Ranks) -> Result:
     stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
     rows = list(_sources(ranks, stated))
     if not rows and "operator_inputs" not in ranks.recorded:
-        raise NotRecordedError(_HOW)
+        raise NotRecordedError(f"{_HOW}{ranks.info.recorded_by.how_to('flops')}")
     step_ns = typical_step_ns(ranks)
     gpus = gpus_of(ranks)
     n_gpus = max(1, len(set(gpus.values())))

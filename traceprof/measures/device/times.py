@@ -200,7 +200,7 @@ _MEASURES: Final = columns("""
     """)
 _ON_GRAPHS: Final = (
     "{graphs:count} CUDA graph launches were traced whole and count as compute: "
-    "gaps and communication inside them are not seen (nsys --cuda-graph-trace=node)"
+    "gaps and communication inside them are not seen, unless their kernels are recorded"
 )
 _NEARLY_ALL: Final = 0.99
 _RATIOS: Final = (

@@ -19,6 +19,7 @@ from traceprof.measures.facts import fact, of_window, without_keeping
 from traceprof.measures.ranks.arrivals import USED_TABLES, excess_by, find_arrivals
 from traceprof.measures.rows import ints, looked_up, rows_by, sums_at
 from traceprof.measures.steps.find import steps_of_calls, steps_of_ranks
+from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
@@ -222,8 +223,8 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     table = found.table
     if table.empty:
         raise NotRecordedError(
-            "no whole step is known in this window: record with `traceprof record`, "
-            "call traceprof.step(), or choose a larger window"
+            f"no whole step is known in this window: {how_steps_get_known(ranks)}, or choose a "
+            "larger window"
         )
     members = {member.process: member for member in find_members(ranks)}
     n_ranks, sizes = len(np.unique(table["process"])), groups_of(table["step"]).counts

@@ -13,7 +13,7 @@ from traceprof.model.grouping import rows_by_values
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import OWN_DOMAIN, STEP_COLUMNS, empty_steps, steps_between
-from traceprof.model.trace import Trace
+from traceprof.model.trace import RecordedBy, Trace
 from traceprof.names.own_patterns import OwnPattern
 from traceprof.names.ranges import codes_containing
 
@@ -122,16 +122,10 @@ def _of_one_thread(found: Table) -> Table:
     return found.take(np.sort(np.concatenate(own))) if own else found
 
 
-_RECORD: Final = "record with `traceprof record`, or call traceprof.step()"
-_SAY: Final = (
-    "call traceprof.step() in the program, or say what a step is "
-    "(`traceprof record --step-from loader`, every-forward or range:NAME)"
-)
-
-
 def how_steps_get_known(ranks: Ranks) -> str:
-    """Return what to do where no steps are known; `traceprof record` is not advised again."""
-    return _SAY if any(ranks.whole.each(_is_own)) else _RECORD
+    """Return what to do where no steps are known, with what recorded."""
+    is_own = any(ranks.whole.each(_is_own))
+    return (RecordedBy.OWN if is_own else ranks.info.recorded_by).how_to("steps")
 
 
 def _is_own(trace: Trace) -> bool:

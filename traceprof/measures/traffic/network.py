@@ -28,9 +28,7 @@ from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import stack
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import HOW_TO_RECORD, Trace
-
-NO_COUNTERS: Final = Note(f"no counter of a network was sampled: {HOW_TO_RECORD['samples']}")
+from traceprof.model.trace import Trace, how_to_record
 
 _LOOPBACK: Final = ("nic:lo", "nic:lo0")
 _OWNERS: Final = {"process": "process", "gpu": "device"}
@@ -224,6 +222,11 @@ _SOURCES: Final = SPEC.tables[0]
 _LINKS: Final = SPEC.tables[1]
 
 
+def _no_counters(ranks: Ranks) -> Note:
+    how = how_to_record("samples", ranks.info, ranks.recorded)
+    return Note(f"no counter of a network was sampled: {how}")
+
+
 def measure_network(ranks: Ranks) -> Result:
     """Return the traffic of each source in the window."""
     traffic = traffic_beside_collectives(ranks)
@@ -234,7 +237,7 @@ def measure_network(ranks: Ranks) -> Result:
     links = _LINKS.of_rows(list(rows.values()))
     if traffic.empty:
         tables = {"sources": _SOURCES.of_rows(), "links": links}
-        told = [] if rows else [NO_COUNTERS]
+        told = [] if rows else [_no_counters(ranks)]
         return Result("network", SPEC, tables, {"window_ns": window_ns}, tuple(told))
     table = _summed(traffic)
     speed = _peaks(ranks, table)
@@ -331,7 +334,9 @@ def measure_network_time(ranks: Ranks) -> Result:
     traffic = traffic_beside_collectives(ranks)
     if traffic.empty:
         empty = _INTERVALS.of_rows()
-        return Result("network-time", _TIME_SPEC, {"intervals": empty}, notes=(NO_COUNTERS,))
+        return Result(
+            "network-time", _TIME_SPEC, {"intervals": empty}, notes=(_no_counters(ranks),)
+        )
     duration = lengths_of(traffic)
     rate = traffic["size_bytes"] / (duration / 1e9)
     table = traffic.assign(
