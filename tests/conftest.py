@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.forking import IS_POSSIBLE, READ_ONCE, run_forked
 from tests.render.browser import chromium
 from tests.requirements import NOT_QUICK, NSYS, ROOT, TRACES, nsys_in_turn, require
 from traceprof import processes
@@ -37,6 +38,8 @@ if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+_TIMEOUT_S = 300.0
 
 _LEFT_OUT = "not among the quick tests: scripts/test --all"
 
@@ -91,14 +94,20 @@ def run_traceprof(tmp_path: Path) -> Run:
     """Return a function that runs the command line as a user would."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **environment}
+        if IS_POSSIBLE and not environment.keys() & READ_ONCE:
+            done = run_forked(words, tmp_path, env, _TIMEOUT_S)
+            assert done is not None, f"not done after {_TIMEOUT_S:g} s: {words}"
+            return done
         return subprocess.run(
-            [sys.executable, "-m", "traceprof", *map(str, arguments)],
+            [sys.executable, "-m", "traceprof", *words],
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=300,
+            timeout=_TIMEOUT_S,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **environment},
+            env=env,
             check=False,
         )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recording.forking import run_forked
+from tests.forking import READ_ONCE, run_forked
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 from traceprof.model.trace import Trace
@@ -90,8 +90,6 @@ _RUN = "TRACEPROF_TEST_RUN"
 """A variable that every process of a run of ``traceprof record`` has in its environment."""
 
 _TIMEOUT_S = 600.0
-_READ_ONCE = {"PYTHONPATH", "LANG", "LC_ALL", "TRACEPROF_WATCHDOG_S", "TRACEPROF_START_S"}
-"""What is read when things are imported: where a test sets it, the recorder is started anew."""
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +144,7 @@ def record(
     arguments = ["record", "-o", str(path), *options, "--", *command]
     cwd = path.parent if path.parent.is_dir() else path.parent.parent
     env = environment_of_test(**environment)
-    if prefix or environment.keys() & _READ_ONCE:
+    if prefix or environment.keys() & READ_ONCE:
         whole = [*prefix, sys.executable, "-m", "traceprof", *arguments]
         return Recorded(finished(whole, cwd=cwd, env=env), path)
     mark = str(uuid.uuid4())

@@ -6,18 +6,17 @@ command line in a child, and answers with a line when the child is over.
 
 from __future__ import annotations
 
-import codecs
 import ctypes
-import importlib
 import json
 import mmap
 import os
-import pkgutil
 import resource
 import signal
 import sys
 import time
 from typing import Any
+
+from tests.forking import import_everything
 
 STEPS = frozenset(
     ("open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate")
@@ -113,17 +112,6 @@ def jump_clock(offset_s: float) -> None:
 
     time.time = lambda: real() + jumped()
     time.time_ns = lambda: real_ns() + int(jumped() * 1e9)
-
-
-def import_everything() -> None:
-    """Import all of traceprof that the command line may want."""
-    import traceprof
-
-    for module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
-        is_wanted = ".inject" not in module.name and ".integrations" not in module.name
-        if is_wanted and not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    codecs.lookup("utf-16-le")  # a module, too: other users cannot read those of this Python
 
 
 def serve() -> None:
