@@ -28,12 +28,7 @@ from traceprof.model.trace import Trace
 WORK = frozenset({"kernels", "copies"})
 SUBSETS = (*(frozenset({name}) for name in TABLES), WORK, WORK | {"ranges"}, frozenset[str]())
 IN_ONE_PASS = (WORK, frozenset({"devices", "host_ops"}))  # of JSON: it is parsed whole anyway
-DATABASES = (
-    *NSYS,
-    *NVPROF,
-    "nsys/2022.2-pytorch-a100-gpu-metrics-sampling.sqlite.gz",
-    "nsys/2022.2-pytorch-a100-sampling-osrt.sqlite.gz",
-)
+DATABASES = (*NSYS, *NVPROF)
 
 
 def written(known: str, folder: Path) -> Path:
