@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import pkgutil
-from collections.abc import Callable
+from functools import cache, partial
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +19,9 @@ from tests.measures.generated_run import Plan, make_run
 from tests.requirements import require
 from tests.running import run
 from traceprof.errors import NotRecordedError, TraceprofError, UsageError
+from traceprof.formats import ReadOptions, open_trace
+from traceprof.formats.contract import narrowed
+from traceprof.formats.runs import files
 from traceprof.measures import ANALYSES, Entry, load_analysis
 from traceprof.measures.analyses import Analysis, run_analysis
 from traceprof.model.grouping import codes_of, groups_of
@@ -28,6 +31,8 @@ from traceprof.model.results import Note, Result, Unit
 from traceprof.model.table import is_known
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.session import opening
+from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 
 ABSTAIN = ("network", "network-time")
@@ -177,17 +182,30 @@ def test_a_name_that_is_none_lists_those_that_are() -> None:
         load_analysis("nonsense")
 
 
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files be read once: what is asked for of a file is taken from that.
+
+    It is what a reader would give (tests/formats/test_read_options.py).
+    """
+    whole = cache(partial(open_trace, options=ReadOptions()))
+
+    def taken(path: Path | str, options: ReadOptions) -> Trace:
+        return narrowed(whole(path), options)
+
+    for module in (opening, files):
+        monkeypatch.setattr(module, "open_trace", taken)
+
+
 @pytest.mark.traces
 @pytest.mark.parametrize("name", [name for name in real_traces.ALL if name not in EMPTY])
-def test_what_it_says_that_it_reads_is_enough(name: str, real_trace: Callable[[str], Path]) -> None:
-    path = Path(require("traces")) / name
-    if path.is_file():  # unpacked once, not for each of the analyses
-        path = real_trace(name)
-    everything = open_run([path]).within("all")
+def test_what_it_says_that_it_reads_is_enough(name: str, read_once: None) -> None:
+    path, here = Path(require("traces")) / name, Opening(jobs=1)
+    everything = open_run([path], here).within("all")
     everything.of_ranks()  # reads every table
     by_tables = sorted(ANALYSES, key=lambda entry: sorted(load_analysis(entry.name).tables))
     for tables, entries in groupby(by_tables, lambda entry: load_analysis(entry.name).tables):
-        alone = open_run([path]).within("all")  # reads what these analyses ask for
+        alone = open_run([path], here).within("all")  # reads what these analyses ask for
         for entry in entries:
             try:
                 result = everything.result(entry.name)
