@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.truth.judged import ONE_WORKER, result, run_named
 from tests.truth.scenarios import SCENARIOS, Scenario
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
@@ -15,11 +16,11 @@ from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace, make_trace
 from traceprof.session.run import Run, run_of
 
+pytestmark = ONE_WORKER
+
 Change = Callable[[str, pd.DataFrame], pd.DataFrame]
 
 TIMES = ("start_ns", "end_ns")
-ALONE = [one for one in SCENARIOS if len(one.make().parts) == 1]
-RUNS = [one for one in SCENARIOS if len(one.make().parts) > 1]
 
 
 def seen(of: Trace) -> Run:
@@ -60,16 +61,19 @@ def told(run: Run) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("change", [shifted, shuffled, renumbered])
-@pytest.mark.parametrize("scenario", ALONE, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 def test_nothing_depends_on(scenario: Scenario, change: Change) -> None:
-    trace = scenario.make().parts[0]
-    assert told(seen(rebuilt(trace, change))) == told(seen(trace))
+    trace, *others = scenario.ranks.parts
+    if not others:
+        assert told(seen(rebuilt(trace, change))) == told(run_named(scenario.name))
 
 
-@pytest.mark.parametrize("scenario", ALONE, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 def test_twice_as_slow_is_twice_as_long(scenario: Scenario) -> None:
-    trace = scenario.make().parts[0]
-    once, twice = seen(trace), seen(rebuilt(trace, doubled))
+    trace, *others = scenario.ranks.parts
+    if others:
+        return
+    once, twice = run_named(scenario.name), seen(rebuilt(trace, doubled))
     first, second = (
         run.within("all").result("breakdown").table.to_frame() for run in (once, twice)
     )
@@ -82,10 +86,11 @@ def test_twice_as_slow_is_twice_as_long(scenario: Scenario) -> None:
     assert (by_name == 2 * kernels.set_index("name")["total_ns"].reindex(by_name.index)).all()
 
 
-@pytest.mark.parametrize("scenario", [*ALONE, *RUNS], ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 def test_savings_are_no_more_than_what_could_be_saved(scenario: Scenario) -> None:
-    result = run_of(decide_steps(scenario.make())).result("findings")
-    table, compute = result.table.to_frame(), result.scalars["compute_ratio"]
+    findings = result(scenario.name, "findings")
+    assert findings
+    table, compute = findings.table.to_frame(), findings.scalars["compute_ratio"]
     if table.empty:
         return
     of_compute = table["ground"].str.contains("compute")

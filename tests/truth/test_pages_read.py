@@ -14,20 +14,21 @@ from typer.testing import CliRunner
 
 from tests.real_traces import ALL, H100
 from tests.requirements import require
+from tests.truth.judged import ONE_WORKER, document_of
 from tests.truth.scenarios import SCENARIOS
 from traceprof.cli import app
 from traceprof.errors import TraceprofError
 from traceprof.findings import RULES
 from traceprof.measures import analysis_names
 from traceprof.measures.idle.losses import LOSSES
-from traceprof.measures.steps.find import decide_steps
 from traceprof.model.activity import PARTS
 from traceprof.model.tables import TABLES
 from traceprof.render.briefing import briefing_of, findings_for_people
 from traceprof.render.registry import Options, render
-from traceprof.session.answer import Document, page
-from traceprof.session.run import Run, open_run, run_of
+from traceprof.session.answer import Document
 from traceprof.units import format_duration, parse_duration
+
+pytestmark = ONE_WORKER
 
 WILD: Final = (
     *(
@@ -52,18 +53,6 @@ MOST_LINES: Final = 45
 MOST_IN_A_SENTENCE: Final = 240
 ROUNDING: Final = 0.0011
 """Of a share that is printed with one digit, and of times with four."""
-
-
-def run_named(name: str) -> Run:
-    for one in SCENARIOS:
-        if one.name == name:
-            return run_of(decide_steps(one.make()))
-    return open_run([Path(require("traces")) / name])
-
-
-@cache
-def document_of(name: str) -> Document:
-    return page(run_named(name))
 
 
 @cache

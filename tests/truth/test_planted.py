@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.truth.judged import ONE_WORKER, document_of, result, run_named
 from tests.truth.machine import MS
 from tests.truth.scenarios import HEALTHY, SCENARIOS, Scenario, every_other, one, period_ns
 from traceprof.comparison.comparing import compare
@@ -13,8 +14,9 @@ from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Options, render
-from traceprof.session.answer import page
 from traceprof.session.run import run_of
+
+pytestmark = ONE_WORKER
 
 NEAR = 0.1
 SURE_NS = 100_000
@@ -22,7 +24,7 @@ SURE_NS = 100_000
 
 def said(scenario: Scenario):
     """Return the findings that claim at least 1 %, the first first."""
-    found = run_of(decide_steps(scenario.make())).result("findings").table
+    found = result(scenario.name, "findings").table
     return found.take(~found["is_minor"].astype(bool))
 
 
@@ -66,7 +68,7 @@ def ns_of(words: str) -> float:
     ids=lambda one: one.name,
 )
 def test_at_most_is_never_exceeded_and_about_lies_in_its_range(scenario):
-    text = render("text", page(run_of(decide_steps(scenario.make()))), Options(width=300))
+    text = render("text", document_of(scenario.name), Options(width=300))
     found = SAYS.search(text)
     assert found, text
     true_ns, (kind, said, least, most) = scenario.saving_ns, found.groups()
@@ -96,7 +98,7 @@ CASES = {
     ids=lambda one: one.name,
 )
 def test_what_if_is_never_exceeded(scenario):
-    cases = run_of(decide_steps(scenario.make())).result("whatif").table
+    cases = result(scenario.name, "whatif").table
     gains = dict(zip(cases["case"], cases["gain_ns"], strict=True))
     unsure = max(SURE_NS, scenario.saving_ns / 23)
     (rule,) = [rule for rule in scenario.rules if rule in CASES]
@@ -107,8 +109,7 @@ def test_what_if_is_never_exceeded(scenario):
     "scenario", [one for one in SCENARIOS if one.once], ids=lambda one: one.name
 )
 def test_what_is_paid_once_is_listed_apart(scenario):
-    ranks = decide_steps(scenario.make())
-    costs = one_off_costs(ranks.within(run_of(ranks).selection.window))
+    costs = one_off_costs(run_named(scenario.name).of_ranks())
     assert costs["kind"][costs["outside_ns"] > 0].tolist() == [scenario.once]
 
 
@@ -116,13 +117,12 @@ def test_what_is_paid_once_is_listed_apart(scenario):
     "scenario", [one for one in SCENARIOS if one.occasion], ids=lambda one: one.name
 )
 def test_what_is_done_now_and_then_is_told_apart_with_what_it_costs(scenario):
-    ranks = decide_steps(scenario.make())
-    verdict = page(run_of(ranks)).verdict
+    verdict = document_of(scenario.name).verdict
     assert verdict
     told = [*verdict.periodic, *verdict.once]
     assert [note.values["kind"] for note in told] == [scenario.occasion]
     values = told[0].values
-    steps = run_of(ranks).result("steps").table.to_frame()
+    steps = result(scenario.name, "steps").table.to_frame()
     planted_ns = scenario.saving_ns * (steps["step"].nunique() - 1)
     assert abs(values["each"] * values["n"] - planted_ns) <= NEAR * planted_ns
     assert verdict.bound_by == "GPU-bound"
@@ -133,7 +133,7 @@ def test_what_is_done_now_and_then_is_told_apart_with_what_it_costs(scenario):
 
 def test_how_far_the_device_lags_behind_the_host_is_said():
     (scenario,) = [one for one in SCENARIOS if one.name == "clean_device_lag"]
-    steps = run_of(decide_steps(scenario.make())).result("steps")
+    steps = result(scenario.name, "steps")
     # Four steps ahead; a range of the host ends where it waits for the first of them.
     assert 2.9 <= steps.scalars["lag_ns"] / steps.scalars["median_ns"] <= 4
     assert any("lag" in note_text(note) for note in steps.notes)
@@ -141,7 +141,7 @@ def test_how_far_the_device_lags_behind_the_host_is_said():
 
 def test_a_loader_on_another_thread_makes_no_step_slow():
     (scenario,) = [one for one in SCENARIOS if one.name == "clean_gpu_loader_on_another_thread"]
-    verdict = page(run_of(decide_steps(scenario.make()))).verdict
+    verdict = document_of(scenario.name).verdict
     assert verdict.bound_by == "GPU-bound"
     told = [note_text(note) for note in verdict.sentences]
     assert any("30 steps, steady" in text for text in told)
@@ -161,11 +161,11 @@ RATES = {
     "scenario", [one for one in SCENARIOS if one.name in RATES], ids=lambda one: one.name
 )
 def test_steps_and_samples_a_second_are_of_one_base_and_those_that_were_planted(scenario):
-    verdict = page(run_of(decide_steps(scenario.make()))).verdict
+    verdict = document_of(scenario.name).verdict
     (values,) = [note.values for note in verdict.sentences if "steps_rate" in note.values]
     assert values["rate"] == pytest.approx(values["steps_rate"] * 32 * RATES[scenario.name])
     # Of 30 steps 28 periods are planted, of which 2 may hold all pauses.
-    assert values["steps_rate"] == pytest.approx(1e9 / period_ns(scenario.make()), rel=2 / 28)
+    assert values["steps_rate"] == pytest.approx(1e9 / period_ns(scenario.ranks), rel=2 / 28)
 
 
 def alternating(wait_ns: int, seed: int = 0):

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 import pytest
 
 from tests.real_traces import ALL
-from tests.requirements import require
+from tests.truth.judged import ONE_WORKER, document_of
 from traceprof.model.activity import PARTS
 from traceprof.render.registry import Options, render
-from traceprof.session.answer import Document, page
-from traceprof.session.run import open_run
 
-pytestmark = pytest.mark.traces
+pytestmark = [pytest.mark.traces, ONE_WORKER]
 
 ROUNDING = 1e-9
 MOST_LINES = 42
 """At 110 columns; three findings whose titles do not fit a line take most."""
 TRACES = [name for name in ALL if name != "nvprof/zero-kernels.sql"]  # that one has no time
-
-
-@cache
-def document_of(name: str) -> Document:
-    return page(open_run([Path(require("traces")) / name]))
 
 
 @pytest.mark.parametrize("name", TRACES)

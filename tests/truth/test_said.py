@@ -9,36 +9,36 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import require
+from tests.truth.judged import ONE_WORKER, document_of, result
 from tests.truth.labels import PLANTED, SHARED, WILD, Label
 from tests.truth.scenarios import SCENARIOS, Scenario
 from traceprof.errors import TraceprofError
 from traceprof.findings import RULES
-from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Options, render
-from traceprof.session.answer import page
-from traceprof.session.run import Run, open_run, run_of
+
+pytestmark = ONE_WORKER
 
 WIDE = 4_000
 """Nothing is cut."""
-TOLD_BY_TABLES = ("steps", "stragglers", "findings")
 
 
-def sentences_of(run: Run) -> Iterator[str]:
+def sentences_of(name: str) -> Iterator[str]:
     """Yield the page of a run, its findings with evidence and advice, and the notes of tables."""
-    yield render("text", page(run), Options(width=WIDE))
-    answers = run.answers(list(TOLD_BY_TABLES))
-    for row in answers.results["findings"].table.rows():
+    yield render("text", document_of(name), Options(width=WIDE))
+    findings = result(name, "findings")
+    assert findings
+    for row in findings.table.rows():
         yield from map(note_text, (row["title"], *row["evidence"]))
         yield row["action"]
-    for name in ("steps", "stragglers"):
-        if name in answers.results:
-            yield from map(note_text, answers.results[name].notes)
+    for table in ("steps", "stragglers"):
+        if told := result(name, table):
+            yield from map(note_text, told.notes)
 
 
-def said_of(path: Path) -> str:
+def said_of(name: str) -> str:
     try:
-        return "\n".join(sentences_of(open_run([path])))
+        return "\n".join(sentences_of(name))
     except TraceprofError as error:
         return str(error)
 
@@ -53,7 +53,7 @@ def check(label: Label, said: str) -> None:
 @pytest.mark.traces
 @pytest.mark.parametrize("name", WILD)
 def test_of_what_people_reported(name: str) -> None:
-    check(WILD[name], said_of(Path(require("traces")).parent / "wild" / name))
+    check(WILD[name], said_of(f"../wild/{name}"))
 
 
 @pytest.mark.traces
@@ -65,25 +65,24 @@ def test_every_situation_that_people_reported_has_a_label() -> None:
 @pytest.mark.traces
 @pytest.mark.parametrize("name", SHARED)
 def test_of_a_shared_trace(name: str) -> None:
-    check(SHARED[name], said_of(Path(require("traces")) / name))
+    check(SHARED[name], said_of(name))
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_of_what_was_planted(name: str) -> None:
-    (scenario,) = [one for one in SCENARIOS if one.name == name]
-    check(PLANTED[name], "\n".join(sentences_of(run_of(decide_steps(scenario.make())))))
+    check(PLANTED[name], "\n".join(sentences_of(name)))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 def test_what_is_found_first_is_not_fine(scenario: Scenario) -> None:
-    run = run_of(decide_steps(scenario.make()))
-    verdict = page(run).verdict
+    verdict, findings = document_of(scenario.name).verdict, result(scenario.name, "findings")
     assert verdict is not None
-    found = [row for row in run.result("findings").table.rows() if not row["is_minor"]]
+    assert findings
+    found = [row for row in findings.table.rows() if not row["is_minor"]]
     if not scenario.rules:
         assert not {row["rule"] for row in found} - set(scenario.also)
         return
-    checked = run.result("findings").tables["checked"]
+    checked = findings.tables["checked"]
     fine = {row["subject"] for row in checked.rows() if row["is_fine"]}
     subjects = {rule.name: rule.subject for rule in RULES}
     assert subjects[found[0]["rule"]] not in {*fine, *verdict.fine}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +9,10 @@ import pandas as pd
 import pytest
 
 from tests.real_traces import ALL
-from tests.requirements import require
+from tests.truth.judged import ONE_WORKER, result
 from tests.truth.scenarios import SCENARIOS
-from traceprof.errors import NotRecordedError
-from traceprof.measures.steps.find import decide_steps
-from traceprof.model.results import Result
-from traceprof.session.run import Run, open_run, run_of
+
+pytestmark = ONE_WORKER
 
 ROUNDING = 1e-9
 CASES = {
@@ -44,23 +40,6 @@ RULES = {
 TRACES = [name for name in ALL if name != "nvprof/zero-kernels.sql"]
 REAL = [pytest.param(name, marks=pytest.mark.traces) for name in TRACES]
 PLANTED = [pytest.param(one.name) for one in SCENARIOS]
-
-
-@cache
-def run_named(name: str) -> Run:
-    for one in SCENARIOS:
-        if one.name == name:
-            return run_of(decide_steps(one.make()))
-    return open_run([Path(require("traces")) / name])
-
-
-@cache
-def result(name: str, analysis: str, window: str | None = None) -> Result | None:
-    """Return what an analysis says of a trace, None where it lacks what it needs."""
-    try:
-        return run_named(name).within(window).result(analysis)
-    except NotRecordedError:
-        return None
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
