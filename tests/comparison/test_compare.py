@@ -302,7 +302,6 @@ def test_ranks_are_held_against_ranks() -> None:
 
     ranks = one(run("base", 1.0), run("new", 1.2)).results["ranks"].table.to_frame()
     assert ranks["rank"].tolist() == [0, 1]
-    # The step that is cut is in these means: 8 of 9 are whole.
     assert ranks["period_change_ratio"].tolist() == pytest.approx([0.0, 0.2], abs=1e-6)
 
 
@@ -322,3 +321,19 @@ def test_runs_that_are_known_by_their_measures_alone_are_told() -> None:
         [printed("a", 100.0), printed("b", 101.0)], [printed("c", 90.0), printed("d", 91.0)]
     )
     assert row(several, "judged", "measure", "samples_per_s")["verdict"] == "worse"
+
+
+def test_ranks_whose_host_runs_ahead_are_held_against_one_another_by_their_devices() -> None:
+    def run(name: str, device_ms: int) -> Summary:
+        parts = []
+        for rank in (0, 1):
+            own = of_steps(name, np.full(8, 1e7)).table("steps")  # the host takes 10 ms
+            spans = np.full(len(own), float(device_ms * MS * (1 + rank)))
+            spans[0] = MS  # the first may begin with its work
+            parts.append(own.assign(rank=rank, device_ns=spans))
+        return replace(of_steps(name, np.ones(8)), tables={"steps": Table.stacked(parts)})
+
+    ranks = one(run("base", 20), run("new", 25)).results["ranks"].table.to_frame()
+    assert ranks["base_period_ns"].tolist() == [20 * MS, 40 * MS]
+    assert ranks["new_period_ns"].tolist() == [25 * MS, 50 * MS]
+    assert ranks["period_change_ratio"].tolist() == pytest.approx([0.25, 0.25])

@@ -13,7 +13,15 @@ import numpy as np
 
 from traceprof.comparison import specs
 from traceprof.comparison.difference import SIDES, Matched, phases_of, states_of
-from traceprof.comparison.sides import Curve, Side, curve_of, metric_names, steady_steps, units_of
+from traceprof.comparison.sides import (
+    Curve,
+    Side,
+    curve_of,
+    metric_names,
+    steady_steps,
+    timed_steps,
+    units_of,
+)
 from traceprof.comparison.statistics import compare_runs
 from traceprof.measures.rows import floats, ratio_of
 from traceprof.model.grouping import grouped_by, joined
@@ -245,7 +253,7 @@ _OF_RANKS: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
 
 
 def ranks_of_sides(base: Side, new: Side) -> Result | None:
-    """Return the ranks of both sides, where one has several: means over their steady steps."""
+    """Return the ranks of both sides, where one has several: means over their timed steps."""
     parts = [_ranks_of(base, "base"), _ranks_of(new, "new")]
     if any(part.empty for part in parts) or max(map(len, parts)) < 2:
         return None
@@ -261,7 +269,7 @@ def _ranks_of(side: Side, name: str) -> Table:
     tables = [run.table("steps") for run in side.runs]
     if any(table.empty for table in tables):
         return Table({})
-    steps = steady_steps(Table.stacked(tables))
+    steps = Table.stacked([timed_steps(steady_steps(table)) for table in tables])
     ranks, groups = grouped_by(steps, "rank")
     means = {}
     for measure in _OF_RANKS:

@@ -213,9 +213,10 @@ FLOPS: Final = spec_of(
 )
 RANKS: Final = spec_of(
     """
-    table ranks: the ranks: means over their steady steps
+    table ranks: the ranks: means over their steady steps, of which is known how long they take
     key rank: the rank
-    pair period_ns: from the start of a step to that of the next
+    pair period_ns: how long a step takes: on the devices where all are timed there, else from its
+        start to that of the next
     derived period_change_ratio: how much longer in the new one
     pair compute_ns: of a step when compute kernels ran
     pair idle_ns: of a step when its devices were idle

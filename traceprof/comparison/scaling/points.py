@@ -11,7 +11,14 @@ from typing import Final
 import numpy as np
 
 from traceprof.comparison.scaling.laws import Rate, mean_rate
-from traceprof.comparison.sides import devices_of, ranks_count_of, shares_of, steady_steps, table_of
+from traceprof.comparison.sides import (
+    devices_of,
+    ranks_count_of,
+    shares_of,
+    steady_steps,
+    table_of,
+    timed_steps,
+)
 from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.measures.rows import Ints, Texts, floats
 from traceprof.model.activity import IDLE
@@ -297,9 +304,9 @@ def _independent_rate(run: Summary) -> Rate | None:
     steps = run.table("steps")
     if steps.empty or "samples_count" not in steps:
         return None
-    steady = steady_steps(steps)
-    _, groups = grouped_by(steady, "rank")
-    samples, times = (groups.sums(steady[name]) for name in ("samples_count", "period_ns"))
+    timed = timed_steps(steady_steps(steps))
+    _, groups = grouped_by(timed, "rank")
+    samples, times = (groups.sums(timed[name]) for name in ("samples_count", "period_ns"))
     known = (samples > 0) & (times > 0)
     if not known.any():
         return None
