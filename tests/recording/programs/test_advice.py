@@ -22,7 +22,8 @@ COMMAND = re.compile(r"`traceprof record( [^`]*)?`")
 @cache
 def texts():
     """Every text in the package that a user may read, and the pages of docs."""
-    pages = (*ROOT.glob("docs/*.md"), ROOT / "README.md", *PACKAGE.rglob("recording.toml"))
+    told = (PACKAGE / "model" / "recording.toml", PACKAGE / "formats" / "unread.toml")
+    pages = (*ROOT.glob("docs/*.md"), ROOT / "README.md", *told)
     found = [path.read_text("utf-8") for path in pages]
     for path in sorted(PACKAGE.rglob("*.py")):
         if "recorders/nsys" not in str(path):  # what it passes on by itself is tested there
