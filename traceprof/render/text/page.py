@@ -23,7 +23,7 @@ from traceprof.render.formatting import is_known, saving_words, value_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.shown import Row
-from traceprof.render.text.tables import unbroken
+from traceprof.render.text.tables import kept_together, unbroken
 from traceprof.session.answer import Document
 from traceprof.session.doubts import INCOMPLETE
 from traceprof.session.verdict import LEAST_SHARE, Verdict
@@ -153,7 +153,7 @@ def _headed(number: int, finding: Row, width: int) -> Iterator[Text]:
 def _indented(text: Text, width: int) -> Iterator[Text]:
     """Return the lines of a text, each behind an indent; nothing of an empty one."""
     inner = width - len(_INDENT)
-    lines = text.wrap(Console(width=inner), inner) if text else ()
+    lines = kept_together(text).wrap(Console(width=inner), inner) if text else ()
     return (Text.assemble(_INDENT, line) for line in lines)
 
 

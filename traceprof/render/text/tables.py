@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Final
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -186,10 +188,37 @@ def unbroken(text: Text) -> Text:
     return text
 
 
+_JOINED: Final = "\ufdd0"
+"""Stands for a space at which no line is broken: no text has it, and rich breaks at all spaces."""
+_KEPT: Final = re.compile(
+    r"(?<=\d) (?=%|\d{3}(?!\d)|([nµmkMGTPEZ]?(s|B|W|J|FLOP|Hz)|min|h|d)(/(s|step))?(?![\w/]))"
+)
+"""The spaces in numbers and before their units."""
+
+
+def kept_together(text: Text) -> Text:
+    """Return ``text`` in which no line is broken within a number, or between it and its unit."""
+    text = text.copy()
+    text.plain = _KEPT.sub(_JOINED, text.plain)
+    return text
+
+
+class _Console(Console):
+    """Draws all texts as `kept_together`."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        if isinstance(renderable, str):
+            renderable = self.render_str(renderable)
+        text = kept_together(renderable) if isinstance(renderable, Text) else renderable
+        return super().render(text, options)
+
+
 def printed(view: RenderableType, options: Options) -> str:
     """Return ``view`` as lines of at most ``options.line_width`` characters."""
     out = io.StringIO()
-    console = Console(
+    console = _Console(
         file=out,
         width=options.line_width,
         highlight=False,
@@ -197,6 +226,7 @@ def printed(view: RenderableType, options: Options) -> str:
         color_system=options.colours or None,  # type: ignore[arg-type]
     )
     console.print(view, crop=False)
+    written = out.getvalue().replace(_JOINED, " ")
     if options.colours:
-        return out.getvalue()
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+        return written
+    return "".join(f"{line.rstrip()}\n" for line in written.splitlines())
