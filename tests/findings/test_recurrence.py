@@ -212,6 +212,16 @@ def wild(name: str) -> Run:
 
 
 @pytest.mark.traces
+def test_a_straggler_and_what_it_costs_are_of_one_time() -> None:
+    opened = open_run([Path(require("traces")) / "kineto" / "torchrec-4ranks-straggler-v100"])
+    first = opened.result("findings").table.row(0)
+    assert first["rule"] == "straggler"
+    # Of the window of three steps and what is between them it is 90.9 %.
+    assert note_text(first["title"]).endswith("the others wait for rank 2, 91.0 % of the time")
+    assert first["title"].values["share"] == pytest.approx(first["saving_ratio"])
+
+
+@pytest.mark.traces
 def test_a_collective_of_a_benchmark_that_one_rank_comes_late_to() -> None:
     """Rank 1 is to blame for all 5.000 s, in one collective of 40."""
     opened = wild("nccltests184")

@@ -71,7 +71,7 @@ def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
     # 10 steps of 140 ms with pauses of 60 ms, in each of which the others wait 40 ms; in the
     # first nobody knows who was late.
     assert slow.saving_ratio == pytest.approx(0.36 / 1.94)
-    assert slow.title == "slow host: the others wait for n3, 18.6 % of the window"
+    assert slow.title == "slow host: the others wait for n3, 18.6 % of the time"
     assert slow.evidence == (
         "2 of the 2 ranks of host n3 come late; it is last to 100.0 % of the collectives that it "
         "shares with others and holds them up 360.0 ms in all",

@@ -94,9 +94,9 @@ def slow_host(context: Context) -> Iterator[Finding]:
     phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
     yield Finding(
         title=Note.of(
-            f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the window",
+            f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",
             name=group.name,
-            share=ratio,
+            share=sum(map(context.saving_ratio, claims)),
         ),
         claims=claims,
         kind=kind_of_saving,
@@ -152,12 +152,15 @@ def straggler(context: Context) -> Iterator[Finding]:
     if slow.is_once and not any(claim.total_ns for claim in claims):
         return  # it lies in a slow step
     once = "late once" if slow.is_once else "straggler"
+    # What costs once is a part of the window, what recurs of the steps, as its saving.
+    share = ratio if slow.is_once else sum(map(context.saving_ratio, claims))
     kind, model = bound_or_estimate(claims, _MODEL)
     yield Finding(
         title=Note.of(
-            f"{once}: the others wait for {{slow}}, {{share:ratio}} of the window",
+            f"{once}: the others wait for {{slow}}, {{share:ratio}} of the "
+            f"{'window' if slow.is_once else 'time'}",
             slow=slow.label,
-            share=ratio,
+            share=share,
         ),
         claims=claims,
         kind=Kind.ONCE if slow.is_once else kind,
