@@ -167,7 +167,7 @@ def read_pages(
         else:  # the memory of one column at a time is held twice
             found = [part.columns.pop(name) for part in parts]
         result[name] = _patched(kind, found, places, dropped, [row[place] for row in rows])
-    return Opened(result) if scratch.files else result  # type: ignore[return-value]
+    return Opened(result)
 
 
 def _parts(
