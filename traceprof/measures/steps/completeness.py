@@ -23,7 +23,7 @@ from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
-from traceprof.model.grouping import first_rows, pieces_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import first_rows, pieces_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
@@ -213,9 +213,10 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
     if trace.info.is_of_some:
         return np.zeros(len(lost), np.bool_)
     delay_ns, until_ns = _work_of_calls(trace, launches["row"])
-    windows, unlinked = recorded_windows(trace), _unlinked(trace)
+    windows = recorded_windows(trace)
+    unlinked = trace.kernels["process"][~launches_of(trace, "kernels").is_known]
     for process, rows in rows_by(launches, "process").items():
-        if 0 < lost[rows].sum() <= unlinked.get(process, 0):
+        if 0 < lost[rows].sum() <= np.count_nonzero(unlinked == process):
             lost[rows] = False  # the file does not tie work to its launch
             continue
         opened = windows.get(process, Intervals.empty()).starts
@@ -257,12 +258,6 @@ def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
             np.maximum.at(delay_ns, place[call[own]], starts[own] - began[call[own]])
             np.maximum.at(until_ns, place[call[own]], ends[own])
     return delay_ns, until_ns
-
-
-def _unlinked(trace: Trace) -> dict[int, int]:
-    """Return how many kernels of each process have no launch."""
-    process = trace.kernels["process"][~launches_of(trace, "kernels").is_known]
-    return {own: len(rows) for own, rows in rows_by_value(process).items()}
 
 
 @fact

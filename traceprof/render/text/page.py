@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +23,7 @@ from traceprof.render.formatting import is_known, saving_words, value_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.shown import Row
-from traceprof.render.text.tables import kept_together, unbroken
+from traceprof.render.text.tables import WrappingConsole, unbroken
 from traceprof.session.answer import Document
 from traceprof.session.doubts import INCOMPLETE
 from traceprof.session.verdict import LEAST_SHARE, Verdict
@@ -152,9 +152,11 @@ def _headed(number: int, finding: Row, width: int) -> Iterator[Text]:
 
 def _indented(text: Text, width: int) -> Iterator[Text]:
     """Return the lines of a text, each behind an indent; nothing of an empty one."""
-    inner = width - len(_INDENT)
-    lines = kept_together(text).wrap(Console(width=inner), inner) if text else ()
-    return (Text.assemble(_INDENT, line) for line in lines)
+    console = WrappingConsole(width=width - len(_INDENT))
+    lines = console.render_lines(text, pad=False) if text else ()
+    return (
+        Text.assemble(_INDENT, *((own.text, own.style or "") for own in line)) for line in lines
+    )
 
 
 def findings_view(findings: Iterable[Row], width: int) -> RenderableType:

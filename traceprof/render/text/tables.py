@@ -196,29 +196,25 @@ _KEPT: Final = re.compile(
 """The spaces in numbers and before their units."""
 
 
-def kept_together(text: Text) -> Text:
-    """Return ``text`` in which no line is broken within a number, or between it and its unit."""
-    text = text.copy()
-    text.plain = _KEPT.sub(_JOINED, text.plain)
-    return text
-
-
-class _Console(Console):
-    """Draws all texts as `kept_together`."""
+class WrappingConsole(Console):
+    """Breaks no line within a number, or between it and its unit; what it draws is `printed`."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
+        """Return the segments of ``renderable``."""
         if isinstance(renderable, str):
             renderable = self.render_str(renderable)
-        text = kept_together(renderable) if isinstance(renderable, Text) else renderable
-        return super().render(text, options)
+        if isinstance(renderable, Text):
+            renderable = renderable.copy()
+            renderable.plain = _KEPT.sub(_JOINED, renderable.plain)
+        return super().render(renderable, options)
 
 
 def printed(view: RenderableType, options: Options) -> str:
     """Return ``view`` as lines of at most ``options.line_width`` characters."""
     out = io.StringIO()
-    console = _Console(
+    console = WrappingConsole(
         file=out,
         width=options.line_width,
         highlight=False,

@@ -167,7 +167,8 @@ def read_pages(
         else:  # the memory of one column at a time is held twice
             found = [part.columns.pop(name) for part in parts]
         result[name] = _patched(kind, found, places, dropped, [row[place] for row in rows])
-    return Opened(result)
+    here = {name: own for name, own in result.items() if not isinstance(own, DiskArray)}
+    return here if len(here) == len(result) else Opened(result)
 
 
 def _parts(
