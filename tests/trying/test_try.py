@@ -227,6 +227,7 @@ def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path
         sys.executable,
         "-c",
         f"import sys; sys.argv = ['x', 'nothing']; open('model.pt', 'w').write('1');"
+        f"sys.path.insert(0, {str(PROGRAMS)!r});"
         f"exec(open({str(PROGRAMS / 'tried.py')!r}).read())",
     )
     asked = ("--change", "set_to_none", "--steps", "3", *ONE_ROUND)
