@@ -58,7 +58,8 @@ def share_among_workers(items: list[pytest.Item]) -> None:
     """Let a worker take a file at a time, so that what its tests share is made once.
 
     All files that start nsys, which is never started twice at a time, are one worker's, or the
-    other would wait for it. What takes long begins first: at the end no worker waits for another.
+    other would wait for it. What takes long begins first, several files that are one worker's
+    before all others: at the end no worker waits for another.
     """
     with_nsys = {item.path for item in items if _has_one_of(item, NSYS)}
     for item in items:
@@ -66,7 +67,13 @@ def share_among_workers(items: list[pytest.Item]) -> None:
             name = "nsys" if item.path in with_nsys else item.nodeid.partition("::")[0]
             item.add_marker(pytest.mark.xdist_group(name))
     long = {_group_of(item) for item in items if _has_one_of(item, NOT_QUICK)}
-    items.sort(key=lambda item: (_group_of(item) != "nsys", _group_of(item) not in long))
+    files = {item.nodeid.partition("::")[0] for item in items}
+
+    def place(item: pytest.Item) -> tuple[bool, ...]:
+        group = _group_of(item)
+        return group != "nsys", group in files, group not in long
+
+    items.sort(key=place)
 
 
 def _group_of(item: pytest.Item) -> str:

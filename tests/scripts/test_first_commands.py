@@ -14,7 +14,7 @@ from tests.requirements import NOT_QUICK, ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="scripts are for bash")
 
-QUICK = "-m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --quiet"
+QUICK = "-m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder --quiet"
 
 
 @pytest.fixture

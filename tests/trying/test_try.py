@@ -156,6 +156,7 @@ def test_ranks_are_changed_alike_and_measured_together(tried):
         "gradient_as_bucket_view",
         "--steps",
         "10",
+        *ONE_ROUND,
         program=program,
     )
     row = found.rows()["gradient_as_bucket_view"]
