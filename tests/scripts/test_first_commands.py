@@ -70,6 +70,23 @@ def test_check_runs_all_and_ci_names_what_must_be_there(checkout: Path) -> None:
     assert ci.index("export TRACEPROF_REQUIRE=") < ci.index("\nscripts/test\n")
 
 
+def test_what_is_set_up_is_not_set_up_again_for_less(tmp_path: Path) -> None:
+    for name in ("scripts/environment", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy2(ROOT / name, tmp_path / name)
+    for name in ("formats/compiled/a.c", "recording/cupti/a.h"):
+        (tmp_path / "traceprof" / name).parent.mkdir(parents=True)
+        (tmp_path / "traceprof" / name).touch()
+    python, log = tmp_path / ".venv" / "bin" / "python", tmp_path / "log"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$*" >>{log}\n')
+    python.chmod(0o755)
+    for extras in ("dev,docs", "dev", "", "view"):
+        subprocess.run([tmp_path / "scripts" / "environment", extras], check=True)
+    asked = [line.split()[-1] for line in log.read_text().splitlines()]
+    assert asked == [".[dev,docs]", ".[view]"]
+
+
 def test_the_demo_shows_a_page_before_anything_is_recorded(checkout: Path) -> None:
     lines = printed(checkout, "scripts/demo")
     kept = [line for line in lines if line.startswith(("ran ", "set up"))]
