@@ -6,8 +6,10 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import typer
@@ -18,7 +20,7 @@ from tests.conftest import Run
 from tests.requirements import ROOT
 from tests.summaries import make_summary
 from traceprof import measures
-from traceprof.cli import app
+from traceprof.cli import app, completion
 from traceprof.cli.options import OLD_NAMES
 from traceprof.cli.registry import COMMANDS, Command
 from traceprof.formats.nsys.writer import write_nsys
@@ -192,6 +194,69 @@ def test_the_shell_completes_the_runs_that_are_kept(
     assert completed("traceprof compare r", tmp_path) == ["resnet-1", "resnet-2"]
     assert completed("traceprof compare resnet-1 b", tmp_path) == ["bert"]
     assert completed("traceprof runs show resnet-2", tmp_path) == ["resnet-2"]
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """What is offered for the last of some words; a busy machine may take as long as it does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(completion, "_PATIENCE_S", 600.0)
+
+    def words_offered(line: str) -> list[str]:
+        place = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        environment = {"_TRACEPROF_COMPLETE": "complete_bash", **place}
+        told = CliRunner().invoke(app, [], prog_name="traceprof", env=environment)
+        assert told.exit_code == 0
+        return told.stdout.split()
+
+    return words_offered
+
+
+def test_the_shell_completes_the_steps_of_the_trace_that_was_typed(
+    offered: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    for i, length in enumerate((10, 12, 30, *[11] * 9)):
+        at = 1000 * i
+        builder.step(at, at + 999, number=i)
+        builder.kernel("k", at + 1, at + 1 + length, launched_ns=(at, at + 1))
+    write_nsys(builder.build(), tmp_path / "a.sqlite")
+    steps = offered("traceprof explain a.sqlite ")
+    assert steps[0] == "slowest"
+    assert sorted(steps[1:]) == sorted(f"step:{i}" for i in range(12))
+    assert offered("traceprof explain a.sqlite sl") == ["slowest"]
+    with_one = ["step:1", "step:10", "step:11"]
+    assert sorted(offered("traceprof explain a.sqlite step:1")) == with_one
+    assert sorted(offered("traceprof explain a.sqlite step:2 --against step:1")) == with_one
+    # bash breaks words at colons, and puts what it is given behind them.
+    assert sorted(offered("traceprof explain a.sqlite step : 1")) == ["1", "10", "11"]
+    for words in ("traceprof explain ", "traceprof explain a"):  # files are the shell's
+        assert offered(words) == []
+
+
+def test_of_what_is_no_trace_no_step_is_completed(
+    offered: Callable[[str], list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("no trace")
+    (tmp_path / "run").mkdir()
+    for converted in ("old.nsys-rep", "run/old.qdrep"):  # nsys would have to read them
+        (tmp_path / converted).write_bytes(b"\0" * 64)
+    for trace in ("notes.txt", "old.nsys-rep", "run", "gone.sqlite"):
+        assert offered(f"traceprof explain {trace} ") == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_trace_that_takes_long_holds_no_shell_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **given: Any) -> None:
+        assert command[-1] == str(tmp_path)
+        raise subprocess.TimeoutExpired(command, given["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    typed = SimpleNamespace(params={"trace": [tmp_path], "window": None}, args=[])
+    assert completion.steps(cast("typer.Context", typed), "") == []
 
 
 def test_the_shell_can_be_told_how_to_complete(run_traceprof: Run) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from tests.builders import TraceBuilder
 from traceprof.cli import app
-from traceprof.cli.registry import COMMANDS, NEAR_WORDS
+from traceprof.cli.registry import COMMANDS, near_words
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import analysis_names, names_shown
 
@@ -31,7 +31,7 @@ def run(*words: str) -> Result:
 def test_near_words_mean_commands_and_tables_that_there_are() -> None:
     known = {command.name for command in COMMANDS}
     taken = known | {*analysis_names(), "help"}
-    for word, meant in NEAR_WORDS.items():
+    for word, meant in near_words().items():
         command, *rest = meant.split()
         assert command in known, word
         assert word not in taken, word

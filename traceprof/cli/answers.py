@@ -201,7 +201,9 @@ def explain(
     trace: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="TRACE", help="A trace, or a run: its directory or its files. Only read."
+            metavar="TRACE",
+            help="A trace, or a run: its directory or its files. Only read.",
+            autocompletion=completion.steps,
         ),
     ] = None,
     window: Annotated[
@@ -218,6 +220,7 @@ def explain(
             "What to hold it against: step:12, 1s..2s, range:NAME … Default: the steady step "
             "of median length.",
             "WINDOW",
+            autocompletion=completion.steps,
         ),
     ] = None,
     ideal: Annotated[

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from traceprof.cli.options import OLD_NAMES, looks_like_a_path
-from traceprof.cli.registry import COMMANDS, HELP, NEAR_WORDS, Command, meant_by
+from traceprof.cli.registry import COMMANDS, HELP, Command, meant_by, near_words
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.measures import analysis_names, nouns
 
@@ -263,7 +263,7 @@ def _guessed(args: list[str]) -> list[str]:
         UsageError: nothing is meant, or it would run a program.
     """
     name = args[0]
-    meant = NEAR_WORDS.get(name.lower())
+    meant = near_words().get(name.lower())
     programs = [command.name for command in COMMANDS if command.takes_program]
     if meant is None or meant in programs:
         raise UsageError(_unknown(name, meant))

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
 
 import typer
 
 from traceprof import measures
 from traceprof.errors import TraceprofError
+from traceprof.processes import told_apart
 
 Offered = list[tuple[str, str]]
 """What may stand there, each with a line of help."""
 
+_MOST: Final = 100
+"""Of more steps those that take the longest are offered."""
+_PATIENCE_S: Final = 3.0
+_CONVERTED: Final = (".nsys-rep", ".qdrep", ".qdstrm")
+_ASKED: Final = (
+    *("show", "steps", "--window", "all", "--jobs", "1"),
+    *("--json", "--columns", "step,duration_ns", "--"),
+)
 _WINDOWS = (
     ("steady", "the steps without the warm-up"),
     ("active", "while devices worked"),
@@ -60,6 +71,42 @@ def columns(context: typer.Context, incomplete: str) -> Offered:
 def windows(incomplete: str) -> Offered:
     """Return windows that every trace has, or may have."""
     return [(name, told) for name, told in _WINDOWS if name.startswith(incomplete)]
+
+
+def steps(context: typer.Context, incomplete: str) -> Offered:
+    """Return the steps of the trace that was typed; without one the shell offers files."""
+    given = context.params
+    typed = [*map(str, given.get("trace") or ()), str(given.get("window") or ""), *context.args]
+    # bash takes "step:3" for three words
+    before = f"{typed[-2]}:" if typed[-1] == ":" and len(typed) > 1 else ""
+    traces = [word for word in typed if word and Path(word).exists()]
+    known = list(_steps_of(traces)) if traces else []
+    if known:
+        known.insert(0, ("slowest", "the one that takes the longest"))
+    fit = ((name, told) for name, told in known if name.startswith(f"{before}{incomplete}"))
+    return [(name.removeprefix(before), told) for name, told in fit][:_MOST]
+
+
+def _steps_of(traces: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the steps, the longest first, of traces that need no other program to be read.
+
+    Another process tells them, which prints nothing here, and is ended where that takes long.
+    """
+    import json
+
+    from traceprof.units import format_duration
+
+    files = (file for one in map(Path, traces) for file in (one, *one.glob("*")))
+    if any(file.suffix in _CONVERTED for file in files):
+        return
+    said = told_apart((*_ASKED, *traces), _PATIENCE_S)
+    if said is None:
+        return
+    found = json.loads(said)["results"]["steps"]
+    what = "pattern" if found["scalars"]["is_pattern"]["value"] else "step"
+    rows = sorted(found["tables"]["steps"]["rows"], key=lambda row: row["duration_ns"] or 0)
+    lengths = {f"{what}:{row['step']}": row["duration_ns"] for row in rows}  # of the slowest rank
+    yield from ((name, format_duration(ns)) for name, ns in reversed(lengths.items()))
 
 
 def runs(context: typer.Context, incomplete: str) -> Offered:

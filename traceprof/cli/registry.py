@@ -7,11 +7,13 @@ is imported for them, so that ``--help`` costs next to nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from traceprof.measures import FORMER_NAMES, analysis_names, nouns, shown_by
 
-__all__ = ["COMMANDS", "HELP", "NEAR_WORDS", "Command", "meant_by"]
+__all__ = ["COMMANDS", "HELP", "Command", "meant_by", "near_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,48 +270,13 @@ HELP: Final = Command(
 )
 """The command that the list of commands does not have, since it is how one comes there."""
 
-_NEAR: Final = """
-analyze: analyse analyzer analysis bottleneck overview
-record: profile run start trace capture launch nsys nvprof torchrun
-findings: advise advice recommend recommendations suggest hints diagnose
-explain: why
-doctor: check status env
-compare: diff cmp regression gate
-query: sql sqlite
-ops: gputrace gpu-trace events print-gpu-trace print_gpu_trace
-view: open ui gui web serve server dashboard
-timeline: plot draw flame flamegraph trace-viewer
-report: html page
-cut: slice trim crop clip filter skip
-export: convert to perfetto chrome tensorboard
-runs list: list ls history db database
-runs import-log: log logs import import-log
-show summary: stats stat statistics summarize summarise cuda_gpu_sum gpu-summary
-show kernels: top hot hotspots kernel kern cuda_gpu_kern_sum
-show copies: memcpy memcopy memops transfer cuda_gpu_mem_time_sum
-show collectives: overlap nccl rccl comm comms communication collective allreduce mpi
-show breakdown: util utilization utilisation gpu gpus device devices temporal-breakdown
-show idle: bubbles idle-time
-show steps: step iterations iteration throughput
-show ranks: rank
-show ranks --by straggler: straggler slow
-show ranges: nvtx range annotations nvtx_sum
-show operators: operator op
-show memory: mem
-show breakdown --by layer: layer modules model
-show breakdown --by phase: phase
-show path: critical-path critical critical_path
-show counters: metrics gpu-metrics
-show flops: roofline roof tflops
-show network: net nic nvlink pcie
-"""
-NEAR_WORDS: Final = {
-    word: meant
-    for line in _NEAR.strip().splitlines()
-    for meant, words in (line.split(": "),)
-    for word in words.split()
-}
-"""What people type who know other tools, or guess: by word the command that is meant."""
+
+@cache
+def near_words() -> dict[str, str]:
+    """Return what people type who know other tools, or guess: by word the command meant."""
+    lines = Path(__file__).with_name("near_words.txt").read_text("utf-8").splitlines()
+    pairs = (line.split(": ") for line in lines)
+    return {word: meant for meant, words in pairs for word in words.split()}
 
 
 def meant_by(word: str) -> str | None:
@@ -322,4 +289,4 @@ def meant_by(word: str) -> str | None:
         return f"show {word}"
     if name in analysis_names():
         return shown_by(name).removeprefix("traceprof ")
-    return NEAR_WORDS.get(word.lower())
+    return near_words().get(word.lower())
