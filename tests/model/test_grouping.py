@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from traceprof.model import grouping
 from traceprof.model.grouping import (
-    at_rows,
     compact,
     first_alike,
     first_rows,
@@ -21,7 +20,7 @@ from traceprof.model.grouping import (
     rows_by_value,
     rows_by_values,
 )
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Names, Table, at_rows
 
 NUMBERS = st.sampled_from((-1, 0, 3, 2**62, -(2**62)))
 
@@ -74,6 +73,20 @@ def test_numbers_far_apart_have_places_as_numpy_says() -> None:
         found, told = places_of(values)
         assert told == distinct.tolist()
         assert found.tolist() == place.tolist()
+
+
+@pytest.mark.parametrize("stray", [None, 7, 700_000, 3_000_000])
+def test_a_few_numbers_in_many_rows_and_one_that_no_sample_shows(stray: int | None) -> None:
+    values = np.repeat([4_000_000, 5, 4_000_000, -3], [40_000, 70_000, 10, 20_000])
+    if stray is not None:
+        values[65] = stray
+    places, distinct = places_of(values)
+    known, expected, counts = np.unique(values, return_inverse=True, return_counts=True)
+    assert distinct == known.tolist()
+    np.testing.assert_array_equal(places, expected)
+    groups = groups_of(values, np.ones(len(values), np.int64))
+    np.testing.assert_array_equal(groups.counts, counts)
+    np.testing.assert_array_equal(groups.first_rows, np.unique(values, return_index=True)[1])
 
 
 def test_one_value_and_none() -> None:

@@ -108,8 +108,7 @@ def missing_work(ranks: Ranks) -> tuple[Note, ...]:
     """Return what of the work in a recording is missing, wherever the window is."""
     found = ranks.whole.each(completeness)
     counts, empty = _counts(found), _sums(found, "n_empty")
-    told_by = _older_profiler(ranks) or _drawn(ranks) or _active(ranks)
-    is_empty = sum(empty.values()) > 0 and told_by is not None
+    is_empty = any(empty.values()) and any(own(ranks) for own in (_older_profiler, _drawn, _active))
     silent = empty if is_empty else _sums(found, "n_silent")
     passes = _sums(found, "n_passes")
     told = [_of_launches(name, *own) for name, own in counts.items()]

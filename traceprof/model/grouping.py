@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.table import Column, Names, Table, is_known, sortable
+from traceprof.model.table import Column, Names, Table, at_rows, is_known, sortable
 
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
@@ -24,6 +24,9 @@ _SPARSE: Final = 4
 _LARGE: Final = int(np.iinfo(np.int32).max)
 _AT_ONCE: Final = 1 << 20
 """So many rows at a time: what is needed for a moment is not as long as the table."""
+_SAMPLE: Final = 1 << 10
+_VERY_FEW: Final = 6
+"""So many are held against all rows, one after the other, which takes less than to count them."""
 _MOST_BITS: Final = 20
 _FACTOR: Final = np.array([0x9E3779B97F4A7C15], np.uint64)
 
@@ -89,8 +92,7 @@ class Groups:
         """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
         if not len(self.first):
             return values[:0]
-        found: npt.NDArray[Any] = reduce.reduceat(values[self.order], self.first)
-        return found
+        return np.asarray(reduce.reduceat(values[self.order], self.first))
 
     def means(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return the mean of the rows of each; NaN counts."""
@@ -125,8 +127,7 @@ class Groups:
         numbers = values.astype(np.float64)
         known = np.where(np.isnan(numbers), np.nan, weights.astype(np.float64))
         with np.errstate(divide="ignore", invalid="ignore"):
-            found: npt.NDArray[np.float64] = self.sums(numbers * known) / self.sums(known)
-        return found
+            return np.asarray(self.sums(numbers * known) / self.sums(known), np.float64)
 
     def first_known(self, values: Any) -> Any:
         """Return the first value that is known of each; what is not where none is."""
@@ -146,7 +147,7 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
         return Groups(tuple(every), codes, *(codes.astype(np.int64) for _ in range(2)))
     n_groups = 1
     for values in every:
-        if bool((values == values[0]).all()):
+        if all((values[:n] == values[0]).all() for n in (_SAMPLE, len(values))):
             continue
         place, distinct = places_of(values)
         if n_groups > 1:
@@ -155,14 +156,15 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
             np.add(pairs, place, out=pairs, casting="same_kind")
             place, distinct = places_of(pairs)
         codes, n_groups = place, len(distinct)
-    counts = np.zeros(n_groups, np.int64)
-    rows = np.zeros(n_groups, np.int64)
-    for piece in reversed([*pieces_of(len(codes))]):
-        own = codes[piece]
-        counts += np.bincount(own, minlength=n_groups)
-        rows[own[::-1]] = np.arange(piece.stop - 1, piece.start - 1, -1)  # the first comes last
-    first = np.cumsum(counts) - counts
-    return Groups(tuple(values[rows] for values in every), codes, first, rows)
+    counts, rows = np.zeros(n_groups, np.int64), np.full(n_groups, -1)
+    for piece in pieces_of(len(codes)):
+        counts += np.bincount(codes[piece], minlength=n_groups)
+    for piece in (slice(0, _SAMPLE), *pieces_of(len(codes))):
+        if rows.min() < 0:  # most often all of them are among the first rows
+            own, found = codes[piece][::-1], np.full(n_groups, -1)
+            found[own] = np.arange(piece.start + len(own) - 1, piece.start - 1, -1)
+            np.copyto(rows, found, where=rows < 0)
+    return Groups(tuple(values[rows] for values in every), codes, np.cumsum(counts) - counts, rows)
 
 
 def grouped_by(table: Table, *names: str) -> tuple[Table, Groups]:
@@ -189,8 +191,7 @@ def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
     number = groups.number[len(table) :]
     first = np.full(len(groups.first), -1)
     first[number[::-1]] = np.arange(len(other))[::-1]
-    found: _Int64Array = first[groups.number[: len(table)]]
-    return found
+    return np.asarray(first[groups.number[: len(table)]])
 
 
 def beside(table: Table, other: Table, *names: str) -> Table:
@@ -211,15 +212,6 @@ def joined(first: Table, second: Table, *names: str) -> Table:
     return beside(beside(keys, first, *names), second, *names)
 
 
-def at_rows(column: Column, rows: _Int64Array) -> Any:
-    """Return the values of ``rows``; at -1 it is not known: whole numbers become others then."""
-    if not len(column) or (rows < 0).any():
-        values = column.plain() if isinstance(column, Names) else column
-        kind = np.float64 if values.dtype.kind in "iuf" else object
-        return np.append(values.astype(kind), np.array([None], kind))[rows]
-    return column[rows]
-
-
 def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
     """Return the number of the combination that each row has, and the first row of each number.
 
@@ -227,8 +219,7 @@ def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
     ``groupby(..., sort=False)``, with little memory where few differ.
     """
     groups = groups_of(*columns)
-    first = groups.first_rows
-    order = np.argsort(first)
+    order = np.argsort(first := groups.first_rows)
     place = np.empty(len(order), np.int16 if len(order) <= _FEW else np.int64)
     place[order] = np.arange(len(order))
     return place[groups.number], first[order]
@@ -259,6 +250,9 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     """
     if not len(values):
         return np.empty(0, np.int16), []
+    sample = np.unique(values[:: max(len(values) // _SAMPLE, 1)])
+    if (places := _places_among(sample, values)) is not None:
+        return places, [int(one) for one in sample]
     low, high = int(values.min()), int(values.max())
     if high - low < max(_DENSE, len(values)):
         counts = np.zeros(high - low + 1, np.int64)
@@ -278,6 +272,19 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     place = np.empty(len(values), np.int16 if len(own) <= _FEW else np.int64)
     place[own] = np.arange(len(own))
     return place[leader], values[own].tolist()
+
+
+def _places_among(few: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.int16] | None:
+    """Return the place of each of many values among a few; None where others are among them."""
+    if len(few) > _VERY_FEW or len(values) < _DENSE:
+        return None
+    places, n_known = np.zeros(len(values), np.int16), 0
+    for piece in pieces_of(len(values)):
+        for place, one in enumerate(few):
+            is_one = values[piece] == one
+            n_known += int(np.count_nonzero(is_one))
+            places[piece] += is_one.view(np.int8) * np.int8(place)
+    return places if n_known == len(values) else None
 
 
 def pieces_of(n_rows: int) -> Iterator[slice]:
@@ -336,8 +343,7 @@ def renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
     if all(old == new for old, new in names.items()):
         return values
     place, distinct = places_of(values)
-    found: _Int64Array = np.array([names.get(one, one) for one in distinct], np.int64)[place]
-    return found
+    return np.asarray(np.array([names.get(one, one) for one in distinct], np.int64)[place])
 
 
 def codes_of(column: Column) -> npt.NDArray[Any]:

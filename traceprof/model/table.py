@@ -254,6 +254,15 @@ def sortable(column: Column) -> Array:
     return found
 
 
+def at_rows(column: Column, rows: npt.NDArray[np.int64]) -> Any:
+    """Return the values of ``rows``; at -1 it is not known: whole numbers become others then."""
+    if not len(column) or (rows < 0).any():
+        values = column.plain() if isinstance(column, Names) else column
+        kind = np.float64 if values.dtype.kind in "iuf" else object
+        return np.append(values.astype(kind), np.array([None], kind))[rows]
+    return column[rows]
+
+
 class _NamesOnDisk:
     """Names whose codes are on the disk."""
 

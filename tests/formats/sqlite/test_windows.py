@@ -5,17 +5,19 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from traceprof.formats import compiled
 from traceprof.formats.sqlite import database as module
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import all_of, among, any_of, between, contains
 from traceprof.formats.sqlite.database import Database
-from traceprof.formats.sqlite.pages import totals
+from traceprof.formats.sqlite.pages import blocks, totals
 from traceprof.formats.sqlite.pages.totals import bounds_of
 from traceprof.model.timing import TimeWindow
 
@@ -115,6 +117,44 @@ def test_what_bounds_do_not_tell_may_hold_anywhere() -> None:
     told = all_of(between("a", 6), among("b", (1,))).within(found)
     assert told is not None
     assert told.tolist() == [False, True]
+
+
+def test_words_are_found_in_texts_as_like_finds_them(tmp_path: Path, decoder: str) -> None:
+    texts = [
+        "Step 1",
+        "my sTEp",
+        "ste",
+        "st\0ep",
+        "step\0",
+        "a\0step",
+        "@ward",
+        "`ward",
+        "WA",
+        "",
+        None,
+    ]
+    path = tmp_path / "a"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE t (n INTEGER, s TEXT)")
+        database.executemany("INSERT INTO t VALUES (?, ?)", enumerate(texts))
+        like = "SELECT n FROM t WHERE s LIKE '%tep%' OR s LIKE '%`wa%'"
+        expected = [n for (n,) in database.execute(like)]
+    with Database(path) as opened:
+        where = contains("s", ("tep", "`wa"))
+        found = opened.read_columns("t", {"n": INTEGER}, where=where)
+    assert found["n"].tolist() == expected == [0, 1, 4, 7]
+
+
+@BY_C
+def test_a_library_that_does_not_know_words_leaves_them_to_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: str
+) -> None:
+    path = write(tmp_path / "a", [(n, n, n) for n in range(200)])
+    older = SimpleNamespace(traceprof_decode=compiled.loaded().traceprof_decode)
+    monkeypatch.setattr(blocks, "loaded", lambda: older)
+    with Database(path) as opened:
+        found = opened.read_columns("t", {"n": INTEGER}, where=contains("s", ("xx",)))
+    assert found["n"].tolist() == list(range(200))
 
 
 @BY_C

@@ -56,3 +56,16 @@ def test_the_length_of_distinct_symbols_is_found(length: int, n_turns: int) -> N
     period = find_period(codes, np.zeros(len(codes), np.int64))
     assert period is not None
     assert period.length == length
+
+
+def test_of_many_symbols_a_sample_tells_whether_they_repeat() -> None:
+    chance = np.random.default_rng(3)
+    turn = chance.integers(0, 200, 5000)
+    repeated = np.tile(turn, 12)
+    wrong = chance.random(len(repeated)) < 0.05
+    repeated[wrong] = chance.integers(0, 200, int(wrong.sum()))
+    found = find_period(repeated, np.ones(len(repeated), np.int64))
+    assert found is not None
+    assert found.length == len(turn)
+    shuffled = chance.permutation(repeated)
+    assert find_period(shuffled, np.ones(len(shuffled), np.int64)) is None

@@ -25,6 +25,7 @@ _FUNCTIONS: Final = {
         _N,
     ),
     "traceprof_owners": (_N, _A, _I, _A, _N, _A, _A, _N),
+    "traceprof_contains": (_N, _A, _A, _A, ctypes.c_char_p, _A, None),
     "traceprof_events": (
         *(_A, _N, _N, _N, _A, _A, _A, _A, _N, _A, _A, _A, _A, _A, _N, _A, _A, _A),
         _N,
@@ -51,8 +52,9 @@ def loaded() -> Any:
         if ctypes.c_int.in_dll(found, "traceprof_version").value != _VERSION:
             return None
         for name, (*arguments, result) in _FUNCTIONS.items():
-            function = getattr(found, name)
-            function.argtypes, function.restype = arguments, result
+            if hasattr(found, name):
+                function = getattr(found, name)
+                function.argtypes, function.restype = arguments, result
     except (OSError, AttributeError, ValueError):  # compiled for another machine
         return None
     return found

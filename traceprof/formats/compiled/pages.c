@@ -237,3 +237,40 @@ EXPORTED int64_t traceprof_owners(int64_t n, const int64_t *numbers, int bits,
     }
     return found;
 }
+
+static uint8_t in_lower_case(uint8_t letter) {
+    return letter >= 'A' && letter <= 'Z' ? letter | 0x20 : letter;
+}
+
+/* Return whether a text of `length` bytes begins with a word, which ends with a zero byte. */
+static int begins_with(const uint8_t *text, int64_t length, const uint8_t *word) {
+    for (int64_t at = 0; word[at]; at++)
+        if (at == length || in_lower_case(text[at]) != word[at]) return 0;
+    return 1;
+}
+
+/* Tell which of `n` texts contain one of some words, whatever the case of their ASCII letters.
+ *
+ * Texts start at `starts` in `data`, and end after `lengths` bytes or at a zero byte. The words, in
+ * lower case, each end with a zero byte, and the last one with two. */
+EXPORTED void traceprof_contains(int64_t n, const uint8_t *data, const int64_t *starts,
+                                 const int64_t *lengths, const uint8_t *words, uint8_t *found) {
+    uint8_t begins[256] = {0};
+    for (const uint8_t *word = words; *word; word++) {
+        begins[*word] = 1;
+        if (*word >= 'a' && *word <= 'z') begins[*word & ~0x20] = 1;
+        while (*word) word++;
+    }
+    begins[0] = 1;
+    for (int64_t row = 0; row < n; row++) {
+        const uint8_t *text = data + starts[row], *end = text + lengths[row];
+        for (found[row] = 0; text < end && !found[row]; text++) {
+            if (!begins[*text]) continue;
+            if (!*text) break;
+            for (const uint8_t *word = words; *word && !found[row]; word++) {
+                found[row] = (uint8_t)begins_with(text, end - text, word);
+                while (*word) word++;
+            }
+        }
+    }
+}

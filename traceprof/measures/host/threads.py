@@ -8,7 +8,6 @@ All others are in the background, as data loaders on the GPU are, but for their 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,10 +15,10 @@ import numpy as np
 
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Array, Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import groups_of, rows_by_value
-from traceprof.model.table import Names, Table
+from traceprof.model.grouping import Groups, groups_of, rows_by_value
+from traceprof.model.table import Names
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
@@ -45,9 +44,20 @@ def are_of_loop(trace: Trace, table: str, main: Mapping[int, tuple[int, int]]) -
 
     ``main`` as of `are_working`. What has no known launch is the loop's, as collectives are.
     """
-    launches = launches_of(trace, table)
-    working = are_working(trace, launches.process, launches.thread, main) | ~launches.is_known
+    threads = _threads_of_calls(trace)
+    is_working = np.ones(len(threads.first), np.bool_)
+    for place, (process, thread) in enumerate(threads.keys):
+        own = working_threads(trace, process, *main[process]) if process in main else None
+        is_working[place] = own is None or thread in own
+    of_calls = np.append(is_working[threads.number], True)  # the last is what no call is known of
+    working: Bools = of_calls[launches_of(trace, table).call]
     return working | _are_collectives(trace) if table == "kernels" else working
+
+
+@fact
+def _threads_of_calls(trace: Trace) -> Groups:
+    """Return the threads (process, thread) of API calls, and of which each call is."""
+    return groups_of(trace.api_calls["process"], trace.api_calls["thread"])
 
 
 def are_working(
@@ -77,76 +87,72 @@ def working_threads(trace: Trace, process: int, main: int, n_steps: int) -> froz
 
     None where no thread is told from others: one alone launches, or those hardly any kernel.
     """
-    launched = _launched(trace)
-    launched = launched.take(launched["process"] == process)
-    rows_of = rows_by(launched, "thread")
-    if main == ABSENT or not len(rows_of.keys() - {main}):
+    counts = _launch_counts(trace, process)
+    others = counts.keys() - {main}
+    if main == ABSENT or not others:
         return None
-    calls = trace.api_calls
-    own = np.flatnonzero((calls["process"] == process) & (calls["thread"] == main))
-    starts, ends = (times[own] for times in bounds(calls))
-    reach, lane, called = np.maximum.accumulate(ends), launched["lane"], launched["start_ns"]
-    working, shared = {main}, lane[rows_of.get(main, _NO_ROWS)]
-    for other in rows_of.keys() - working:
-        rows = rows_of[other]
-        is_shared = bool(np.isin(lane[rows], shared).any())
-        takes_turns = is_shared and _takes_turns(np.sort(called[rows]), starts, reach, n_steps)
-        if _is_of_loop(trace, process, other, otherwise=takes_turns):
-            working.add(other)
-    kernels = launched["is_kernel"]
-    is_own = np.isin(launched["thread"], list(working)) | launched["is_collective"]
-    few = (kernels & is_own).sum() < _FEWEST_LAUNCHED * kernels.sum()
+    working = {main} | {one for one in others if _is_of_loop(trace, process, main, one, n_steps)}
+    own = sum(counts[one][one not in working] for one in counts)
+    few = own < _FEWEST_LAUNCHED * sum(n_kernels for n_kernels, _ in counts.values())
     return None if few else frozenset(working)
 
 
-def _takes_turns(launches: Ints, starts: Ints, reach: Ints, n_steps: int) -> bool:
-    """Return whether a thread launches only while the loop's waits for it, outside any call.
+def _launch_counts(trace: Trace, process: int) -> dict[int, tuple[int, int]]:
+    """Return how many kernels, and collectives among them, each thread launched.
 
-    The latter's calls begin at ``starts``; ``reach`` is how far each and those before it last.
+    Threads that launched copies alone are there, too.
     """
-    turn = np.searchsorted(starts, launches, side="right")
-    beside = np.append(0, reach)[turn] > launches
+    threads = _threads_of_calls(trace)
+    chosen = [launches_of(trace, name).call for name in DEVICE_TABLES]
+    chosen.append(launches_of(trace, "kernels").call[_are_collectives(trace)])
+    kernels, copies, collectives = (
+        np.bincount(threads.number[call[call >= 0]], minlength=len(threads.first)).tolist()
+        for call in chosen
+    )
+    return {
+        thread: (kernels[i], collectives[i])
+        for i, (own, thread) in enumerate(threads.keys)
+        if own == process and kernels[i] + copies[i]
+    }
+
+
+def _takes_turns(trace: Trace, process: int, main: int, other: int, n_steps: int) -> bool:
+    """Return whether a thread launches to streams of the loop's thread ``main``, in turn with it.
+
+    That is while the loop waits for it, outside any call.
+    """
+    lanes: dict[int, set[tuple[int, ...]]] = {main: set(), other: set()}
+    called = []
+    for name in DEVICE_TABLES:
+        launches, work = launches_of(trace, name), trace.table(name)
+        for thread, own in lanes.items():
+            rows = np.flatnonzero((launches.process == process) & (launches.thread == thread))
+            own.update(groups_of(work["device"][rows], work["stream"][rows]).keys)
+        called.append(launches.start_ns[rows])
+    if lanes[main].isdisjoint(lanes[other]):
+        return False
+    calls, launched = trace.api_calls, np.sort(np.concatenate(called))
+    of_main = np.flatnonzero((calls["process"] == process) & (calls["thread"] == main))
+    starts, ends = (times[of_main] for times in bounds(calls))
+    turn = np.searchsorted(starts, launched, side="right")
+    beside = np.append(0, np.maximum.accumulate(ends))[turn] > launched
     # A pass of a model is many launches, after many of the loop's: of those that run freely there
     # are few between two calls of the other.
     n_turns = np.count_nonzero(np.diff(turn)) + 1
-    most = max(_FEWEST_IN_TURN, min(len(launches), len(starts)) // _FEWEST_IN_TURN)
+    most = max(_FEWEST_IN_TURN, min(len(launched), len(starts)) // _FEWEST_IN_TURN)
     return bool(n_turns <= max(n_steps, most) and beside.mean() <= _MOST_BESIDE)
 
 
-@fact
-def _launched(trace: Trace) -> Table:
-    """Return all device work whose launch is known.
-
-    Columns: process, thread, start_ns (of the launch), lane (a number for each stream of each
-    device), is_kernel and is_collective.
-    """
-    columns: dict[str, list[Array]] = defaultdict(list)
-    for name in DEVICE_TABLES:
-        launches, work, is_kernel = launches_of(trace, name), trace.table(name), name == "kernels"
-        known = np.flatnonzero(launches.is_known)
-        for column in ("process", "device", "stream"):
-            columns[column].append(work[column][known])
-        columns["thread"].append(launches.thread[known])
-        columns["start_ns"].append(launches.start_ns[known])
-        columns["is_kernel"].append(np.full(len(known), is_kernel))
-        columns["is_collective"].append(
-            _are_collectives(trace)[known] if is_kernel else np.zeros(len(known), np.bool_)
-        )
-    # A column at a time: all together take much memory.
-    found = {name: np.concatenate(columns.pop(name)) for name in [*columns]}
-    lane = groups_of(found.pop("device"), found.pop("stream")).number
-    return Table({**found, "lane": lane})
-
-
-def _is_of_loop(trace: Trace, process: int, thread: int, *, otherwise: bool) -> bool:
-    """Return whether its ranges, its operators or its name say that a thread is of a loop."""
+def _is_of_loop(trace: Trace, process: int, main: int, thread: int, n_steps: int) -> bool:
+    """Return whether its ranges, operators or name say that a thread is of a loop, else turns."""
     ranges, ops, named = (
         table.take((table["process"] == process) & (table["thread"] == thread))
         for table in (trace.ranges, trace.host_ops, trace.threads)
     )
     phases = phases_of_ranges(ranges) if len(ranges) else _NO_ROWS
-    if otherwise:
-        return not (np.isin(phases, _LOADS).any() or any(map(_LOADERS.search, named["name"])))
+    loads = bool(np.isin(phases, _LOADS).any() or any(map(_LOADERS.search, named["name"])))
     has_operators = autograd_rows(ranges["name"]).any() or autograd_rows(ops["name"]).any()
     is_named = any(map(_THREADS.search, named["name"]))
-    return bool(np.isin(phases, _PASSES).any() or has_operators or is_named)
+    works = bool(np.isin(phases, _PASSES).any() or has_operators or is_named)
+    is_clear = works != loads or not _takes_turns(trace, process, main, thread, n_steps)
+    return works if is_clear else not loads

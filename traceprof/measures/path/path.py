@@ -51,11 +51,11 @@ from traceprof.measures.steps.measured import (
     typical_time,
 )
 from traceprof.measures.traffic.copies import copy_speeds
-from traceprof.model.grouping import at_rows, first_alike
+from traceprof.model.grouping import first_alike
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, Unit, total
-from traceprof.model.table import Table, objects
+from traceprof.model.table import Table, at_rows, objects
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 

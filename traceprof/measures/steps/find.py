@@ -137,29 +137,24 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     called, before = last.copy(), last.copy()
     linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
-    for name in DEVICE_TABLES:
-        work = trace.table(name)
-        if work.empty:
-            continue
+    of_loop = {name: are_of_loop(trace, name, main) for name in DEVICE_TABLES}
+    for name, is_of_loop in of_loop.items():
+        work, launches = trace.table(name), launches_of(trace, name)
         starts, ends = bounds(work)
-        launches = launches_of(trace, name)
-        owner = owner_of(table, work["process"], launches.start_ns)
-        owner = np.where(launches.is_known, owner, -1)
+        owner = np.where(launches.is_known, owner_of(table, work["process"], launches.start_ns), -1)
         linked += np.bincount(owner[owner >= 0], minlength=len(table))
-        owned = (owner >= 0) & are_of_loop(trace, name, main)
+        owned = (owner >= 0) & is_of_loop
         np.minimum.at(first, owner[owned], starts[owned])
         np.maximum.at(last, owner[owned], ends[owned])
         np.maximum.at(called, owner[owned], launches.end_ns[owned])
         place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
-    for name in DEVICE_TABLES:
-        work = trace.table(name)
-        is_known = launches_of(trace, name).is_known & are_of_loop(trace, name, main)
-        for process, rows in rows_by(work.take(is_known), "process").items():
-            if process in of_process:
-                at, ended = (column[is_known][rows] for column in bounds(work))
-                i = of_process[process][0]
-                before[i] = max(before[i], ended[at < first[i]].max(initial=_LATEST))
+    for name, is_of_loop in of_loop.items():
+        work, is_own = trace.table(name), is_of_loop & launches_of(trace, name).is_known
+        starts, ends = bounds(work)
+        for process, rows in of_process.items():
+            is_before = is_own & (starts < first[rows[0]]) & (work["process"] == process)
+            before[rows[0]] = ends.max(where=is_before, initial=before[rows[0]])
     # Of those that begin in steps there are at most as many as there are.
     few = [r for p, r in of_process.items() if linked[r].sum() < _FEWEST_LINKED * n_rows[p]]
     seen = _work_begun_in(table, trace) if few else linked
@@ -294,8 +289,13 @@ def _together(found: Sequence[Steps]) -> Steps:
 
 def has_named_steps(ranks: Ranks) -> bool:
     """Return whether the steps are known from ranges, so that no kernel is needed to find them."""
-    steps = steps_of_ranks(ranks.whole)
-    return len(steps) > 0 and not steps.is_inferred
+    return any(ranks.whole.each(_has_named_steps))
+
+
+def _has_named_steps(trace: Trace) -> bool:
+    if trace.steps is not None:
+        return len(trace.steps) > 0 and not trace.steps.is_inferred
+    return any(len(_annotated(trace, place)[0]) for place in range(len(_ANNOTATED)))
 
 
 def decide_steps(ranks: Ranks) -> Ranks:

@@ -11,7 +11,7 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_of_loop
 from traceprof.measures.rows import Floats, Ints, lengths_of, rows_by
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import groups_of
+from traceprof.model.grouping import compact, groups_of
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import empty_steps, steps_between
@@ -24,6 +24,8 @@ _LEAST_MATCH: Final = 0.8
 _SIGNATURE: Final = 8
 _CANDIDATES: Final = 256
 _PLACES: Final = 8
+_DRAWN: Final = 1 << 10
+"""So many symbols tell at which shifts a sequence may match itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +43,7 @@ def find_period(codes: Ints, weights: Ints) -> Period | None:
     ``weights[i]`` is the pause after symbol i: the turns are cut at the longest usual pause.
     """
     # The end of a recording is steadier than its beginning.
-    tail = codes[-_LONGEST:]
+    tail = compact(codes[-_LONGEST:])
     length = _best_shift(tail)
     if length is None:
         return None
@@ -55,8 +57,7 @@ def _best_shift(codes: Ints) -> int | None:
     longest = len(codes) // 3
     if longest < _SHORTEST_PERIOD:
         return None
-    overlap = len(codes) - np.arange(longest + 1)
-    ratio = _matches(codes, longest) / overlap
+    ratio = _matches(codes, longest)
     ratio[:_SHORTEST_PERIOD] = 0
     candidates = np.argsort(-ratio, kind="stable")[:_CANDIDATES]
     exact = np.array([float(np.mean(codes[k:] == codes[:-k])) if k else 0.0 for k in candidates])
@@ -65,20 +66,16 @@ def _best_shift(codes: Ints) -> int | None:
 
 
 def _matches(codes: Ints, longest: int) -> Floats:
-    """Return, for each shift up to ``longest``, about how many symbols match themselves.
+    """Return, for each shift up to ``longest``, about which share of symbols match themselves.
 
-    The symbols become random signs, whose correlation (by Fourier transform) is the number of
-    matches and noise; eight draws keep the noise small. Seeded: the same input, the same answer.
+    Of symbols drawn by chance of those that have one before them at every shift. Seeded: the same
+    input, the same answer.
     """
-    generator = np.random.default_rng(0)
-    size = 1 << int(np.ceil(np.log2(2 * len(codes))))
-    n_symbols = int(codes.max()) + 1
-    total = np.zeros(longest + 1)
-    for _ in range(8):
-        signs = generator.choice(np.array([-1.0, 1.0]), n_symbols)[codes]
-        spectrum = np.fft.rfft(signs, size)
-        total += np.fft.irfft(spectrum * np.conj(spectrum), size)[: longest + 1]
-    return total / 8
+    last = np.random.default_rng(0).permutation(np.arange(longest, len(codes)))[:_DRAWN]
+    n_alike = np.zeros(longest + 1, np.int16)
+    for at in last.tolist():
+        n_alike += codes[at - longest : at + 1] == codes[at]
+    return n_alike[::-1] / len(last)
 
 
 def _cut(codes: Ints, weights: Ints, length: int) -> Ints:
@@ -112,7 +109,8 @@ InferredSteps: TypeAlias = tuple[Table, float]
 def find_optimizer_steps(trace: Trace) -> InferredSteps:
     """Return the steps between the ends of the bursts of optimizer kernels."""
     tables, alike = [], []
-    for process, kernels in _busiest_lanes(trace):
+    has_optimizer = (trace.kernels["activity"] == Activity.OPTIMIZER.value).any()
+    for process, kernels in _busiest_lanes(trace) if has_optimizer else ():
         optimizer = np.flatnonzero(kernels["activity"] == Activity.OPTIMIZER.value)
         heavy = np.cumsum(kernels["activity"].isin(_HEAVY))
         if len(optimizer) < _FEWEST_STEPS:

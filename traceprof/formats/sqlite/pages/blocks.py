@@ -28,7 +28,6 @@ _PAGES_AT_ONCE: Final = 16
 _PADDING: Final = 1 << 10
 """Bytes after the pages that were read: texts are compared in bulk beyond their ends."""
 _MOST_OWNERS: Final = 64
-_TO_LOWER: Final = np.uint8(0x20)
 _LONGEST: Final = 256
 """Texts of more bytes are looked at one by one."""
 _RANDOM: Final = random.Random(1)
@@ -102,29 +101,16 @@ class RowBlock:
         As for LIKE, a text ends at its first zero byte.
 
         Raises:
-            tree.NotPlainError: texts overlap.
+            tree.NotPlainError: the library was compiled before it could tell.
         """
-        data, starts, lengths = self.data, self.values[name], self.lengths[name]
+        if not hasattr(loaded(), "traceprof_contains"):
+            raise tree.NotPlainError("words in texts")
         found = np.zeros(len(self.ids), np.bool_)
-        rows = np.flatnonzero(lengths)
-        if not len(rows) or not words:
-            return found
-        order = rows[np.argsort(starts[rows])]
-        ends = starts[order] + lengths[order]
-        if (starts[order[1:]] < ends[:-1]).any():
-            raise tree.NotPlainError("rows that overlap")
-        first, last = int(starts[order[0]]), int(ends[-1])
-        lower = data[first:last] | _TO_LOWER
-        for word in words:
-            places = np.flatnonzero(lower[: max(len(lower) - len(word) + 1, 0)] == word[0])
-            for offset, letter in enumerate(word[1:], 1):
-                places = places[lower[places + offset] == letter]
-            places += first
-            row = order[np.searchsorted(starts[order], places, "right") - 1]
-            inside = places + len(word) <= starts[row] + lengths[row]
-            for place, one in zip(places[inside].tolist(), row[inside].tolist(), strict=True):
-                if not found[one]:
-                    found[one] = 0 not in data[starts[one] : place]
+        texts = [np.ascontiguousarray(own[name]) for own in (self.values, self.lengths)]
+        sought = b"".join(word + b"\0" for word in words)
+        loaded().traceprof_contains(
+            *(len(found), address(self.data), *map(address, texts), sought, address(found))
+        )
         return found
 
     def starts_with(self, name: str, prefixes: Sequence[bytes]) -> Mask:
