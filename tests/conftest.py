@@ -41,6 +41,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 _TIMEOUT_S = 300.0
 
+_SHARING = ("tests/truth/", "tests/trying/", "tests/workers/")
+
 _LEFT_OUT = "not among the quick tests: scripts/test --all"
 
 
@@ -58,13 +60,16 @@ def share_among_workers(items: list[pytest.Item]) -> None:
     """Let a worker take a file at a time, so that what its tests share is made once.
 
     All files that start nsys, which is never started twice at a time, are one worker's, or the
-    other would wait for it. What takes long begins first, several files that are one worker's
-    before all others: at the end no worker waits for another.
+    other would wait for it; so are those of a folder that share what takes long to make. What takes
+    long begins first, several files that are one worker's before all others: at the end no worker
+    waits for another.
     """
     with_nsys = {item.path for item in items if _has_one_of(item, NSYS)}
     for item in items:
         if not item.get_closest_marker("xdist_group"):
-            name = "nsys" if item.path in with_nsys else item.nodeid.partition("::")[0]
+            name = item.nodeid.partition("::")[0]
+            name = next((folder for folder in _SHARING if name.startswith(folder)), name)
+            name = "nsys" if item.path in with_nsys else name
             item.add_marker(pytest.mark.xdist_group(name))
     long = {_group_of(item) for item in items if _has_one_of(item, NOT_QUICK)}
     files = {item.nodeid.partition("::")[0] for item in items}

@@ -134,7 +134,8 @@ def test_a_full_disk_is_1(command: str) -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            env={"PYTHONPATH": str(ROOT), "TRACEPROF_CACHE": "0", "HOME": "."},
+            # No profiler is found that `doctor` would try.
+            env={"PYTHONPATH": str(ROOT), "TRACEPROF_CACHE": "0", "HOME": ".", "PATH": "."},
             check=False,
         )
     assert done.returncode == 1, done.stderr

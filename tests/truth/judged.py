@@ -1,14 +1,12 @@
 """The runs that tests here ask, each made or opened, and judged, once for all of them.
 
-These tests are one worker's, so that what one has asked for is there for the next.
+They are one worker's (tests/conftest.py): what one has asked for is there for the next.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from tests.requirements import require
 from tests.truth.scenarios import SCENARIOS
@@ -18,9 +16,7 @@ from traceprof.model.results import Result
 from traceprof.session.answer import Document, page
 from traceprof.session.run import Run, open_run, run_of
 
-__all__ = ["ONE_WORKER", "document_of", "result", "run_named"]
-
-ONE_WORKER = pytest.mark.xdist_group("truth")
+__all__ = ["document_of", "result", "run_named"]
 
 
 @cache

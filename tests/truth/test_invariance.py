@@ -8,15 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.truth.judged import ONE_WORKER, result, run_named
+from tests.truth.judged import result, run_named
 from tests.truth.scenarios import SCENARIOS, Scenario
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace, make_trace
 from traceprof.session.run import Run, run_of
-
-pytestmark = ONE_WORKER
 
 Change = Callable[[str, pd.DataFrame], pd.DataFrame]
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.real_traces import ALL, H100
 from tests.requirements import require
-from tests.truth.judged import ONE_WORKER, document_of
+from tests.truth.judged import document_of
 from tests.truth.scenarios import SCENARIOS
 from traceprof.cli import app
 from traceprof.errors import TraceprofError
@@ -27,8 +27,6 @@ from traceprof.render.briefing import briefing_of, findings_for_people
 from traceprof.render.registry import Options, render
 from traceprof.session.answer import Document
 from traceprof.units import format_duration, parse_duration
-
-pytestmark = ONE_WORKER
 
 WILD: Final = (
     *(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.truth.judged import ONE_WORKER, document_of, result, run_named
+from tests.truth.judged import document_of, result, run_named
 from tests.truth.machine import MS
 from tests.truth.scenarios import HEALTHY, SCENARIOS, Scenario, every_other, one, period_ns
 from traceprof.comparison.comparing import compare
@@ -15,8 +15,6 @@ from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Options, render
 from traceprof.session.run import run_of
-
-pytestmark = ONE_WORKER
 
 NEAR = 0.1
 SURE_NS = 100_000

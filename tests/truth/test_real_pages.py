@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.real_traces import ALL
-from tests.truth.judged import ONE_WORKER, document_of
+from tests.truth.judged import document_of
 from traceprof.model.activity import PARTS
 from traceprof.render.registry import Options, render
 
-pytestmark = [pytest.mark.traces, ONE_WORKER]
+pytestmark = pytest.mark.traces
 
 ROUNDING = 1e-9
 MOST_LINES = 42

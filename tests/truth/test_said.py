@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import require
-from tests.truth.judged import ONE_WORKER, document_of, result
+from tests.truth.judged import document_of, result
 from tests.truth.labels import PLANTED, SHARED, WILD, Label
 from tests.truth.scenarios import SCENARIOS, Scenario
 from traceprof.errors import TraceprofError
 from traceprof.findings import RULES
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Options, render
-
-pytestmark = ONE_WORKER
 
 WIDE = 4_000
 """Nothing is cut."""

@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.real_traces import ALL
-from tests.truth.judged import ONE_WORKER, result
+from tests.truth.judged import result
 from tests.truth.scenarios import SCENARIOS
-
-pytestmark = ONE_WORKER
 
 ROUNDING = 1e-9
 CASES = {

@@ -15,7 +15,7 @@ from traceprof.trying.changes import CHANGES
 PROGRAM = Path(__file__).parents[2] / "fixtures" / "programs" / "changed.py"
 RUNTIME = INJECT_FOLDER / "_traceprof_runtime" / "changes.py"
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("trying")]
+pytestmark = pytest.mark.torch
 
 
 def run(tmp_path, *changes):

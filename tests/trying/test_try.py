@@ -14,7 +14,7 @@ from tests.requirements import require
 
 PROGRAMS = Path(__file__).parents[2] / "fixtures" / "programs"
 ONE_ROUND = ("--minutes", "0")
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("trying")]
+pytestmark = pytest.mark.torch
 
 
 class Tried:
