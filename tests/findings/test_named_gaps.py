@@ -112,6 +112,48 @@ def test_what_the_runtime_of_xla_does_once_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("format_name", "device", "action"),
+    [
+        ("nsys", "NVIDIA H100", "put what repeats into a CUDA graph"),
+        ("rocpd", "AMD Instinct MI300X", "put what repeats into a HIP graph"),
+        ("kineto", "Intel(R) Max 1550", "launch less: torch.compile, fused"),
+        ("xplane", "NVIDIA H100", "compile larger functions (the whole step in one jax.jit"),
+        ("xplane", "AMD Instinct MI300X", "compile larger functions (the whole step in one"),
+    ],
+)
+def test_who_launches_too_little_is_told_what_the_device_and_its_framework_have(
+    format_name: str, device: str, action: str
+) -> None:
+    builder = TraceBuilder().device(0, device)
+    call = "urEnqueueKernelLaunch" if device.startswith("Intel") else "cudaLaunchKernel"
+    for i in range(20):
+        at = 100 * US * i
+        called = (at + 80 * US, at + 89 * US)
+        builder.kernel("k", at + 90 * US, at + 99 * US, launched_ns=called, api=call)
+    profiler = "jax.profiler 0.8" if format_name == "xplane" else ""
+    trace = builder.build(info=TraceInfo(format=format_name, profiler=profiler))
+    (own,) = [one for one in findings_of(trace) if one.rule == "launch_bound"]
+    assert action in own.action
+    assert "CUDA" not in own.action + own.caveat or device.startswith("NVIDIA")
+
+
+@pytest.mark.parametrize(
+    ("n_idle", "whose"),
+    [(1, "device 1, 90.0 % of its time"), (2, "all 2 devices, 81.0 % of the time")],
+)
+def test_idle_devices_are_told_by_their_own_time(n_idle: int, whose: str) -> None:
+    builder = TraceBuilder()
+    for i in range(10):
+        for device in (0, 1):
+            is_idle = device >= 2 - n_idle
+            end = 10 * MS * i + (MS if is_idle else 10 * MS)
+            builder.kernel("k", 10 * MS * i, end, device=device, correlation=-1)
+    trace = builder.build(span=(0, 100 * MS), info=TraceInfo(format="nsys"))
+    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilisation"]
+    assert whose in idle.title
+
+
+@pytest.mark.parametrize(
     ("format_name", "profiler", "how"),
     [
         ("nsys", "NVIDIA Nsight Systems", "(nsys: --trace=cuda, and openacc or openmp where"),

@@ -246,7 +246,7 @@ def test_batch_norms_over_nchw_gain_by_another_layout() -> None:
     finding = found(builder.kernel(norm, 60 * US, 100 * US).build())["layout_conversion"]
     assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
     assert finding.range_ns == (10 * US, 40 * US)
-    assert finding.title.startswith("layout conversion: 10.0 %")
+    assert finding.title.startswith("layout conversion between NCHW and NHWC: 10.0 %")
 
 
 @pytest.mark.parametrize(
@@ -577,7 +577,7 @@ def test_a_device_that_starts_later_than_another_is_told_so_and_saves_nothing() 
             )
     (finding,) = findings_of(builder.build())
     assert finding.title == (
-        "no work before the first or after the last kernel: device 1, 80.0 % of the time"
+        "no work before the first or after the last kernel: device 1, 80.0 % of its time"
     )
     assert finding.evidence == ("device 1 begins 80.00 ms after the start of the window",)
     assert (finding.kind, finding.saving_ns) == ("none", 0)
@@ -586,7 +586,7 @@ def test_a_device_that_starts_later_than_another_is_told_so_and_saves_nothing() 
 def test_training_on_the_host_can_be_input_bound_too() -> None:
     trace = TraceBuilder().phase("data", 0, 30).phase("forward", 30, 100).build()
     finding = found(trace)["input_bound"]
-    assert finding.title == "input-bound: training waits 30.0 % of the time while data is fetched"
+    assert finding.title == "input-bound: training waits while data is fetched, 30.0 % of the time"
     assert finding.saving_ns == 30
 
 

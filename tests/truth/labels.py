@@ -109,7 +109,7 @@ WILD: Final = {
 
 SHARED: Final = {
     "kineto/2021-resnet50.json.gz": Label(
-        ("training", "input-bound", r"idle 25\.6 % of the time while data"),
+        ("training", "input-bound", r"idle while data is fetched, 25\.6 % of the time"),
         ("straggler", fine("input")),
     ),
     "kineto/2024-a100-plain.json": Label((r"costs 681\.\d ms once",), (r"saves [^\n]*96\.2 %",)),
@@ -158,7 +158,7 @@ SHARED: Final = {
     "nsys/2025.1-many-copies.sqlite": Label(
         # Fortran that writes its results to a file, page after page of managed memory.
         (
-            r"managed memory: devices wait 46\.3 %",
+            r"managed memory: devices wait for .*, 46\.3 % of the time",
             r"host code between launches.*42\.5 %",
             "pwrite64",
         ),

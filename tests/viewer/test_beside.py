@@ -47,7 +47,7 @@ def test_a_reader_finds_cards_beside_the_timeline_and_everybody_can_read_them(
     start, end = map(parse_duration, finding["window"].split(".."))
     card = page.locator(".findings > li").first
     words = card.inner_text()
-    assert "input-bound: devices are idle 24.5 % of the time while data is fetched" in words
+    assert "input-bound: devices are idle while data is fetched, 24.5 % of the time" in words
     of = f"of a step of {format_duration(finding['base_ns'])} (24.5 %, measured)"
     assert f"saves {format_duration(finding['saving_ns'])} {of}" in words
     card.locator("a").click()  # one action

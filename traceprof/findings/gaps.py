@@ -213,9 +213,11 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
     worst = max(low, key=lambda device: low[device].total_ns)
     causes = _causes(context, claim)
     most = causes[0][1] if causes and causes[0][0] > _MOST else ""
+    # Of the devices that it names; what is saved is a mean of all.
+    whose = "the" if len(low) == len(context.devices) else "its" if len(low) == 1 else "their"
     yield Finding(
         title=Note.of(
-            f"{_TITLES.get(most, 'idle for several reasons')}: {{who}}, {{share:ratio}} of the "
+            f"{_TITLES.get(most, 'idle for several reasons')}: {{who}}, {{share:ratio}} of {whose} "
             "time",
             who=_listed(list(low), len(context.devices)),
             share=context.share(claim) * len(context.places) / len(low),

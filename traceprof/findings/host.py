@@ -178,13 +178,13 @@ def _lost_by_waits(part: Trace, judged: Intervals) -> Times:
 
 def _when(inside: float, after: float) -> Note:
     """Return when devices are idle, for whichever of the two is worth a word."""
-    until = "{inside:ratio} of the time until the waiting calls return"
+    until = "until the waiting calls return {inside:ratio} of the time"
     then = "work is launched again"
     if after < _WORTH_A_WORD:
         return Note.of(until, inside=inside)
     if inside < _WORTH_A_WORD:
         return Note.of(f"from the return of the waiting calls until {then}")
-    text = f"{until}, {{after:ratio}} from there until {then}"
+    text = f"{until}, from there until {then} {{after:ratio}}"
     return Note.of(text, inside=inside, after=after)
 
 

@@ -43,7 +43,7 @@ def input_bound(context: Context) -> Iterator[Finding]:
     who = "devices are idle" if has_devices else "training waits"
     yield Finding(
         title=Note.of(
-            f"input-bound: {who} {{share:ratio}} of the time while data is fetched", share=share
+            f"input-bound: {who} while data is fetched, {{share:ratio}} of the time", share=share
         ),
         claims=(claim,),
         kind=Kind.MEASURED,

@@ -186,7 +186,7 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
     norms_ns = int(norms["total_ns"].sum())
     yield Finding(
         title=Note.of(
-            "layout conversion: {share:ratio} of the time between NCHW and NHWC", share=share
+            "layout conversion between NCHW and NHWC: {share:ratio} of the time", share=share
         ),
         claims=(claim, of_norms) if norms_ns else (claim,),
         kind=Kind.ESTIMATED if norms_ns else Kind.MEASURED,

@@ -54,7 +54,7 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     if not len(lengths.rows):  # no graph or fusing helps copies
         yield Finding(
             title=Note.of(
-                "launch-bound: devices are idle {share:ratio} of the time between copies",
+                "launch-bound: devices are idle between copies, {share:ratio} of the time",
                 share=share,
             ),
             claims=(claim,),
@@ -69,7 +69,8 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     median_ns = median_of_counted(lengths.values, counts)
     yield Finding(
         title=Note.of(
-            "launch-bound: devices are idle {share:ratio} of the time between launches", share=share
+            "launch-bound: devices are idle between launches, {share:ratio} of the time",
+            share=share,
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
@@ -84,7 +85,8 @@ def launch_bound(context: Context) -> Iterator[Finding]:
                 share=int(calls["empty"].sum()) / n_calls if n_calls else float("nan"),
             ),
         ),
-        action=context.advice(
+        action=context.software.recorder.how_to("launch")
+        or context.advice(
             pytorch="launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), "
             + ("fused optimizers (fused=True, foreach=True), " if context.is_training else "")
             + "fused layers, larger batches",

@@ -54,8 +54,8 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     }
     yield Finding(
         title=Note.of(
-            "managed memory: devices wait {share:ratio} of the time for pages that move when "
-            "they are touched",
+            "managed memory: devices wait for pages that move when they are touched, "
+            "{share:ratio} of the time",
             share=share,
         ),
         claims=(waiting, stalled),
@@ -79,7 +79,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
                 for direction, n in sorted(by_direction.items())
             ),
             Note.of(
-                "{idle:ratio} of the time between kernels, {inside:ratio} while kernels run",
+                "between kernels {idle:ratio} of the time, while kernels run {inside:ratio}",
                 idle=context.share(waiting),
                 inside=context.share(stalled),
             ),

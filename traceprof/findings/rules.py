@@ -107,29 +107,36 @@ _AMD_WORDS: Final = (
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
 )
 """Before longer names of which they are a part. torch.cuda is PyTorch's own name on both."""
+_WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
+    Vendor.AMD: _AMD_WORDS,
+    Vendor.OTHER: (
+        ("CUDA graphs or torch.compile(mode='reduce-overhead')", "torch.compile"),
+        ("CUDA graph", "graph"),
+    ),
+}
 
 
 def in_words_of(vendor: Vendor, finding: Finding) -> Finding:
     """Return a finding with the names that things have at the ``vendor`` of the devices."""
-    if vendor is not Vendor.AMD:
+    if vendor not in _WORDS:
         return finding
+
+    def worded(note: Note) -> Note:
+        return replace(note, text=_named_by(vendor, note.text))
+
     return replace(
         finding,
-        title=_of_amd(finding.title),
-        evidence=tuple(map(_of_amd, finding.evidence)),
-        action=_named_by_amd(finding.action),
-        caveat=_named_by_amd(finding.caveat),
-        model=finding.model and _of_amd(finding.model),
+        title=worded(finding.title),
+        evidence=tuple(map(worded, finding.evidence)),
+        action=_named_by(vendor, finding.action),
+        caveat=_named_by(vendor, finding.caveat),
+        model=finding.model and worded(finding.model),
     )
 
 
-def _of_amd(note: Note) -> Note:
-    return replace(note, text=_named_by_amd(note.text))
-
-
-def _named_by_amd(text: str) -> str:
-    for nvidia, amd in _AMD_WORDS:
-        text = text.replace(nvidia, amd)
+def _named_by(vendor: Vendor, text: str) -> str:
+    for nvidia, own in _WORDS.get(vendor, ()):
+        text = text.replace(nvidia, own)
     return text
 
 
@@ -210,8 +217,7 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
         except NotRecordedError as error:
             abstained[one.name] = str(error)
         PROGRESS.advance()
-    if vendor is Vendor.AMD:
-        abstained = {name: _named_by_amd(reason) for name, reason in abstained.items()}
+    abstained = {name: _named_by(vendor, reason) for name, reason in abstained.items()}
     found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
     return found, abstained
 

@@ -52,7 +52,7 @@ def loading(context: Context) -> Iterator[Finding]:
     yield from _on_calls(
         context,
         context.rows(_captures, context.typical),
-        title="CUDA graphs are captured{}: devices are idle {{share:ratio}} of the time meanwhile",
+        title="CUDA graphs are captured{}: devices are idle meanwhile, {{share:ratio}} of the time",
         action="capture each graph once, before the loop that is measured, and replay it: the same "
         "shapes and addresses in every step",
         caveat="what is captured does not run: where a program only sets up, nothing is to be done",
@@ -93,7 +93,7 @@ def allocations(context: Context) -> Iterator[Finding]:
     yield from _on_calls(
         context,
         calls,
-        title="memory is allocated{}: devices are idle {{share:ratio}} of the time in these calls",
+        title="memory is allocated{}: devices are idle in these calls, {{share:ratio}} of the time",
         action=action,
         caveat="the first steps allocate in any case: look at later ones",
         is_setup=grows,
