@@ -87,7 +87,7 @@ def test_a_slow_loader_is_mended_by_workers(tried):
 def test_what_nothing_helps_is_claimed_by_nobody(tried):
     """Whatever the machine does meanwhile: no row claims more than the program's own clock says."""
     found = tried(
-        "nothing", "--change", "set_to_none,foreach_optimizer", "--steps", "15", *ONE_ROUND
+        "nothing", "--change", "set_to_none,foreach_optimizer", "--steps", "30", *ONE_ROUND
     )
     base, *others = [own_mean_ns(row, ends_s) for row, ends_s in pairs_of(found)]
     for row, own in zip(found.rows().values(), others, strict=True):
@@ -108,7 +108,7 @@ def test_what_nothing_helps_is_claimed_by_nobody(tried):
 def test_what_a_cpu_may_gain_is_measured_whatever_it_gives(tried, monkeypatch, fault, changes):
     """It may save or cost, by the machine: the program's own clock says which."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    found = tried(fault, "--change", changes, "--steps", "8", *ONE_ROUND)
+    found = tried(fault, "--change", changes, "--steps", "24", *ONE_ROUND)
     runs = found.rows("runs")
     for name, row in found.rows().items():
         if row["verdict"] not in ("faster", "slower") or "+" in name:
