@@ -41,7 +41,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 _TIMEOUT_S = 300.0
 
-_SHARING = ("tests/truth/", "tests/trying/", "tests/workers/")
+_SHARING = ("tests/docs/", "tests/truth/", "tests/trying/", "tests/workers/")
 
 _LEFT_OUT = "not among the quick tests: scripts/test --all"
 
