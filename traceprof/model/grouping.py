@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -250,9 +250,10 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     """
     if not len(values):
         return np.empty(0, np.int16), []
-    sample = np.unique(values[:: max(len(values) // _SAMPLE, 1)])
-    if (places := _places_among(sample, values)) is not None:
-        return places, [int(one) for one in sample]
+    if len(values) >= _DENSE:
+        few = sorted({*values[:: len(values) // _SAMPLE].tolist()})
+        if len(few) <= _VERY_FEW and (places := _places_among(few, values)) is not None:
+            return places, [*map(int, few)]
     low, high = int(values.min()), int(values.max())
     if high - low < max(_DENSE, len(values)):
         counts = np.zeros(high - low + 1, np.int64)
@@ -274,10 +275,8 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     return place[leader], values[own].tolist()
 
 
-def _places_among(few: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.int16] | None:
-    """Return the place of each of many values among a few; None where others are among them."""
-    if len(few) > _VERY_FEW or len(values) < _DENSE:
-        return None
+def _places_among(few: Sequence[int], values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """Return the place of each value among a few; None where others are among them."""
     places, n_known = np.zeros(len(values), np.int16), 0
     for piece in pieces_of(len(values)):
         for place, one in enumerate(few):

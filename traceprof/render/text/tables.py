@@ -218,6 +218,7 @@ def printed(view: RenderableType, options: Options) -> str:
         file=out,
         width=options.line_width,
         highlight=False,
+        emoji=False,
         force_terminal=bool(options.colours),
         color_system=options.colours or None,  # type: ignore[arg-type]
     )
