@@ -108,6 +108,8 @@ class Names:
     def isin(self, texts: Collection[str]) -> Bools:
         """Return which rows have one of ``texts``."""
         wanted = frozenset(texts)
+        if len(self.codes) < len(self.texts):
+            return np.array([text in wanted for text in self.tolist()], np.bool_)
         return self.by_text(np.array([text in wanted for text in self.texts.tolist()], np.bool_))
 
     def by_text(self, values: Sequence[Any] | Array) -> Array:

@@ -293,12 +293,12 @@ def note_of(note: Note) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return ``value`` as JSON has it; what is not known, and no finite number, is null."""
-    if value is None or type(value) in _PLAIN:
-        return value
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if value is None or type(value) in _PLAIN:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, Note):
         return note_of(value)
     if isinstance(value, Mapping):

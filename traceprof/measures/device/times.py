@@ -55,8 +55,8 @@ def recorded_times(trace: Trace, device: int) -> Intervals:
 def recorded_windows(trace: Trace) -> Mapping[int, Intervals]:
     """Return in which windows the devices of each process were seen; {}: all the time."""
     ranges = trace.whole.ranges
-    is_window = ranges["name"].isin((WINDOW, CYCLE)) & (ranges["domain"] == OWN_DOMAIN)
-    return unions_by(ranges.take(is_window))
+    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    return unions_by(own.take(own["name"].isin((WINDOW, CYCLE))))
 
 
 @fact

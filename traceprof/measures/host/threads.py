@@ -98,10 +98,7 @@ def working_threads(trace: Trace, process: int, main: int, n_steps: int) -> froz
 
 
 def _launch_counts(trace: Trace, process: int) -> dict[int, tuple[int, int]]:
-    """Return how many kernels, and collectives among them, each thread launched.
-
-    Threads that launched copies alone are there, too.
-    """
+    """Return how many kernels, and collectives among them, each thread that launches launched."""
     threads = _threads_of_calls(trace)
     chosen = [launches_of(trace, name).call for name in DEVICE_TABLES]
     chosen.append(launches_of(trace, "kernels").call[_are_collectives(trace)])

@@ -132,6 +132,8 @@ def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = Fals
     ``is_all``: of all time without compute, which is the most that could be earlier.
     """
     found: dict[int, Intervals] = {}
+    if calls.empty:
+        return found
     gaps, parts, holds_of = find_gaps(part), find_gap_parts(part), unions_by(calls)
     owner, cause = parts["gap"], parts["cause"]
     is_late = np.isin(cause, [CAUSES.index(name) for name in _AFTER_A_WAIT])

@@ -67,7 +67,8 @@ def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     Its overheads, and the beginning and end of windows of the embedded recorder.
     """
     ranges, columns = trace.ranges, ("process", "start_ns", "end_ns")
-    own = ranges.take((ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(PROFILER_RANGES))
+    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    own = own.take(own["name"].isin(PROFILER_RANGES))
     spans = Table.stacked([table.select(*columns) for table in (own, trace.overheads)])
     busy = np.nan_to_num(covered_ns(steps, unions_by(spans)))
     return {"profiler_ns": busy} if busy.any() else {}
