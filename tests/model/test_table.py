@@ -22,6 +22,8 @@ def test_names_of_parts_stand_one_after_another(parts: list[list[str]]) -> None:
     assert len(set(joined.texts)) == len(joined.texts)
     assert (joined == "a").tolist() == [text == "a" for text in every]
     assert joined.isin(("a", "ä")).tolist() == [text in ("a", "ä") for text in every]
+    few = joined[np.arange(min(len(every), 1))]  # fewer than there are texts, most often
+    assert few.isin(("a", "ä")).tolist() == [text in ("a", "ä") for text in every[:1]]
     assert joined.counts() == {text: every.count(text) for text in joined.distinct()}
     assert joined[np.argsort(joined.places())].tolist() == sorted(every)
 

@@ -64,3 +64,11 @@ def test_nor_do_findings_part_them(view: object) -> None:
         found = view(list(rows), width)
         shown = printed(found if view is findings_view else Group(*found), Options(width=width))
         assert not broken(shown), width
+
+
+def test_a_name_between_colons_is_no_picture() -> None:
+    table = Table("queue :fire: depth")
+    table.add_row("std::copy :bug:")
+    shown = printed(table, Options(width=60))
+    assert "queue :fire: depth" in shown
+    assert "std::copy :bug:" in shown
