@@ -147,7 +147,8 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
         return Groups(tuple(every), codes, *(codes.astype(np.int64) for _ in range(2)))
     n_groups = 1
     for values in every:
-        if all((values[:n] == values[0]).all() for n in (_SAMPLE, len(values))):
+        is_first = values[:_SAMPLE] == values[0]
+        if is_first.all() and (len(values) <= _SAMPLE or (values == values[0]).all()):
             continue
         place, distinct = places_of(values)
         if n_groups > 1:
@@ -159,11 +160,10 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
     counts, rows = np.zeros(n_groups, np.int64), np.full(n_groups, -1)
     for piece in pieces_of(len(codes)):
         counts += np.bincount(codes[piece], minlength=n_groups)
-    for piece in (slice(0, _SAMPLE), *pieces_of(len(codes))):
-        if rows.min() < 0:  # most often all of them are among the first rows
-            own, found = codes[piece][::-1], np.full(n_groups, -1)
-            found[own] = np.arange(piece.start + len(own) - 1, piece.start - 1, -1)
-            np.copyto(rows, found, where=rows < 0)
+    rows[codes[:_SAMPLE][::-1]] = np.arange(min(len(codes), _SAMPLE) - 1, -1, -1)
+    if len(codes) > _SAMPLE and rows.min() < 0:  # most often all are among the first rows
+        for piece in reversed([*pieces_of(len(codes))]):  # the first comes last
+            rows[codes[piece][::-1]] = np.arange(piece.stop - 1, piece.start - 1, -1)
     return Groups(tuple(values[rows] for values in every), codes, np.cumsum(counts) - counts, rows)
 
 
