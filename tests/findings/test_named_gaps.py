@@ -55,6 +55,12 @@ def test_what_compiles_in_other_threads_is_told_as_compiling() -> None:
         ("cudaLaunchKernel", "in launch calls that take long", "the first launch of a kernel"),
         ("cudaStreamCreateWithFlags", "in calls of the driver and its libraries", "create"),
         ("aten::as_strided", "in operators", "have the host do less for each kernel"),
+        (
+            "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+            "in operators",
+            "have the host do less for each kernel",
+        ),
+        ("torch::autograd::CopySlices", "in operators", "have the host do less for each kernel"),
         ("fread", "reading, writing and sending", "read, write and send in another thread"),
         ("my loop", "", "find the code of the host"),
     ],

@@ -49,7 +49,7 @@ _KINDS: Final = (
             r"|send\w*|recv\w*|mmap(64)?|munmap|MPI_\w+)$"
         ),
     ),
-    (_OPERATORS, re.compile(r"^[a-z_]\w*::\w+$")),
+    (_OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$")),
 )
 """What names are, by their look; the first that fits counts."""
 _OF_XLA: Final = re.compile(
