@@ -9,9 +9,9 @@ import numpy as np
 
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_of_loop
-from traceprof.measures.rows import Floats, Ints, lengths_of, rows_by
+from traceprof.measures.rows import Floats, Ints, lengths_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import compact, groups_of
+from traceprof.model.grouping import compact, groups_of, rows_by_value
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import empty_steps, steps_between
@@ -48,8 +48,7 @@ def find_period(codes: Ints, weights: Ints) -> Period | None:
     if length is None:
         return None
     match = float(np.mean(tail[length:] == tail[:-length]))
-    lasts = _cut(codes, weights, length)
-    return Period(length, match, lasts) if match >= _LEAST_MATCH else None
+    return Period(length, match, _cut(codes, weights, length)) if match >= _LEAST_MATCH else None
 
 
 def _best_shift(codes: Ints) -> int | None:
@@ -146,7 +145,8 @@ def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
     What threads in the background launch is not among them. Of a process with too few for steps
     there are none.
     """
-    kernels, threads = trace.kernels, launches_of(trace, "kernels").thread
+    columns = ("process", "device", "stream", "start_ns", "end_ns", "name", "activity")
+    kernels, threads = trace.kernels.select(*columns), launches_of(trace, "kernels").thread
     if (threads != threads[:1]).any():
         kernels = kernels.take(are_of_loop(trace, "kernels", _threads_of_loops(trace)))
     groups = groups_of(kernels["process"], kernels["device"], kernels["stream"])
@@ -171,9 +171,9 @@ def _threads_of_loops(trace: Trace) -> dict[int, tuple[int, int]]:
     kernels, launches = trace.kernels, launches_of(trace, "kernels")
     length_ns = lengths_of(kernels)
     is_optimizer = kernels["activity"] == Activity.OPTIMIZER.value
-    found = {}
-    for process, rows in rows_by(kernels.take(launches.is_known), "process").items():
-        known = np.flatnonzero(launches.is_known)[rows]
+    found, linked = {}, np.flatnonzero(launches.is_known)
+    for process, rows in rows_by_value(kernels["process"][linked]).items():
+        known = linked[rows]
         chosen = known[is_optimizer[known]] if is_optimizer[known].any() else known
         threads = groups_of(launches.thread[chosen])
         busiest = threads.reduced(np.add, length_ns[chosen]).argmax()
