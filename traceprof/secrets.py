@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -190,6 +191,7 @@ def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@lru_cache(maxsize=1 << 12)  # the files of a run say the same
 def masked_text(text: str) -> str:
     """Return ``text`` without the secrets that its names and shapes tell."""
     return _masked(text, _hidden_in(text))

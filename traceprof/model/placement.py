@@ -85,6 +85,8 @@ def places_of_samples(
 
 def placed_samples(samples: Table, place: SamplePlacement) -> Table:
     """Return the samples of a member, on the clock of the run already, as they are in the run."""
+    if samples.empty:
+        return samples
     given: Names = samples["source"]
     names = [place.names.get(source, source) for source in given.texts.tolist()]
     source = Names.coded(names, given.codes, is_sorted=True)
@@ -198,8 +200,8 @@ class Placement:
 def processes_in(trace: Trace) -> list[int]:
     """Return the processes that any table of ``trace`` names, in order."""
     frames = [trace.table(name) for name in TABLES]
-    owners = [np.unique(frame["process"]) for frame in frames if "process" in frame]
-    return [int(process) for process in np.unique(np.concatenate(owners)) if process != ABSENT]
+    owners = [places_of(frame["process"])[1] for frame in frames if "process" in frame]
+    return sorted(set[int]().union(*owners) - {ABSENT})
 
 
 def place(trace: Trace, placement: Placement) -> Trace:

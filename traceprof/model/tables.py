@@ -169,7 +169,9 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
     unknown = set(columns) - set(table.columns)
     if unknown:
         raise ValueError(f"table {name} has no columns {sorted(unknown)}")
-    length = max((len(values) for values in columns.values()), default=0)
+    length = max(map(len, columns.values()), default=0)
+    if columns and not length:
+        return empty_table(name)
     typed = (
         (column, _typed(columns.get(column), kind, length))
         for column, kind in table.columns.items()

@@ -17,6 +17,7 @@ from traceprof.cache import scratch
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
 from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import places_of
 from traceprof.model.table import RowsOf, Table, set_aside
 from traceprof.model.tables import (
     ABSENT,
@@ -170,8 +171,7 @@ class Trace:
         known = set(self.devices["device"][self.devices["used"] == 1].tolist())
         if known.issuperset(devices):
             return self
-        worked = np.array(sorted({*known, *devices}), np.int64)
-        return replace(self, devices=_with_used_devices(self.devices, worked))
+        return replace(self, devices=_with_used_devices(self.devices, {*known, *devices}))
 
     def rows_in_whole(self, name: str) -> RowsOf:
         """Return which rows of table ``name`` of the whole Trace those of this one are.
@@ -295,23 +295,22 @@ def make_trace(
     """
     whole: dict[str, Any] = {name: tables.get(name, empty_table(name)) for name in TABLES}
     if worked is None:
-        at_work = np.unique(np.concatenate([whole[name]["device"] for name in DEVICE_TABLES]))
-    else:
-        at_work = np.unique(np.array(list(worked), np.int64))
-    whole["devices"] = _with_used_devices(whole["devices"], at_work)
+        worked = (one for name in DEVICE_TABLES for one in places_of(whole[name]["device"])[1])
+    whole["devices"] = _with_used_devices(whole["devices"], worked)
     return Trace(info=info, recorded=frozenset(recorded), span=span or span_of(whole), **whole)
 
 
-def _with_used_devices(listed: Table, worked: np.ndarray) -> Table:
+def _with_used_devices(listed: Table, worked: Iterable[int]) -> Table:
     """Return the devices, marked where they worked, and with a row for each that did."""
-    missing = np.setdiff1d(worked, listed["device"])
-    columns: dict[str, Any] = {
-        name: [*listed[name], *(["" if kind is ColumnKind.TEXT else ABSENT] * len(missing))]
-        for name, kind in TABLES["devices"].columns.items()
-    }
-    columns["device"] = [*listed["device"], *missing]
-    columns["used"] = np.isin(columns["device"], worked).astype(np.int64)
-    return make_table("devices", columns)
+    at_work, known = set(worked), listed["device"].tolist()
+    missing = sorted(at_work.difference(known))
+    columns: dict[str, Any] = {"used": [int(device in at_work) for device in [*known, *missing]]}
+    if not missing:
+        return listed.assign(used=np.array(columns["used"], np.int64))
+    for name, kind in TABLES["devices"].columns.items():
+        unknown = "" if kind is ColumnKind.TEXT else ABSENT
+        columns.setdefault(name, [*listed[name], *([unknown] * len(missing))])
+    return make_table("devices", columns | {"device": [*known, *missing]})
 
 
 def span_of(frames: Mapping[str, Table], *known: TimeWindow) -> TimeWindow:

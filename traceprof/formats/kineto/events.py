@@ -284,9 +284,9 @@ class _Joined:
             [(categories[of or ""], names[str(name)]) for _, of, name in self.kinds], np.int32
         ).reshape(-1, 2)
         numbers = {name: _concatenated(parts) for name, parts in self.numbers.items()}
+        every_text = _names(self.texts, np.arange(len(self.texts)))
         texts = {
-            name: _names(self.texts, _concatenated(parts, np.int32))
-            for name, parts in self.text.items()
+            name: every_text[_concatenated(parts, np.int32)] for name, parts in self.text.items()
         }
         shapes = None
         if self.with_shapes:
@@ -319,8 +319,8 @@ def _names(distinct: Iterable[str], codes: _Array) -> Names:
 
 def _concatenated(parts: _Parts, dtype: type[np.generic] = np.int64) -> _Array:
     """Return the parts one after another, which are taken; of one value for all no copy."""
-    if not parts:
-        return np.empty(0, dtype)
+    if len(parts) <= 1:
+        return parts.pop().astype(dtype, copy=False) if parts else np.empty(0, dtype)
     firsts = {int(part[0]) for part in parts}
     if len(firsts) == 1 and all(part.strides == (0,) for part in parts):
         return np.broadcast_to(dtype(firsts.pop()), sum(map(len, parts)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from traceprof.formats.kineto.rows import PASSED_OVER
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.table import Table
+from traceprof.model.tables import empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, make_trace
 
@@ -80,27 +81,27 @@ def _tables(
     rows: kineto.Rows, options: ReadOptions, rank_of: Mapping[int, int]
 ) -> dict[str, Table]:
     operators, of_kernels = rows.of(*kineto.OPERATORS), rows.of(*kineto.KERNELS)
-    kernels = kineto.make_kernels(of_kernels, options)
-    api_calls = kineto.make_api_calls(rows.of(*kineto.API_CALLS))
+    made: Mapping[str, tuple[Callable[[kineto.Rows], Table], kineto.Rows]] = {
+        "kernels": (lambda own: kineto.make_kernels(own, options), of_kernels),
+        "kernel_shapes": (kineto.make_kernel_shapes, of_kernels),
+        "copies": (kineto.make_copies, rows.of(*kineto.COPIES)),
+        "api_calls": (kineto.make_api_calls, rows.of(*kineto.API_CALLS)),
+        "host_ops": (kineto.make_host_ops, operators),
+        "operator_inputs": (kineto.make_operator_inputs, operators),
+        "syncs": (kineto.make_syncs, rows.of(*kineto.SYNCS)),
+        "samples": (kineto.make_samples, rows.of(*kineto.MEMORY)),
+        "overheads": (kineto.make_overheads, rows.of(*kineto.OVERHEADS)),
+    }
+    tables = {
+        name: make(own) if len(own) else empty_table(name) for name, (make, own) in made.items()
+    }
+    kernels, api_calls = tables["kernels"], tables["api_calls"]
     ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))
-    host_ops = kineto.make_host_ops(operators)
     collectives = make_collectives(rows, kernels, api_calls, rank_of)
-    for annotated in (ranges, host_ops):
+    for annotated in (ranges, tables["host_ops"]):
         if collectives.empty:
             collectives = annotated_collectives(annotated, kernels, api_calls)
-    return {
-        "kernels": kernels,
-        "kernel_shapes": kineto.make_kernel_shapes(of_kernels),
-        "copies": kineto.make_copies(rows.of(*kineto.COPIES)),
-        "api_calls": api_calls,
-        "ranges": ranges,
-        "host_ops": host_ops,
-        "operator_inputs": kineto.make_operator_inputs(operators),
-        "syncs": kineto.make_syncs(rows.of(*kineto.SYNCS)),
-        "collectives": collectives,
-        "samples": kineto.make_samples(rows.of(*kineto.MEMORY)),
-        "overheads": kineto.make_overheads(rows.of(*kineto.OVERHEADS)),
-    }
+    return {**tables, "ranges": ranges, "collectives": collectives}
 
 
 def _recorded(has_rows: set[str]) -> set[str]:

@@ -7,7 +7,7 @@ trace is the first of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -65,12 +65,7 @@ class Rows:
             for name in ("start_ns", "end_ns", "process", "thread", "category")
         }
         taken["name"] = _used(self.name[places])
-        taken["arguments"] = {  # of a single value for all (it is absent) there is no copy
-            name: values[: len(places)]
-            if isinstance(values, np.ndarray) and values.strides == (0,)
-            else values[places]
-            for name, values in self.arguments.items()
-        }
+        taken["arguments"] = _Taken(self.arguments, places)
         taken["owner"] = None if self.owner is None else self.owner[places]
         return replace(self, shapes=None if self.shapes is None else self.shapes[places], **taken)
 
@@ -88,6 +83,26 @@ class Rows:
         """Return for which rows ``matches(name)`` is true; asked once per distinct name."""
         names = self.name.texts.tolist()
         return self.name.by_text(np.array([bool(matches(name)) for name in names], np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken(Mapping[str, Any]):
+    """The arguments of some rows: of the many each is taken where it is asked for."""
+
+    every: Mapping[str, Any]
+    places: npt.NDArray[np.int64]
+
+    def __getitem__(self, name: str) -> Any:
+        values = self.every[name]
+        if isinstance(values, np.ndarray) and values.strides == (0,):
+            return values[: len(self.places)]  # a single value for all (it is absent): no copy
+        return values[self.places]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.every)
+
+    def __len__(self) -> int:
+        return len(self.every)
 
 
 def _used(names: Names) -> Names:

@@ -69,9 +69,11 @@ def tied_by_launch(
     It is that of the first communication kernel that the same thread launched inside the call
     or, where ``latest_ns`` is given, between its start and that time.
     """
+    is_open = collectives["correlation"] == ABSENT
+    if not is_open.any():
+        return collectives
     is_communication = kernels["activity"] == Activity.COMMUNICATION.value
     launches = _launches_of(kernels.take(is_communication), api_calls)
-    is_open = collectives["correlation"] == ABSENT
     until = collectives["end_ns"] if latest_ns is None else latest_ns
     return _tied(collectives, is_open, launches, until)
 
@@ -113,7 +115,7 @@ def _tied(
     until_ns: npt.NDArray[np.int64],
 ) -> Table:
     """Tie those that are open to the next of ``launches`` of their thread, if it is in time."""
-    if not is_open.any() or launches.empty:
+    if launches.empty:
         return collectives
     begins, correlation = collectives["start_ns"], collectives["correlation"].copy()
     wanted = rows_by_values(*(collectives[name][is_open] for name in _LANE))

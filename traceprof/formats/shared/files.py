@@ -54,7 +54,7 @@ def examine(path: Path) -> Candidate:
         raise TraceError(f"{path}: an empty file: the recording did not finish; record again")
     if not head.startswith(SQLITE_MAGIC):
         return Candidate(path, head)
-    with reporting_undecodable_names(path), Database(path) as database:
+    with reporting_undecodable_names(path), Database(path, only_names=True) as database:
         return Candidate(path, head, database.tables)
 
 

@@ -118,12 +118,14 @@ class Database(AbstractContextManager["Database"]):
 
     It is opened immutable, so that not even a lock file appears beside it; a file with a
     pending write-ahead log is refused, because its latest rows would be missed.
-
-    Raises:
-        TraceError: no such file, not SQLite, cut off, or damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, only_names: bool = False) -> None:
+        """Open the file ``path``; with ``only_names`` nothing but the names of its tables is known.
+
+        Raises:
+            TraceError: no such file, not SQLite, cut off, or damaged.
+        """
         self.identity = _checked_identity(path)
         self.n_bytes = self.identity.n_bytes
         self.path = path
@@ -137,6 +139,8 @@ class Database(AbstractContextManager["Database"]):
         try:
             self.rows("PRAGMA trusted_schema = OFF")
             self.catalogue = Catalogue(path, self.rows)
+            if not only_names:
+                self.catalogue.show_as_asked()
         except TraceError as error:
             connection.close()
             if (cause := error.__cause__) is None:
@@ -271,7 +275,7 @@ class Database(AbstractContextManager["Database"]):
         if name not in self._pages:
             self._pages[name] = None
             with suppress(NotPlainError, TraceError):
-                layout = layout_of(self.rows, name)
+                layout = layout_of(self.rows, name, *self.catalogue.described(name))
                 self._pages[name] = PageTable(self.path, self.identity, layout)
         return self._pages[name]
 

@@ -278,9 +278,10 @@ class Catalogue:
     def __init__(self, path: Path, query: Query) -> None:
         self._path = path
         self._query = query
-        kinds: dict[str, str] = dict(
-            query("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')")
-        )
+        told = "SELECT name, type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
+        found = query(told)
+        kinds = {name: kind for name, kind, _ in found}
+        self._roots = {name: int(root or 0) for name, _, root in found}
         views = sorted(n for n, kind in kinds.items() if kind == "view" and is_of_profiler(n))
         # Those of rocpd stand beside its own tables, and are not asked for.
         if views and not any(name.startswith("rocpd_") for name in kinds):
@@ -298,26 +299,40 @@ class Catalogue:
         self.zero_is_lost = False
         self._selects: dict[str, str] = {}
         self._columns: dict[str, frozenset[str]] = {}
+        self._described: dict[str, list[tuple[Any, ...]]] = {}
+
+    def show_as_asked(self) -> None:
+        """Show tables and columns of profilers under the names that are asked for."""
         for table, name in self._stored.items():
-            # A table and its columns are shown under the names that are asked for.
             rows, is_known = f"main.{quoted(name)}", is_of_profiler(table)
             found = self._columns_of(name) if is_known else []
-            if any(plain_column(one) != one for one in found):
-                told = ", ".join(f"{quoted(one)} AS {quoted(plain_column(one))}" for one in found)
+            plain = list(map(plain_column, found))
+            if is_known:
+                self._columns[table] = frozenset(plain)
+            if plain != found:
+                pairs = zip(found, plain, strict=True)
+                told = ", ".join(f"{quoted(one)} AS {quoted(asked)}" for one, asked in pairs)
                 self._show(table, f"SELECT {told} FROM {rows}")
-            elif table not in names and table.lower() != name.lower():
-                query(f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {rows}")
+            elif table not in self._stored.values() and table.lower() != name.lower():
+                self._query(f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {rows}")
 
     def _columns_of(self, name: str) -> list[str]:
-        rows = self._query(f"PRAGMA table_xinfo({quoted(name)})")
-        return [str(row[1]) for row in rows if row[6] != _HIDDEN]
+        return [str(row[1]) for row in self.described(name)[1] if row[6] != _HIDDEN]
+
+    def described(self, name: str) -> tuple[int, list[tuple[Any, ...]]]:
+        """Return the root page of the stored table ``name``, and its rows of `table_xinfo`.
+
+        The root page is 0 where it has none.
+        """
+        if name not in self._described:
+            self._described[name] = self._query(f"PRAGMA table_xinfo({quoted(name)})")
+        return self._roots.get(name, 0), self._described[name]
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the columns of ``table``; none where there is no such table."""
         if table not in self._columns:
             found = self._columns_of(self._stored[table]) if table in self.tables else []
-            is_known = is_of_profiler(table)
-            self._columns[table] = frozenset(map(plain_column, found) if is_known else found)
+            self._columns[table] = frozenset(found)
         return self._columns[table]
 
     def stored(self, table: str) -> str | None:

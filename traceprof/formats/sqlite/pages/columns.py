@@ -57,27 +57,28 @@ class PageTable:
     def map(
         self,
         kinds: Mapping[str, cells.ColumnType],
-        leaves: tree.Leaves,
+        leaves: tree.Leaves | None,
         made_of: Callable[[RowBlock, int], T],
     ) -> list[T]:
         """Return what ``made_of`` makes of each block of the rows and the number of its first leaf.
 
         It runs in several threads, and must copy what it keeps of the bytes of a block. ``kinds``
-        are the columns that it asks for.
+        are the columns that it asks for; without ``leaves`` it is given all rows.
 
         Raises:
             tree.NotPlainError: not every row can be decoded.
         """
         place = threading.local()  # what a thread keeps from block to block
         with tree.open_pages(self.path, self.identity) as file:
+            every = leaves or tree.leaves_of(file, self.layout.root)
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
 
             def run(first: int) -> T:
                 if not hasattr(place, "decode"):
                     place.decode = decoder_of(file, self.layout, kinds)
-                return made_of(place.decode(leaves.only(slice(first, first + n_leaves))), first)
+                return made_of(place.decode(every.only(slice(first, first + n_leaves))), first)
 
-            starts = range(0, len(leaves.pages), n_leaves)
+            starts = range(0, len(every.pages), n_leaves)
             if len(starts) < _PARALLEL_BLOCKS:
                 return [run(first) for first in starts]
             return made_side_by_side(run, starts, _N_THREADS)

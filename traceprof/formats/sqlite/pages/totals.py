@@ -189,10 +189,9 @@ def scans_of(
     kinds = kinds_to_decode(table.layout, dict.fromkeys(sorted(wanted), ColumnType.INTEGER))
     for one in asked:
         kinds |= kinds_to_decode(table.layout, {}, one.where)
-    leaves = table.leaves()
     parts = table.map(
         kinds,
-        leaves,
+        None,
         lambda block, _: (
             _scans_in(block, asked, sound),
             _bounds_in(block, sought),
@@ -201,6 +200,7 @@ def scans_of(
     )
     _keep(table, [bounds for _, bounds, _ in parts])
     if any(n_odd for *_, n_odd in parts):
+        leaves = table.leaves()
         if sound is not None:
             names = dict.fromkeys(sound.columns, ColumnType.INTEGER)
             if sound.is_broken(read_pages(table, query, names, leaves)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,11 @@ class Identity:
     page_bytes: int
     n_pages: int
     encoding: int
+
+    def is_of(self, status: os.stat_result, head: bytes) -> bool:
+        """Return whether a file of this ``status`` that begins with ``head`` is the same still."""
+        told = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, head
+        return told == (self.device, self.inode, self.n_bytes, self.modified_ns, self.head)
 
 
 def identity_of(path: Path) -> Identity:
@@ -136,12 +141,12 @@ def open_pages(path: Path, expected: Identity) -> Iterator[PageFile]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             yield PageFile(descriptor, size, n_pages)
+            is_same = expected.is_of(path.stat(), _read_at(descriptor, len(head), 0))
         finally:
             os.close(descriptor)
-        found = identity_of(path)
     except OSError as error:
         raise NotPlainError(str(error)) from error
-    if found != expected:
+    if not is_same:
         raise NotPlainError("the file changed")
 
 
@@ -245,15 +250,15 @@ class Layout:
     row_id: str
 
 
-def layout_of(query: Query, table: str) -> Layout:
-    """Return the layout of ``table``.
+def layout_of(query: Query, table: str, root: int, columns: Sequence[tuple[Any, ...]]) -> Layout:
+    """Return the layout of ``table``, whose tree starts at page ``root``.
+
+    ``columns`` are what ``PRAGMA table_xinfo`` says of it.
 
     Raises:
         NotPlainError: a view, a virtual table, or one with columns that are computed.
     """
-    found = query("SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
-    columns = query(f"PRAGMA table_xinfo({quoted(table)})")
-    if len(found) != 1 or not found[0][0] or not columns:
+    if not root or not columns:
         raise NotPlainError("not a table with rows")
     if any(hidden for *_, hidden in columns):
         raise NotPlainError("columns that are computed")
@@ -274,4 +279,4 @@ def layout_of(query: Query, table: str) -> Layout:
         indexes = query(f"PRAGMA index_list({quoted(table)})")
         alias = None if any(index[3] == "pk" for index in indexes) else names[keys[0]]
     places = {name: place for place, name in enumerate(names)}
-    return Layout(table, int(found[0][0]), places, frozenset(reals), alias, free[0])
+    return Layout(table, root, places, frozenset(reals), alias, free[0])
