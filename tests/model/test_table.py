@@ -34,6 +34,14 @@ def test_texts_that_are_given_twice_are_one() -> None:
     assert Names.coded(["b", "a"], np.array([0, 1]), is_sorted=True).texts.tolist() == ["a", "b"]
 
 
+def test_texts_that_no_row_has_are_left_out() -> None:
+    names = Names.coded(["a", "b", "c"], np.array([2, 0, 2]))
+    assert (names.used().tolist(), names.used().texts.tolist()) == (["c", "a", "c"], ["a", "c"])
+    assert names[:0].used().texts.tolist() == []
+    whole = Names.of(["a", "b"])
+    assert whole.used() is whole
+
+
 @pytest.mark.parametrize(
     ("values", "kind", "found"),
     [

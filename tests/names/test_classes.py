@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.names.examples import EXAMPLES
 from traceprof.model.activity import Activity, Part
 from traceprof.model.table import Names
+from traceprof.names.classes import _class_of as whole_name_class
 from traceprof.names.classes import class_of, classify, parse_rules
+from traceprof.names.kernels import _precision_of as whole_name_precision
+from traceprof.names.kernels import precision_of
+from traceprof.names.parsing import shortened_numbers
 
 _NOT_BY_NAME = {"cuda_graph", "transfer"}
 
@@ -18,6 +24,15 @@ _NOT_BY_NAME = {"cuda_graph", "transfer"}
 )
 def test_public_names(activity: str, name: str) -> None:
     assert class_of(name).value == activity
+
+
+@pytest.mark.parametrize("name", [name for names in EXAMPLES.values() for name in names])
+def test_long_numbers_tell_no_more_than_short_ones(name: str) -> None:
+    numbered = re.sub(r"(?<=[^A-Za-z0-9])(\d\d)", r"\g<1>4816", f"{name}_17")
+    short = shortened_numbers(numbered)
+    assert len(short) < len(numbered) or name.startswith("_Z")
+    assert whole_name_class(numbered) == class_of(numbered)
+    assert whole_name_precision(numbered) == precision_of(numbered)
 
 
 def test_every_class_that_names_can_tell_has_examples() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.names.parsing import parse_name, words_of
+from traceprof.names.parsing import parse_name, shortened_numbers, words_of
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,17 @@ def test_functors_are_what_stands_outside_of_round_brackets() -> None:
 )
 def test_words(identifier: str, words: str) -> None:
     assert words_of(identifier) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "shortened"),
+    [
+        ("triton_poi_fused_add_123456", "triton_poi_fused_add_1256"),
+        ("void run<64, 1048576>(int)", "void run<64, 1076>(int)"),
+        ("gemm_1024x98765", "gemm_1024x98765"),
+        ("ampere_bf16_s16816gemm_bf16_128x128", "ampere_bf16_s16816gemm_bf16_128x128"),
+        ("_Z100012kernel_123456v", "_Z100012kernel_123456v"),
+    ],
+)
+def test_of_long_numbers_the_outer_digits_are_kept(name: str, shortened: str) -> None:
+    assert shortened_numbers(name) == shortened

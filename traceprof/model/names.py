@@ -117,6 +117,13 @@ class Names:
         found = np.asarray(values)
         return found[self.codes] if len(found) else np.empty(len(self.codes), found.dtype)
 
+    def used(self) -> Names:
+        """Return the same without the texts that do not occur."""
+        is_used = np.bincount(self.codes, minlength=len(self.texts)) > 0
+        if is_used.all():
+            return self
+        return Names((np.cumsum(is_used) - 1)[self.codes], self.texts[is_used])
+
     def places(self) -> npt.NDArray[np.int64]:
         """Return the place of each row's text in alphabetical order: what rows are sorted by."""
         rank = np.empty(len(self.texts), np.int64)

@@ -26,7 +26,7 @@ from traceprof.files import parse_toml
 from traceprof.model.activity import Activity
 from traceprof.model.table import Names, objects
 from traceprof.names.own_patterns import OwnPattern, own_pattern
-from traceprof.names.parsing import parse_name, pattern, words_of
+from traceprof.names.parsing import parse_name, pattern, shortened_numbers, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +261,13 @@ def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
     return Names.coded(found.tolist(), names.codes, is_sorted=True)
 
 
-@lru_cache(maxsize=1 << 14)  # the files of a run use the same names
 def class_of(name: str) -> Activity:
     """Return what a kernel of this name does."""
+    return _class_of(shortened_numbers(name))
+
+
+@lru_cache(maxsize=1 << 14)  # the files of a run use the same names
+def _class_of(name: str) -> Activity:
     if TRACED_GRAPH.fullmatch(name):
         return Activity.CUDA_GRAPH
     parsed = parse_name(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import places_of
 from traceprof.model.table import Names, Table
-from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
+from traceprof.names.parsing import KernelName, parse_name, pattern, shortened_numbers, words_of
 
 PRECISIONS: Final = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
 
@@ -142,6 +143,11 @@ _UNKNOWN_COPY: Final = "[CUDA memcpy]"
 
 def precision_of(name: str) -> str:
     """Return one of `PRECISIONS`, "" where the name shows no element type."""
+    return _precision_of(shortened_numbers(name))
+
+
+@lru_cache(maxsize=1 << 14)
+def _precision_of(name: str) -> str:
     taken = parse_name(name)
     if found := _of_library(taken.identifier):
         return "" if found in ("int8", "fp16") and _BYTES.search(taken.identifier) else found

@@ -34,6 +34,7 @@ _BUILT_IN: Final = frozenset(
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
 _BEFORE_LAMBDA: Final = re.compile(r"\s*::(?:\s|$)")
 """What follows a function whose parameters, and the lambda behind them, were taken out."""
+_INNER_DIGITS: Final = re.compile(r"(?<=[^A-Za-z0-9]\d\d)\d+(?=\d\d)")
 _MOST: Final = 20_000
 """Characters of a name that are looked at: the longest of templates repeat themselves."""
 _LONGEST_IDENTIFIER: Final = 2_000
@@ -58,6 +59,15 @@ class KernelName:
     functors: tuple[str, ...]
     lambdas: tuple[str, ...]
     arguments: str
+
+
+def shortened_numbers(name: str) -> str:
+    """Return a name with four digits at most, the outer ones, of each number that begins a word.
+
+    No class and no precision is told by more of them (``s16816`` begins with a letter), and few
+    names are left where generators number kernels by hundreds of thousands.
+    """
+    return name if name.startswith("_Z") else _INNER_DIGITS.sub("", name)
 
 
 @lru_cache(maxsize=1 << 14)  # class, precision and tensor cores ask for the same names

@@ -15,8 +15,10 @@ from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.hardware.catalogue import built_in_hardware
+from traceprof.measures.collectives import operations
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.names.messages import CollectiveKind, kernel_kind
 from traceprof.render.formatting import note_text
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -91,6 +93,21 @@ def test_a_kernel_without_a_call_is_a_collective_by_its_name() -> None:
     row = only(TraceBuilder().kernel(NCCL, 100, 200).build())
     assert (row.op, row.algorithm, row.sizes, row.count) == ("all_reduce", "RING LL", "unknown", 1)
     assert (row.size_bytes, row.busbw_bytes_per_s) == (None, None)
+
+
+def test_names_of_compute_are_not_asked_what_they_communicate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = list[str]()
+
+    def told(name: str) -> CollectiveKind:
+        asked.append(name)
+        return kernel_kind(name)
+
+    monkeypatch.setattr(operations, "kernel_kind", told)
+    trace = TraceBuilder().kernel("gemm_a", 0, 4).kernel("gemm_b", 4, 8).kernel(NCCL, 8, 9).build()
+    assert only(trace).op == "all_reduce"
+    assert asked == [NCCL]
 
 
 def test_a_call_whose_kernel_is_missing_has_no_time() -> None:

@@ -64,7 +64,7 @@ class Rows:
             name: getattr(self, name)[places]
             for name in ("start_ns", "end_ns", "process", "thread", "category")
         }
-        taken["name"] = _used(self.name[places])
+        taken["name"] = self.name[places].used()
         taken["arguments"] = _Taken(self.arguments, places)
         taken["owner"] = None if self.owner is None else self.owner[places]
         return replace(self, shapes=None if self.shapes is None else self.shapes[places], **taken)
@@ -103,12 +103,6 @@ class _Taken(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.every)
-
-
-def _used(names: Names) -> Names:
-    """Return the same without the texts that do not occur."""
-    is_used = np.bincount(names.codes, minlength=len(names.texts)) > 0
-    return Names((np.cumsum(is_used) - 1)[names.codes], names.texts[is_used])
 
 
 def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...]) -> Rows:

@@ -229,11 +229,11 @@ def _communication_kernels(trace: Trace) -> Table:
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.COMMUNICATION.value)
     launches = launches_of(trace, "kernels").of_rows(rows)
     kernels = trace.kernels.take(rows)
-    kinds = [kernel_kind(str(name)) for name in kernels["name"].texts]
-    codes = kernels["name"].codes
+    names = kernels["name"].used()
+    kinds = [kernel_kind(str(name)) for name in names.texts]
     told = ("op", "algorithm", "protocol")
     return kernels.assign(
-        **{own: Names.coded([getattr(kind, own) for kind in kinds], codes) for own in told},
+        **{own: Names.coded([getattr(kind, own) for kind in kinds], names.codes) for own in told},
         launch_ns=launches.start_ns,
         launch_end_ns=launches.end_ns,
         thread=launches.thread,
