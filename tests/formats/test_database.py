@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
+from traceprof.formats.shared.files import examine
 from traceprof.formats.sqlite import database as module
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.schema import Catalogue
 from traceprof.model.timing import TimeWindow
 
 INTEGER, REAL, TEXT = ColumnType.INTEGER, ColumnType.REAL, ColumnType.TEXT
@@ -258,3 +260,17 @@ def test_a_mistake_of_ours_stays_one(tmp_path: Path) -> None:
     path = write(tmp_path / "t.sqlite", [(1, 2, 0.5, "x")])
     with pytest.raises(ZeroDivisionError):
         module.reading(path, lambda _: 1 // 0)
+
+
+def test_to_know_the_tables_of_a_file_no_column_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE nvtx_events (START INTEGER, b INTEGER)")
+        connection.commit()
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalogue, "described", lambda *_: pytest.fail("asked for columns"))
+        assert examine(path).tables == {"NVTX_EVENTS"}
+    with Database(path) as database:
+        assert database.columns("NVTX_EVENTS") == {"start", "b"}

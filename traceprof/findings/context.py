@@ -14,6 +14,7 @@ from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, 
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
 from traceprof.measures.device.times import device_times, devices_of_processes, used_devices
+from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import idle_times, lost_in_gaps, undisturbed_times
@@ -420,6 +421,7 @@ def _are_in(copies: Table, judged: Intervals) -> npt.NDArray[np.bool_]:
     return judged.covered_ns(starts, starts + 1) > 0
 
 
+@of_window
 def copies_with_calls(part: Trace) -> Table:
     """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
     launches, calls = launches_of(part, "copies"), part.whole.api_calls["name"]

@@ -157,6 +157,8 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
             np.add(pairs, place, out=pairs, casting="same_kind")
             place, distinct = places_of(pairs)
         codes, n_groups = place, len(distinct)
+    if n_groups == 1:  # as of most tables that are grouped by process or device
+        return Groups(tuple(values[:1] for values in every), codes, *np.zeros((2, 1), np.int64))
     counts, rows = np.zeros(n_groups, np.int64), np.full(n_groups, -1)
     for piece in pieces_of(len(codes)):
         counts += np.bincount(codes[piece], minlength=n_groups)

@@ -6,7 +6,7 @@ pandas comes in only where somebody asks for a frame (`Table.to_frame`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -43,15 +43,20 @@ class Table:
         Raises:
             ValueError: columns of different lengths.
         """
-        known = {name: _column(values) for name, values in columns.items()}
-        singles = [name for name, values in known.items() if type(values) is _Single]
-        lengths = {len(values) for name, values in known.items() if name not in singles}
-        lengths |= set() if n_rows is None else {n_rows}
+        known: dict[str, Any] = {}
+        singles, lengths = [], set() if n_rows is None else {n_rows}
+        for name, given in columns.items():
+            known[name] = values = given if type(given) in _READY else _column(given)
+            if type(values) is _Single:
+                singles.append(name)
+            else:
+                lengths.add(len(values))
         if len(lengths) > 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
         self._n_rows = next(iter(lengths), 1 if known else 0)
-        known |= {name: _repeated(known[name], self._n_rows) for name in singles}
-        self._columns: dict[str, Any] = known
+        for name in singles:
+            known[name] = _repeated(known[name], self._n_rows)
+        self._columns = known
 
     @classmethod
     def of_rows(
@@ -97,7 +102,7 @@ class Table:
 
     def __getitem__(self, name: str) -> Any:
         own = self._columns[name]
-        return own if isinstance(own, np.ndarray | Names) else opened(own)
+        return own if type(own) in _READY else opened(own)
 
     def __repr__(self) -> str:
         return f"Table({self.to_frame()!r})"
@@ -135,7 +140,8 @@ class Table:
         """Return some of the rows."""
         chosen = rows if isinstance(rows, slice) else _rows(rows)
         taken = {name: self[name][chosen] for name in self._columns}
-        return Table(taken, None if taken else len(np.arange(self._n_rows)[chosen]))
+        one = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
+        return _known_table(taken, len(one))
 
     def known(self, *names: str) -> Table:
         """Return the rows in which all of these columns are known."""
@@ -147,12 +153,12 @@ class Table:
 
     def select(self, *names: str) -> Table:
         """Return some of the columns, in this order."""
-        return Table({name: self._columns[name] for name in names}, self._n_rows)
+        return _known_table({name: self._columns[name] for name in names}, self._n_rows)
 
     def without(self, *names: str) -> Table:
         """Return all columns but these."""
         kept = {name: values for name, values in self._columns.items() if name not in names}
-        return Table(kept, self._n_rows)
+        return _known_table(kept, self._n_rows)
 
     def assign(self, **columns: Any) -> Table:
         """Return the table with more columns, or others of the same name; one value is for all."""
@@ -202,6 +208,13 @@ class Table:
             for name, own in self.columns.items()
         }
         return pd.DataFrame(columns, index=pd.RangeIndex(self._n_rows), copy=False)
+
+
+def _known_table(columns: dict[str, Any], n_rows: int) -> Table:
+    """Return a table of columns that are as a table has them, of one length: none is looked at."""
+    made = Table.__new__(Table)
+    made._columns, made._n_rows = columns, n_rows
+    return made
 
 
 def array_of(values: Sequence[Any]) -> Array:
@@ -316,10 +329,12 @@ def opened(column: Any) -> Any:
     return column
 
 
+_READY: Final = frozenset((np.ndarray, Names))
+"""What columns are mostly, to be taken as they are."""
+
+
 def _column(values: Any) -> Any:
-    if type(values) is np.ndarray or isinstance(
-        values, Names | np.ndarray | DiskArray | _NamesOnDisk
-    ):
+    if isinstance(values, Names | np.ndarray | DiskArray | _NamesOnDisk):
         return values
     if isinstance(values, str) or not hasattr(values, "__len__"):
         return _Single(values)
