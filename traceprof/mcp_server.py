@@ -204,11 +204,7 @@ def _text(document: Answered, rows: int | None = None) -> str:
 
 
 def _bounded(rows: int) -> int:
-    """Return how many rows are shown.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """Return how many rows are shown."""
     if rows < 1:
         raise UsageError(f"rows {rows}: expected 1 to {_MOST_ROWS}")
     return min(rows, _MOST_ROWS)

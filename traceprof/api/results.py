@@ -69,12 +69,7 @@ class ShownRun(SessionRun):
         return shown(answer(self, [name], strict=True), name)
 
     def _table(self, noun: str, by: str | None = None) -> Result:
-        """Return a table as `traceprof show NOUN --by WAY` shows it.
-
-        Raises:
-            UsageError: there is no such noun or way, or the window is none of this run.
-            NotRecordedError: the trace lacks the data.
-        """
+        """Return a table as `traceprof show NOUN --by WAY` shows it."""
         (name,) = names_shown(noun, by)
         return self.result(name)
 

@@ -174,11 +174,7 @@ def print_answers(
 
 
 def _names(text: str, by: str | None, paths: list[Path]) -> list[str]:
-    """Return the analyses that ``text`` names, each once.
-
-    Raises:
-        UsageError: there is none of a name; the message says what was meant.
-    """
+    """Return the analyses that ``text`` names, each once."""
     known = {*measures.nouns(), *measures.analysis_names(), *measures.FORMER_NAMES}
     names: dict[str, None] = {}
     for noun in filter(None, text.split(",")):

@@ -91,11 +91,7 @@ def _processed(
 
 
 def _read(value: Any, parameter: Any, kind: type) -> Any:
-    """Return a value of this kind.
-
-    Raises:
-        _NotPlainError: typer may read it, or say what is wrong.
-    """
+    """Return a value of this kind."""
     described = parameter.type_descriptor.parameter_info
     if kind in _FORMS:
         if isinstance(value, str) and _FORMS[kind].fullmatch(value):
@@ -257,11 +253,7 @@ def _group(command: Command) -> Any:
 
 
 def _guessed(args: list[str]) -> list[str]:
-    """Return the command line that is meant by one that begins with no command, and say so.
-
-    Raises:
-        UsageError: nothing is meant, or it would run a program.
-    """
+    """Return the command line that is meant by one that begins with no command, and say so."""
     name = args[0]
     meant = near_words().get(name.lower())
     programs = [command.name for command in COMMANDS if command.takes_program]

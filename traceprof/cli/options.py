@@ -347,11 +347,7 @@ def _saving(
     label: LabelTexts = None,
     db: DatabaseFile = None,
 ) -> Saving:
-    """Return whether and how a run is kept.
-
-    Raises:
-        UsageError: the options make no sense.
-    """
+    """Return whether and how a run is kept."""
     if name is not None:
         from traceprof.store import check_name
 

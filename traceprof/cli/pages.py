@@ -157,11 +157,7 @@ def timeline(
 
 
 def _kind_of(output: Path | None) -> Literal["html", "png", "svg"]:
-    """Return what the name of a file promises.
-
-    Raises:
-        UsageError: it is something that is not written here.
-    """
+    """Return what the name of a file promises."""
     from traceprof.cli.output import check_suffix
 
     if output is None:
@@ -189,11 +185,7 @@ def _page_beside(
     ranks: str | None,
     kind: str,
 ) -> str:
-    """Return the page of two runs, or of two ranks of one.
-
-    Raises:
-        UsageError: it is no page that is asked for.
-    """
+    """Return the page of two runs, or of two ranks of one."""
     if kind != "html":
         raise UsageError("two side by side are a page: name the output .html")
     from traceprof.comparison.comparing import ranks_beside, runs_beside

@@ -137,13 +137,7 @@ def _keep_each(
     keep: Callable[[Path | str], Iterable[str]],
     name: str | None,
 ) -> None:
-    """Keep what is in each of ``files``, and say so; those that cannot be read are said last.
-
-    Raises:
-        UsageError: several runs would bear one ``name``.
-        TraceprofError: the only one cannot be read or kept.
-        typer.Exit: one of several cannot.
-    """
+    """Keep what is in each of ``files``, and say so; those that cannot be read are said last."""
     from traceprof.cli.output import error_message, message
 
     if len(files) > 1 and name is not None:

@@ -139,11 +139,7 @@ def _export(run: Run, request: Request) -> Exported:
 
 
 def _steps(document: Document) -> Table:
-    """Return the table of steps.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """Return the table of steps."""
     result = document.results.get(_STEPS)
     if result is None or result.table.empty:
         why = document.missing.get(_STEPS) if result is None else note_text(result.notes[0])
@@ -152,11 +148,7 @@ def _steps(document: Document) -> Table:
 
 
 def _names(run: Run, steps: Table, request: Request) -> dict[int, str]:
-    """Return what the run of each process is called: by its rank where that is known.
-
-    Raises:
-        UsageError: a rank that is wanted has no steps.
-    """
+    """Return what the run of each process is called: by its rank where that is known."""
     table = run.within("all").of_ranks(frozenset({"processes"})).whole.table("processes")
     ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
     processes = list(dict.fromkeys(steps["process"].tolist()))

@@ -109,11 +109,7 @@ def _of_tensor(tensor: bytes) -> float | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a message: numbers of varints, bytes of all others.
-
-    Raises:
-        ValueError: it is no message.
-    """
+    """Yield the fields of a message: numbers of varints, bytes of all others."""
     at, end = 0, len(message)
     while at < end:
         key, at = _varint(message, at)

@@ -143,12 +143,10 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
     """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
     every = [np.asarray(column) for column in columns]
     codes: npt.NDArray[Any] = np.zeros(len(every[0]), np.int8)
-    if not len(codes):
-        return Groups(tuple(every), codes, *(codes.astype(np.int64) for _ in range(2)))
     n_groups = 1
     for values in every:
-        is_first = values[:_SAMPLE] == values[0]
-        if is_first.all() and (len(values) <= _SAMPLE or (values == values[0]).all()):
+        is_first = values[:_SAMPLE] == values[:1]
+        if is_first.all() and (len(values) <= _SAMPLE or (values == values[:1]).all()):
             continue
         place, distinct = places_of(values)
         if n_groups > 1:
@@ -157,8 +155,8 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
             np.add(pairs, place, out=pairs, casting="same_kind")
             place, distinct = places_of(pairs)
         codes, n_groups = place, len(distinct)
-    if n_groups == 1:  # as of most tables that are grouped by process or device
-        return Groups(tuple(values[:1] for values in every), codes, *np.zeros((2, 1), np.int64))
+    if n_groups == 1:  # as of most tables that are grouped by process or device; or no row
+        return Groups(tuple(own[:1] for own in every), codes, *[codes[:1].astype(np.int64)] * 2)
     counts, rows = np.zeros(n_groups, np.int64), np.full(n_groups, -1)
     for piece in pieces_of(len(codes)):
         counts += np.bincount(codes[piece], minlength=n_groups)

@@ -64,8 +64,7 @@ class KernelName:
 def shortened_numbers(name: str) -> str:
     """Return a name with four digits at most, the outer ones, of each number that begins a word.
 
-    No class and no precision is told by more of them (``s16816`` begins with a letter), and few
-    names are left where generators number kernels by hundreds of thousands.
+    No class or precision is told by more (``s16816`` begins with a letter); few names are left.
     """
     return name if name.startswith("_Z") else _INNER_DIGITS.sub("", name)
 

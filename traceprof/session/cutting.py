@@ -327,11 +327,7 @@ def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]
 
 
 def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
-    """Return the files that hold what is wanted.
-
-    Raises:
-        UsageError: a rank is not there, or none of the devices worked where this is known.
-    """
+    """Return the files that hold what is wanted."""
     files, wanted = files_of_run(run, cutting.ranks), cutting.devices
     known = {device for file in files for device in file.devices}
     if wanted is not None and known and known.isdisjoint(wanted):

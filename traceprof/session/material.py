@@ -74,11 +74,7 @@ class Material:
 
     @cached_property
     def _processes(self) -> frozenset[int] | None:
-        """The processes of the ranks that are wanted, None for all.
-
-        Raises:
-            UsageError: a rank is not there.
-        """
+        """The processes of the ranks that are wanted, None for all."""
         if self.only_ranks is None:
             return None
         every = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")

@@ -89,11 +89,7 @@ def _is_candidate(path: Path, folder: Path) -> bool:
 
 
 def _listed(path: Path) -> Iterator[Path]:
-    """Yield the files that ``path`` names, if it is the manifest of a run.
-
-    Raises:
-        OSError: it is something whose reading may never end.
-    """
+    """Yield the files that ``path`` names, if it is the manifest of a run."""
     if kind := kind_of_no_file(path):
         raise OSError(f"{path}: {kind}")
     with path.open("rb") as file:

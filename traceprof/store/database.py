@@ -273,11 +273,7 @@ def _check_tables(path: Path, database: Database) -> None:
 
 
 def _version(path: Path, database: Database) -> int:
-    """Return the version of the schema, 0 of an empty file.
-
-    Raises:
-        StoreError: the file is none of ours, or of a version that only newer programs know.
-    """
+    """Return the version of the schema, 0 of an empty file."""
     ((owner,),) = database.execute("PRAGMA application_id").fetchall()
     ((version,),) = database.execute("PRAGMA user_version").fetchall()
     if owner != APPLICATION_ID:

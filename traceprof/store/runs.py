@@ -54,10 +54,6 @@ def _find(
 
     That is its name, its number, or, unless ``exactly`` is asked for, how its name and no other
     begins.
-
-    Raises:
-        StoreError: there is none.
-        UsageError: there are several.
     """
     query = "SELECT name, id FROM runs ORDER BY id"
     known: dict[str, int] = {} if database is None else dict(database.execute(query).fetchall())

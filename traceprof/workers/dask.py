@@ -181,11 +181,7 @@ class DaskPool(WorkerPool):
 
 
 def _check_scheduler(address: str) -> None:
-    """Ask who answers at ``address``: a client of Dask would wait for ever for who says nothing.
-
-    Raises:
-        UsageError: it is no scheduler.
-    """
+    """Ask who answers at ``address``: a client of Dask would wait for ever for who says nothing."""
     told: list[Any] = []
 
     def ask() -> None:  # where this is asked a loop may run already

@@ -118,14 +118,13 @@ class Database(AbstractContextManager["Database"]):
 
     It is opened immutable, so that not even a lock file appears beside it; a file with a
     pending write-ahead log is refused, because its latest rows would be missed.
+    ``only_names``: nothing but the names of its tables is asked for.
+
+    Raises:
+        TraceError: no such file, not SQLite, cut off, or damaged.
     """
 
     def __init__(self, path: Path, *, only_names: bool = False) -> None:
-        """Open the file ``path``; with ``only_names`` nothing but the names of its tables is known.
-
-        Raises:
-            TraceError: no such file, not SQLite, cut off, or damaged.
-        """
         self.identity = _checked_identity(path)
         self.n_bytes = self.identity.n_bytes
         self.path = path

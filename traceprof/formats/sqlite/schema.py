@@ -278,8 +278,9 @@ class Catalogue:
     def __init__(self, path: Path, query: Query) -> None:
         self._path = path
         self._query = query
-        told = "SELECT name, type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
-        found = query(told)
+        found = query(
+            "SELECT name, type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
+        )
         kinds = {name: kind for name, kind, _ in found}
         self._roots = {name: int(root or 0) for name, _, root in found}
         views = sorted(n for n, kind in kinds.items() if kind == "view" and is_of_profiler(n))
@@ -320,10 +321,7 @@ class Catalogue:
         return [str(row[1]) for row in self.described(name)[1] if row[6] != _HIDDEN]
 
     def described(self, name: str) -> tuple[int, list[tuple[Any, ...]]]:
-        """Return the root page of the stored table ``name``, and its rows of `table_xinfo`.
-
-        The root page is 0 where it has none.
-        """
+        """Return the root page of a stored table, 0 without one, and its rows of `table_xinfo`."""
         if name not in self._described:
             self._described[name] = self._query(f"PRAGMA table_xinfo({quoted(name)})")
         return self._roots.get(name, 0), self._described[name]

@@ -117,11 +117,7 @@ def _analysis(grouping: Grouping, above: Grouping | None = None) -> Analysis:
 
 
 def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks: Ranks) -> Result:
-    """Return where the time of the ranks of each group went in the window.
-
-    Raises:
-        NotRecordedError: there are several ranks, and the group of none is known.
-    """
+    """Return where the time of the ranks of each group went in the window."""
     kind = grouping.value
     matches = find_matches(ranks)
     names = [grouping.of_member(member) for member in matches.members]

@@ -214,11 +214,7 @@ def windows(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
 
 
 def _varints(words: npt.NDArray[np.uint64]) -> Numbers:
-    """Return the numbers of variable length with which each word of eight bytes begins.
-
-    Raises:
-        NotPlainError: one has more than eight bytes.
-    """
+    """Return the numbers of variable length with which each word of eight bytes begins."""
     found, goes_on = np.zeros(len(words), np.int64), np.ones(len(words), np.bool_)
     for shift in range(56, -1, -8):
         byte = (words >> np.uint64(shift)).astype(np.int64) & 0xFF
