@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traceprof.measures.rows import (
     are_first,
@@ -20,8 +23,10 @@ from traceprof.measures.rows import (
     sums_at,
     union_of,
     unions_by,
+    unions_of,
     where_known,
 )
+from traceprof.model import grouping
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 
@@ -33,6 +38,28 @@ def test_times_of_rows() -> None:
     assert lengths_of(ROWS).tolist() == [10, 4, 5]
     assert union_of(ROWS) == Intervals.single(0, 15)
     assert unions_by(ROWS) == {1: Intervals.single(5, 9), 2: Intervals.single(0, 15)}
+
+
+@given(
+    st.lists(st.tuples(*(st.integers(0, n) for n in (2, 1, 20, 9)), st.booleans()), max_size=12),
+    st.sampled_from((2, 1 << 20)),
+    st.booleans(),
+)
+def test_times_of_rows_with_the_same_keys(
+    rows: list[tuple[int, int, int, int, bool]], at_once: int, is_of_some: bool
+) -> None:
+    columns = [np.array([row[i] for row in rows], np.int64) for i in range(4)]
+    one, other, starts, ends = *columns[:3], columns[2] + columns[3]
+    where = np.array([row[4] for row in rows], np.bool_) if is_of_some else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_AT_ONCE", at_once)
+        found = unions_of(starts, ends, one, other, where=where)
+    kept = np.ones(len(rows), np.bool_) if where is None else where
+    keys = sorted(set(zip(one[kept].tolist(), other[kept].tolist(), strict=True)))
+    assert list(found) == keys
+    for key in keys:
+        own = kept & (one == key[0]) & (other == key[1])
+        assert found[key] == Intervals.union_of(starts[own], ends[own])
 
 
 def test_what_is_covered_is_that_of_the_process_and_not_known_of_others() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from traceprof.model import grouping
 from traceprof.model.grouping import (
+    are_among,
     compact,
     first_alike,
     first_rows,
@@ -175,4 +176,6 @@ def test_how_many_rows_of_the_same_values_come_before() -> None:
 def test_the_first_row_with_each_number(numbers: list[int]) -> None:
     asked = np.array([*numbers, -3, 4, 6, 1 << 41, -(1 << 41)])
     found = first_rows(np.array(numbers, np.int64), asked)
+    among = are_among(asked, np.array(numbers, np.int64))
+    assert among.tolist() == np.isin(asked, numbers).tolist()
     assert found.tolist() == [numbers.index(n) if n in numbers else -1 for n in asked.tolist()]

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
 from traceprof.model import intervals as intervals_module
-from traceprof.model.grouping import parents_of
 from traceprof.model.intervals import (
+    Growing,
     Intervals,
     check_pairs,
     nesting_depth,
     overlapping_pairs,
     union_lengths,
 )
+from traceprof.model.nesting import parents_of
 
 SIZE = 40
 pairs = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=12)
@@ -67,6 +68,25 @@ def test_large_sets_are_put_together_in_pieces(
     for result, expected in found:
         assert_canonical(result)
         assert bitmap_of(result) == expected
+
+
+@given(pairs)
+def test_a_union_of_many_is_made_in_pieces(raw: list[tuple[int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals_module, "_AT_ONCE", 2)
+        found, expected = as_set(raw)
+    assert_canonical(found)
+    assert bitmap_of(found) == expected
+
+
+@given(st.lists(pairs, max_size=5))
+def test_a_union_grows_by_sets_in_any_order(every: list[list[tuple[int, int]]]) -> None:
+    sets = [as_set(raw) for raw in every]
+    growing = Growing(sum(len(own) for own, _ in sets))
+    for own, _ in sets:
+        growing.add(own)
+    assert_canonical(growing.found())
+    assert bitmap_of(growing.found()) == set().union(*(expected for _, expected in sets))
 
 
 @given(pairs, pairs)

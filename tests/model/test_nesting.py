@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from traceprof.measures.host.range_work import is_outermost_of
 from traceprof.measures.idle.lanes import innermost_pieces
-from traceprof.model.grouping import (
+from traceprof.model.nesting import (
     has_alike_around,
     levels_of,
     nearest_around,

@@ -23,7 +23,9 @@ import numpy.typing as npt
 from traceprof.cache.entries import cache_folder
 
 LEAST_BYTES: Final = 4 << 20
-"""Smaller arrays stay in memory."""
+"""Smaller arrays stay in memory, and all do where none is as large."""
+_SMALLEST: Final = 4
+"""Beside large ones those down to this part of it are on the disk, too: there are many."""
 _LEFT_FREE_BYTES: Final = 2 << 30
 """No disk is filled up to less than this."""
 _MOST_MAPPED_BYTES: Final = 256 << 20
@@ -79,11 +81,16 @@ class DiskArray:
         return DiskArray(self._place, first_byte, after - first, self.dtype)
 
 
+def least_bytes() -> int:
+    """Return how large an array is at least that is put on the disk."""
+    return LEAST_BYTES // _SMALLEST if files else LEAST_BYTES
+
+
 def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
     """Return an array whose rows are still to be written; None if small, or no disk takes it."""
     kind = np.dtype(dtype)
     n_bytes = n_rows * kind.itemsize
-    if n_bytes < LEAST_BYTES or kind.hasobject:
+    if n_bytes < least_bytes() or kind.hasobject:
         return None
     place = _place_for(n_bytes)
     return None if place is None else DiskArray(place, 0, n_rows, kind)
@@ -94,7 +101,7 @@ def put_aside(values: Array) -> DiskArray | None:
 
     What is part of an array on the disk already is not written again.
     """
-    if values.nbytes < LEAST_BYTES or values.ndim != 1 or values.dtype.hasobject:
+    if values.nbytes < least_bytes() or values.ndim != 1 or values.dtype.hasobject:
         return None
     if (known := _part_of_mapped(values)) is not None:
         return known

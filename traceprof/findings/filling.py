@@ -14,7 +14,7 @@ from traceprof.findings.kernel_times import times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.device.counters import active_sms
 from traceprof.measures.device.occupancy import launch_shapes
-from traceprof.measures.rows import bounds, lengths_of, unions_by
+from traceprof.measures.rows import bounds, lengths_of, unions_by, unions_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
@@ -144,9 +144,9 @@ def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times, int]:
     table = kernels.select("start_ns", "end_ns", "device", "name").take(is_empty)
     columns = zip((*names, "used_ratio"), (blocks, threads, sms, used), strict=True)
     table = table.assign(**{name: values[is_empty] for name, values in columns})
-    others = unions_by(kernels.select("start_ns", "end_ns", "device").take(~is_empty), "device")
+    others = unions_of(starts, ends, kernels["device"], where=~is_empty)
     alone = {
-        device: time - others.get(device, Intervals.empty())
+        device: time - others.get((device,), Intervals.empty())
         for device, time in unions_by(table, "device").items()
     }
     return table, alone, int(is_known.sum())

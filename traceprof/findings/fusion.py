@@ -242,16 +242,19 @@ def _attention_of_one(part: Trace, typical: Intervals) -> _Attention:
     is_softmax, is_product = _softmax_and_products(part)
     softer = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
     # The last kernel before, and the first after each that is nothing of the kind.
-    place, between = np.arange(len(order)), (softer & ~is_product)[order]
-    before = np.maximum.accumulate(np.where(between, -1, place)) if len(order) else place
-    after = np.minimum.accumulate(np.where(between, len(order), place)[::-1])[::-1]
-    chosen = np.flatnonzero(is_softmax[order] & (before >= 0) & (after < len(order)))
-    chosen = chosen[after[chosen] - before[chosen] <= _MOST_BETWEEN + 1]
-    first, last = before[chosen], after[chosen]
-    lane = np.stack([kernels[name][order] for name in ("device", "stream")])
-    fits = is_product[order[first]] & is_product[order[last]]
-    fits &= (lane[:, first] == lane[:, last]).all(axis=0)
-    at = order[chosen]
+    place, between = np.arange(len(order), dtype=np.int32), (softer & ~is_product)[order]
+    nothing, beyond = np.int32(-1), np.iinfo(np.int32).max
+    before = np.maximum.accumulate(np.where(between, nothing, place))
+    after = np.minimum.accumulate(np.where(between, np.int32(beyond), place)[::-1])[::-1]
+    chosen = np.flatnonzero(is_softmax[order] & (before >= 0) & (after < beyond))
+    first, last = (of_all[chosen].astype(np.int64) for of_all in (before, after))
+    del place, between, before, after
+    is_near = last - first <= _MOST_BETWEEN + 1
+    chosen, first, last = chosen[is_near], first[is_near], last[is_near]
+    at, one, other = order[chosen], order[first], order[last]
+    fits = is_product[one] & is_product[other]
+    for column in ("device", "stream"):
+        fits &= kernels[column][one] == kernels[column][other]
     fits &= typical.covered_ns(starts[at], starts[at] + 1) > 0
     first, last = first[fits], last[fits]
     inside = np.zeros(len(order) + 1, np.int64)

@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.grouping import Groups, codes_of, groups_of, places_of, rows_by_value
-from traceprof.model.intervals import Intervals, overlapping_pairs
+from traceprof.model.grouping import (
+    Groups,
+    codes_of,
+    groups_of,
+    pieces_of,
+    places_of,
+    rows_by_value,
+    rows_by_values,
+)
+from traceprof.model.intervals import Growing, Intervals, overlapping_pairs
 from traceprof.model.table import Column, Names, Table
 from traceprof.names.ranges import are_matched
 
@@ -52,6 +60,11 @@ def rows_by(table: Table, column: str) -> dict[int, Ints]:
     return dict(rows_by_value(table[column]))
 
 
+def picked(values: Array, rows: Array) -> Array:
+    """Return the values of ``rows``, which ascend; without copying where these are all."""
+    return values if len(rows) == len(values) else values[rows]
+
+
 def grouped(keys: Mapping[str, Column]) -> tuple[Groups, dict[str, Array]]:
     """Return the groups of rows with the same keys, in order, and the keys of each group.
 
@@ -67,11 +80,32 @@ def grouped(keys: Mapping[str, Column]) -> tuple[Groups, dict[str, Array]]:
 
 def unions_by(table: Table, column: str = "process") -> dict[int, Intervals]:
     """Return when any of the rows of each process (or other ``column``) is."""
-    starts, ends = bounds(table)
-    return {
-        value: Intervals.union_of(starts[rows], ends[rows])
-        for value, rows in rows_by(table, column).items()
-    }
+    return {keys[0]: time for keys, time in unions_of(*bounds(table), table[column]).items()}
+
+
+def unions_of(
+    starts: Ints, ends: Ints, *keys: Array, where: Bools | None = None
+) -> dict[tuple[int, ...], Intervals]:
+    """Return when any of the rows with the same ``keys`` (whole numbers) is, of those ``where``.
+
+    In the order of the keys; long tables in pieces.
+    """
+    pieces = [*pieces_of(len(starts))]
+    if len(pieces) < 2 and where is None:
+        of_keys = rows_by_values(*keys)
+        return {own: Intervals.union_of(starts[at], ends[at]) for own, at in of_keys.items()}
+    groups = groups_of(*keys)
+    found: dict[int, Growing] = {}
+    for piece in pieces:
+        rows = np.arange(piece.start, piece.stop)
+        rows = rows if where is None else rows[where[piece]]
+        for number, at in rows_by_value(groups.number[rows]).items():
+            if number not in found:
+                found[number] = Growing(int(groups.counts[number]))
+            own = rows[at]
+            found[number].add(Intervals.union_of(starts[own], ends[own]))
+    values = groups.keys
+    return {values[number]: found[number].found() for number in sorted(found)}
 
 
 def covered_ns(spans: Table, times: Mapping[int, Intervals]) -> Floats:

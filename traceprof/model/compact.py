@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.grouping import compact
+from traceprof.cache import scratch
+from traceprof.model.grouping import compact, pieces_of
 from traceprof.model.table import Names, RowsOf, Table, opened, set_aside
 
 _Array = npt.NDArray[Any]
@@ -56,12 +57,12 @@ class CompactTable(Table):
         """Return the same table, whose large columns are on the disk until they are looked at."""
         own = self._columns
         packed = {name: _aside(values) for name, values in own.packed.items()}
-        return self._with(_Columns(packed, own.at), len(self))
+        return self._with(_Columns(packed, set_aside(own.at)), len(self))
 
     @property
     def n_bytes(self) -> int:
         """What it takes in memory."""
-        at = 0 if self._columns.at is None else self._columns.at.nbytes
+        at = 0 if (places := self._columns.places) is None else places.nbytes
         return at + sum(_values_of(opened(own)).nbytes for own in self._columns.packed.values())
 
     def take(self, rows: RowsOf | Sequence[int]) -> CompactTable:
@@ -73,8 +74,12 @@ class CompactTable(Table):
             given = np.asarray(rows)
             places = np.flatnonzero(given) if given.dtype == np.bool_ else given
             places = places.astype(np.int32)
-        at = places if own.at is None else own.at[places]
+        at = places if own.at is None else opened(own.at)[places]
         return self._with(_Columns(own.packed, at), len(at))
+
+    def take_aside(self, rows: RowsOf) -> CompactTable:
+        """Return some of the rows; where they lie is on the disk."""
+        return self.take(rows).on_disk() if scratch.files else self.take(rows)
 
     def narrowed(self, *names: str) -> CompactTable:
         """Return some of the columns, in this order, as compact."""
@@ -112,7 +117,13 @@ class _Columns(Mapping[str, Any]):
     """
 
     packed: Mapping[str, Any]
-    at: npt.NDArray[np.int32] | None = None
+    at: Any = None
+
+    @property
+    def places(self) -> npt.NDArray[np.int32] | None:
+        """Which rows are meant, in which order; None: all."""
+        found: npt.NDArray[np.int32] | None = opened(self.at)
+        return found
 
     def rows_of(self, name: str) -> Any:
         """Return a column of the rows that are meant, as it is kept."""
@@ -121,7 +132,7 @@ class _Columns(Mapping[str, Any]):
             own = _Numbers(opened(own.values), own.dtype, own.kinds)
         elif not isinstance(own, _Numbers | np.ndarray | Names):
             own = opened(own)
-        return own if self.at is None else own[self.at]
+        return own if (places := self.places) is None else own[places]
 
     def __getitem__(self, name: str) -> Any:
         own = self.rows_of(name)
@@ -211,7 +222,10 @@ def _with_codes(values: _Array) -> _Numbers | None:
 
 
 def _places(kinds: _Array, bits: _Array) -> npt.NDArray[np.uint8]:
-    return np.minimum(np.searchsorted(kinds, bits), len(kinds) - 1).astype(np.uint8)
+    found = np.empty(len(bits), np.uint8)
+    for piece in pieces_of(len(bits)):
+        found[piece] = np.minimum(np.searchsorted(kinds, bits[piece]), len(kinds) - 1)
+    return found
 
 
 def _bits(values: _Array) -> _Array:

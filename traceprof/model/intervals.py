@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,17 +39,17 @@ class Intervals:
     ends: Int64Array
 
     @classmethod
-    def empty(cls) -> Self:
+    def empty(cls) -> Intervals:
         """Return the empty set."""
         return cls(_NOTHING, _NOTHING)
 
     @classmethod
-    def single(cls, start_ns: int, end_ns: int) -> Self:
+    def single(cls, start_ns: int, end_ns: int) -> Intervals:
         """Return the set ``[start_ns, end_ns)``; empty where the end is not after the start."""
         return cls.union_of(np.array([start_ns]), np.array([end_ns]))
 
     @classmethod
-    def union_of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Self:
+    def union_of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
         """Return the union of the intervals ``[starts[i], ends[i])``; empty ones are ignored."""
         first = np.asarray(starts, np.int64)
         last = np.asarray(ends, np.int64)
@@ -61,8 +61,14 @@ class Intervals:
         if not bool((first[1:] >= first[:-1]).all()):
             order = np.argsort(first, kind="stable")
             first, last = first[order], last[order]
+            del order
         if bool((first[1:] > last[:-1]).all()):
             return cls(first, last)
+        if len(first) > _AT_ONCE:
+            growing = Growing(len(first))
+            for at in range(0, len(first), _AT_ONCE):
+                growing.add(cls.union_of(first[at : at + _AT_ONCE], last[at : at + _AT_ONCE]))
+            return growing.found()
         reach = np.maximum.accumulate(last)
         opens = np.concatenate(([True], first[1:] > reach[:-1]))
         closes = np.append(np.flatnonzero(opens)[1:] - 1, len(first) - 1)
@@ -158,22 +164,48 @@ class Intervals:
         return found
 
 
+class Growing:
+    """A union of at most ``n_most`` intervals, to which more and more come.
+
+    In the order of their starts these take the memory of the union alone.
+    """
+
+    def __init__(self, n_most: int) -> None:
+        # Of what is not written to of these there is no memory.
+        self._starts, self._ends = (np.empty(n_most, np.int64) for _ in range(2))
+        self._n, self._is_ordered = 0, True
+
+    def add(self, own: Intervals) -> None:
+        """Add a set."""
+        if not len(own):
+            return
+        n, at = self._n, 0
+        self._is_ordered &= not n or own.starts[0] >= self._starts[n - 1]
+        if n and self._is_ordered and own.starts[0] <= self._ends[n - 1]:
+            at = int(np.searchsorted(own.starts, self._ends[n - 1], side="right"))
+            self._ends[n - 1] = max(self._ends[n - 1], own.ends[at - 1])
+        self._n = n + len(own) - at
+        self._starts[n : self._n] = own.starts[at:]
+        self._ends[n : self._n] = own.ends[at:]
+
+    def found(self) -> Intervals:
+        """Return all that was added."""
+        starts, ends = self._starts[: self._n], self._ends[: self._n]
+        if not self._is_ordered:
+            return Intervals.union_of(starts, ends)
+        if 2 * self._n < len(self._starts):
+            starts, ends = starts.copy(), ends.copy()  # the room of all that did not come is free
+        return Intervals(starts, ends)
+
+
 def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
     """Return the union of two large sets, a piece of time after another: sorting takes memory."""
     longer = one if len(one) >= len(other) else other
     cuts = [_FIRST, *longer.starts[_AT_ONCE // 4 :: _AT_ONCE // 4].tolist(), _LAST]
-    # Of what is not written to of these there is no memory.
-    starts, ends = (np.empty(len(one) + len(other), np.int64) for _ in range(2))
-    n = 0
+    growing = Growing(len(one) + len(other))
     for span in pairwise(cuts):
-        piece = one.clip(*span) | other.clip(*span)
-        if n and len(piece) and piece.starts[0] == ends[n - 1]:  # only what was cut touches
-            ends[n - 1] = piece.ends[0]
-            piece = Intervals(piece.starts[1:], piece.ends[1:])
-        starts[n : n + len(piece)] = piece.starts
-        ends[n : n + len(piece)] = piece.ends
-        n += len(piece)
-    return Intervals(starts[:n], ends[:n])
+        growing.add(one.clip(*span) | other.clip(*span))
+    return growing.found()
 
 
 def union_lengths(
@@ -184,7 +216,8 @@ def union_lengths(
     Interval ``[starts[i], ends[i])`` belongs to ``keys[i]``; empty ones are ignored. All unions
     are measured in one sorted sweep: O(n log n), however many keys there are.
     """
-    key, first, last = (np.asarray(values, np.int64) for values in (keys, starts, ends))
+    key = np.asarray(keys)
+    first, last = (np.asarray(values, np.int64) for values in (starts, ends))
     if not len(key):
         return np.zeros(n_keys, np.int64)
     small = key.astype(np.min_scalar_type(max(n_keys - 1, 0)))  # sorted by their digits
@@ -197,7 +230,7 @@ def union_lengths(
     latest, until = -1, 0  # the last key so far, and how far its intervals reach
     for at in range(0, len(order), _AT_ONCE):
         rows = order[at : at + _AT_ONCE]
-        own, starts, ends = key[rows], first[rows], last[rows]
+        own, starts, ends = key[rows].astype(np.int64), first[rows], last[rows]
         ends[own == latest] = np.maximum(ends[own == latest], until)
         reach = _furthest(own, ends)
         opens = np.concatenate(([own[0] != latest], own[1:] != own[:-1]))

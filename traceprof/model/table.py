@@ -86,8 +86,13 @@ class Table:
         if not filled:
             kept = {name: next(part[name] for part in parts if name in part) for name in names}
             return cls(kept, 0)
+        # A column at a time: all together take much memory.
+        put = set_aside if scratch.files else lambda own: own
         return cls(
-            {name: _joined([_or_unknown(part, name, filled) for part in filled]) for name in names},
+            {
+                name: put(_joined([_or_unknown(part, name, filled) for part in filled]))
+                for name in names
+            },
             sum(map(len, filled)),
         )
 
@@ -142,6 +147,15 @@ class Table:
         taken = {name: self[name][chosen] for name in self._columns}
         one = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
         return _known_table(taken, len(one))
+
+    def take_aside(self, rows: RowsOf) -> Table:
+        """Return some of the rows with large columns on the disk, where there is one for them.
+
+        A column at a time: all together take much memory.
+        """
+        if not scratch.files:
+            return self.take(rows)
+        return Table({name: set_aside(self[name][rows]) for name in self._columns})
 
     def known(self, *names: str) -> Table:
         """Return the rows in which all of these columns are known."""
@@ -312,7 +326,7 @@ class Opened(Mapping[str, Any]):
 def set_aside(column: Any) -> Any:
     """Return a large column as it is on the disk; any other as it is."""
     values = column.codes if isinstance(column, Names) else column
-    if not isinstance(values, np.ndarray) or values.nbytes < scratch.LEAST_BYTES:
+    if not isinstance(values, np.ndarray) or values.nbytes < scratch.least_bytes():
         return column
     aside = scratch.put_aside(values)
     if aside is None:

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from traceprof.cache import scratch
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
-from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import places_of
-from traceprof.model.table import RowsOf, Table, set_aside
+from traceprof.model.table import RowsOf, Table, opened, set_aside
 from traceprof.model.tables import (
     ABSENT,
     TABLES,
@@ -150,7 +149,7 @@ class Trace:
     steps: Steps | None = None
     recordings: Mapping[int, TimeWindow] = field(default_factory=dict, repr=False)
     own_devices: Mapping[int, int] = field(default_factory=dict, repr=False)
-    rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
+    rows: Mapping[str, Any] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     is_remote: ClassVar = False
@@ -178,7 +177,8 @@ class Trace:
 
         A slice or row numbers: what indexes an array that has an element per row of the whole.
         """
-        return self.rows.get(name, slice(None))
+        rows: RowsOf = opened(self.rows.get(name, slice(None)))
+        return rows
 
     def require(self, *names: str) -> None:
         """Check that the tables ``names`` were recorded.
@@ -205,12 +205,13 @@ class Trace:
         if self.uncut is not None and window == self.span:
             return self
         cut: dict[str, Any] = {}
-        rows: dict[str, RowsOf] = {}
+        rows: dict[str, Any] = {}
         for name, table in TABLES.items():
             if table.has_times:
                 clipped, inside = _clip(self.table(name), window, table)
                 cut[name] = clipped.on_disk() if scratch.files else clipped
-                rows[name] = _rows_of_rows(self.rows_in_whole(name), inside)
+                own = _rows_of_rows(self.rows_in_whole(name), inside)
+                rows[name] = own if isinstance(own, slice) else set_aside(own)
         return replace(self, span=window, uncut=self.whole, rows=rows, **cut)
 
     def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:
@@ -375,10 +376,7 @@ def _rows(frame: Table, rows: RowsOf) -> tuple[Table, RowsOf]:
     if isinstance(rows, slice):
         is_whole = (rows.start or 0) == 0 and rows.stop in (None, len(frame))
         return (frame if is_whole else frame.take(rows)), rows
-    if scratch.files and not isinstance(frame, CompactTable):
-        # A column at a time: all together take much memory.
-        return Table({name: set_aside(frame[name][rows]) for name in frame}, len(rows)), rows
-    return frame.take(rows), rows
+    return frame.take_aside(rows), rows
 
 
 def _rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:

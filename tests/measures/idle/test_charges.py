@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
 from traceprof.measures.idle.charges import Charges, find_charges, time_by_name
-from traceprof.measures.idle.gaps import CAUSES, causes_of_gaps, find_gaps
+from traceprof.measures.idle.gaps import CAUSES, find_gaps
+from traceprof.measures.idle.idle import causes_of_gaps
 from traceprof.measures.rows import rows_by
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace

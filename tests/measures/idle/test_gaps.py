@@ -9,11 +9,11 @@ from traceprof.formats import open_trace
 from traceprof.measures.device.times import device_time
 from traceprof.measures.idle.gaps import (
     CAUSES,
-    causes_of_gaps,
     find_gap_parts,
     find_gaps,
     times_in_gaps,
 )
+from traceprof.measures.idle.idle import causes_of_gaps
 from traceprof.model import grouping
 from traceprof.model.timing import TimeWindow
 

@@ -16,7 +16,7 @@ from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite import conditions
 from traceprof.formats.sqlite.columns import NULL, ColumnType, known
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.grouping import groups_of
+from traceprof.model.grouping import compact, groups_of
 from traceprof.model.table import Column, Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
@@ -200,7 +200,7 @@ def _texts(database: Database, texts: Column, ids: Column) -> Names:
     every = sorted([*many, *compress(few, is_new.tolist())])  # two sorted runs: fast
     of_many = (np.arange(len(many)) + shift)[texts.codes]
     codes = np.where(own, of_many, (place + before)[registered.codes])
-    return Names.coded(every, codes, is_sorted=True)
+    return Names(compact(codes), every)
 
 
 def _domains(events: Table) -> Names:

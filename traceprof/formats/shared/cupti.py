@@ -16,7 +16,7 @@ from traceprof.formats.sqlite.columns import distinct, known
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.table import Column, Names, Table
+from traceprof.model.table import Column, Names, Table, set_aside
 from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
 from traceprof.names.classes import OwnRule, classify
 
@@ -168,4 +168,4 @@ def with_depth(ranges: Table) -> Table:
     starts, ends = ranges["start_ns"], ranges["end_ns"]
     for rows in groups.values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])
-    return ranges.assign(depth=depth)
+    return ranges.assign(depth=set_aside(depth))

@@ -57,7 +57,8 @@ def launch_shapes(trace: Trace) -> LaunchShapes:
             for name in _KEYS
         )
     )
-    table = shapes.select(*_KEYS).take(first)
+    # Rows before columns: compact ones are made plain by looking at them.
+    table = shapes.take(first).select(*_KEYS)
     contexts = shapes["context"].astype(np.int32)
     return LaunchShapes(of_kernel.astype(np.int32), contexts, _with_occupancy(table, trace))
 

@@ -26,8 +26,9 @@ from traceprof.measures.rows import (
     rows_by,
 )
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import first_rows, numbered, parents_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import first_rows, numbered, rows_by_value, rows_by_values
 from traceprof.model.intervals import nesting_depth
+from traceprof.model.nesting import parents_of
 from traceprof.model.results import Note, Result, ResultSpec, Samples
 from traceprof.model.table import Names, RowsOf, Table
 from traceprof.model.tables import ABSENT

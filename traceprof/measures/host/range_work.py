@@ -19,15 +19,9 @@ from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.ranges import find_parents, self_time_ns
 from traceprof.measures.rows import Bools, Ints, bounds, grouped, ints, lengths_of, sums_at
-from traceprof.model.grouping import (
-    groups_of,
-    has_alike_around,
-    levels_of,
-    nearest_around,
-    rows_by_value,
-    sum_of_chains,
-)
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import check_pairs, union_lengths
+from traceprof.model.nesting import has_alike_around, levels_of, nearest_around, sum_of_chains
 from traceprof.model.results import Note, Result, ResultSpec, key
 from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace

@@ -10,8 +10,9 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.rows import Ints, bounds, sums_at
-from traceprof.model.grouping import codes_of, parents_of, rows_by_values
+from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
+from traceprof.model.nesting import parents_of
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace

@@ -20,7 +20,8 @@ from traceprof.measures.host.layers import (
 from traceprof.measures.host.range_work import sum_work
 from traceprof.measures.rows import Ints, sums_at
 from traceprof.model.combining import combine
-from traceprof.model.grouping import groups_of, levels_of
+from traceprof.model.grouping import groups_of
+from traceprof.model.nesting import levels_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table, objects

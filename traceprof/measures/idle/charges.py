@@ -283,10 +283,12 @@ def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) 
     rest = every.take(~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
     theirs = (rest[own] for own in ("gap", "start_ns", "end_ns", "cause"))
     none = np.full(len(rest), -1, np.int8)
-    columns = zip(_of_parts(parts, chosen), (*theirs, none, none, none + 1), strict=True)
-    whole = tuple(map(np.concatenate, columns))
-    order = np.lexsort((whole[1], whole[0]))
-    return _named(trace, _joined(tuple(column[order] for column in whole)), lanes)
+    columns = [*zip(_of_parts(parts, chosen), (*theirs, none, none, none + 1), strict=True)]
+    order = compact(np.lexsort([np.concatenate(columns[at]) for at in (1, 0)]))
+    # A column at a time: all together take much memory.
+    whole = [np.concatenate(columns.pop(0))[order] for _ in range(len(columns))]
+    del order
+    return _named(trace, _joined(tuple(whole)), lanes)
 
 
 def _running(trace: Trace, parts: Table, pieces: Table, lanes: HostLanes) -> Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,6 +28,7 @@ from traceprof.measures.rows import (
     ints,
     lengths_of,
     overlaps,
+    picked,
     sums_at,
 )
 from traceprof.measures.steps.undisturbed import awaited_since, disturbances
@@ -125,30 +127,26 @@ class Pieces:
 def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
     """Return the work of each device in the whole recording."""
     tables = [trace.table(name) for name in DEVICE_TABLES]
-    starts, ends = (
-        np.concatenate([table[name] for table in tables]) for name in ("start_ns", "end_ns")
-    )
-    device = np.concatenate([table["device"] for table in tables])
-    rows_of = dict.fromkeys(used_devices(trace), np.empty(0, np.int64))
-    rows_of.update(rows_by_value(device))
-    return {number: _in_order(rows, starts[rows], ends[rows]) for number, rows in rows_of.items()}
+    device = np.concatenate([compact(table["device"]) for table in tables])
+    rows_of: dict[int, Array] = dict.fromkeys(used_devices(trace), np.empty(0, np.int64))
+    rows_of.update((number, compact(rows)) for number, rows in rows_by_value(device).items())
+    return {number: _in_order(tables, rows) for number, rows in rows_of.items()}
 
 
-def _in_order(rows: Ints, starts: Ints, ends: Ints) -> DeviceWork:
-    by_start = np.argsort(starts, kind="stable")
-    rows, ends = rows[by_start], ends[by_start]
-    by_end = np.argsort(ends, kind="stable")
-    small = np.min_scalar_type(-int(rows.max(initial=0)) - 1)
-    return DeviceWork(
-        rows=rows.astype(small),
-        starts=starts[by_start],
-        by_end=rows[by_end].astype(small),
-        ends_sorted=ends[by_end],
-    )
+def _in_order(tables: Sequence[Table], rows: Array) -> DeviceWork:
+    def times(name: str) -> Ints:
+        return picked(np.concatenate([table[name] for table in tables]), rows)
+
+    by_start = compact(np.argsort(times("start_ns"), kind="stable"))
+    ends, ordered = times("end_ns")[by_start], rows[by_start]
+    by_end = compact(np.argsort(ends, kind="stable"))
+    return DeviceWork(ordered, times("start_ns")[by_start], ordered[by_end], ends[by_end])
 
 
 _Parts: TypeAlias = "tuple[Array, Ints, Ints, Array]"
 """Rows of gaps, and the start, end and cause of a part of each."""
+_Found: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]
+"""Start, end, the work before and after each gap of a device, and how much of it is at an edge."""
 
 CAUSES: Final = (
     *("data", "synchronising", "communication", "launch", "host"),
@@ -208,22 +206,23 @@ def times_in_gaps(n_gaps: int, parts: Table, *causes: int) -> Ints:
     return sums_at(chosen["gap"], lengths_of(chosen), n_gaps)
 
 
-def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
-    """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
-    parts = find_gap_parts(trace)
-    parts = parts.take(np.isin(parts["gap"], gaps))
-    order = np.argsort(gaps)
-    place = order[np.searchsorted(gaps[order], parts["gap"])]
-    found = np.zeros((len(gaps), len(CAUSES)), np.int64)
-    np.add.at(found, (place, parts["cause"]), parts["end_ns"] - parts["start_ns"])
-    return found
-
-
 def carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) -> Table:
     """Return ``parts`` with ``cause`` for the first ``ns_of_gaps`` in which ``causes`` hold.
 
-    The parts are those of gaps, and so many ns are taken of each gap, as far as it has them.
+    The parts are those of gaps, sorted by gap; so many ns are taken of each, as far as it has them.
     """
+    gap = parts["gap"]
+    edges = [int(np.searchsorted(gap, gap[piece.start])) for piece in pieces_of(len(gap))]
+    found, is_changed = [], False
+    for edge in pairwise([*edges, len(gap)]):
+        piece = parts.take(slice(*edge))
+        own = _carved(piece, causes, ns_of_gaps, cause)
+        is_changed |= own is not piece
+        found.append(own.on_disk())
+    return Table.stacked(found) if is_changed else parts
+
+
+def _carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) -> Table:
     is_theirs = np.isin(parts["cause"], [CAUSES.index(name) for name in causes])
     gap = parts["gap"]
     starts, ends = bounds(parts)
@@ -254,8 +253,7 @@ def _gaps_and_parts(trace: Trace) -> tuple[Table, Table]:
         starts, ends = bounds(gaps)
         is_own = (gaps["process"] == process) & (captured.covered_ns(starts, ends) > 0)
         for causes, most_ns in zip(_DISTURBED, ns_of_causes, strict=True):
-            own = np.where(is_own, most_ns, 0)
-            parts = carved(parts, causes, own, CAUSES.index("profiler"))
+            parts = carved(parts, causes, np.where(is_own, most_ns, 0), CAUSES.index("profiler"))
     return gaps, parts
 
 
@@ -304,13 +302,12 @@ def _level(lengths: Ints, total_ns: float) -> int:
 @of_window
 def _as_recorded(trace: Trace) -> tuple[Table, Table]:
     """Return gaps and parts as the recording has them, what the profiler added with them."""
-    of_devices = [(device, _gaps_of(trace, device)) for device in used_devices(trace)]
     gaps, parts, n_gaps = [], [], 0
-    for device, found in of_devices or [(ABSENT, (np.empty(0, np.int64),) * 5)]:
-        for piece in pieces_of(max(len(found[0]), 1)):
-            own, ends = _bounded_gaps(trace, device, [column[piece] for column in found])
-            gaps.append(own)
-            parts.append(_parts_of(trace, own, ends, n_gaps))
+    for device in used_devices(trace) or [ABSENT]:
+        for found in _gaps_of(trace, device):
+            own, ends = _bounded_gaps(trace, device, found)
+            gaps.append(own.on_disk())
+            parts.append(_parts_of(trace, own, ends, n_gaps).on_disk())
             n_gaps += len(own)
     return Table.stacked(gaps), Table.stacked(parts)
 
@@ -335,7 +332,7 @@ class _Ends:
     is_edge: Bools
 
 
-def _bounded_gaps(trace: Trace, device: int, found: Sequence[Ints]) -> tuple[Table, _Ends]:
+def _bounded_gaps(trace: Trace, device: int, found: _Found) -> tuple[Table, _Ends]:
     """Return gaps of a device as a table, and what ends each, but not what they wait for."""
     starts, ends, last, following, edge = found
     before, after = Pieces(trace.whole, last), Pieces(trace.whole, following)
@@ -356,8 +353,11 @@ def _bounded_gaps(trace: Trace, device: int, found: Sequence[Ints]) -> tuple[Tab
     return Table(gaps), _Ends(launches, linked, moved, shared, 2 * edge > ends - starts)
 
 
-def _gaps_of(trace: Trace, device: int) -> tuple[Ints, ...]:
-    """Return start, end, the work around each gap of a device, and how much of it is at an edge."""
+def _gaps_of(trace: Trace, device: int) -> Iterator[_Found]:
+    """Yield some of the gaps of a device after others, once at least."""
+    if device == ABSENT:
+        yield (np.empty(0, np.int64),) * 5
+        return
     span, work = trace.span, work_of_devices(trace)[device]
     idle = recorded_times(trace, device) - device_time(trace, device).busy
     first_ns, last_ns = span.end_ns, span.start_ns
@@ -367,8 +367,9 @@ def _gaps_of(trace: Trace, device: int) -> tuple[Ints, ...]:
     # Before the first and after the last work of the recording, wherever the window is.
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns))
     edges = edges | Intervals.single(max(last_ns, span.start_ns), span.end_ns)
-    around = work.before(idle.starts), work.after(idle.ends)
-    return idle.starts, idle.ends, *around, edges.covered_ns(idle.starts, idle.ends)
+    for piece in pieces_of(max(len(idle), 1)):
+        starts, ends = idle.starts[piece], idle.ends[piece]
+        yield starts, ends, work.before(starts), work.after(ends), edges.covered_ns(starts, ends)
 
 
 def _parts_of_others(gaps: Table, following: _Ends) -> Iterator[_Parts]:

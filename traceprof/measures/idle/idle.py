@@ -18,7 +18,6 @@ from traceprof.measures.device.times import (
 from traceprof.measures.idle.charges import charged_by_host, find_charges
 from traceprof.measures.idle.gaps import (
     CAUSES,
-    causes_of_gaps,
     find_gap_parts,
     find_gaps,
     times_in_gaps,
@@ -331,6 +330,17 @@ def measure_gaps(trace: Trace) -> Result:
         tables={"gaps": GAPS_SPEC.tables[0].of_rows(_described(trace, gaps, longest))},
         scalars={"gaps_count": len(gaps)},
     )
+
+
+def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
+    """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
+    parts = find_gap_parts(trace)
+    parts = parts.take(np.isin(parts["gap"], gaps))
+    order = np.argsort(gaps)
+    place = order[np.searchsorted(gaps[order], parts["gap"])]
+    found = np.zeros((len(gaps), len(CAUSES)), np.int64)
+    np.add.at(found, (place, parts["cause"]), parts["end_ns"] - parts["start_ns"])
+    return found
 
 
 def _described(trace: Trace, every: Table, rows: Ints) -> Table:

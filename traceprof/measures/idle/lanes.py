@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, Texts, ints
-from traceprof.model import grouping
+from traceprof.model import nesting
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.table import Names, Table
@@ -182,7 +182,7 @@ def outermost_around(ends: Ints, is_asked: Bools) -> Ints:
     -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
     later one holds it.
     """
-    return grouping.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
+    return nesting.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
 
 
 def _first_after(around: Ints, ends: Ints, spans: Ints, instants: Ints) -> Ints:

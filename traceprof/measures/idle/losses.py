@@ -15,10 +15,10 @@ from traceprof.measures.device.times import device_times, used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_states
 from traceprof.measures.idle.gaps import CAUSES, carved, find_gap_parts, find_gaps, times_in_gaps
-from traceprof.measures.rows import Ints, are_first, bounds, unions_by
+from traceprof.measures.rows import Ints, are_first, bounds, unions_by, unions_of
 from traceprof.measures.steps.measured import judged_times, measured_steps
 from traceprof.model.activity import BUSY_PARTS
-from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.grouping import places_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
@@ -72,13 +72,12 @@ def _times_of_one(
 ) -> dict[str, dict[int, Intervals]]:
     found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
     parts, device = parts_of(part), find_gaps(part)["device"]
-    starts, ends = bounds(parts)
-    for number in rows_by_value(device):
+    for number in places_of(device)[1]:
         for times in found.values():
             times[number] = Intervals.empty()
     owner = device[parts["gap"]]
-    for (number, cause), rows in rows_by_values(owner, parts["cause"]).items():
-        found[names[cause]][number] = Intervals.union_of(starts[rows], ends[rows])
+    for (number, cause), time in unions_of(*bounds(parts), owner, parts["cause"]).items():
+        found[names[cause]][number] = time
     return found
 
 

@@ -7,7 +7,9 @@ arrives at its next holds no waiting for others, so that ranks compare.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,10 +21,10 @@ from traceprof.measures.collectives.waits import matches_in_step
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.host.states import find_host_phases
-from traceprof.measures.rows import are_first, ints, rows_by
+from traceprof.measures.rows import are_first, bounds, rows_by, unions_of
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import compact, rows_by_values
+from traceprof.model.grouping import compact
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
@@ -175,30 +177,25 @@ def _doings(trace: Trace) -> Mapping[int, _Doings]:
         on_host = {n: t for n, t in of_hosts.get(process, {}).items() if n != "communication"}
         if has_device:
             phases |= on_device.get(process, {})
-            busy = _union(phases)
+            busy = reduce(or_, phases.values())
             on_host = {f"{name}{ON_HOST}": time - busy for name, time in on_host.items()}
         phases |= on_host
-        found[process] = phases, _union(phases), DEVICE_IDLE if has_device else UNCLAIMED
+        found[process] = (
+            phases,
+            reduce(or_, phases.values()),
+            DEVICE_IDLE if has_device else UNCLAIMED,
+        )
     return found
-
-
-def _union(phases: Mapping[str, Intervals]) -> Intervals:
-    return Intervals.union_of(
-        np.concatenate([time.starts for time in phases.values()]),
-        np.concatenate([time.ends for time in phases.values()]),
-    )
 
 
 def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
     """Return, by process, when its devices computed for which phase."""
     kernels = trace.kernels
-    computing = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
-    starts, ends, process = ints(kernels, "start_ns", "end_ns", "process", rows=computing)
-    phases = phases_of_work(trace, "kernels")[computing]
+    computing = kernels["activity"] != Activity.COMMUNICATION.value
+    keys = kernels["process"], phases_of_work(trace, "kernels")
     found: dict[int, dict[str, Intervals]] = {}
-    for (owner, phase), rows in rows_by_values(process, phases).items():
-        name = PHASES[phase] if phase >= 0 else UNCLAIMED
-        found.setdefault(owner, {})[name] = Intervals.union_of(starts[rows], ends[rows])
+    for (owner, phase), time in unions_of(*bounds(kernels), *keys, where=computing).items():
+        found.setdefault(owner, {})[PHASES[phase] if phase >= 0 else UNCLAIMED] = time
     return found
 
 

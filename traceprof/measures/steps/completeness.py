@@ -20,10 +20,10 @@ import numpy as np
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import captures, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, picked, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
-from traceprof.model.grouping import first_rows, pieces_of, rows_by_values
+from traceprof.model.grouping import are_among, pieces_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
@@ -149,9 +149,9 @@ def launched_work(trace: Trace) -> Table:
     is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
     rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
     rows = rows[~_are_captured(trace, rows)]
-    own = calls.select("process", "thread", "start_ns", "end_ns", "correlation").take(rows)
+    own = calls.select("process", "thread", "start_ns", "end_ns", "correlation").take_aside(rows)
     outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
-    np.logical_or.at(worked, outer, _have_work(trace, own))
+    worked[outer[_have_work(trace, own)]] = True
     kept = np.flatnonzero(outer == np.arange(len(own)))
     found = own.select("process", "start_ns").take(kept)
     del own, outer
@@ -187,19 +187,26 @@ def _have_work(trace: Trace, calls: Table) -> Bools:
         for name in DEVICE_TABLES
     ]
     for process, rows in rows_by(calls, "process").items():
-        own = [numbers[of.get(process, _NO_ROWS)] for numbers, of in work]
-        found[rows] = first_rows(np.concatenate(own), calls["correlation"][rows]) >= 0
+        for numbers, of in work:
+            own = picked(numbers, of.get(process, _NO_ROWS))
+            found[rows] |= are_among(picked(calls["correlation"], rows), own)
     return found
 
 
 def _outermost(calls: Table) -> Ints:
     """Return the row of the launch around each: the runtime's calls call the driver's."""
-    found = np.arange(len(calls))
+    found = np.empty(len(calls), np.int64)
     starts, ends = bounds(calls)
     for rows in rows_by_values(calls["process"], calls["thread"]).values():
-        reach = np.maximum.accumulate(ends[rows])
-        is_inner = np.append(False, starts[rows][1:] < reach[:-1])
-        found[rows] = rows[np.maximum.accumulate(np.where(is_inner, 0, np.arange(len(rows))))]
+        last, reach_ns = 0, int(starts[rows[0]])  # of the pieces before
+        for piece in pieces_of(len(rows)):
+            own = rows[piece]
+            before = np.maximum.accumulate(np.append(reach_ns, ends[own]))
+            is_inner = starts[own] < before[:-1]
+            outer = np.where(is_inner, 0, np.arange(piece.start, piece.stop))
+            outer = np.maximum.accumulate(np.maximum(outer, last))
+            found[own] = rows[outer]
+            last, reach_ns = int(outer[-1]), int(before[-1])
     return found
 
 

@@ -139,9 +139,9 @@ def _device_work(trace: Trace) -> Table:
 def _work_of(trace: Trace, name: str) -> Table:
     phases, work = phases_of_work(trace, name), trace.table(name)
     return work.select("start_ns", "end_ns", "device", "process").assign(
-        phase=np.where(phases >= 0, phases, _NO_PHASE),
-        is_kernel=int(name == "kernels"),
-        is_inferred=are_inferred_backward(trace, name).astype(np.int64),
+        phase=np.where(phases >= 0, phases, _NO_PHASE).astype(np.int8),
+        is_kernel=name == "kernels",
+        is_inferred=are_inferred_backward(trace, name),
     )
 
 
@@ -151,8 +151,8 @@ def _device_times(work: Table, *keys: str) -> Table:
     return table.assign(
         device_ns=union_lengths(groups.number, *bounds(work), len(groups.keys)),
         work_count=groups.counts,
-        kernel_count=groups.reduced(np.add, work["is_kernel"]),
-        inferred_count=groups.reduced(np.add, work["is_inferred"]),
+        kernel_count=groups.counts_where(work["is_kernel"]),
+        inferred_count=groups.counts_where(work["is_inferred"]),
     )
 
 

@@ -1,0 +1,100 @@
+"""Spans in spans: what is around each of properly nested ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_Int64Array = npt.NDArray[np.int64]
+_BoolArray = npt.NDArray[np.bool_]
+
+
+def parents_of(depths: _Int64Array) -> _Int64Array:
+    """Return the index of the interval right around each, -1 for the outermost.
+
+    ``depths`` are the nesting depths of properly nested intervals in the order of their starts.
+    """
+    n = len(depths)
+    order = np.argsort(depths, kind="stable")
+    keys = depths[order] * n + order  # by depth, then by place
+    parents = np.full(n, -1, np.int64)
+    if n:
+        before = np.searchsorted(keys, keys - n) - 1
+        found = order[np.maximum(before, 0)]
+        is_parent = (before >= 0) & (depths[found] == depths[order] - 1)
+        parents[order] = np.where(is_parent, found, -1)
+    return parents
+
+
+def levels_of(depths: _Int64Array) -> list[_Int64Array]:
+    """Return the places of each depth that is there, the outermost first; those of each ascend."""
+    if not len(depths):
+        return []
+    order = np.argsort(depths, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(depths[order])) + 1)
+
+
+def outermost_around(parents: _Int64Array, is_asked: _BoolArray) -> _Int64Array:
+    """Return, of each, the outermost that is asked for of those around it and itself; -1: none."""
+    found = np.where(is_asked, np.arange(len(parents)), -1)
+    above = parents.copy()
+    rows = np.flatnonzero(above >= 0)
+    while len(rows):
+        next_up = above[rows]
+        outer = found[next_up]
+        found[rows] = np.where(outer >= 0, outer, found[rows])
+        above[rows] = above[next_up]
+        rows = rows[above[rows] >= 0]
+    return found
+
+
+def nearest_around(parents: _Int64Array, is_asked: _BoolArray) -> _Int64Array:
+    """Return, of each, the innermost that is asked for of those around it; -1: none."""
+    found = parents.copy()
+    rows = np.flatnonzero(found >= 0)
+    while len(rows := rows[~is_asked[found[rows]]]):
+        found[rows] = found[found[rows]]
+        rows = rows[found[rows] >= 0]
+    return found
+
+
+def sum_of_chains(values: npt.ArrayLike, parents: _Int64Array) -> _Int64Array:
+    """Return, of each, the sum of its value and those of all around it."""
+    sums = np.array(values, np.int64)
+    above = parents.copy()
+    rows = np.flatnonzero(above >= 0)
+    while len(rows):
+        next_up = above[rows]
+        sums[rows] += sums[next_up]
+        above[rows] = above[next_up]
+        rows = rows[above[rows] >= 0]
+    return sums
+
+
+def has_alike_around(codes: _Int64Array, parents: _Int64Array) -> _BoolArray:
+    """Return which have one of the same code around them, anywhere."""
+    first, after = _preorder(parents)
+    order = np.lexsort((first, codes))
+    code, begin, end = codes[order], first[order], after[order]
+    # How far those of the same code reach that come before: the codes come in order.
+    _, code = np.unique(code, return_inverse=True)
+    reach = np.maximum.accumulate(code * (len(codes) + 1) + end)
+    found = np.zeros(len(codes), np.bool_)
+    found[order[1:]] = reach[:-1] > code[1:] * (len(codes) + 1) + begin[1:]
+    return found
+
+
+def _preorder(parents: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
+    """Return the place of each in preorder, and that after the last one inside it."""
+    sizes = np.ones(len(parents), np.int64)
+    for rows in reversed(levels_of(sum_of_chains(sizes, parents))):
+        inside = rows[parents[rows] >= 0]
+        np.add.at(sizes, parents[inside], sizes[inside])
+    order = np.argsort(parents, kind="stable")
+    before = np.cumsum(sizes[order]) - sizes[order]
+    opens = np.append(True, np.diff(parents[order]) != 0)[: len(order)]
+    of_siblings = before - before[np.maximum.accumulate(np.where(opens, np.arange(len(order)), 0))]
+    offset = np.empty(len(parents), np.int64)
+    offset[order] = of_siblings
+    first = sum_of_chains(offset + (parents >= 0), parents)
+    return first, first + sizes
