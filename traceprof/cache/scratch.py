@@ -24,7 +24,7 @@ from traceprof.cache.entries import cache_folder
 
 LEAST_BYTES: Final = 4 << 20
 """Smaller arrays stay in memory, and all do where none is as large."""
-_SMALLEST: Final = 4
+SMALLEST: Final = 4
 """Beside large ones those down to this part of it are on the disk, too: there are many."""
 _LEFT_FREE_BYTES: Final = 2 << 30
 """No disk is filled up to less than this."""
@@ -83,7 +83,7 @@ class DiskArray:
 
 def least_bytes() -> int:
     """Return how large an array is at least that is put on the disk."""
-    return LEAST_BYTES // _SMALLEST if files else LEAST_BYTES
+    return LEAST_BYTES // SMALLEST if files else LEAST_BYTES
 
 
 def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:

@@ -62,7 +62,7 @@ class CompactTable(Table):
     @property
     def n_bytes(self) -> int:
         """What it takes in memory."""
-        at = 0 if (places := self._columns.places) is None else places.nbytes
+        at = 0 if self._columns.at is None else opened(self._columns.at).nbytes
         return at + sum(_values_of(opened(own)).nbytes for own in self._columns.packed.values())
 
     def take(self, rows: RowsOf | Sequence[int]) -> CompactTable:
@@ -119,12 +119,6 @@ class _Columns(Mapping[str, Any]):
     packed: Mapping[str, Any]
     at: Any = None
 
-    @property
-    def places(self) -> npt.NDArray[np.int32] | None:
-        """Which rows are meant, in which order; None: all."""
-        found: npt.NDArray[np.int32] | None = opened(self.at)
-        return found
-
     def rows_of(self, name: str) -> Any:
         """Return a column of the rows that are meant, as it is kept."""
         own = self.packed[name]
@@ -132,7 +126,7 @@ class _Columns(Mapping[str, Any]):
             own = _Numbers(opened(own.values), own.dtype, own.kinds)
         elif not isinstance(own, _Numbers | np.ndarray | Names):
             own = opened(own)
-        return own if (places := self.places) is None else own[places]
+        return own if self.at is None else own[opened(self.at)]
 
     def __getitem__(self, name: str) -> Any:
         own = self.rows_of(name)

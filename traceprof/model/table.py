@@ -326,7 +326,10 @@ class Opened(Mapping[str, Any]):
 def set_aside(column: Any) -> Any:
     """Return a large column as it is on the disk; any other as it is."""
     values = column.codes if isinstance(column, Names) else column
-    if not isinstance(values, np.ndarray) or values.nbytes < scratch.least_bytes():
+    if (
+        not isinstance(values, np.ndarray)
+        or values.nbytes < scratch.LEAST_BYTES // scratch.SMALLEST
+    ):
         return column
     aside = scratch.put_aside(values)
     if aside is None:

@@ -20,7 +20,7 @@ import numpy as np
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import captures, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, picked, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
 from traceprof.model.grouping import are_among, pieces_of, rows_by_values
@@ -188,8 +188,8 @@ def _have_work(trace: Trace, calls: Table) -> Bools:
     ]
     for process, rows in rows_by(calls, "process").items():
         for numbers, of in work:
-            own = picked(numbers, of.get(process, _NO_ROWS))
-            found[rows] |= are_among(picked(calls["correlation"], rows), own)
+            own = numbers[of.get(process, _NO_ROWS)]
+            found[rows] |= are_among(calls["correlation"][rows], own)
     return found
 
 
