@@ -92,6 +92,13 @@ _RUN = "TRACEPROF_TEST_RUN"
 _TIMEOUT_S = 600.0
 
 
+def end_what_is_left(tmp_path: Path) -> None:
+    """End the processes that a test has started."""
+    variable = f"{_MARKER}={tmp_path}"
+    end_processes_marked(variable, signal.SIGTERM, 5)
+    end_processes_marked(variable, signal.SIGKILL, 5)
+
+
 @pytest.fixture(autouse=True)
 def no_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No process that a test has started, however it ended, is left behind."""
@@ -102,8 +109,7 @@ def no_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     while (left := _processes_with(variable)) and time.monotonic() < until:
         time.sleep(0.1)
     if left:  # what one test leaves must not make the next ones fail
-        end_processes_marked(variable, signal.SIGTERM, 5)
-        end_processes_marked(variable, signal.SIGKILL, 5)
+        end_what_is_left(tmp_path)
     assert not left, list(left.values())
 
 

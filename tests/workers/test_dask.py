@@ -183,6 +183,7 @@ def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = DaskPool("tcp://127.0.0.1:1", 1)
     with pytest.raises(UsageError, match=r"--cluster tcp://127.0.0.1:1: no scheduler of Dask"):
         pool.ask([Question(_plan_of(Path("a")), _with_number, (0,))])
+    assert dask.config.get(LOG_LENGTH) > 0  # as it was, whether that pool is closed or not
     pool.close()
 
 

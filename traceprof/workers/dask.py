@@ -170,14 +170,17 @@ class DaskPool(WorkerPool):
 
     @cached_property
     def _client(self) -> Any:
-        self._settings.enter_context(dask.config.set(_BRIEF))
-        where = self._address or self._local
-        if self._address:
-            _check_scheduler(self._address)
-        try:
-            return Client(where, timeout=_WAITS_FOR_SCHEDULER_S, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise _no_scheduler(self._address, error) from error
+        with ExitStack() as settings:
+            settings.enter_context(dask.config.set(_BRIEF))
+            where = self._address or self._local
+            if self._address:
+                _check_scheduler(self._address)
+            try:
+                client = Client(where, timeout=_WAITS_FOR_SCHEDULER_S, set_as_default=False)
+            except (OSError, ValueError) as error:
+                raise _no_scheduler(self._address, error) from error
+            self._settings = settings.pop_all()  # as long as there is a client
+            return client
 
 
 def _check_scheduler(address: str) -> None:

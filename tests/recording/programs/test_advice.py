@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.recording.conftest import DDP, record
+from tests.recording.conftest import DDP, end_what_is_left, record
 from tests.requirements import ROOT, require
 
 PACKAGE = ROOT / "traceprof"
@@ -64,12 +64,17 @@ def test_advice_is_found():
 
 @pytest.mark.nsys
 def test_what_is_advised_for_nsys_is_taken_by_the_one_at_hand(tmp_path):
-    """It looks at all that it is given before it says that there is no such program."""
+    """It looks at all that it is given before it asks its agent for a program that is not there.
+
+    On a busy machine the agent may be gone before it has answered, or stay behind.
+    """
     nsys, nowhere = require("nsys"), str(tmp_path / "no-such-program")
     for options in rounds():
         command = [nsys, "profile", *options, nowhere]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.stdout + done.stderr).strip() == f"No such file or directory: {nowhere}"
+        said = (done.stdout + done.stderr).strip()
+        assert said in (f"No such file or directory: {nowhere}", "End of file")
+    end_what_is_left(tmp_path)
     done = subprocess.run(
         [nsys, "profile", "--trace=nothing", nowhere], capture_output=True, text=True, check=False
     )
