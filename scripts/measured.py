@@ -10,19 +10,22 @@ import sqlite3
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["CommandError", "Cost", "environment_of", "events_of", "measure", "median"]
 
+_EVERY_S = 0.2
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one process, or the medians of several; ``peak_mb`` is that of its largest process."""
+    """Of one command, or the medians of several; ``peak_mb`` is that of all its processes."""
 
     wall_s: float
     cpu_s: float
@@ -64,14 +67,43 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Co
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=folder
         )
+        watch = _Watch(process.pid)
+        watch.start()
         _, status, used = os.wait4(process.pid, 0)
+        watch.has_ended.set()
+        watch.join()
         wall_s = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip().splitlines()
             raise CommandError(said[-1] if said else f"exit code {process.returncode}")
-    return Cost(wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return Cost(wall_s, used.ru_utime + used.ru_stime, max(used.ru_maxrss / 1024, watch.peak_mb))
+
+
+class _Watch(threading.Thread):
+    """Looks again and again how much memory a process and those that it started hold together."""
+
+    def __init__(self, process: int) -> None:
+        super().__init__(daemon=True)
+        self.process, self.peak_mb, self.has_ended = str(process), 0.0, threading.Event()
+
+    def run(self) -> None:
+        while not self.has_ended.wait(_EVERY_S):
+            self.peak_mb = max(self.peak_mb, self._now_mb())
+
+    def _now_mb(self) -> float:
+        children: dict[str, list[str]] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended
+                parent = stat.read_text().rpartition(")")[2].split()[1]
+                children.setdefault(parent, []).append(stat.parent.name)
+        n_pages, known = 0, [self.process]
+        for process in known:  # it grows
+            known += children.get(process, [])
+            with suppress(OSError):
+                n_pages += int(Path("/proc", process, "statm").read_text().split()[1])
+        return n_pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def median(costs: Iterable[Cost]) -> Cost:

@@ -7,7 +7,7 @@ launched none, to all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,9 +17,9 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
 from traceprof.measures.host.ranges import find_parents
 from traceprof.measures.host.threads import autograd_rows
-from traceprof.measures.rows import Bools, Floats, Ints, Texts, lengths_of, ratio_of
+from traceprof.measures.rows import Bools, Floats, Ints, lengths_of, ratio_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import groups_of
+from traceprof.model.grouping import groups_of, pieces_of
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import (
@@ -108,41 +108,51 @@ def work_of_kernels(trace: Trace) -> Table:
     operators, launches = counted_operators(trace), launches_of(trace, "kernels")
     row = innermost(operators, launches.process, launches.thread, launches.start_ns)
     row = np.where(launches.is_known, row, -1)
-    is_matrix = trace.kernels["activity"].isin([own.value for own in MATRIX_WORK])
-    weights = lengths_of(trace.kernels).astype(np.float64)
-    of_matrix, of_all = (_sums(row, own, len(operators)) for own in (weights * is_matrix, weights))
-    has_matrix = np.append(of_matrix > 0, False)[row]
-    share = np.where(
-        has_matrix,
-        ratio_of(weights * is_matrix, np.append(of_matrix, 0.0)[row]),
-        ratio_of(weights, np.append(of_all, 0.0)[row]),
-    )
-    parts = {
-        name: np.nan_to_num(np.append(operators[name], 0.0)[row] * share)
-        for name in ("flop", "model_flop")
-    }
-    of_time = np.nan_to_num(ratio_of(weights, np.append(of_all, 0.0)[row]))
-    n_bytes = np.nan_to_num(np.append(operators["n_bytes"], 0.0)[row] * of_time)
-    is_heavy = trace.kernels["activity"].isin([own.value for own in UNCOUNTED])
+    # In pieces of the kernels: all that is worked out of them takes much memory at once.
+    kernels = trace.kernels.select("start_ns", "end_ns", "name", "activity")
+
+    def pieces() -> Iterator[tuple[Ints, Table]]:
+        return ((row[own], kernels.take(own)) for own in pieces_of(max(len(row), 1)))
+
+    sums = np.sum([_sums(operators, *piece) for piece in pieces()], axis=0)
+    worked = Table.stacked([_worked(operators, sums, *piece).on_disk() for piece in pieces()])
+    refined = [_precision(operators, *piece) for piece in pieces()]
+    precision = Names.joined([own for own, _ in refined])
+    has_flop = worked["flop"] > 0
+    telling = [has_flop, has_flop & np.concatenate([on_units for _, on_units in refined])]
+    precision = _of_operators(precision, row, telling, len(operators))
+    return Table({"operator": row, **worked.columns, "precision": precision})
+
+
+def _sums(operators: Table, row: Ints, kernels: Table) -> Floats:
+    """Return the time of matrix work and of all kernels of each operator, in ns."""
+    kept, lengths = row >= 0, lengths_of(kernels)
+    is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK])
+    own, weights = row[kept], (lengths * is_matrix, lengths)
+    of_each = [np.bincount(own, ns[kept], minlength=len(operators)) for ns in weights]
+    return np.stack(of_each).astype(np.float64)
+
+
+def _worked(operators: Table, sums: Floats, row: Ints, kernels: Table) -> Table:
+    """Return the columns of `work_of_kernels` that are shares of the operator's."""
+    weights = lengths_of(kernels).astype(np.float64)
+    is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK])
+    of_matrix, of_all = (np.append(own, 0.0)[row] for own in sums)
+    of_time = ratio_of(weights, of_all)
+    share = np.where(of_matrix > 0, ratio_of(weights * is_matrix, of_matrix), of_time)
+    shares = {"flop": share, "model_flop": share, "n_bytes": np.nan_to_num(of_time)}
+    is_heavy = kernels["activity"].isin([own.value for own in UNCOUNTED])
     has_work = np.append(operators["flop"] > 0, False)[row]
-    units = matrix_units(trace.kernels)
-    precision = _precision(trace, operators, row, units)
-    telling = [parts["flop"] > 0, (parts["flop"] > 0) & (units == MatrixUnits.YES.value)]
     return Table(
         {
-            "operator": row,
-            **parts,
-            "n_bytes": n_bytes,
-            "precision": _of_operators(precision, row, telling, len(operators)),
+            **{
+                name: np.nan_to_num(np.append(operators[name], 0.0)[row] * own)
+                for name, own in shares.items()
+            },
             "is_uncounted": is_heavy & ~has_work,
             "is_told": np.append(operators["is_told"], False)[row],
         }
     )
-
-
-def _sums(row: Ints, values: Floats, n: int) -> Floats:
-    kept = row >= 0
-    return np.bincount(row[kept], values[kept], minlength=n).astype(np.float64)
 
 
 def _of_operators(precision: Names, row: Ints, telling: Sequence[Bools], n: int) -> Names:
@@ -156,21 +166,24 @@ def _of_operators(precision: Names, row: Ints, telling: Sequence[Bools], n: int)
     return Names(np.where(codes[row] >= 0, codes[row], precision.codes), precision.texts)
 
 
-def _precision(trace: Trace, operators: Table, row: Ints, units: Texts) -> Names:
-    """Return what kernels multiply in: as operators read it, and as names of kernels refine it."""
-    kernels = trace.kernels
-    names, told = kernels["name"], precisions(kernels)
+def _precision(operators: Table, row: Ints, kernels: Table) -> tuple[Names, Bools]:
+    """Return what kernels multiply in: as operators read it, and as names of kernels refine it.
+
+    And which use tensor or matrix cores.
+    """
+    names, told, units = kernels["name"], precisions(kernels), matrix_units(kernels)
+    is_on_units = units == MatrixUnits.YES.value
     wide = names.by_text([wide_precision_of(name) for name in names.texts.tolist()])
     wide = np.where(wide == "", np.where(told == "tf32", "tf32", ""), wide)
     said = np.append(operators["precision"].plain(), "")[row]
     found = np.where(said == "", told, said)
     is_wide = found == "fp32"
-    on_units = np.where(units == MatrixUnits.YES.value, "tf32", "fp32")
+    on_units = np.where(is_on_units, "tf32", "fp32")
     found = np.where(is_wide, np.where(wide == "", on_units, wide), found)
     is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK])
     off = np.isin(found, _NARROW) & is_matrix & (units == MatrixUnits.NO.value)
     suffix = np.where(off, ON_CORES, "").astype(object)
-    return Names.of(found.astype(object) + suffix)
+    return Names.of(found.astype(object) + suffix), is_on_units
 
 
 @of_window

@@ -138,11 +138,11 @@ def _finish_summary(result: Result) -> Result:
 
 def _deviations(table: Table, samples: Samples) -> np.ndarray:
     """Return the standard deviation of each row's durations; 0 of a single one, as others print."""
-    values = samples.values.astype(np.float64)
-    weights = np.ones(len(values)) if samples.counts is None else samples.counts
-    counts = np.bincount(samples.rows, weights, len(table))
-    means = np.bincount(samples.rows, values * weights, len(table)) / np.maximum(counts, 1)
-    deviations = (values - means[samples.rows]) ** 2
+    weights = 1 if samples.counts is None else samples.counts
+    counts = np.bincount(samples.rows, samples.counts, len(table))
+    means = np.bincount(samples.rows, samples.values * weights, len(table)) / np.maximum(counts, 1)
+    deviations = samples.values - means[samples.rows]
+    deviations *= deviations
     squares = np.bincount(samples.rows, deviations * weights, len(table))
     return np.sqrt(squares / np.maximum(counts - 1, 1))
 

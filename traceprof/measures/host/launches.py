@@ -26,7 +26,7 @@ from traceprof.measures.rows import (
     rows_by,
 )
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import first_rows, numbered, rows_by_value, rows_by_values
+from traceprof.model.grouping import first_rows, rows_by_value, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.nesting import parents_of
 from traceprof.model.results import Note, Result, ResultSpec, Samples
@@ -202,22 +202,21 @@ def launch_table(trace: Trace) -> Table:
     call launches all of a graph), queue_depth (pieces of work of the device in the window that were
     launched before but had not started), is_empty (no such work was queued or running then).
     """
-    parts = [_launched(trace, name) for name in DEVICE_TABLES]
-    table = Table.stacked(parts).in_order("launch_ns")
+    parts = [_launched(trace, name).on_disk() for name in DEVICE_TABLES]
+    table = Table.stacked(parts)
+    table = table.take_aside(table.order("launch_ns"))
     depth = np.full(len(table), ABSENT, np.int64)
     empty = np.zeros(len(table), np.bool_)
-    launches, starts, ends = ints(table, "launch_ns", "start_ns", "end_ns")
-    for rows in rows_by(table, "device").values():
-        before = np.arange(len(rows))
-        # Both are nearly in order.
-        begins, closes = (np.sort(times[rows], kind="stable") for times in (starts, ends))
-        started = np.searchsorted(begins, launches[rows], side="right")
-        ended = np.searchsorted(closes, launches[rows], side="right")
-        depth[rows] = np.maximum(before - started, 0)
-        empty[rows] = ended >= before
-    _, first = numbered(table["device"], table["call"])
     is_first = np.zeros(len(table), np.bool_)
-    is_first[first] = True
+    launches, starts, ends, calls = ints(table, "launch_ns", "start_ns", "end_ns", "call")
+    for rows in rows_by(table, "device").values():
+        launched, before = launches[rows], np.arange(len(rows))
+        # Both are nearly in order.
+        started = np.searchsorted(np.sort(starts[rows], kind="stable"), launched, side="right")
+        depth[rows] = np.maximum(before - started, 0)
+        ended = np.searchsorted(np.sort(ends[rows], kind="stable"), launched, side="right")
+        empty[rows] = ended >= before
+        is_first[rows] = first_rows(calls[rows], calls[rows]) == before
     return table.assign(queue_depth=depth, is_empty=empty, is_first=is_first)
 
 
