@@ -6,6 +6,7 @@ What is missing is not known: it is neither idle time nor compute.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from traceprof.measures.steps.completeness import (
     WHOLE,
     Completeness,
     completeness,
+    launches_by_kind,
     wholeness_of_ranks,
 )
 from traceprof.measures.steps.find import find_steps, steps_of_ranks
@@ -81,8 +83,8 @@ def lost_work(ranks: Ranks) -> LostWork | None:
         return None
     inside, older = ranks.each(completeness), _older_profiler(ranks)
     drawn = _drawn(ranks) or _active(ranks)
-    lost = _counts(ranks.whole.each(completeness))
-    if lost and not _counts(inside):
+    lost = _counts(ranks.whole)
+    if lost and not _counts(ranks):
         told.insert(len(lost), Note("this window has none of them"))
     are_silent = any(_PHASE in note.values for note in told)
     is_known = not are_silent and _is_enough_left(ranks, inside)
@@ -107,10 +109,10 @@ def lost_work(ranks: Ranks) -> LostWork | None:
 def missing_work(ranks: Ranks) -> tuple[Note, ...]:
     """Return what of the work in a recording is missing, wherever the window is."""
     found = ranks.whole.each(completeness)
-    counts, empty = _counts(found), _sums(found, "n_empty")
+    counts, empty = _counts(ranks.whole), _sums([own.n_empty for own in found])
     is_empty = any(empty.values()) and any(own(ranks) for own in (_older_profiler, _drawn, _active))
-    silent = empty if is_empty else _sums(found, "n_silent")
-    passes = _sums(found, "n_passes")
+    silent = empty if is_empty else _sums([own.n_silent for own in found])
+    passes = _sums([own.n_passes for own in found])
     told = [_of_launches(name, *own) for name, own in counts.items()]
     for phase, n in silent.items():
         if n:
@@ -126,7 +128,7 @@ def missing_work(ranks: Ranks) -> tuple[Note, ...]:
 
 def depends_on_power(ranks: Ranks) -> bool:
     """Return whether it takes samples of power to tell what is missing."""
-    empty = _sums(ranks.whole.each(completeness), "n_empty")
+    empty = _sums([own.n_empty for own in ranks.whole.each(completeness)])
     return any(empty.values()) and _older_profiler(ranks) is None
 
 
@@ -135,15 +137,18 @@ def says_incomplete(warning: str) -> bool:
     return _SAYS_SO.search(warning) is not None
 
 
-def _sums(found: list[Completeness], name: str) -> dict[str, int]:
-    every = [getattr(own, name) for own in found]
+def _sums(every: list[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sums over ranks, by key."""
     return {key: sum(own[key] for own in every) for key in every[0]}
 
 
-def _counts(found: list[Completeness]) -> dict[str, tuple[int, int]]:
+def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
     """Return how many launches of each kind lack their work, of how many; of those that do."""
-    lost, every = _sums(found, "n_lost"), _sums(found, "n_launches")
-    return {name: (n, every[name]) for name, n in lost.items() if n}
+    lost = {
+        name: n for name, n in _sums([own.n_lost for own in ranks.each(completeness)]).items() if n
+    }
+    every = _sums(ranks.each(launches_by_kind)) if lost else {}
+    return {name: (n, every[name]) for name, n in lost.items()}
 
 
 def _of_launches(kind: str, n: int, n_all: int) -> Note:
@@ -160,8 +165,8 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
     if len(steps):
         is_whole = wholeness[~steps.warmup()] == WHOLE
         return bool(is_whole.mean() >= _ENOUGH)
-    lost, every = (sum(_sums(found, name).values()) for name in ("n_lost", "n_launches"))
-    return lost < _NOTABLE * every
+    lost = sum(_sums([own.n_lost for own in found]).values())
+    return lost < _NOTABLE * sum(_sums(ranks.each(launches_by_kind)).values())
 
 
 def _left_out(ranks: Ranks) -> Note | None:

@@ -18,7 +18,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import Ints, are_named, bounds, lengths_of, union_of
-from traceprof.measures.steps.completeness import KINDS, launched_work
+from traceprof.measures.steps.completeness import KINDS, lost_launches
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
@@ -143,11 +143,10 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
 
 def _without_work(trace: Trace) -> Iterator[_Suspicion]:
     """Work that was launched and is not there, though that of later launches is."""
-    launches = launched_work(trace.whole)
+    launches = lost_launches(trace)
     span = trace.span
     for place, kind in enumerate(KINDS):
-        is_lost = launches["is_lost"] & (launches["kind"] == place)
-        rows = launches["row"][is_lost]
+        rows = launches["row"][launches["kind"] == place]
         starts = trace.whole.api_calls["start_ns"][rows]
         rows = rows[(starts >= span.start_ns) & (starts <= span.end_ns)]
         what = {"kernel": "kernels", "graph": "kernels of CUDA graphs"}.get(kind, f"a {kind}")
@@ -199,8 +198,7 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
         return
     launches = launches_of(trace, "kernels")
     launched = launches.start_ns[launches.is_known]
-    calls = launched_work(trace.whole)
-    lost = calls["start_ns"][calls["is_lost"]]
+    lost = lost_launches(trace)["start_ns"]
     work = np.sort(np.concatenate([trace.kernels["start_ns"], launched, lost]), kind="stable")
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds
+from traceprof.measures.rows import Array, Bools, Ints, are_named, bounds
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import Groups, groups_of, rows_by_value
 from traceprof.model.table import Names
@@ -49,8 +49,7 @@ def are_of_loop(trace: Trace, table: str, main: Mapping[int, tuple[int, int]]) -
     for place, (process, thread) in enumerate(threads.keys):
         own = working_threads(trace, process, *main[process]) if process in main else None
         is_working[place] = own is None or thread in own
-    of_calls = np.append(is_working[threads.number], True)  # the last is what no call is known of
-    working: Bools = of_calls[launches_of(trace, table).call]
+    working: Bools = np.append(is_working, True)[_threads_of_work(trace, table)]
     return working | _are_collectives(trace) if table == "kernels" else working
 
 
@@ -58,6 +57,13 @@ def are_of_loop(trace: Trace, table: str, main: Mapping[int, tuple[int, int]]) -
 def _threads_of_calls(trace: Trace) -> Groups:
     """Return the threads (process, thread) of API calls, and of which each call is."""
     return groups_of(trace.api_calls["process"], trace.api_calls["thread"])
+
+
+@fact
+def _threads_of_work(trace: Trace, table: str) -> Array:
+    """Return which of the threads launched each row of a device table; -1 where it is not known."""
+    number = _threads_of_calls(trace).number
+    return np.append(number, number.dtype.type(-1))[launches_of(trace, table).call]
 
 
 def are_working(
@@ -87,7 +93,7 @@ def working_threads(trace: Trace, process: int, main: int, n_steps: int) -> froz
 
     None where no thread is told from others: one alone launches, or those hardly any kernel.
     """
-    counts = _launch_counts(trace, process)
+    counts = {key[1]: own for key, own in _launch_counts(trace).items() if key[0] == process}
     others = counts.keys() - {main}
     if main == ABSENT or not others:
         return None
@@ -97,19 +103,17 @@ def working_threads(trace: Trace, process: int, main: int, n_steps: int) -> froz
     return None if few else frozenset(working)
 
 
-def _launch_counts(trace: Trace, process: int) -> dict[int, tuple[int, int]]:
+@fact
+def _launch_counts(trace: Trace) -> dict[tuple[int, ...], tuple[int, int]]:
     """Return how many kernels, and collectives among them, each thread that launches launched."""
-    threads = _threads_of_calls(trace)
-    chosen = [launches_of(trace, name).call for name in DEVICE_TABLES]
-    chosen.append(launches_of(trace, "kernels").call[_are_collectives(trace)])
+    keys = _threads_of_calls(trace).keys
+    chosen = [_threads_of_work(trace, name) for name in DEVICE_TABLES]
+    chosen.append(chosen[0][_are_collectives(trace)])
     kernels, copies, collectives = (
-        np.bincount(threads.number[call[call >= 0]], minlength=len(threads.first)).tolist()
-        for call in chosen
+        np.bincount(own + 1, minlength=len(keys) + 1)[1:].tolist() for own in chosen
     )
     return {
-        thread: (kernels[i], collectives[i])
-        for i, (own, thread) in enumerate(threads.keys)
-        if own == process and kernels[i] + copies[i]
+        key: (kernels[i], collectives[i]) for i, key in enumerate(keys) if kernels[i] + copies[i]
     }
 
 
@@ -118,19 +122,23 @@ def _takes_turns(trace: Trace, process: int, main: int, other: int, n_steps: int
 
     That is while the loop waits for it, outside any call.
     """
+    threads = _threads_of_calls(trace)
+    number = {thread: i for i, (own, thread) in enumerate(threads.keys) if own == process}
+    if main not in number:
+        return False
     lanes: dict[int, set[tuple[int, ...]]] = {main: set(), other: set()}
     called = []
     for name in DEVICE_TABLES:
-        launches, work = launches_of(trace, name), trace.table(name)
+        work, of_work = trace.table(name), _threads_of_work(trace, name)
         for thread, own in lanes.items():
-            rows = np.flatnonzero((launches.process == process) & (launches.thread == thread))
+            rows = np.flatnonzero(of_work == number[thread])
             own.update(groups_of(work["device"][rows], work["stream"][rows]).keys)
-        called.append(launches.start_ns[rows])
+        called.append(launches_of(trace, name).of_rows(rows).start_ns)
     if lanes[main].isdisjoint(lanes[other]):
         return False
-    calls, launched = trace.api_calls, np.sort(np.concatenate(called))
-    of_main = np.flatnonzero((calls["process"] == process) & (calls["thread"] == main))
-    starts, ends = (times[of_main] for times in bounds(calls))
+    launched = np.sort(np.concatenate(called), kind="stable")
+    of_main = np.flatnonzero(threads.number == number[main])
+    starts, ends = (times[of_main] for times in bounds(trace.api_calls))
     turn = np.searchsorted(starts, launched, side="right")
     beside = np.append(0, np.maximum.accumulate(ends))[turn] > launched
     # A pass of a model is many launches, after many of the loop's: of those that run freely there

@@ -23,7 +23,7 @@ from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
-from traceprof.model.grouping import are_among, pieces_of, rows_by_values
+from traceprof.model.grouping import are_among, pieces_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
@@ -60,14 +60,13 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 class Completeness:
     """What of the work that one recording should have is missing, in a window.
 
-    By kind of launch (of `KINDS`) how many calls launched work and how many lack theirs; by phase
-    how many forward and backward passes there are while devices were recorded, and in how many
+    By kind of launch (of `KINDS`) how many calls lack the work that they launched; by phase how
+    many forward and backward passes there are while devices were recorded, and in how many
     nothing was launched: ``n_silent`` of those of which others as long launch much, ``n_empty`` of
     those of which none launches anything; of all ``n_steps`` those that lack launches and kernels
     alike (`are_thin`). ``has_work``: any device work is in the recording.
     """
 
-    n_launches: Mapping[str, int]
     n_lost: Mapping[str, int]
     n_passes: Mapping[str, int]
     n_silent: Mapping[str, int]
@@ -80,16 +79,11 @@ class Completeness:
 @of_window
 def completeness(trace: Trace) -> Completeness:
     """Return what is missing in the window; nothing where calls or devices were not recorded."""
-    launches, passes = launched_work(trace), passes_with_launches(trace)
-    span = trace.span
-    inside = (launches["start_ns"] >= span.start_ns) & (launches["start_ns"] <= span.end_ns)
-    launches = launches.take(inside)
-    of_kind = {name: launches["kind"] == i for i, name in enumerate(KINDS)}
+    passes = passes_with_launches(trace)
     of_phase = {name: passes["phase"] == PHASES.index(name) for name in _PASSES}
     is_silent, is_empty = passes["is_silent"], passes["is_empty"]
     return Completeness(
-        {name: int(own.sum()) for name, own in of_kind.items()},
-        {name: int((own & launches["is_lost"]).sum()) for name, own in of_kind.items()},
+        _by_kind(trace, lost_launches(trace)),
         {name: int(own.sum()) for name, own in of_phase.items()},
         {name: int((own & is_silent).sum()) for name, own in of_phase.items()},
         {name: int((own & is_empty).sum()) for name, own in of_phase.items()},
@@ -97,6 +91,19 @@ def completeness(trace: Trace) -> Completeness:
         int(are_thin(trace).sum()),
         any(len(trace.whole.table(name)) for name in DEVICE_TABLES),
     )
+
+
+def launches_by_kind(trace: Trace) -> Mapping[str, int]:
+    """Return how many calls of each kind (of `KINDS`) launched work in the window."""
+    return _by_kind(trace, _launched_work(trace))
+
+
+def _by_kind(trace: Trace, launches: Table) -> Mapping[str, int]:
+    """Return how many of the launches lie in the window, of each kind."""
+    span, start = trace.span, launches["start_ns"]
+    kind = launches["kind"][(start >= span.start_ns) & (start <= span.end_ns)]
+    counts = np.bincount(kind, minlength=len(KINDS)).tolist()
+    return dict(zip(KINDS, counts, strict=True))
 
 
 @of_window
@@ -136,27 +143,42 @@ def _seen_of_steps(trace: Trace) -> Bools:
 
 
 @fact
-def launched_work(trace: Trace) -> Table:
-    """Return the calls that launch work, but for what a stream captures.
+def lost_launches(trace: Trace) -> Table:
+    """Return the calls that launched work which is missing, and not because recording ended.
 
-    Columns: row (of the calls), process, start_ns, kind (a place in `KINDS`), has_work, and is_lost
-    (its work is missing, and not because recording ended). None where calls or work were not
-    recorded, or where there is nothing by which work is tied to its launch.
+    Columns: row (of the calls), process, start_ns, kind (a place in `KINDS`). None where calls or
+    work were not recorded, or where there is nothing by which work is tied to its launch.
     """
+    names = ("row", "process", "start_ns", "kind")
+    if trace.info.is_of_some or _have_work(trace, _launching(trace)[0]).all():
+        return Table(dict.fromkeys(names, _NO_ROWS))
+    launches = _launched_work(trace)
+    return launches.select(*names).take(_are_lost(trace, launches))
+
+
+@fact
+def _launched_work(trace: Trace) -> Table:
+    """Return the calls that launch work, with has_work beside the columns of `lost_launches`."""
+    rows, kind = _launching(trace)
+    names = ("process", "thread", "start_ns", "end_ns")
+    own = trace.api_calls.select(*names).take_aside(rows)
+    outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
+    worked[outer[_have_work(trace, rows)]] = True
+    kept = np.flatnonzero(outer == np.arange(len(own)))
+    found = own.select("process", "start_ns").take(kept)
+    return found.assign(row=rows[kept], kind=kind[kept], has_work=worked[kept])
+
+
+@fact
+def _launching(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the rows of all calls that launch work, but for what a stream captures; their kind."""
     calls = trace.api_calls
     names: Names = calls["name"]
     kind = names.by_text(np.array([_kind_of(text) for text in names.texts], np.int8))
     is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
     rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
     rows = rows[~_are_captured(trace, rows)]
-    own = calls.select("process", "thread", "start_ns", "end_ns", "correlation").take_aside(rows)
-    outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
-    worked[outer[_have_work(trace, own)]] = True
-    kept = np.flatnonzero(outer == np.arange(len(own)))
-    found = own.select("process", "start_ns").take(kept)
-    del own, outer
-    found = found.assign(row=rows[kept], kind=kind[rows[kept]], has_work=worked[kept])
-    return found.assign(is_lost=_are_lost(trace, found))
+    return rows, kind[rows]
 
 
 def _kind_of(name: str) -> int:
@@ -179,17 +201,17 @@ def _are_captured(trace: Trace, rows: Ints) -> Bools:
     return found
 
 
-def _have_work(trace: Trace, calls: Table) -> Bools:
-    """Return which calls have a kernel or copy of their process with their correlation."""
-    found = np.zeros(len(calls), np.bool_)
+def _have_work(trace: Trace, calls: Ints) -> Bools:
+    """Return which rows of calls have a kernel or copy of their process with their correlation."""
+    asked, found = trace.api_calls["correlation"][calls], np.zeros(len(calls), np.bool_)
     work = [
         (trace.table(name)["correlation"], rows_by(trace.table(name), "process"))
         for name in DEVICE_TABLES
     ]
-    for process, rows in rows_by(calls, "process").items():
+    for process, rows in rows_by_value(trace.api_calls["process"][calls]).items():
         for numbers, of in work:
             own = numbers[of.get(process, _NO_ROWS)]
-            found[rows] |= are_among(calls["correlation"][rows], own)
+            found[rows] |= are_among(asked[rows], own)
     return found
 
 
@@ -217,8 +239,6 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
     """
     kind, start, worked = launches["kind"], launches["start_ns"], launches["has_work"]
     lost: Bools = ~worked
-    if trace.info.is_of_some:
-        return np.zeros(len(lost), np.bool_)
     delay_ns, until_ns = _work_of_calls(trace, launches["row"])
     windows = recorded_windows(trace)
     unlinked = trace.kernels["process"][~launches_of(trace, "kernels").is_known]
@@ -314,13 +334,12 @@ def _without_launches(passes: Table) -> Mapping[str, Bools]:
 
 @fact
 def _wholeness(trace: Trace) -> Ints:
-    steps, launches = find_steps(trace).table, launched_work(trace)
+    steps, launches = find_steps(trace).table, lost_launches(trace)
     found = np.full(len(steps), WHOLE)
     of_process, thin = rows_by(launches, "process"), are_thin(trace)
     for process, rows in rows_by(steps, "process").items():
-        own = launches.take(of_process.get(process, _NO_ROWS))
         # What is launched between two steps is of the second.
-        lost = own["start_ns"][own["is_lost"]]
+        lost = launches["start_ns"][of_process.get(process, _NO_ROWS)]
         at = np.searchsorted(steps["end_ns"][rows], lost, side="right")
         at = np.union1d(at, np.flatnonzero(thin[rows]))
         after = at[at + 1 < len(rows)] + 1
