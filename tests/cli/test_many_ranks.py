@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.formats.kineto_file import complete, kernel, write
 from traceprof.cli import app
-from traceprof.session.doubts import told_once
+from traceprof.model.trace import told_once
 
 N_RANKS, SLOW, N_STEPS = 64, 17, 6
 US = 1000

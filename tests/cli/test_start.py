@@ -92,10 +92,12 @@ def test_a_single_file_needs_nothing_of_several(command: str, files: dict[str, P
     assert not modules_of(command, str(files["nsys"])) & (OF_SEVERAL | BY_NOBODY)
 
 
-def test_info_needs_neither_facts_nor_analyses(files: dict[str, Path]) -> None:
-    modules = modules_of("info", str(files["nsys"]), "--json")
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_info_needs_neither_facts_nor_analyses(form: list[str], files: dict[str, Path]) -> None:
+    modules = modules_of("info", str(files["nsys"]), *form)
     assert not {one for one in modules if one.startswith("traceprof.measures.")}
-    assert not modules & {"rich", "traceprof.session.run", "traceprof.names.kernels"}
+    assert not modules & {"traceprof.session.run", "traceprof.names.kernels"}
+    assert ("rich" in modules) == (not form)
 
 
 def test_one_table_needs_no_other_analysis(files: dict[str, Path]) -> None:

@@ -1,6 +1,8 @@
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -26,12 +28,33 @@ from traceprof.model.table import Names, Table, at_rows
 NUMBERS = st.sampled_from((-1, 0, 3, 2**62, -(2**62)))
 
 
-@pytest.fixture(autouse=True, params=(3, 1 << 20), ids=("pieces", "whole"), scope="module")
+WAYS: dict[str, tuple[int, int]] = {"pieces": (3, -1), "whole": (1 << 20, -1), "few": (1 << 20, 64)}
+
+
+@pytest.fixture(autouse=True, params=[*WAYS.values()], ids=[*WAYS], scope="module")
 def at_once(request: pytest.FixtureRequest) -> Iterator[None]:
-    """So many rows at a time, as of a long table."""
+    """So many rows at a time, as of a long table; up to so many by Python, as of a short one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_AT_ONCE", request.param)
+        for name, number in zip(("_AT_ONCE", "_SMALL"), request.param, strict=True):
+            patch.setattr(grouping, name, number)
         yield
+
+
+@given(st.lists(st.tuples(NUMBERS, st.sampled_from((0, 1)), st.booleans()), max_size=30))
+def test_groups_are_made_of_the_same_types_of_few_rows_and_of_many(
+    rows: list[tuple[int, int, bool]],
+) -> None:
+    table = Table.of_rows([{"a": a, "b": b, "c": c} for a, b, c in rows], ["a", "b", "c"])
+    for names in ("a", "b", "ab", "ba", "abc"):
+        columns = [np.asarray(table[name], np.int64 if name < "c" else np.bool_) for name in names]
+        made: list[list[npt.NDArray[Any]]] = []
+        for most in (-1, 64):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(grouping, "_SMALL", most)
+                own = groups_of(*columns)
+                made.append([*own.values, own.number, own.first, own.first_rows, own.order])
+        for one, other in zip(*made, strict=True):
+            assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=30))

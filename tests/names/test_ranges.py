@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from traceprof.model.table import Names, objects
 from traceprof.names import ranges
 from traceprof.names.ranges import (
-    are_decorated,
     are_matched,
     codes_containing,
     common_categories,
@@ -109,7 +108,7 @@ def test_words_with_numbers_are_found_in_names_that_differ_in_them_alone() -> No
 
 def test_a_name_is_decorated_where_its_plain_name_is_another() -> None:
     expected = [plain_name(name) != name for name in _DECORATED_NAMES]
-    assert are_decorated(_DECORATED_NAMES).tolist() == expected
+    assert ranges._plain(_DECORATED_NAMES)[2].tolist() == expected
 
 
 def test_the_flags_of_a_pattern_count_whatever_is_in_the_names() -> None:
@@ -149,7 +148,7 @@ def test_names_that_are_looked_at_together_are_read_as_each_by_itself(texts: lis
     numbered = re.compile(r"(?:[Ss]tep #?|, seq = )(?P<number>\d+)")
     plain, place = ranges.plain_categories(names)
     assert plain[place].tolist() == [ranges.plain_name(text) for text in texts]
-    assert ranges.are_decorated(names).tolist() == [ranges.plain_name(own) != own for own in texts]
+    assert ranges._plain(names)[2].tolist() == [ranges.plain_name(own) != own for own in texts]
     assert ranges.are_matched(names, step).tolist() == [bool(step.search(own)) for own in texts]
     found = [numbered.search(own) for own in texts]
     assert ranges.numbers_in(names, numbered).tolist() == [int(m[1]) if m else -1 for m in found]

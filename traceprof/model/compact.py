@@ -180,7 +180,8 @@ def _packed(values: Any) -> Any:
         return Names(compact(values.codes), values.texts)
     if values.dtype.kind not in "if" or values.dtype.itemsize < 4:
         return values
-    return _with_codes(values) or _Numbers(_smaller(values), values.dtype)
+    coded = _with_codes(values) if len(values) >= _SAMPLED else None
+    return coded or _Numbers(_smaller(values), values.dtype)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -202,8 +203,8 @@ def _joined(parts: Sequence[Any]) -> Any:
 def _with_codes(values: _Array) -> _Numbers | None:
     """Return numbers by the places of those that there are, where these are few."""
     bits = _bits(values)
-    kinds = bits if len(bits) < _SAMPLED else np.unique(bits[:: len(bits) // _SAMPLED])
-    if len(kinds) > _MOST_KINDS // 2 or len(values) < _SAMPLED:
+    kinds = np.unique(bits[:: len(bits) // _SAMPLED])
+    if len(kinds) > _MOST_KINDS // 2:
         return None
     codes = _places(kinds, bits)
     rare = bits[kinds[codes] != bits]

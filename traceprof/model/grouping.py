@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +27,8 @@ _AT_ONCE: Final = 1 << 20
 _SAMPLE: Final = 1 << 10
 _VERY_FEW: Final = 6
 """So many are held against all rows, one after the other, which takes less than to count them."""
+_SMALL: Final = 64
+"""Up to so many rows Python takes less time than numpy, which takes most of it to be called."""
 _MOST_BITS: Final = 20
 _FACTOR: Final = np.array([0x9E3779B97F4A7C15], np.uint64)
 
@@ -149,6 +151,10 @@ class Groups:
 def groups_of(*columns: npt.ArrayLike) -> Groups:
     """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
     every = [np.asarray(column) for column in columns]
+    return _groups_of_few(every) if len(every[0]) <= _SMALL else _groups_of_many(every)
+
+
+def _groups_of_many(every: Sequence[npt.NDArray[Any]]) -> Groups:
     codes: npt.NDArray[Any] = np.zeros(len(every[0]), np.int8)
     n_groups = 1
     for values in every:
@@ -172,6 +178,27 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
         for piece in reversed([*pieces_of(len(codes))]):  # the first comes last
             rows[codes[piece][::-1]] = np.arange(piece.stop - 1, piece.start - 1, -1)
     return Groups(tuple(values[rows] for values in every), codes, np.cumsum(counts) - counts, rows)
+
+
+def _groups_of_few(every: Sequence[npt.NDArray[Any]]) -> Groups:
+    """Return the same groups of few rows, for which numpy takes longer than Python."""
+    if len(every) == 1:
+        rows: list[Any] = every[0].tolist()
+    else:
+        rows = list(zip(*(values.tolist() for values in every), strict=True))
+    place = dict.fromkeys(rows, 0)
+    if len(place) < 2:
+        none = np.zeros(min(len(rows), 1), np.int64)
+        return Groups(tuple(own[:1] for own in every), np.zeros(len(rows), np.int8), none, none)
+    counts = dict.fromkeys(sorted(place), 0)
+    first_row = dict(zip(reversed(rows), range(len(rows) - 1, -1, -1), strict=True))
+    for value in rows:
+        counts[value] += 1
+    place = {value: n for n, value in enumerate(counts)}
+    first = np.array([0, *accumulate(counts.values())][:-1])
+    first_rows = np.array([first_row[value] for value in counts])
+    number = np.array([place[value] for value in rows], np.int16)
+    return Groups(tuple(values[first_rows] for values in every), number, first, first_rows)
 
 
 def grouped_by(table: Table, *names: str) -> tuple[Table, Groups]:
@@ -246,6 +273,8 @@ def split_by(table: Table, column: str) -> list[tuple[Any, Table]]:
 
 def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return whole numbers in the smallest type that holds them and their negatives."""
+    if values.dtype == np.int8:
+        return values
     largest = max(int(values.max(initial=0)), -int(values.min(initial=0)) - 1)
     return values.astype(np.min_scalar_type(-largest - 1), copy=False)
 
@@ -257,6 +286,11 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     """
     if not len(values):
         return np.empty(0, np.int16), []
+    if len(values) <= _SMALL and values.dtype.kind == "i":
+        rows = values.tolist()
+        ordered = sorted({*rows})
+        number = {value: n for n, value in enumerate(ordered)}
+        return np.array([number[value] for value in rows], np.int16), ordered
     if len(values) >= _DENSE:
         few = sorted({*values[:: len(values) // _SAMPLE].tolist()})
         if len(few) <= _VERY_FEW and (places := _places_among(few, values)) is not None:

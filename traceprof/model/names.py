@@ -77,9 +77,8 @@ class Names:
         return iter(self.plain().tolist())
 
     def __getitem__(self, rows: Any) -> Any:
-        if isinstance(rows, int | np.integer):
-            return self.texts[self.codes[rows]]
-        return Names(self.codes[rows], self.texts)
+        found = self.codes[rows]
+        return Names(found, self.texts) if isinstance(found, np.ndarray) else self.texts[found]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         plain = self.plain()

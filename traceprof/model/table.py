@@ -143,8 +143,15 @@ class Table:
 
     def take(self, rows: RowsOf | Sequence[int]) -> Table:
         """Return some of the rows."""
-        chosen = rows if isinstance(rows, slice) else _rows(rows)
-        taken = {name: self[name][chosen] for name in self._columns}
+        chosen: Any = rows
+        if not isinstance(rows, slice):
+            chosen = np.asarray(rows)
+            if not len(chosen) and chosen.dtype != np.bool_:
+                chosen = chosen.astype(np.int64)
+        taken = {
+            name: (own if type(own) in _READY else opened(own))[chosen]
+            for name, own in self._columns.items()
+        }
         one = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
         return _known_table(taken, len(one))
 
@@ -176,7 +183,8 @@ class Table:
 
     def assign(self, **columns: Any) -> Table:
         """Return the table with more columns, or others of the same name; one value is for all."""
-        return Table({**self._columns, **columns}, self._n_rows)
+        more = Table(columns, self._n_rows)._columns
+        return _known_table({**self._columns, **more}, self._n_rows)
 
     def renamed(self, **names: str) -> Table:
         """Return the table with other names for columns: ``renamed(old="new")``."""
@@ -368,11 +376,6 @@ class _Single:
 def _repeated(single: _Single, n_rows: int) -> Any:
     kind = array_of([single.value]).dtype
     return np.full(n_rows, single.value, kind)
-
-
-def _rows(rows: Any) -> Array:
-    chosen = np.asarray(rows)
-    return chosen if chosen.dtype == np.bool_ or len(chosen) else chosen.astype(np.int64)
 
 
 def _or_unknown(part: Table, name: str, parts: Sequence[Table]) -> Any:

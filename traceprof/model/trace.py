@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +105,23 @@ class TraceInfo:
         own = self.profiler.partition(" ")[0]
         is_told = own == RecordedBy.OWN or (own == RecordedBy.JAX and self.profiler != found)
         return RecordedBy(own) if is_told else found
+
+
+MOST_ALIKE: Final = 8
+"""Warnings that differ in numbers alone are told one by one up to so many."""
+
+
+def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Return warnings; of many that differ in numbers alone, as of ranks, the first and a count."""
+    alike: dict[str, list[str]] = {}
+    for text in warnings:
+        alike.setdefault(re.sub(r"\d+", "0", text), []).append(text)
+    more = "{} (and {} more like this: `traceprof info --json` has all)".format
+    return tuple(
+        text
+        for kind in alike.values()
+        for text in (kind if len(kind) <= MOST_ALIKE else [more(kind[0], len(kind) - 1)])
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

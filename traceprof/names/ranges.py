@@ -175,11 +175,6 @@ def plain_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
     return distinct, codes
 
 
-def are_decorated(names: Texts) -> npt.NDArray[np.bool_]:
-    """Return which of ``names`` are not plain."""
-    return _plain(names)[2]
-
-
 @_Once
 def _plain(
     names: Texts,
@@ -279,9 +274,9 @@ def phase_of(name: str, domain: str) -> str | None:
 def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
     """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
     names, domains = ranges["name"], ranges["domain"]
-    plain, code = plain_categories(names.texts)
+    plain, code, is_decorated = _plain(names.texts)
     # A name's kind: its plain name, and whether anything was added to it.
-    kind = names.by_text(2 * code + are_decorated(names.texts))
+    kind = names.by_text(2 * code + is_decorated)
     n_domains = max(len(domains.texts), 1)
     place, distinct = places_of(kind * n_domains + domains.codes)
     found = np.full(len(distinct), -1, np.int64)

@@ -12,13 +12,13 @@ from traceprof import measures
 from traceprof.comparison import EXPLAIN, Comparison
 from traceprof.measures.workload import UNKNOWN
 from traceprof.model.results import Result
-from traceprof.model.trace import DEVICE_TABLES
+from traceprof.model.trace import DEVICE_TABLES, MOST_ALIKE, told_once
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, columns_of, further_tables, table_for_people
 from traceprof.session.answer import Document
-from traceprof.session.doubts import INCOMPLETE, MOST_ALIKE, WARNING, told_once
+from traceprof.session.doubts import INCOMPLETE, WARNING
 from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "no rule found anything to improve"

@@ -6,8 +6,7 @@ into every form: a table that is cut off by its file looks like any other.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,15 +15,13 @@ from traceprof.measures.lost_work import depends_on_power, missing_work, says_in
 from traceprof.measures.steps.thin import may_be_thin
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.trace import DEVICE_TABLES
+from traceprof.model.trace import DEVICE_TABLES, MOST_ALIKE, told_once
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Run
 
 INCOMPLETE: Final = "incomplete: "
 """How a sentence begins that says what is missing."""
 WARNING: Final = "warning: "
-MOST_ALIKE: Final = 8
-"""Warnings that differ in numbers alone are told one by one up to so many."""
 _NOT_CHECKED: Final = Note(
     "not checked: whether work of devices is missing, since the file is large (show quality)"
 )
@@ -56,19 +53,6 @@ class Doubts:
                 )
             ),
         )
-
-
-def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
-    """Return warnings; of many that differ in numbers alone, as of ranks, the first and a count."""
-    alike: dict[str, list[str]] = {}
-    for text in warnings:
-        alike.setdefault(re.sub(r"\d+", "0", text), []).append(text)
-    more = "{} (and {} more like this: `traceprof info --json` has all)".format
-    return tuple(
-        text
-        for kind in alike.values()
-        for text in (kind if len(kind) <= MOST_ALIKE else [more(kind[0], len(kind) - 1)])
-    )
 
 
 def is_incomplete(note: Note) -> bool:

@@ -15,13 +15,12 @@ from rich.text import Text
 from traceprof.measures import shown_by
 from traceprof.model.results import ResultSpec
 from traceprof.model.table import Table as ModelTable
-from traceprof.model.trace import how_to_record
+from traceprof.model.trace import how_to_record, told_once
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Options
 from traceprof.render.shown import shown_table
 from traceprof.render.text.tables import printed, table_view, unbroken
 from traceprof.session.contents import Contents
-from traceprof.session.doubts import told_once
 from traceprof.units import format_bytes, format_count, format_duration
 
 _ALL: Final = "--rows N, --json"
