@@ -228,6 +228,19 @@ def test_the_period_of_the_kernels_makes_a_pattern_and_no_steps() -> None:
     assert plain(cut.table.to_frame(), *COLUMNS) == expected[1:4]
 
 
+@pytest.mark.parametrize(
+    ("name", "n_turns"), [("forward pass", 0), ("backward", 0), ("serving", 7), ("eval", 7)]
+)
+def test_what_repeats_within_one_pass_is_its_layers(name: str, n_turns: int) -> None:
+    builder = TraceBuilder().range(name, 0, 800)
+    for turn in range(8):
+        for i, kernel in enumerate(["norm", "gemm", "softmax", "gelu", "add"]):
+            at = 100 * turn + 10 * i
+            builder.kernel(kernel, at + 5, at + 15, launched_ns=(at, at + 4))
+    trace = builder.build()
+    assert (len(find_steps(trace)), len(find_pattern(trace))) == (0, n_turns)
+
+
 def test_where_steps_are_known_there_is_no_pattern() -> None:
     builder = training_kernels(8, "update")
     for i in range(8):

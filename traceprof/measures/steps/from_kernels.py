@@ -9,13 +9,14 @@ import numpy as np
 
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_of_loop
-from traceprof.measures.rows import Floats, Ints, lengths_of
+from traceprof.measures.rows import Floats, Ints, lengths_of, span_at, union_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, groups_of, rows_by_value
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import empty_steps, steps_between
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, phases_of_ranges
 
 _LONGEST: Final = 1 << 18
 """How many symbols are looked at to find the period: enough for steps of 100 000 kernels."""
@@ -24,6 +25,8 @@ _LEAST_MATCH: Final = 0.8
 _SIGNATURE: Final = 8
 _CANDIDATES: Final = 256
 _PLACES: Final = 8
+_MOST: Final = 0.5
+_PASSES: Final = tuple(map(PHASES.index, ("forward", "backward")))
 _DRAWN: Final = 1 << 10
 """So many symbols tell at which shifts a sequence may match itself."""
 
@@ -134,9 +137,23 @@ def find_periodic_steps(trace: Trace) -> InferredSteps:
         period = find_period(codes, gaps)
         if period is None or len(period.lasts) <= _FEWEST_STEPS:
             continue
+        if _are_of_one_pass(trace, process, kernels["call_ns"][period.lasts]):
+            continue
         tables.append(steps_between(process, ABSENT, _reach(kernels)[period.lasts]))
         alike.append(period.match_ratio)
     return _joined(tables, alike)
+
+
+def _are_of_one_pass(trace: Trace, process: int, called_ns: Ints) -> bool:
+    """Return whether most turns are launched in the same forward or backward pass as others.
+
+    What repeats in there is the layers of a model.
+    """
+    ranges = trace.ranges.take(trace.ranges["process"] == process)
+    passes = ranges.take(np.isin(phases_of_ranges(ranges), _PASSES))
+    time = union_of(passes)
+    place = span_at(time.starts, time.ends, called_ns)
+    return bool(len(time) and np.mean((place[1:] == place[:-1]) & (place[1:] >= 0)) > _MOST)
 
 
 def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
@@ -146,7 +163,9 @@ def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
     there are none.
     """
     columns = ("process", "device", "stream", "start_ns", "end_ns", "name", "activity")
-    kernels, threads = trace.kernels.select(*columns), launches_of(trace, "kernels").thread
+    launches = launches_of(trace, "kernels")
+    kernels, threads = trace.kernels.select(*columns), launches.thread
+    kernels = kernels.assign(call_ns=launches.start_ns)
     if (threads != threads[:1]).any():
         kernels = kernels.take(are_of_loop(trace, "kernels", _threads_of_loops(trace)))
     groups = groups_of(kernels["process"], kernels["device"], kernels["stream"])
