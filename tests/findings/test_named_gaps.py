@@ -218,3 +218,22 @@ def test_evidence_names_what_was_called_and_what_has_most_of_it(inner_ms: int, t
     (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
     assert host.evidence[1] == f"21.00 ms in {told}"
     assert host.ranges == ("aten::split",)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ProfilerStep#{}", "ProfilerStep, outside of its operators"),
+        ("train step {}", "train step"),
+    ],
+)
+def test_what_only_the_range_of_a_step_is_around_lies_outside_of_its_operators(
+    name: str, told: str
+) -> None:
+    builder = TraceBuilder()
+    for i in range(6):
+        at = 10 * MS * i
+        builder.range(name.format(i), at, at + 10 * MS)
+        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000 + i))
+    (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
+    assert any(note.endswith(f" per step in {told}") for note in host.evidence)

@@ -33,7 +33,8 @@ _IN_WORDS: Final = {
     "other": " in {name}{mostly}, on another thread than the one that launches",
     "": " in which the host recorded nothing",
 }
-
+_IN_NO_OPERATOR: Final = " in {name}, outside of its operators"
+"""Of torch.profiler's range around a step."""
 _LONG_NS: Final = 500_000_000
 _LEAST_LONG: Final = 0.01
 
@@ -70,9 +71,13 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     least = _LEAST_NAMED * charged["ns"].sum()
     ranked = _outermost(charged)
     shown = ranked.take(ranked["ns"] >= least).head(_SHOWN).rows()
+    step = context.steps.source
     notes = [
         context.timed(
-            row["ns"], after=_IN_WORDS[row["by"]], name=row["operator"], mostly=row["mostly"]
+            row["ns"],
+            after=_IN_NO_OPERATOR if row["operator"] == step else _IN_WORDS[row["by"]],
+            name=row["operator"],
+            mostly=row["mostly"],
         )
         for row in shown
     ]
