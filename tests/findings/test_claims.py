@@ -11,7 +11,7 @@ from tests.requirements import require
 from traceprof.findings import FINDINGS, RULES
 from traceprof.findings.claims import Claim, Ground, Kind, Ledger
 from traceprof.findings.context import Context
-from traceprof.findings.rules import SettledFinding, judge
+from traceprof.findings.rules import SettledFinding, judge, much_lost
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts
 from traceprof.measures.idle.losses import idle_times
 from traceprof.model.intervals import Intervals
@@ -31,6 +31,24 @@ def test_what_is_claimed_is_not_free_any_more() -> None:
     assert ledger.left(second).times == {0: Intervals.single(50, 100)}
     assert ledger.take((second,))[0].total_ns == 50
     assert ledger.left(second).total_ns == 0
+
+
+def lost(loss: str, total: int, claimed: int = 0, after_wait: int = 0) -> dict[str, object]:
+    """Return a row of the table ``losses``, of 1 000 ns that are judged."""
+    own = {"loss": loss, "total_ns": total, "share_ratio": total / 1_000}
+    return {**own, "claimed_ns": claimed, "after_wait_ns": after_wait}
+
+
+def test_much_is_lost_where_the_page_shows_it_or_any_finding_claims_it() -> None:
+    assert much_lost([]) == set()
+    assert much_lost([lost("host", 49), lost("data", 9, claimed=9)]) == set()
+    assert much_lost([lost("host", 50), lost("launch", 20, claimed=10)]) == {"host", "launch"}
+    # What follows a wait is the wait's, also where the wait itself took no time.
+    after = lost("host", 100, claimed=60, after_wait=60)
+    assert much_lost([after]) == {"synchronising"}
+    assert much_lost([after, lost("synchronising", 5)]) == {"synchronising"}
+    more = lost("host", 100, claimed=70, after_wait=60)
+    assert much_lost([more]) == {"synchronising", "host"}
 
 
 def test_grounds_are_apart() -> None:

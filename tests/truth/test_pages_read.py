@@ -145,6 +145,22 @@ def test_nothing_is_fine_of_which_there_was_nothing(name: str) -> None:
     assert fine <= judged
 
 
+_SUBJECTS: Final = {
+    "data": "input",
+    "launches": "launches",
+    "host code": "host code",
+    "synchronisation": "synchronisation",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_fine_that_devices_are_idle_for(name: str) -> None:
+    verdict = document_of(name).verdict
+    assert verdict is not None
+    much = {cause for cause, share in verdict.idle.items() if share >= 0.05}
+    assert not {_SUBJECTS[cause] for cause in much & {*_SUBJECTS}} & {*verdict.fine}
+
+
 _INTERNAL: Final = {
     *(rule.name for rule in RULES if "_" in rule.name),
     *(loss for loss in LOSSES if "_" in loss),

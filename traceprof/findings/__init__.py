@@ -24,7 +24,14 @@ from traceprof.findings import (
     steps,
 )
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule, SettledFinding, judge, losses_claimed
+from traceprof.findings.rules import (
+    Finding,
+    Rule,
+    SettledFinding,
+    judge,
+    losses_claimed,
+    much_lost,
+)
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.lost_work import lost_work
@@ -116,7 +123,8 @@ SPEC: Final = ResultSpec.of("""
     table checked: one row per subject of the rules
     key subject: what rules are about
     same is_judged: a rule about it could judge
-    same is_fine: and none found anything that is not minor
+    same is_fine: none found anything that is not minor, nor is much time lost to it that another
+        finding claims
     table lost: one row per sentence on work of devices that is missing in the recording
     key number [number]: which one, from 1
     same about: what is missing, why, or what to do
@@ -136,15 +144,16 @@ def measure_findings(ranks: Ranks) -> Result:
     """Return the advice of all rules."""
     context = Context(ranks)
     found, abstained = judge(context, RULES)
+    losses = losses_claimed(context, found)
     rows: dict[str, list[dict[str, object]]] = {
         "findings": [_row(own) for own in found],
-        "losses": losses_claimed(context, found),
+        "losses": losses,
         "abstained": [
             {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
             for rule in RULES
             if rule.name in abstained
         ],
-        "checked": _checked(found, abstained),
+        "checked": _checked(found, abstained, losses),
         "lost": _lost(context),
     }
     times = context.times.items()
@@ -171,11 +180,26 @@ def _lost(context: Context) -> list[dict[str, object]]:
     return [{"number": number, **row} for number, row in enumerate(rows, 1)]
 
 
+_OF_LOSS: Final = {
+    "exposed_communication": "communication",
+    "exposed_transfer": "transfers",
+    "data": "input",
+    "launch": "launches",
+    "host": "host code",
+    "synchronising": "synchronisation",
+    "profiler": "profiler",
+}
+"""The subject that a loss is of, whatever finding claims it."""
+
+
 def _checked(
-    found: Iterable[SettledFinding], abstained: Mapping[str, str]
+    found: Iterable[SettledFinding],
+    abstained: Mapping[str, str],
+    losses: Iterable[Mapping[str, object]],
 ) -> list[dict[str, object]]:
     judged = {rule.subject for rule in RULES if rule.name not in abstained}
     told = {own.rule.subject for own in found if not own.is_minor}
+    told |= {_OF_LOSS[loss] for loss in much_lost(losses) if loss in _OF_LOSS}
     return [
         {"subject": subject, "is_judged": subject in judged, "is_fine": subject in judged - told}
         for subject in dict.fromkeys(rule.subject for rule in RULES)

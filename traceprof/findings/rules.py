@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from traceprof.names.kernels import MATRIX_WORK
 from traceprof.processes import PROGRESS
 
 _MINOR: Final = 0.01
+_CONSIDERABLE: Final = 0.05
+_WAITS: Final = "synchronising"
 _OF_HOST: Final = ("profiler_overhead", "slow_steps", "warmup")
 """Rules that judge what the host does, whatever is recorded of devices."""
 _LOST: Final = "work of the devices is missing, so that it is not known when they were idle"
@@ -287,6 +290,22 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
         }
         rows.append((total_ns, row))
     return [row for _, row in sorted(rows, key=lambda one: -one[0])]
+
+
+def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return which losses of that table are too much to call their subject fine.
+
+    What follows a wait is that of the wait, as on a page.
+    """
+    lost, claimed, whole_ns = Counter[str](), Counter[str](), 0.0
+    for row in losses:
+        after_ns = 0 if row["loss"] == _WAITS else row["after_wait_ns"]
+        lost[row["loss"]] += row["total_ns"] - after_ns
+        lost[_WAITS] += after_ns
+        claimed[row["loss"]] += row["claimed_ns"] - after_ns
+        whole_ns = row["total_ns"] / row["share_ratio"]
+    is_much = {loss for loss, ns in lost.items() if ns and ns >= _CONSIDERABLE * whole_ns}
+    return is_much | {loss for loss, ns in claimed.items() if ns >= _MINOR * whole_ns}
 
 
 def _ns(times: Times) -> int:
