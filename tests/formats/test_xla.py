@@ -145,6 +145,14 @@ def test_what_names_a_phase_is_a_range(tmp_path: Path) -> None:
     assert trace.host_ops["name"].tolist() == ["Wait for usage holds", "my part"]
 
 
+def test_steps_are_from_the_step_annotations(tmp_path: Path) -> None:
+    annotated: list[Any] = [("train", 1_000, 3_000, {"step_num": 4}), ("serve", 3_000, 5_000, {})]
+    plane = WrittenPlane("/host:CPU", [WrittenLine(1, "python3", annotated)])
+    steps = run("steps", open_trace(write_xplane(tmp_path / "a.xplane.pb", [plane])))
+    assert steps.table["step"].tolist() == [4]
+    assert steps.scalars["source"] == "the profiler's step annotations"
+
+
 @pytest.mark.parametrize(
     ("name", "profiler"),
     [("PjitFunction(step)", "jax.profiler"), ("MatMul", "jax.profiler or TensorFlow")],

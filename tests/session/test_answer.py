@@ -81,7 +81,7 @@ def test_the_page_says_where_the_time_goes_and_what_to_do_next() -> None:
     steadiness, where = sentences(found.verdict.sentences)
     assert where == "A typical step of 10 ns is 80.0 % compute, 20.0 % idle."
     assert steadiness.startswith("4 steps, uneven: 10 ns to 20 ns; 8")
-    assert steadiness.endswith(" steps/s; 1 of them slow, by 20.0 % of the time.")
+    assert steadiness.endswith(" steps/s on average; 1 of them slow, by 20.0 % of the time.")
     assert found.verdict.next_command.startswith("traceprof show ")
 
 

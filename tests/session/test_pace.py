@@ -88,6 +88,26 @@ def test_lengths_that_would_be_printed_alike_are_said_once() -> None:
     assert said(page_of(*[130] * 5))[0] == "5 steps, steady: 130.0 ms; 7.692 steps/s."
 
 
+def test_a_rate_that_is_not_of_the_step_that_is_told_says_so() -> None:
+    pace, where = said(page_of(200, 130, 130, 142, 142, 142, 142))
+    assert pace.endswith("; 7.246 steps/s on average.")
+    assert where.startswith("A step of 142.0 ms (median) is ")
+    # A typical step is told without the few that are far longer, which the rate holds, too.
+    assert (
+        "; 0.2112 steps/s on average; 3 of them slow"
+        in said(page_of(*([130] * 12 + [60_000]) * 3))[0]
+    )
+
+
+def test_a_round_rate_is_written_as_others() -> None:
+    builder = TraceBuilder()
+    for i in range(8):
+        at = i * MS // 4
+        builder.step(at, at + MS // 4, i).batch(at, 5)
+        builder.kernel("gemm", at, at + MS // 5, launched_ns=(at, at + 5_000))
+    assert "; 4 000 steps/s, 20 000 samples/s" in said(page(run_of(Ranks.of(builder.build()))))[0]
+
+
 def test_iterations_of_which_one_is_far_longer_are_told_by_their_mean() -> None:
     builder, now = TraceBuilder(), 0
     for number in range(40):

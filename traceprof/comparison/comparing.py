@@ -210,10 +210,10 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
 
 _OF_HARDWARE: Final = (
     ("mfu_ratio", 1, LEAST_MFU, "MFU is {new:ratio} (base {base:ratio}) of the dense peak"),
-    ("step_joules", 1, 0, "a step takes {new:number} J (base {base:number} J)"),
-    ("token_joules", 1, 0, "a token takes {new:number} J (base {base:number} J)"),
-    ("epoch_cost", 1, 0, "an epoch costs {new:number} (base {base:number}) at the price given"),
-    ("step_cost", 1000, 0, "1 000 steps cost {new:number} (base {base:number}) at the price given"),
+    ("step_joules", 1, 0, "a step takes {new:count} J (base {base:count} J)"),
+    ("token_joules", 1, 0, "a token takes {new:count} J (base {base:count} J)"),
+    ("epoch_cost", 1, 0, "an epoch costs {new:count} (base {base:count}) at the price given"),
+    ("step_cost", 1000, 0, "1 000 steps cost {new:count} (base {base:count}) at the price given"),
 )
 
 

@@ -220,7 +220,7 @@ def _drawn(ranks: Ranks) -> Note | None:
     if not found or most < _DRAWS * least:
         return None
     text = (
-        "a GPU drew up to {most:number} W while hardly any work was recorded, {least:number} W at "
+        "a GPU drew up to {most:count} W while hardly any work was recorded, {least:number} W at "
         "rest"
     )
     return Note.of(text, most=round(most), least=round(least))

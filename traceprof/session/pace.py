@@ -36,6 +36,8 @@ STEADY: Final = 0.1
 _FILLED: Final = 0.95
 _MOSTLY: Final = 0.5
 _ALIKE: Final = 0.0005
+_VISIBLE: Final = 0.005
+"""By so much a rate and the length of a step differ that somebody divides one by the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,9 +99,17 @@ def base_of(
         values |= {"step": float(every.mean()), "median": float(np.median(every))}
         median = "" if is_told else " (median {median:ns})"
         return Base(f"The mean {kind} of {{step:ns}}{median}{without}", values, rows)
-    article = "A typical" if has_tail else "A"
     values["step"] = typical_length(lengths)
-    return Base(f"{article} {kind} of {{step:ns}}{without}", values, rows)
+    if has_tail:
+        return Base(f"A typical {kind} of {{step:ns}}{without}", values, rows)
+    median = " (median)" if not kinds and _is_another(scalars, values["step"]) else ""
+    return Base(f"A {kind} of {{step:ns}}{median}{without}", values, rows)
+
+
+def _is_another(scalars: Mapping[str, Any], step_ns: float) -> bool:
+    """Return whether steps per second, which are of the mean step, show that ``step_ns`` is not."""
+    rate = scalars.get("steps_per_s")
+    return rate is not None and abs(1e9 / rate - step_ns) > _VISIBLE * step_ns
 
 
 def fill(steps: Table, window_ns: int, least: float = _FILLED) -> bool:
@@ -110,10 +120,11 @@ def fill(steps: Table, window_ns: int, least: float = _FILLED) -> bool:
 
 
 def on_pace(
-    results: Mapping[str, Result], left_out: Iterable[str], window_ns: int
+    results: Mapping[str, Result], left_out: Iterable[str], window_ns: int, base: Base
 ) -> Iterable[Note]:
     """Yield of how many kinds the steps are, how steady, and how many there are a second.
 
+    That is of the mean step, which is said where ``base``, what shares are of, is another one.
     Iterations of a pattern that takes less than half of the window are not its pace.
     """
     steps = results.get("steps")
@@ -137,11 +148,14 @@ def on_pace(
     if scalars[f"{high}_ns"] - scalars[f"{low}_ns"] >= _ALIKE * scalars[f"{high}_ns"]:
         text += f" to {{{high}:ns}}"  # else both would be printed alike
     each_s = scalars.get("steps_per_s") if not scalars["is_pattern"] else None
-    rates = ["{steps_rate:number} steps/s"] if each_s else []
+    rates = ["{steps_rate:count} steps/s"] if each_s else []
     rate = scalars.get("mean_samples_per_s")
-    rates += ["{rate:number} samples/s"] if rate else []
+    rates += ["{rate:count} samples/s"] if rate else []
     kinds = " and ".join(sorted(left_out))
-    text += f"; {', '.join(rates)}{', {left_out} included' if kinds else ''}" if rates else ""
+    told = ", {left_out} included" if kinds else ""
+    if not kinds and base.words.startswith("A ") and _is_another(scalars, base.values["step"]):
+        told = " on average"
+    text += f"; {', '.join(rates)}{told}" if rates else ""
     slow = table["excess_ns"] > 0
     slow_ratio = 0.0
     if slow.any():
@@ -225,6 +239,6 @@ def _on_undisturbed(steps: Result, results: Mapping[str, Result]) -> Note:
     text = f"Without the profiler {share}{{n:count}} steps take {{a:ns}} to {{b:ns}}"
     rate = steps.scalars.get("undisturbed_samples_per_s")
     values |= {"rate": rate, "steps_rate": 1e9 / scalars[UNDISTURBED]}
-    text += ": {steps_rate:number} steps/s"
-    text += "" if rate is None else ", {rate:number} samples/s"
+    text += ": {steps_rate:count} steps/s"
+    text += "" if rate is None else ", {rate:count} samples/s"
     return Note.of(f"{text}{more}.", **values)

@@ -126,7 +126,7 @@ def judge(
     parts = parts_of(results, steps, base.rows) if is_known else {}
     again, once = _told_apart(occasions, _outside(one_off, occasions))
     idle = idle_by_cause(results, parts, is_mean=base.rows is None)
-    pace = tuple(on_pace(results, kinds, window_ns))
+    pace = tuple(on_pace(results, kinds, window_ns, base))
     by = bound_by(results, parts)
     is_judged = bool(parts) and by != _NO_KERNEL
     return Verdict(

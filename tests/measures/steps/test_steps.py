@@ -124,7 +124,7 @@ def test_warmup_is_marked_and_left_out() -> None:
     notes = {note.text: note.values for note in result.notes}
     dropped = "the first {n:count} steps, {lost:ns}, are warm-up and not in the statistics"
     assert notes[dropped] == {"n": 3, "lost": 812 * MS}
-    assert notes["throughput: {rate:number} samples/s"] == {"rate": pytest.approx(1600)}
+    assert notes["throughput: {rate:count} samples/s"] == {"rate": pytest.approx(1600)}
 
 
 def test_ranks_add_up_to_the_throughput() -> None:

@@ -263,8 +263,8 @@ def _with_notes(result: Result) -> Result:
 
 
 _PACE: Final = {
-    "pace": ("collectives_per_s", "{pace:number} collectives per second"),
-    "count": ("per_step_count", "{count:number} per step"),
+    "pace": ("collectives_per_s", "{pace:count} collectives per second"),
+    "count": ("per_step_count", "{count:count} per step"),
     "size": ("per_step_bytes", "{size:bytes} per step"),
     "share": ("all_reduce_ratio", "all-reduce runs in {share:ratio} of the step"),
 }

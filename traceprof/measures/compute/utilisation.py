@@ -231,7 +231,7 @@ def _on_clocks(ranks: Ranks) -> Iterator[Note]:
     held, clock = (mean_of(np.asarray(steps.get(n, ()), np.float64)) for n in _CLOCKS)
     if held > _HELD:
         text = "power or heat held the clock down in {share:ratio} of the samples"
-        text += ": the SMs ran at {clock:number} MHz" if clock == clock else ""
+        text += ": the SMs ran at {clock:count} MHz" if clock == clock else ""
         yield Note.of(f"{text}; peaks are at the boost clock", share=held, clock=clock)
 
 

@@ -31,6 +31,8 @@ from traceprof.measures.rows import Bools, Ints, bounds, ints, rows_by, span_at,
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
+    NAMED_STEP,
+    STEP_WORDS,
     steps_asked_for,
     steps_between_ends,
     steps_of_ranges,
@@ -204,14 +206,6 @@ def steps_of_calls(steps: Steps, work: Any) -> Ints:
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
-_NAMED_STEP: Final = re.compile(
-    r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
-    r"|(?!.*(?:optim|sched|valid|eval|test|predict))(?:\[[a-z]\w*\]\s*)?"
-    r"[a-z_][\w\s:/,.#-]*?(?:step|iteration|iter|batch)[\s_#:=.-]*(?P<other_number>\d+)",
-    re.IGNORECASE,
-)
-
-_STEP_WORDS: Final = ("step", "iter", "batch")
 _CHOSEN: Final = "ranges chosen as steps"
 
 
@@ -406,7 +400,12 @@ def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
     if ranges.empty:
         return empty_steps(), ""
     found = source.steps_of(ranges)
-    return found if isinstance(found, tuple) else (found, "")
+    if isinstance(found, tuple):
+        return found
+    if source.name:
+        return found, ""
+    is_annotated = trace.info.format.startswith("xplane")  # of JAX, TensorFlow
+    return found, "the profiler's step annotations" if is_annotated else "ranges named step"
 
 
 def _chosen(trace: Trace, pattern: OwnPattern) -> Table:
@@ -432,9 +431,7 @@ _ANNOTATED: Final = (
         None,
         partial(steps_of_ranges, pattern=_PROFILER_STEP, words=["ProfilerStep"]),
     ),
-    _Source(
-        "ranges named step", False, partial(steps_of_ranges, pattern=_NAMED_STEP, words=_STEP_WORDS)
-    ),
+    _Source("", False, partial(steps_of_ranges, pattern=NAMED_STEP, words=STEP_WORDS)),
     _Source(
         "ends of Optimizer.step",
         False,

@@ -23,6 +23,14 @@ _ASKED_FOR: Final = re.compile(r"step:.+")
 _LEFT: Final = "step.left"
 """Bears the number of a step that was begun, and the program ended."""
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
+NAMED_STEP: Final = re.compile(
+    r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
+    r"|(?!.*(?:optim|sched|valid|eval|test|predict))(?:\[[a-z]\w*\]\s*)?"
+    r"[a-z_][\w\s:/,.#-]*?(?:step|iteration|iter|batch)[\s_#:=.-]*(?P<other_number>\d+)",
+    re.IGNORECASE,
+)
+STEP_WORDS: Final = ("step", "iter", "batch")
+"""Names that are steps; one of the words is in each."""
 
 
 def steps_of_ranges(

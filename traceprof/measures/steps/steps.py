@@ -170,10 +170,22 @@ def _finish(result: Result) -> Result:
         notes.append(
             Note.of(f"steps get {word}: {{drift:ratio}} from first to last", drift=abs(drift))
         )
-    if "mean_samples_per_s" in scalars:
-        rate = scalars["mean_samples_per_s"]
-        notes.append(Note.of("throughput: {rate:number} samples/s", rate=rate))
-    return result.with_notes(*notes)
+    return result.with_notes(*notes, *_on_throughput(result))
+
+
+def _on_throughput(result: Result) -> Iterator[Note]:
+    """Say the throughput, first of the steps that a page tells: those without the profiler."""
+    scalars = result.scalars
+    rate, own = (scalars.get(f"{of}_samples_per_s") for of in ("mean", "undisturbed"))
+    if rate is None:
+        return
+    if own is None:
+        yield Note.of("throughput: {rate:count} samples/s", rate=rate)
+        return
+    text = "throughput: {own:count} samples/s in steps without the profiler, {rate:count} with it"
+    is_slow = result.table["excess_ns"] > 0
+    slow = ", slow ones included" if (is_slow & ~result.table["is_warmup"]).any() else ""
+    yield Note.of(f"{text}{slow}", own=own, rate=rate)
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:
