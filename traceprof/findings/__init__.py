@@ -24,14 +24,7 @@ from traceprof.findings import (
     steps,
 )
 from traceprof.findings.context import Context
-from traceprof.findings.rules import (
-    Finding,
-    Rule,
-    SettledFinding,
-    judge,
-    losses_claimed,
-    much_lost,
-)
+from traceprof.findings.rules import Finding, Rule, SettledFinding, judge, losses_claimed, much_lost
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.lost_work import lost_work
@@ -153,7 +146,7 @@ def measure_findings(ranks: Ranks) -> Result:
             for rule in RULES
             if rule.name in abstained
         ],
-        "checked": _checked(found, abstained, losses),
+        "checked": _checked(found, abstained, much_lost(losses)),
         "lost": _lost(context),
     }
     times = context.times.items()
@@ -180,26 +173,11 @@ def _lost(context: Context) -> list[dict[str, object]]:
     return [{"number": number, **row} for number, row in enumerate(rows, 1)]
 
 
-_OF_LOSS: Final = {
-    "exposed_communication": "communication",
-    "exposed_transfer": "transfers",
-    "data": "input",
-    "launch": "launches",
-    "host": "host code",
-    "synchronising": "synchronisation",
-    "profiler": "profiler",
-}
-"""The subject that a loss is of, whatever finding claims it."""
-
-
 def _checked(
-    found: Iterable[SettledFinding],
-    abstained: Mapping[str, str],
-    losses: Iterable[Mapping[str, object]],
+    found: Iterable[SettledFinding], abstained: Mapping[str, str], much: Iterable[str]
 ) -> list[dict[str, object]]:
     judged = {rule.subject for rule in RULES if rule.name not in abstained}
-    told = {own.rule.subject for own in found if not own.is_minor}
-    told |= {_OF_LOSS[loss] for loss in much_lost(losses) if loss in _OF_LOSS}
+    told = {own.rule.subject for own in found if not own.is_minor}.union(much)
     return [
         {"subject": subject, "is_judged": subject in judged, "is_fine": subject in judged - told}
         for subject in dict.fromkeys(rule.subject for rule in RULES)

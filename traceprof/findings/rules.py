@@ -292,8 +292,18 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
     return [row for _, row in sorted(rows, key=lambda one: -one[0])]
 
 
+_SUBJECTS: Final = {
+    "data": "input",
+    "launch": "launches",
+    "host": "host code",
+    _WAITS: "synchronisation",
+    "exposed_communication": "communication",
+    "exposed_transfer": "transfers",
+}
+
+
 def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return which losses of that table are too much to call their subject fine.
+    """Return the subjects that are not fine: much of that table is lost to them, or claimed.
 
     What follows a wait is that of the wait, as on a page.
     """
@@ -304,8 +314,10 @@ def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
         lost[_WAITS] += after_ns
         claimed[row["loss"]] += row["claimed_ns"] - after_ns
         whole_ns = row["total_ns"] / row["share_ratio"]
-    is_much = {loss for loss, ns in lost.items() if ns and ns >= _CONSIDERABLE * whole_ns}
-    return is_much | {loss for loss, ns in claimed.items() if ns >= _MINOR * whole_ns}
+    much, some = _CONSIDERABLE * whole_ns, _MINOR * whole_ns
+    return {
+        _SUBJECTS[own] for own in _SUBJECTS if lost[own] >= much > 0 or claimed[own] >= some > 0
+    }
 
 
 def _ns(times: Times) -> int:

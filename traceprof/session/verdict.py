@@ -34,11 +34,6 @@ from traceprof.session.shares import (
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
 _MOSTLY: Final = 0.5
-_SUBJECTS: Final = {
-    "idle": "idle time",
-    "exposed_communication": "communication",
-    "exposed_transfer": "transfers",
-}
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
 _TOLD_BY: Final = ("record ", "traceprof record", "--", "traceprof.step()", ".profiler")
@@ -353,7 +348,7 @@ def _fine(
     checked = table_of(results, "findings", "checked")
     if checked.empty:
         return ()
-    visible = {own for part, own in _SUBJECTS.items() if parts.get(part, 0.0) >= CONSIDERABLE}
+    visible = {"idle time"} if parts.get("idle", 0.0) >= CONSIDERABLE else set()
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= STEADY:
         visible.add("even steps")
     if steps is not None and steps.scalars.get("disturbance_ratio", 0.0) >= CONSIDERABLE:

@@ -170,22 +170,17 @@ def _finish(result: Result) -> Result:
         notes.append(
             Note.of(f"steps get {word}: {{drift:ratio}} from first to last", drift=abs(drift))
         )
-    return result.with_notes(*notes, *_on_throughput(result))
-
-
-def _on_throughput(result: Result) -> Iterator[Note]:
-    """Say the throughput, first of the steps that a page tells: those without the profiler."""
-    scalars = result.scalars
     rate, own = (scalars.get(f"{of}_samples_per_s") for of in ("mean", "undisturbed"))
-    if rate is None:
-        return
-    if own is None:
-        yield Note.of("throughput: {rate:count} samples/s", rate=rate)
-        return
-    text = "throughput: {own:count} samples/s in steps without the profiler, {rate:count} with it"
-    is_slow = result.table["excess_ns"] > 0
-    slow = ", slow ones included" if (is_slow & ~result.table["is_warmup"]).any() else ""
-    yield Note.of(f"{text}{slow}", own=own, rate=rate)
+    if own is not None:  # first what a page tells
+        is_slow = (result.table["excess_ns"] > 0) & ~result.table["is_warmup"]
+        slow = ", slow ones included" if is_slow.any() else ""
+        text = (
+            "throughput: {own:count} samples/s in steps without the profiler, {rate:count} with it"
+        )
+        notes.append(Note.of(text + slow, own=own, rate=rate))
+    elif rate is not None:
+        notes.append(Note.of("throughput: {rate:count} samples/s", rate=rate))
+    return result.with_notes(*notes)
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:
