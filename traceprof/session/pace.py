@@ -37,7 +37,7 @@ _FILLED: Final = 0.95
 _MOSTLY: Final = 0.5
 _ALIKE: Final = 0.0005
 _VISIBLE: Final = 0.005
-"""By so much a rate and the length of a step differ that somebody divides one by the other."""
+_MEDIAN: Final = " (median)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,17 +99,12 @@ def base_of(
         values |= {"step": float(every.mean()), "median": float(np.median(every))}
         median = "" if is_told else " (median {median:ns})"
         return Base(f"The mean {kind} of {{step:ns}}{median}{without}", values, rows)
-    values["step"] = typical_length(lengths)
+    step_ns = values["step"] = typical_length(lengths)
     if has_tail:
         return Base(f"A typical {kind} of {{step:ns}}{without}", values, rows)
-    median = " (median)" if not kinds and _is_another(scalars, values["step"]) else ""
+    apart_ns = abs(1e9 / scalars.get("steps_per_s", np.nan) - step_ns)
+    median = _MEDIAN if apart_ns > _VISIBLE * step_ns and not kinds else ""
     return Base(f"A {kind} of {{step:ns}}{median}{without}", values, rows)
-
-
-def _is_another(scalars: Mapping[str, Any], step_ns: float) -> bool:
-    """Return whether steps per second, which are of the mean step, show that ``step_ns`` is not."""
-    rate = scalars.get("steps_per_s")
-    return rate is not None and abs(1e9 / rate - step_ns) > _VISIBLE * step_ns
 
 
 def fill(steps: Table, window_ns: int, least: float = _FILLED) -> bool:
@@ -124,8 +119,8 @@ def on_pace(
 ) -> Iterable[Note]:
     """Yield of how many kinds the steps are, how steady, and how many there are a second.
 
-    That is of the mean step, which is said where ``base``, what shares are of, is another one.
-    Iterations of a pattern that takes less than half of the window are not its pace.
+    That is of the mean step, as is said where ``base`` is another. Iterations of a pattern that
+    takes less than half of the window are not its pace.
     """
     steps = results.get("steps")
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
@@ -152,9 +147,8 @@ def on_pace(
     rate = scalars.get("mean_samples_per_s")
     rates += ["{rate:count} samples/s"] if rate else []
     kinds = " and ".join(sorted(left_out))
-    told = ", {left_out} included" if kinds else ""
-    if not kinds and base.words.startswith("A ") and _is_another(scalars, base.values["step"]):
-        told = " on average"
+    told = " on average" if _MEDIAN in base.words or "A typical" in base.words else ""
+    told = ", {left_out} included" if kinds else told
     text += f"; {', '.join(rates)}{told}" if rates else ""
     slow = table["excess_ns"] > 0
     slow_ratio = 0.0
