@@ -76,6 +76,20 @@ def test_what_one_step_does_costs_once() -> None:
     assert "1 call of cudaMalloc in 1 of 4 steps" in said(own)
 
 
+@pytest.mark.parametrize(("n_calls", "kind"), [(2, "once"), (9, "measured")])
+def test_one_step_alone_does_not_tell_that_others_do_the_same(n_calls: int, kind: str) -> None:
+    builder = TraceBuilder().step(0, 10 * MS, number=7)
+    for i in range(9):
+        at = MS * i
+        builder.kernel("k", at + MS // 2, at + MS, launched_ns=(at, at + US))
+        if i < n_calls:
+            builder.api_call("cudaFree", at + US, at + MS // 2)
+    own = allocations(builder.build(span=(0, 10 * MS)))
+    assert own.kind == kind
+    assert ("in the loop" in said(own)) == (kind == "measured")
+    assert ("cudaFree per step" in said(own)) == (kind == "measured")
+
+
 def test_without_steps_calls_all_the_time_do_not_cost_once() -> None:
     own = allocations(with_calls(dict.fromkeys(range(12), 1), name="cudaFree", is_named=False))
     assert (own.kind, own.once_ns) == ("measured", None)

@@ -69,13 +69,13 @@ def is_of_each_turn(context: Context, rows: Table) -> bool:
 def occurs_once(context: Context, rows: Table) -> bool:
     """Return whether ``rows`` of the host are of one moment, not of every step.
 
-    Of several steps they are in one. Where no steps are known they recur if there are three at
-    least, and some in each third of the time: a program sets up at its beginning, and ends once.
-    What only loads does it once.
+    Of several steps they are in one. Where there is one step alone, or none is known, they recur if
+    there are three at least, and some in each third of the time: a program sets up at its
+    beginning, and ends once. What only loads does it once.
     """
     in_steps = steps_with(context, rows)
-    if in_steps is not None:
-        return in_steps <= 1 and context.n_steps >= _FEWEST_STEPS
+    if in_steps is not None and (in_steps > 1 or context.n_steps >= _FEWEST_STEPS):
+        return in_steps <= 1
     if context.kind == LOADING:
         return True
     span, starts = context.ranks.span, rows["start_ns"]

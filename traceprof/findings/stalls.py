@@ -137,19 +137,23 @@ def _on_calls(
         claims=(claim,),
         kind=Kind.ONCE if is_once else Kind.MEASURED,
         once_ns=context.once_ns(claim) if is_once else None,
-        evidence=tuple(_counted_by_name(context, calls)),
+        evidence=tuple(_counted_by_name(context, calls, is_once=is_once)),
         action=action,
         caveat=caveat,
         window=context.longest_row(calls),
     )
 
 
-def _counted_by_name(context: Context, calls: Table) -> Iterator[Note]:
+def _counted_by_name(context: Context, calls: Table, *, is_once: bool) -> Iterator[Note]:
     names, groups = grouped_by(calls, "name")
     longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_SHOWN]
     for name in names["name"][longest].tolist():
         words = "call(s) of {name}" if name else "capture(s) of what is launched"
-        yield counted(context, calls.take(calls["name"] == name), words, name=name)
+        own = calls.take(calls["name"] == name)
+        if is_once and context.n_steps == 1:  # of one step alone nothing is known per step
+            yield Note.of(f"{{n:count}} {words}", n=len(own), name=name)
+        else:
+            yield counted(context, own, words, name=name)
 
 
 def _calls_named(context: Context, pattern: re.Pattern[str], table: str = "api_calls") -> Table:

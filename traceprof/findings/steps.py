@@ -38,8 +38,9 @@ _COUNTED: Final = {
 def warmup(context: Context) -> Iterator[Finding]:
     """Find leading steps that are warm-up and distort what is measured."""
     steps = context.all_steps
-    if not len(steps):
-        raise NotRecordedError("no steps are named")
+    if len(np.unique(steps.table["step"])) < _FEWEST:
+        few = f"fewer than {_FEWEST} steps are named" if len(steps) else "no steps are named"
+        raise NotRecordedError(few)
     leading = steps.warmup()
     if leading.all() or not leading.any():
         return

@@ -241,6 +241,18 @@ def test_what_repeats_within_one_pass_is_its_layers(name: str, n_turns: int) -> 
     assert (len(find_steps(trace)), len(find_pattern(trace))) == (0, n_turns)
 
 
+@pytest.mark.parametrize(("is_one_launch", "n_turns"), [(True, 0), (False, 7)])
+def test_what_repeats_within_one_graph_is_its_layers(is_one_launch: bool, n_turns: int) -> None:
+    builder = TraceBuilder()
+    for turn in range(8):
+        launched = (0, 5) if is_one_launch else (100 * turn, 100 * turn + 5)
+        for i, kernel in enumerate(["norm", "gemm", "softmax", "gelu", "add"]):
+            at = 100 * turn + 10 * i + 10
+            builder.kernel(kernel, at, at + 9, launched_ns=launched)
+    trace = builder.build()
+    assert (len(find_steps(trace)), len(find_pattern(trace))) == (0, n_turns)
+
+
 def test_where_steps_are_known_there_is_no_pattern() -> None:
     builder = training_kernels(8, "update")
     for i in range(8):

@@ -147,8 +147,10 @@ def find_periodic_steps(trace: Trace) -> InferredSteps:
 def _are_of_one_pass(trace: Trace, process: int, called_ns: Ints) -> bool:
     """Return whether most turns are launched in the same forward or backward pass as others.
 
-    What repeats in there is the layers of a model.
+    Or by the same call, which launches a graph: what repeats in there is the layers of a model.
     """
+    if np.mean((called_ns[1:] == called_ns[:-1]) & (called_ns[1:] != ABSENT)) > _MOST:
+        return True
     ranges = trace.ranges.take(trace.ranges["process"] == process)
     passes = ranges.take(np.isin(phases_of_ranges(ranges), _PASSES))
     time = union_of(passes)
