@@ -178,3 +178,13 @@ def test_patterns_that_tell_numbers_look_at_each_name(pattern: str, does: bool) 
     names = [f"loop, seq = {n}, op_id = {n}" for n in (1, 22, 333)]
     wanted = [re.search(pattern, name) is not None for name in names]
     assert ranges.are_matched(objects(names), re.compile(pattern)).tolist() == wanted
+
+
+def test_what_is_told_of_the_names_of_one_rank_is_told_of_all_that_have_the_same() -> None:
+    ranks = [Names.of(["step 1", "gemm", "step 1"]) for _ in range(2)]
+    assert ranks[0].texts is ranks[1].texts
+    assert plain_categories(ranks[0].texts)[0] is plain_categories(ranks[1].texts)[0]
+    assert Names.of(["step 1", "other"]).texts is not ranks[0].texts
+    joined = Names.joined(ranks)
+    assert joined.texts is ranks[0].texts
+    assert joined.tolist() == ["step 1", "gemm", "step 1"] * 2

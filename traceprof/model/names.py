@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +12,18 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
+MOST_SHARED: Final = 1 << 12
+"""Up to so many texts are shared: more differ among ranks, most often."""
+_shared_texts: Final = WeakValueDictionary[tuple[str, ...], npt.NDArray[np.object_]]()
+
 
 class Names:
     """A column of texts of which few differ: the code of each row is a place among ``texts``.
 
-    ``texts`` are distinct; not every one need occur. Compared with a text, or with an array, it
-    tells the rows that are equal; an index gives one text, any other choice of rows the names of
-    those. Nothing of it changes.
+    ``texts`` are distinct; not every one need occur. A few that are equal are one array: what is
+    told of the names of one rank is told of all that have the same. Compared with a text, or with
+    an array, it tells the rows that are equal; an index gives one text, any other choice of rows
+    the names of those. Nothing of it changes.
     """
 
     __slots__ = ("codes", "texts")
@@ -25,7 +31,7 @@ class Names:
 
     def __init__(self, codes: Array, texts: Iterable[str]) -> None:
         self.codes = codes
-        self.texts = texts if isinstance(texts, np.ndarray) else objects(texts)
+        self.texts = texts if isinstance(texts, np.ndarray) else _shared(tuple(texts))
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> Names:
@@ -63,6 +69,9 @@ class Names:
         """Return the names of all parts (at least one), one after another."""
         if len(parts) == 1:
             return parts[0]
+        texts = parts[0].texts
+        if all(part.texts is texts for part in parts):
+            return cls(_small(np.concatenate([part.codes for part in parts]), len(texts)), texts)
         every = np.concatenate([part.texts for part in parts])
         own = cls.coded(every.tolist(), np.arange(len(every)))
         # Small codes of each part by itself: all together are large.
@@ -137,6 +146,17 @@ class Names:
     def distinct(self) -> list[str]:
         """Return the texts that occur, in the order of ``texts``."""
         return list(self.counts())
+
+
+def _shared(texts: tuple[str, ...]) -> npt.NDArray[np.object_]:
+    known = _shared_texts.get(texts) if len(texts) <= MOST_SHARED else None
+    if known is not None:
+        return known
+    found = objects(texts)
+    found.flags.writeable = False
+    if len(texts) <= MOST_SHARED:
+        _shared_texts[texts] = found
+    return found
 
 
 def objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:

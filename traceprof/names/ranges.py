@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.grouping import places_of
+from traceprof.model.names import MOST_SHARED
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import OWN_DOMAIN
 
@@ -121,17 +122,20 @@ _by_hand: Final = cache(  # to compile them takes long
 
 @dataclass(eq=False)
 class _Once(Generic[T]):
-    """A function that looks at the names in an array, once for as long as that lives."""
+    """A function that looks at the names in an array, once for as long as that lives.
 
-    function: Callable[[Texts], T]
-    known: dict[int, tuple[weakref.ref[Texts], T]] = field(default_factory=dict)
+    The ranks of a run share it (`traceprof.model.names`).
+    """
 
-    def __call__(self, names: Texts) -> T:
-        key = id(names)
+    function: Callable[..., T]
+    known: dict[tuple[Any, ...], tuple[weakref.ref[Texts], T]] = field(default_factory=dict)
+
+    def __call__(self, names: Texts, *more: Hashable) -> T:
+        key = id(names), *more
         found = self.known.get(key)
         if found is not None and found[0]() is names:
             return found[1]
-        result = self.function(names)
+        result = self.function(names, *more)
         self.known[key] = weakref.ref(names, lambda _: self.known.pop(key, None)), result
         return result
 
@@ -212,7 +216,12 @@ def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
 
 def codes_containing(names: Texts, words: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return which of ``names`` contain one of ``words``, upper or lower case."""
-    return np.flatnonzero(are_matched(names, re.compile("|".join(map(re.escape, words)), re.I)))
+    return np.flatnonzero(are_matched(names, _any_of(*words)))
+
+
+@cache
+def _any_of(*words: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
 
 
 def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
@@ -220,16 +229,18 @@ def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]
 
     In names that differ in decorations alone it is sought once.
     """
+    return _are_matched(names, pattern) if len(names) <= MOST_SHARED else _matches(names, pattern)
+
+
+def _matches(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     if _LOOKS_AT_NUMBERS.search(pattern.pattern):
-        return np.array([_is_found(pattern, str(name)) for name in names], np.bool_)
+        return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
     alike = _alike(names)
-    found = [_is_found(pattern, name) for name in alike.texts]
+    found = [pattern.search(name) is not None for name in alike.texts]
     return alike.by_text(np.array(found, np.bool_))
 
 
-@lru_cache(maxsize=1 << 16)  # the files of a run use the same names
-def _is_found(pattern: re.Pattern[str], name: str) -> bool:
-    return pattern.search(name) is not None
+_are_matched: Final = _Once(_matches)
 
 
 def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
