@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,3 +95,19 @@ def test_which_groups_have_different_values() -> None:
     groups = groups_of(np.array([5, 7, 5, 7]))
     assert groups.keys == [(5,), (7,)]
     assert groups.differ(np.array([1, 2, 1, 3])).tolist() == [False, True]
+
+
+def test_all_rows_are_the_table_itself_and_no_row_has_its_columns() -> None:
+    table = Table({"a": np.array([3, 1]), "b": Names.of(["x", "y"])})
+    every, none = np.array([True, True]), np.array([False, False])
+    assert table.take(every) is table
+    nothing: list[Any] = [none, [], np.empty(0, np.int64), slice(0)]
+    for rows in nothing:
+        chosen = table.take(rows)
+        assert (len(chosen), chosen.names) == (0, ["a", "b"])
+        assert chosen["a"].dtype == np.int64
+        assert chosen["b"].tolist() == []
+        assert chosen.take(none[:0]) is chosen
+    assert table.take([1, 1])["a"].tolist() == [1, 1]
+    with pytest.raises(IndexError):
+        table.take(np.array([True, True, False]))

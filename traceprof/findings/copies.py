@@ -93,7 +93,7 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
     copies = context.copies(are_blocking_copies)
     # Those of pageable memory are the findings of another rule.
     pinned = copies.take(~_touches(copies, "pageable"))
-    claim = _of_calls(context, context.exposed(pinned), _are_blocking_and_pinned)
+    claim = _of_calls(context, pinned, _are_blocking_and_pinned)
     share = context.share(claim)
     if pinned.empty or share < _LEAST:
         return
@@ -143,7 +143,7 @@ def are_blocking_memsets(copies: Table) -> Bools:
 def blocking_memsets(context: Context) -> Iterator[Finding]:
     """Find memsets that return only when they are done."""
     memsets = context.copies(are_blocking_memsets)
-    claim = _of_calls(context, context.exposed(memsets), are_blocking_memsets)
+    claim = _of_calls(context, memsets, are_blocking_memsets)
     share = context.share(claim)
     if memsets.empty or share < _LEAST:
         return
@@ -203,10 +203,9 @@ def unpinned_memory(context: Context) -> Iterator[Finding]:
 def _on_pageable(
     context: Context, copies: Table, what: str, *, is_asynchronous: bool
 ) -> Iterator[Finding]:
-    exposed = context.exposed(copies)
     choose = _are_pageable_and_asynchronous if is_asynchronous else _are_pageable_and_blocking
-    claim = _of_calls(context, exposed, choose)
-    late = context.share(claim) - context.share(context.left(exposed))
+    claim = _of_calls(context, copies, choose)
+    late = context.share(claim) - context.share(context.left(context.exposed(copies)))
     share = context.share(claim)
     if copies.empty or share < _LEAST_PAGEABLE:
         return
@@ -268,15 +267,15 @@ def _are_pageable_and_blocking(copies: Table) -> Bools:
     return are_pageable(copies) & ~are_asynchronous(copies)
 
 
-def _of_calls(context: Context, exposed: Times, choose: Choose) -> Claim:
-    """Return the claim on copies that block the host, and on what devices wait for because of it.
+def _of_calls(context: Context, copies: Table, choose: Choose) -> Claim:
+    """Return the claim on ``copies`` that block the host, and on what devices wait for then.
 
     With a range where more could be saved.
     """
-    late, lost = (
-        together(context.ranks.each(_held_up_by, context.typical, choose, is_all))
-        for is_all in (False, True)
-    )
+    if copies.empty:
+        return context.left({})
+    held = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
+    exposed, (late, lost) = context.exposed(copies), map(together, held)
     return up_to(context.left(together((exposed, late))), within(lost, context.judged))
 
 

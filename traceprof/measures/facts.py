@@ -98,11 +98,12 @@ def fact(
     if compute.__name__ == "<lambda>":
         raise TypeError("a fact needs a name of its own: two lambdas would share their results")
     name = _NAME.format(compute)
+    alone = (name,)
 
     @wraps(compute)
     def recall(given: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         of: Any = given.whole if is_whole else given
-        key = (name, *args, *sorted(kwargs.items()))
+        key = (name, *args, *sorted(kwargs.items())) if args or kwargs else alone
         kept: dict[tuple[Any, ...], Any] = of.facts
         if key in kept:
             known: _Result = kept[key]

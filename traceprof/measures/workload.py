@@ -15,7 +15,7 @@ from traceprof.measures.host.phases import phases_of_all_ranges, phases_of_work
 from traceprof.measures.host.threads import autograd_rows
 from traceprof.measures.rows import are_named, grouped, lengths_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import groups_of
+from traceprof.model.grouping import are_among, groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table, objects
@@ -248,7 +248,7 @@ def _only_forward(ranks: Ranks) -> list[Note]:
 def _time_in_forward(part: Trace) -> tuple[int, int]:
     """Return the time of the kernels that were launched in forward passes, and that of all."""
     length = lengths_of(part.kernels)
-    is_forward = np.isin(phases_of_work(part, "kernels"), _FORWARD)
+    is_forward = are_among(phases_of_work(part, "kernels"), _FORWARD)
     return int(length[is_forward].sum()), int(length.sum())
 
 
@@ -257,7 +257,7 @@ def _n_autograd(part: Trace) -> int:
 
 
 def _n_forward(part: Trace) -> int:
-    return int(np.isin(phases_of_all_ranges(part), _FORWARD).sum())
+    return int(are_among(phases_of_all_ranges(part), _FORWARD).sum())
 
 
 def _n_loaded(part: Trace) -> int:

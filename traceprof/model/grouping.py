@@ -378,19 +378,23 @@ def first_rows(numbers: _Int64Array, asked: _Int64Array) -> _Int64Array:
     return found
 
 
-def are_among(asked: _Int64Array, numbers: _Int64Array) -> _BoolArray:
-    """Return which of those ``asked`` are among ``numbers``: a byte for each of these will do."""
+def are_among(asked: npt.NDArray[Any], among: npt.ArrayLike) -> _BoolArray:
+    """Return which whole numbers are ``among`` others: a byte for each of these will do."""
+    numbers = np.asarray(among)
     if not len(numbers):
         return np.zeros(len(asked), np.bool_)
+    if len(asked) + len(numbers) <= 2 * _SMALL:
+        known = {*numbers.tolist()}
+        return np.array([one in known for one in asked.tolist()], np.bool_)
     low, high = int(numbers.min()), int(numbers.max())
     if high - low >= max(_DENSE, _SPARSE * len(numbers)):
         return np.asarray(first_rows(numbers, asked) >= 0, np.bool_)
     is_there = np.zeros(high - low + 2, np.bool_)
     for piece in pieces_of(len(numbers)):
-        is_there[numbers[piece] - low] = True
+        is_there[numbers[piece].astype(np.int64, copy=False) - low] = True
     found = np.empty(len(asked), np.bool_)
     for piece in pieces_of(len(asked)):
-        place = asked[piece] - low
+        place = asked[piece].astype(np.int64, copy=False) - low
         place[(place < 0) | (place > high - low)] = high - low + 1  # where none is
         found[piece] = is_there[place]
     return found

@@ -106,6 +106,8 @@ class Intervals:
         # In time that grows with the smaller set, and the logarithm of both. Neither has intervals
         # that touch, so that no two of what they have in common do.
         few, many = (self, other) if len(self) <= len(other) else (other, self)
+        if not len(few) or few.starts[0] >= many.ends[-1] or few.ends[-1] <= many.starts[0]:
+            return Intervals.empty()
         found = []
         for at in range(0, len(few), _AT_ONCE):
             starts, ends = few.starts[at : at + _AT_ONCE], few.ends[at : at + _AT_ONCE]
@@ -119,6 +121,8 @@ class Intervals:
 
     def __sub__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
+            return self
+        if other.starts[0] >= self.ends[-1] or other.ends[-1] <= self.starts[0]:
             return self
         # What both have of the rest
         return self & Intervals(np.append(_FIRST, other.ends), np.append(other.starts, _LAST))

@@ -143,11 +143,16 @@ class Table:
 
     def take(self, rows: RowsOf | Sequence[int]) -> Table:
         """Return some of the rows."""
+        if not self._n_rows:
+            return self
         chosen: Any = rows
         if not isinstance(rows, slice):
             chosen = np.asarray(rows)
-            if not len(chosen) and chosen.dtype != np.bool_:
-                chosen = chosen.astype(np.int64)
+            n_chosen = np.count_nonzero(chosen) if chosen.dtype == np.bool_ else len(chosen)
+            if not n_chosen:
+                chosen = slice(0)
+            elif chosen.dtype == np.bool_ and n_chosen == len(chosen) == self._n_rows:
+                return self
         taken = {
             name: (own if type(own) in _READY else opened(own))[chosen]
             for name, own in self._columns.items()

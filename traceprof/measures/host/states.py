@@ -29,7 +29,7 @@ from traceprof.measures.rows import (
     ints,
     unions_by,
 )
-from traceprof.model.grouping import groups_of, rows_by_values
+from traceprof.model.grouping import are_among, groups_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -330,6 +330,6 @@ def hold_devices_up(calls: Table) -> Bools:
     process = lanes.values[0]
     launching = np.zeros(len(process), np.bool_)
     launching[lanes.number[is_launch(calls["name"])]] = True
-    counts = launching | ~np.isin(process, process[launching])
+    counts = launching | ~are_among(process, process[launching])
     waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
     return np.asarray(waits & counts[lanes.number], np.bool_)

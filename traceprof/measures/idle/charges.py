@@ -38,7 +38,7 @@ from traceprof.measures.rows import (
     sums_at,
     unions_by,
 )
-from traceprof.model.grouping import compact, places_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import are_among, compact, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
@@ -253,7 +253,7 @@ def _asked_parts(trace: Trace) -> Table:
     there the gaps of several devices do not overlap.
     """
     gaps, parts = find_gaps(trace), find_gap_parts(trace)
-    asked = np.isin(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
+    asked = are_among(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
     parts = parts.take(asked)
     process, thread = ints(gaps, "holder", "thread", rows=parts["gap"])
     lengths = lengths_of(parts)
@@ -280,7 +280,7 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
 def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) -> Table:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
     every = find_gap_parts(trace)
-    rest = every.take(~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
+    rest = every.take(~are_among(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
     theirs = (rest[own] for own in ("gap", "start_ns", "end_ns", "cause"))
     none = np.full(len(rest), -1, np.int8)
     columns = [*zip(_of_parts(parts, chosen), (*theirs, none, none, none + 1), strict=True)]

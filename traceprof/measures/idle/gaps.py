@@ -33,7 +33,7 @@ from traceprof.measures.rows import (
 )
 from traceprof.measures.steps.undisturbed import awaited_since, disturbances
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import compact, pieces_of, rows_by_value
+from traceprof.model.grouping import are_among, compact, pieces_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
@@ -202,7 +202,7 @@ def times_in_gaps(n_gaps: int, parts: Table, *causes: int) -> Ints:
 
     Parts are as `find_gap_parts` returns them, causes places in the names of theirs.
     """
-    chosen = parts.take(np.flatnonzero(np.isin(parts["cause"], causes)))
+    chosen = parts.take(are_among(parts["cause"], causes))
     return sums_at(chosen["gap"], lengths_of(chosen), n_gaps)
 
 
@@ -223,7 +223,7 @@ def carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) ->
 
 
 def _carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) -> Table:
-    is_theirs = np.isin(parts["cause"], [CAUSES.index(name) for name in causes])
+    is_theirs = are_among(parts["cause"], [CAUSES.index(name) for name in causes])
     gap = parts["gap"]
     starts, ends = bounds(parts)
     lengths = np.where(is_theirs, ends - starts, 0)

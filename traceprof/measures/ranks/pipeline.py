@@ -168,6 +168,8 @@ def _named_stages(trace: Trace) -> dict[int, int]:
     names = trace.ranges["name"]
     likely = codes_containing(names.texts, ["stage"]).tolist()
     found = {i: match for i in likely if (match := _STAGE.search(names.texts[i]))}
+    if not found:
+        return {}
     rows = np.flatnonzero(np.isin(names.codes, list(found)))
     by_process: dict[int, set[int]] = {}
     for process, code in groups_of(trace.ranges["process"][rows], names.codes[rows]).keys:

@@ -11,7 +11,7 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.rows import Ints, Texts, are_named, ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, recorder_times
-from traceprof.model.grouping import first_alike, grouped_by
+from traceprof.model.grouping import are_among, first_alike, grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
@@ -128,7 +128,7 @@ def _reach(starts: Ints, ends: Ints, times: Intervals) -> tuple[Ints, Ints]:
 
 def _cut(process: int, found: Intervals, starts: Ints, number: Ints, cause: str) -> Table:
     """Return ``found`` with the steps; one that touches the next gap is cut there."""
-    inner = starts[np.isin(starts, found.starts, invert=True)]
+    inner = starts[~are_among(starts, found.starts)]
     inner = inner[found.covered_ns(inner, inner + 1) > 0]
     begins = np.sort(np.concatenate((found.starts, inner)))
     place = np.searchsorted(found.starts, begins, side="right") - 1

@@ -297,7 +297,7 @@ def passes_with_launches(trace: Trace) -> Table:
     ranges = trace.ranges.select("process", "start_ns", "end_ns", "name", "domain")
     ranges = ranges.take(trace.ranges["kind"] == "push_pop")
     phase = phases_of_ranges(ranges)
-    rows = np.flatnonzero(np.isin(phase, [PHASES.index(name) for name in _PASSES]))
+    rows = np.flatnonzero(are_among(phase, [PHASES.index(name) for name in _PASSES]))
     passes = ranges.select("process", "start_ns", "end_ns").take(rows).assign(phase=phase[rows])
     n_launches, is_seen = np.zeros(len(passes), np.int64), np.zeros(len(passes), np.bool_)
     starts, ends = bounds(passes)
