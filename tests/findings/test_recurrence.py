@@ -291,3 +291,27 @@ def test_long_gaps_cost_once_unless_they_come_again_and_again(n: int, kind: str)
     assert gaps.kind == kind
     cost_ns = gaps.once_ns if kind == "once" else gaps.saving_ns
     assert cost_ns == pytest.approx(n * 900 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(("slow", "n_slow"), [("first", 4), ("later", 0), ("every", 0)])
+def test_kernels_are_loaded_with_their_first_launch(slow: str, n_slow: int) -> None:
+    """Four kernels are launched ten times each; some of the launches take 2 ms, the others 5 µs."""
+    builder, now = TraceBuilder(), 0
+    for turn in range(10):
+        for i in range(4):
+            is_slow = {"first": turn == 0, "later": turn == 5, "every": True}[slow]
+            took = 2 * MS if is_slow else 5 * US
+            builder.kernel(
+                f"k{i * turn % 3}x{i}" if slow == "every" else f"k{i}",
+                now + took,
+                now + took + 50 * US,
+                launched_ns=(now, now + took),
+            )
+            now += took + 60 * US
+    found = [
+        own for own in findings_of(builder.build()) if "launched for the first time" in own.title
+    ]
+    assert len(found) == bool(n_slow)
+    for own in found:
+        assert (own.kind, own.evidence) == ("once", (f"{n_slow} calls of cudaLaunchKernel",))
+        assert own.once_ns == pytest.approx(4 * 2 * MS, rel=0.05)

@@ -112,7 +112,10 @@ SHARED: Final = {
         ("training", "input-bound", r"idle while data is fetched, 25\.6 % of the time"),
         ("straggler", fine("input")),
     ),
-    "kineto/2024-a100-plain.json": Label((r"costs 681\.\d ms once",), (r"saves [^\n]*96\.2 %",)),
+    "kineto/2024-a100-plain.json": Label(
+        (r"launched for the first time[^\n]*costs 675\.\d ms once",),
+        (r"saves [^\n]*96\.2 %", fine("loading of kernels")),
+    ),
     "kineto/2025-b200-rank0of8.json.gz": Label(
         ("inference",), ("bucket_cap_mb", r"\btraining\b", "optimizer kernels")
     ),

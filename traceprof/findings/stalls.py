@@ -12,7 +12,7 @@ from traceprof.findings.claims import Claim, Kind, together
 from traceprof.findings.context import Context
 from traceprof.findings.recurrence import counted, is_of_each_turn, occurs_once
 from traceprof.findings.rules import Finding, rule
-from traceprof.measures.host.launches import captures
+from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import are_named, bounds, lengths_of, unions_by
 from traceprof.measures.steps.costs import compiling_ranges
 from traceprof.model.grouping import grouped_by
@@ -23,6 +23,9 @@ from traceprof.model.trace import Trace
 
 _LEAST: Final = 0.01
 _SHOWN: Final = 3
+_SLOW: Final = 20
+_SLOW_NS: Final = 100_000
+"""A launch that takes longer than this, and so many times the median, loads its kernel."""
 _LOADS: Final = re.compile(
     r"^(cuda|cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetKernel)|Link(Create|Add|Complete))"
     r"|^(nvrtc|hiprtc|nvvm)(Compile|Create|Get(PTX|CUBIN|LTOIR|Code))\w*|^nvJitLink(Create|Complete)"
@@ -72,6 +75,16 @@ def loading(context: Context) -> Iterator[Finding]:
             "(CUDA_MODULE_LOADING=EAGER)",
         ),
         caveat="a kernel is loaded with its first launch: that occurs once",
+    )
+    yield from _on_calls(
+        context,
+        context.rows(_slow_first_launches, context.typical),
+        title="kernels are loaded as they are launched for the first time: devices are idle "
+        "{{share:ratio}} of the time meanwhile",
+        action="run all kernels once before measuring, or load them ahead "
+        "(CUDA_MODULE_LOADING=EAGER)",
+        caveat="a first launch may take long for other reasons: libraries that try algorithms",
+        is_setup=True,
     )
 
 
@@ -184,6 +197,26 @@ def _captures(part: Trace, typical: Intervals) -> Table:
             _typical(typical, made),
         ]
     )
+
+
+def _slow_first_launches(part: Trace, typical: Intervals) -> Table:
+    """Return the calls that launch a kernel for the first time, and take far longer than others."""
+    whole = part.whole
+    calls, launches = whole.api_calls, launches_of(whole, "kernels")
+    lengths, names = lengths_of(calls), whole.kernels["name"].codes
+    known = np.flatnonzero(launches.is_known)
+    took_ns = lengths[launches.call[known]]
+    usual_ns = float(np.median(took_ns)) if len(known) else 0.0
+    slow = known[took_ns > max(_SLOW_NS, _SLOW * usual_ns)]
+    found = []
+    for process in np.unique(launches.process[slow]).tolist():
+        own = known[launches.process[known] == process]
+        first = np.full(int(names[own].max()) + 1, len(calls))
+        np.minimum.at(first, names[own], launches.call[own])
+        mine = slow[launches.process[slow] == process]
+        found.append(launches.call[mine[launches.call[mine] == first[names[mine]]]])
+    rows = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    return _typical(typical, calls.take(rows))
 
 
 def _compiling(part: Trace, typical: Intervals) -> Table:
