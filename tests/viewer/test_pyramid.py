@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -48,7 +47,7 @@ def test_every_level_knows_the_longest_idle_time_of_each_item(
     gaps: list[tuple[int, int]],
 ) -> None:
     events = _channel(gaps, copies=2_100 // len(gaps) + 1)
-    exact = replace(events, category=IDLE, n_bytes=None, correlations=None)
+    exact = Channel(IDLE, events.starts, events.ends, events.names)
     lengths = exact.ends - exact.starts
     for level in build_levels(exact, 10**12)[1:]:
         own = level.channel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
@@ -91,7 +91,7 @@ def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
         for name in COLUMNS
         if (values := getattr(channel, name)) is not None
     }
-    return replace(channel, **cut)
+    return channel.changed(**cut)
 
 
 class About(NamedTuple):
@@ -121,7 +121,7 @@ class Timeline:
     def of(cls, trace: Trace, notes: Sequence[str] = ()) -> Timeline:
         """Return the timeline of the whole of ``trace``; ``notes`` are more to be said of it."""
         exact = build_lanes(trace, trace.span)
-        lanes = with_states(exact, trace.span.duration_ns)
+        lanes = with_states(exact, trace.span.duration_ns).whole()
         samples, remarks = sample_series(trace, trace.span)
         info = trace.info
         doubts = sentences(doubts_of(Ranks.of(trace)).notes)

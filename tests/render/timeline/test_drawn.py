@@ -10,7 +10,7 @@ import pytest
 from tests.workers.conftest import generated  # noqa: F401 (a fixture)
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
-from traceprof.render.timeline.channels import Lanes, NameTotals, condense_until
+from traceprof.render.timeline.channels import Channel, Lanes, NameTotals, condense_until
 from traceprof.render.timeline.drawn import draw_ranks, with_states
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.session.options import Opening
@@ -26,12 +26,12 @@ def ranks(generated: Path) -> Ranks:  # noqa: F811
 def _told(lanes: Lanes) -> list[dict[str, Any]]:
     """Return everything that lanes hold, with the names themselves."""
 
-    def channel(own: object) -> dict[str, Any]:
-        columns = {name: getattr(own, name) for name in own.__slots__}  # type: ignore[attr-defined]
-        is_single = columns["counts"] is None or columns["counts"] == 1
-        names = np.array(lanes.names, object)[columns.pop("names")]
-        columns["names"] = np.where(is_single, names, "")
-        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in columns.items()}
+    def channel(own: Channel) -> dict[str, Any]:
+        columns: dict[str, Any] = {name: own.column(name) for name in own.columns}
+        is_single = own.counts is None or own.counts == 1
+        columns["names"] = np.where(is_single, np.array(lanes.names, object)[own.names], "")
+        told = {name: values.tolist() for name, values in columns.items()}
+        return {"category": own.category, **dict(sorted(told.items()))}
 
     found = [group.described(channel) for group in lanes.groups]
     for state in (state for group in found for state in group["states"]):

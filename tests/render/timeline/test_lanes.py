@@ -31,7 +31,7 @@ from traceprof.render.timeline.channels import (
     width_of,
 )
 from traceprof.render.timeline.drawn import device_states
-from traceprof.render.timeline.events import MAX_LINES, LaneEvents, assign_lines, merge_overlapping
+from traceprof.render.timeline.events import MAX_LINES, assign_lines, merge_overlapping
 from traceprof.render.timeline.lanes import build_lanes, describe_process
 from traceprof.render.timeline.marks import sample_series, thin_out
 
@@ -307,8 +307,7 @@ def test_merging_keeps_events_and_bytes(spans: list[tuple[int, int]]) -> None:
         return
     starts, ends = _arrays(spans)
     zeros = np.zeros(len(starts), np.int64)
-    events = LaneEvents(starts, ends, zeros, zeros, np.arange(len(starts)), zeros - 1)
-    merged = merge_overlapping("compute", events)
+    merged = merge_overlapping(Channel("compute", starts, ends, zeros, np.arange(len(starts))))
     assert merged.n_events == len(starts)
     assert (merged.starts[1:] > merged.ends[:-1]).all()
     total = 0 if merged.n_bytes is None else int(np.maximum(merged.n_bytes, 0).sum())

@@ -6,7 +6,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -132,8 +132,7 @@ def find_bars(
 def without_bars(channel: Channel, shortest: float, duration: int) -> Channel:
     """Return the channel without the events that are bars."""
     short = _lengths(channel, duration) < shortest
-    return replace(
-        channel,
+    return channel.changed(
         starts=channel.starts[short],
         ends=channel.ends[short],
         names=channel.names[short],

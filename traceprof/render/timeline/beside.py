@@ -210,8 +210,7 @@ def _moved(one: _Drawn, place: Place, clock: AxisClock, ids: Int64Array) -> Lane
 
 def _on_axis(channel: Channel, clock: AxisClock, ids: Int64Array | None) -> Channel:
     starts = clock.starts(channel.starts)
-    return replace(
-        channel,
+    return channel.changed(
         starts=starts,
         ends=np.maximum(starts, clock.ends(channel.ends)),
         names=channel.names if ids is None or not len(ids) else ids[channel.names],

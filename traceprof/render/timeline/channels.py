@@ -15,13 +15,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.activity import IDLE
 from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 
@@ -29,7 +31,16 @@ STATES: Final = "state"
 """The kind under which the states of devices are kept among those of rows."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class _Column:
+    """A column of a channel, joined of its pieces where somebody looks at it; None: it has none."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, channel: Channel, owner: type) -> Any:
+        return channel.column(self._name)
+
+
 class Channel:
     """Sorted, non-overlapping intervals of one category (a key of the palette).
 
@@ -37,31 +48,101 @@ class Channel:
     where not known, and are None where no interval has any. In a condensed channel an item may
     stand for several events: ``counts`` of them, busy for ``busy_ns``, between start and end.
     Of idle times the item tells when the longest of them begins and how long that is, too.
+    Long channels are in pieces, which are on the disk while nobody looks at them.
     """
 
-    category: str
-    starts: Int64Array
-    ends: Int64Array
-    names: npt.NDArray[np.int64]
-    n_bytes: Int64Array | None = None
-    correlations: Int64Array | None = None
-    busy_ns: Int64Array | None = None
-    counts: Int64Array | None = None
-    longest_starts: Int64Array | None = None
-    longest_ns: Int64Array | None = None
+    __slots__ = ("_pieces", "category")
+
+    starts, ends, names, n_bytes, correlations = (_Column() for _ in range(5))
+    busy_ns, counts, longest_starts, longest_ns = (_Column() for _ in range(4))
+
+    def __init__(
+        self,
+        category: str,
+        starts: Int64Array,
+        ends: Int64Array,
+        names: Int64Array,
+        n_bytes: Int64Array | None = None,
+        correlations: Int64Array | None = None,
+        **more: Int64Array | None,
+    ) -> None:
+        more |= {"n_bytes": n_bytes, "correlations": correlations}
+        known = {name: values for name, values in more.items() if values is not None}
+        self.category = category
+        self._pieces: tuple[Table, ...] = (Table({"starts": starts, "ends": ends, "names": names, **known}),)
+
+    @classmethod
+    def of_pieces(cls, category: str, pieces: Iterable[Table]) -> Channel:
+        """Return the channel of tables of its columns, at least one, the earliest first.
+
+        Of the bytes or correlations that a piece lacks none is known.
+        """
+        channel = cls.__new__(cls)
+        channel.category, channel._pieces = category, tuple(pieces)
+        return channel
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return sum(map(len, self._pieces))
 
     @property
     def n_events(self) -> int:
         """How many events the items stand for."""
-        return len(self.starts) if self.counts is None else int(self.counts.sum())
+        counts = self.counts
+        return len(self) if counts is None else int(counts.sum())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return tuple(dict.fromkeys(name for piece in self._pieces for name in piece))
+
+    def column(self, name: str) -> Int64Array | None:
+        """Return a column; None where it has none of that name."""
+        if len(self._pieces) == 1:
+            return cast("Int64Array | None", self._pieces[0].get(name))
+        if name not in self.columns:
+            return None
+        return np.concatenate([piece.column(name) for piece in self.pieces()])
+
+    def changed(self, **columns: Int64Array | None) -> Channel:
+        """Return the channel with other columns."""
+        known: dict[str, Any] = {name: self.column(name) for name in self.columns}
+        return Channel(self.category, **(known | columns))
+
+    def whole(self) -> Channel:
+        """Return the channel in one piece."""
+        return self if len(self._pieces) == 1 else self.changed()
+
+    def pieces(self) -> Sequence[Channel]:
+        """Return its pieces, all with the same columns."""
+        if len(self._pieces) == 1:
+            return (self,)
+        every, found = self.columns, []
+        for piece in self._pieces:
+            unknown = np.broadcast_to(np.int64(ABSENT), len(piece))
+            lacking = dict.fromkeys({*every} - {*piece}, unknown)
+            found.append(Channel.of_pieces(self.category, [piece.assign(**lacking)]))
+        return found
+
+    def part(self, rows: slice) -> Channel:
+        """Return some of the items of a channel in one piece."""
+        (piece,) = self._pieces
+        return Channel.of_pieces(self.category, [piece.take(rows)])
+
+    def followed_by(self, *others: Channel) -> Channel:
+        """Return the channel and what comes after it, of the same columns, in one piece."""
+        return Channel.of_pieces(
+            self.category, (piece for own in (self, *others) for piece in own._pieces)
+        ).whole()
 
 
-def state_channel(key: str, times: Intervals) -> Channel:
-    """Return the channel of a state: when a device is in it."""
-    return Channel(key, times.starts, times.ends, np.zeros(len(times), np.int64))
+def state_channel(key: str, *times: Intervals) -> Channel:
+    """Return the channel of a state: when a device is in it, the earliest times first."""
+    return Channel.of_pieces(key, map(_without_names, times))
+
+
+def _without_names(times: Intervals) -> Table:
+    own = Table({"starts": times.starts, "ends": times.ends}).on_disk()
+    return own.assign(names=np.broadcast_to(np.int64(0), len(times)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +211,10 @@ class Lanes:
         """Return the lanes with what ``change`` makes of channels, ``of_state`` of states."""
         return replace(self, groups=tuple(one.mapped(change, of_state) for one in self.groups))
 
+    def whole(self) -> Lanes:
+        """Return the lanes with channels in one piece."""
+        return self.mapped(Channel.whole, Channel.whole)
+
     @property
     def channels(self) -> tuple[Channel, ...]:
         """Every channel that holds events (not the derived states)."""
@@ -157,7 +242,7 @@ class NameTotals:
     def of(cls, lanes: Lanes, *, every: bool = False) -> NameTotals:
         """Return the totals of the items of ``lanes`` that stand for one event, or of ``every``."""
         counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
-        for channel in lanes.channels:
+        for channel in (piece for own in lanes.channels for piece in own.pieces()):
             is_any = every or channel.counts is None
             chosen = slice(None) if is_any else channel.counts == 1
             names = channel.names[chosen]
@@ -223,19 +308,25 @@ def items_by_width(lanes: Lanes, exact: TimeWindow | None = None) -> list[int]:
     of the two lengths, or than what differs between the two starts, in bins of the first width.
     """
     found = np.zeros(_MOST_TIMES + 1, np.int64)
-    for channel in lanes.channels:
-        if not len(channel):
-            continue
-        starts = channel.starts // FIRST_BIN_NS
-        lengths = (channel.ends - channel.starts) // FIRST_BIN_NS
-        differing = (starts[1:] ^ starts[:-1]) | lengths[1:] | lengths[:-1]
-        n_bits = np.searchsorted(_POWERS, differing, side="right")
-        n_bits[differing < 0] = _MOST_TIMES  # to both sides of 0
-        is_kept = _inside(channel, exact)
-        n_bits[is_kept[1:] | is_kept[:-1]] = _MOST_TIMES
-        apart = np.bincount(n_bits, minlength=len(found))[: len(found)]
-        found += 1 + apart[::-1].cumsum()[::-1]
+    for channel in filter(len, lanes.channels):
+        pieces = channel.pieces()
+        found += 1 + sum(_n_apart(piece, exact) for piece in pieces)
+        for before, after in pairwise(pieces):
+            found += _n_apart(before.part(slice(-1, None)).followed_by(after.part(slice(1))), exact)
     return [lanes.n_items, *found[1:].tolist()]
+
+
+def _n_apart(channel: Channel, exact: TimeWindow | None) -> Int64Array:
+    """Return how many neighbours are apart with bins that were widened 0, 1, 2 … times."""
+    starts = channel.starts // FIRST_BIN_NS
+    lengths = (channel.ends - channel.starts) // FIRST_BIN_NS
+    differing = (starts[1:] ^ starts[:-1]) | lengths[1:] | lengths[:-1]
+    n_bits = np.searchsorted(_POWERS, differing, side="right")
+    n_bits[differing < 0] = _MOST_TIMES  # to both sides of 0
+    is_kept = _inside(channel, exact)
+    n_bits[is_kept[1:] | is_kept[:-1]] = _MOST_TIMES
+    apart = np.bincount(n_bits, minlength=_MOST_TIMES + 1)[: _MOST_TIMES + 1]
+    return np.asarray(apart[::-1].cumsum()[::-1])
 
 
 def times_to_widen(n_items: Sequence[int], max_items: int) -> int:
@@ -264,14 +355,31 @@ def condense_channel(channel: Channel, bin_ns: int, exact: TimeWindow | None = N
 
     What has a part in ``exact`` stays as it is.
     """
-    if len(channel) == 0:
-        return channel
-    durations = channel.ends - channel.starts
+    found: list[Channel] = []
+    rest: list[Channel] = []  # the last item of a piece may have more events in the next one
+    pieces = channel.pieces() if len(channel) else ()
+    for piece in pieces:
+        own = rest[0].followed_by(piece) if rest else piece
+        first = _first_events(own, bin_ns, exact)
+        n_done = len(own) if piece is pieces[-1] else int(first[-1])
+        if n_done:
+            found.append(_of_items(own.part(slice(n_done)), first[first < n_done]))
+        rest = [own.part(slice(n_done, None))]
+    return found[0].followed_by(*found[1:]) if found else channel
+
+
+def _first_events(channel: Channel, bin_ns: int, exact: TimeWindow | None) -> Int64Array:
+    """Return the first event of each item that events are merged to."""
     bins = channel.starts // bin_ns
-    is_long = (durations >= bin_ns) | _inside(channel, exact)
+    is_long = (channel.ends - channel.starts >= bin_ns) | _inside(channel, exact)
     opens = np.ones(len(channel), bool)
     opens[1:] = (bins[1:] != bins[:-1]) | is_long[1:] | is_long[:-1]
-    first = np.flatnonzero(opens)
+    return np.flatnonzero(opens)
+
+
+def _of_items(channel: Channel, first: Int64Array) -> Channel:
+    """Return ``channel`` with events merged to items, which begin with the ``first``."""
+    durations = channel.ends - channel.starts
     last = np.append(first[1:], len(channel)) - 1
     counts = _sums(channel.counts, first, last - first + 1)
     alone = counts == 1
@@ -281,7 +389,7 @@ def condense_channel(channel: Channel, bin_ns: int, exact: TimeWindow | None = N
         starts=channel.starts[first],
         ends=channel.ends[last],
         names=np.where(alone, channel.names[first], 0),
-        n_bytes=_known_sum(channel.n_bytes, first),
+        n_bytes=known_sum(channel.n_bytes, first),
         correlations=None
         if channel.correlations is None
         else np.where(alone, channel.correlations[first], ABSENT),
@@ -314,8 +422,8 @@ def _sums(values: Int64Array | None, first: Int64Array, otherwise: Int64Array) -
     return otherwise if values is None else np.add.reduceat(values, first)
 
 
-def _known_sum(n_bytes: Int64Array | None, first: Int64Array) -> Int64Array | None:
-    """Return the bytes of each item; ABSENT where none of its events has any."""
+def known_sum(n_bytes: Int64Array | None, first: Int64Array) -> Int64Array | None:
+    """Return the bytes of each item, whose ``first`` events are; ABSENT where none has any."""
     if n_bytes is None:
         return None
     total = np.add.reduceat(np.maximum(n_bytes, 0), first)

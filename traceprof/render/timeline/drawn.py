@@ -7,14 +7,19 @@ page derives the same in the browser (`assets/states.mjs`), from `state_of_parts
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import or_
 from typing import Final
 
 import numpy as np
 
 from traceprof.model.activity import IDLE, DeviceTime, Part
-from traceprof.model.intervals import Intervals
+from traceprof.model.grouping import pieces_of
+from traceprof.model.intervals import Growing, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -53,12 +58,32 @@ def with_states(lanes: Lanes, duration_ns: int) -> Lanes:
 def device_states(group: LaneGroup, duration_ns: int) -> tuple[Channel, ...]:
     """Return the states of one device: exclusive, and together the whole duration."""
     time = DeviceTime(**{part.value: _busy(group, part) for part in _UNIONS})
-    found = dict(time.states(0, duration_ns))
-    unknown = (own for own in group.states if own.category == NOT_RECORDED)
-    for own in unknown:
-        found[NOT_RECORDED] = Intervals(own.starts, own.ends)
-        found[IDLE] = found[IDLE] - found[NOT_RECORDED]
-    return tuple(state_channel(key, span) for key, span in found.items() if len(span))
+    unknown = [
+        Intervals(own.starts, own.ends) for own in group.states if own.category == NOT_RECORDED
+    ]
+    found: dict[str, list[Intervals]] = defaultdict(list)
+    for span in pairwise(_borders(time, duration_ns)):
+        states = dict(time.states(*span))
+        for own in unknown:
+            states[IDLE] -= own.clip(*span)
+        for key, times in states.items():
+            found[key] += [times] if len(times) else []
+    found[NOT_RECORDED] = unknown
+    order = (*time.states(0, 0), NOT_RECORDED)
+    return tuple(state_channel(key, *found[key]) for key in order if found[key])
+
+
+def _borders(time: DeviceTime, duration_ns: int) -> list[int]:
+    """Return instants at which another state begins, few of all, and the ends."""
+    unions = (getattr(time, part.value) for part in _UNIONS)
+    starts = sorted({int(own.starts[at.start]) for own in unions for at in pieces_of(len(own))})
+    inner = (at for at in starts if 0 < at < duration_ns)
+    return [0, *(at for at in inner if _is_border(time, at)), duration_ns]
+
+
+def _is_border(time: DeviceTime, at_ns: int) -> bool:
+    around = time.states(at_ns - 1, at_ns + 1)
+    return not any(len(own) == 1 and own.total_ns == 2 for own in around.values())
 
 
 def part_bits() -> list[int]:
@@ -87,11 +112,17 @@ def state_of_parts() -> list[int]:
 
 def _busy(group: LaneGroup, part: Part) -> Intervals:
     channels = [c for row in group.rows for c in row.channels if _PART_OF[c.category] is part]
-    if not channels:
-        return Intervals.empty()
-    return Intervals.union_of(
-        np.concatenate([c.starts for c in channels]), np.concatenate([c.ends for c in channels])
-    )
+    unions = [_union_of(channel) for channel in channels] or [Intervals.empty()]
+    while len(unions) > 1:  # by twos: what many have in common is put together a few times only
+        unions = [reduce(or_, unions[at : at + 2]) for at in range(0, len(unions), 2)]
+    return unions[0]
+
+
+def _union_of(channel: Channel) -> Intervals:
+    growing = Growing(len(channel))
+    for piece in channel.pieces():
+        growing.add(Intervals.union_of(piece.starts, piece.ends))
+    return growing.found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +212,6 @@ def _drawn(
     part = _Part(own, 0, items_by_width(own.lanes, exact), NameTotals.of(own.lanes))
     if n_times is None:
         n_times = times_to_widen(part.n_items, share)
+    if not n_times:
+        return replace(part, own=replace(own, lanes=own.lanes.whole()))
     return part.widened(n_times, span.duration_ns, exact)

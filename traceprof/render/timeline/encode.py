@@ -51,7 +51,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -238,8 +237,8 @@ def renumbered(lanes: Lanes, place: Int64Array) -> Lanes:
     if not len(place):
         return lanes
     return lanes.mapped(
-        lambda channel: replace(
-            channel, names=np.where(_are_single(channel), place[channel.names], 0)
+        lambda channel: channel.changed(
+            names=np.where(_are_single(channel), place[channel.names], 0)
         )
     )
 

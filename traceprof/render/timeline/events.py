@@ -7,13 +7,16 @@ overlap.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, starmap
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.model.grouping import compact, pieces_of, rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals, nesting_depth
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES
@@ -21,7 +24,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES
-from traceprof.render.timeline.channels import Channel, LaneRow
+from traceprof.render.timeline.channels import Channel, LaneRow, known_sum
 
 
 def assign_lines(starts: Int64Array, ends: Int64Array) -> Int64Array:
@@ -30,24 +33,68 @@ def assign_lines(starts: Int64Array, ends: Int64Array) -> Int64Array:
     The intervals are sorted by start and, where starts are equal, by descending end. Properly
     nested intervals get their depth. Two intervals of one line never overlap.
     """
-    if len(starts) == 0 or bool((starts[1:] >= ends[:-1]).all()):
-        return np.zeros(len(starts), np.int64)
-    depth = nesting_depth(starts, ends)
-    if _are_disjoint(starts, ends, depth):
-        return depth
-    return _first_free_line(starts, ends)
+    return _Lines().of(starts, ends)
 
 
-def _are_disjoint(starts: Int64Array, ends: Int64Array, lines: Int64Array) -> bool:
-    order = np.argsort(lines, kind="stable")
-    same_line = lines[order][1:] == lines[order][:-1]
-    return bool((starts[order][1:] >= ends[order][:-1])[same_line].all())
+class _Placed(NamedTuple):
+    """Intervals and their lines."""
+
+    starts: Int64Array
+    ends: Int64Array
+    lines: Int64Array
+
+    def after(self, at_ns: int) -> _Placed:
+        """Return those that end later."""
+        kept = self.ends > at_ns
+        return _Placed(*(own[kept] for own in self))
+
+    def are_disjoint(self) -> bool:
+        """Return whether no two of one line overlap."""
+        order = np.argsort(compact(self.lines), kind="stable")
+        lines, starts, ends = (own[order] for own in (self.lines, self.starts, self.ends))
+        return bool((starts[1:] >= ends[:-1])[lines[1:] == lines[:-1]].all())
 
 
-def _first_free_line(starts: Int64Array, ends: Int64Array) -> Int64Array:
+class _Lines:
+    """Gives intervals their lines, some after the others, in the order that `assign_lines` asks."""
+
+    def __init__(self) -> None:
+        self._open = _Placed(*(np.empty(0, np.int64) for _ in range(3)))
+        self._are_nested = True
+
+    def of(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        """Return the lines of the next intervals."""
+        if not len(starts):
+            return np.empty(0, np.int64)
+        before = self._open.after(int(starts[0]))
+        lines = self._lines_of(before, starts, ends)
+        together = (
+            np.concatenate(both) for both in zip(before, (starts, ends, lines), strict=True)
+        )
+        self._open = _Placed(*together).after(int(starts[-1]))
+        return lines
+
+    def _lines_of(self, before: _Placed, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        if not len(before.lines):
+            self._are_nested = True
+            if bool((starts[1:] >= ends[:-1]).all()):
+                return np.zeros(len(starts), np.int64)
+        if self._are_nested:  # then those that are open have the lines from 0 on
+            every_start = np.concatenate((before.starts, starts))
+            every_end = np.concatenate((before.ends, ends))
+            depth = nesting_depth(every_start, every_end)[len(before.lines) :]
+            lines = np.concatenate((before.lines, depth))
+            if _Placed(every_start, every_end, lines).are_disjoint():
+                return depth
+            self._are_nested = False
+        return _first_free_lines(before, starts, ends)
+
+
+def _first_free_lines(before: _Placed, starts: Int64Array, ends: Int64Array) -> Int64Array:
     lines = np.empty(len(starts), np.int64)
-    busy: list[tuple[int, int]] = []
-    free: list[int] = []
+    busy = sorted(zip(before.ends.tolist(), before.lines.tolist(), strict=True))
+    used = {line for _, line in busy}
+    free = [line for line in range(max(used, default=0)) if line not in used]
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         while busy and busy[0][0] <= start:
             heapq.heappush(free, heapq.heappop(busy)[1])
@@ -60,26 +107,7 @@ def _first_free_line(starts: Int64Array, ends: Int64Array) -> Int64Array:
 MAX_LINES: Final = 32
 """How many lines one lane has at most."""
 
-_IntArray = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LaneEvents:
-    """Events as equally long columns; ``categories`` are places in the palette."""
-
-    starts: Int64Array
-    ends: Int64Array
-    categories: _IntArray
-    names: _IntArray
-    n_bytes: Int64Array
-    correlations: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def take(self, rows: npt.NDArray[np.int64]) -> LaneEvents:
-        """Return the events at the places ``rows``."""
-        return LaneEvents(*(getattr(self, column)[rows] for column in self.__slots__))
+_Array = npt.NDArray[Any]
 
 
 class NameTable:
@@ -93,106 +121,98 @@ class NameTable:
         """The names so far; an id is a place in it."""
         return tuple(self._places)
 
-    def ids(self, names: Names) -> _IntArray:
-        """Return the id of each name; frequent ones get small ids, which take fewer bytes."""
-        counts = np.bincount(names.codes, minlength=len(names.texts))
+    def ids(self, names: Names, parts: Iterable[_Array | slice] = (slice(None),)) -> _Array:
+        """Return the id of each name, which come a part of the rows after the other.
+
+        In each part frequent ones come first: they get small ids, which take fewer bytes.
+        """
         place = np.zeros(len(names.texts), np.int64)
-        used = np.flatnonzero(counts)
-        used = used[np.argsort(-counts[used], kind="stable")]
-        place[used] = [self.id_of(text) for text in names.texts[used].tolist()]
-        return names.by_text(place)
+        for part in parts:
+            codes, counts = names.codes[part], np.zeros(len(place), np.int64)
+            for piece in pieces_of(len(codes)):
+                counts += np.bincount(codes[piece], minlength=len(counts))
+            used = np.flatnonzero(counts)
+            used = used[np.argsort(-counts[used], kind="stable")]
+            place[used] = [self.id_of(text) for text in names.texts[used].tolist()]
+        return names.by_text(compact(place))
 
     def id_of(self, name: str) -> int:
         """Return the id of one name."""
         return self._places.setdefault(plain_text(name) or "(no name)", len(self._places))
 
 
-def join_events(parts: Sequence[LaneEvents]) -> tuple[LaneEvents, _IntArray]:
-    """Return the events of all ``parts`` sorted as a trace's tables are, and where each came from.
+class Track:
+    """The events of one lane, which come by their starts, some after the others.
 
-    The second array holds, for each event, its place in the concatenation of the parts.
+    They are tables of ``starts``, ``ends``, ``names``, ``n_bytes``, ``correlations`` and
+    ``categories``, which are places in the palette; of equal starts the longest comes first.
     """
-    joined = LaneEvents(
-        *(
-            np.concatenate([getattr(part, column) for part in parts])
-            for column in LaneEvents.__slots__
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+        self._pieces: dict[tuple[int, int], list[Table]] = defaultdict(list)
+
+    def add(self, events: Table) -> None:
+        """Add the next events."""
+        lines = np.minimum(self._lines.of(events["starts"], events["ends"]), MAX_LINES)
+        for (line, category), places in rows_by_values(lines, events["categories"]).items():
+            own = events if len(places) == len(events) else events.take(places)
+            unknown = (name for name in _IF_KNOWN if not (own[name] != ABSENT).any())
+            self._pieces[line, category].append(own.without("categories", *unknown).on_disk())
+
+    def rows(self, label: str, kind: str) -> tuple[LaneRow, ...]:
+        """Return the rows of the lane: one, or one for each depth where its events overlap.
+
+        Beyond `MAX_LINES` what overlaps is merged on one last row, whose items say how many events
+        they stand for.
+        """
+        by_line: dict[int, list[Channel]] = defaultdict(list)
+        for line, category in sorted(self._pieces):
+            pieces = self._pieces[line, category]
+            by_line[line].append(Channel.of_pieces(CATEGORIES[category].key, pieces))
+        return tuple(
+            LaneRow(f"merged below {line}", kind, tuple(map(merge_overlapping, channels)))
+            if line == MAX_LINES
+            else LaneRow(f"{line}" if line else label, kind, tuple(channels))
+            for line, channels in by_line.items()
         )
-    )
-    order = np.lexsort((-joined.ends, joined.starts))
-    return joined.take(order), order
 
 
-def split_by(*keys: _IntArray) -> Iterator[tuple[tuple[int, ...], _IntArray]]:
-    """Yield each distinct combination of ``keys``, ascending, with the places that have it.
-
-    The places keep their order.
-    """
-    if len(keys[0]) == 0:
-        return
-    order = np.lexsort(keys[::-1])
-    table = np.stack([key[order] for key in keys])
-    changes = np.flatnonzero((table[:, 1:] != table[:, :-1]).any(axis=0)) + 1
-    for places in np.split(order, changes):
-        yield tuple(int(key[places[0]]) for key in keys), places
+_IF_KNOWN: Final = ("n_bytes", "correlations")
+"""Columns that are left out where nothing of them is known."""
 
 
-def make_rows(label: str, kind: str, events: LaneEvents) -> tuple[LaneRow, ...]:
-    """Return the rows of one lane: one, or one for each depth where its events overlap.
-
-    Beyond `MAX_LINES` what overlaps is merged on one last row, whose items say how many events
-    they stand for.
-    """
-    lines = np.minimum(assign_lines(events.starts, events.ends), MAX_LINES)
-    return tuple(
-        LaneRow(f"merged below {line}", kind, _channels(events.take(places), merge_overlapping))
-        if line == MAX_LINES
-        else LaneRow(f"{line}" if line else label, kind, _channels(events.take(places), _channel))
-        for (line,), places in split_by(lines)
-    )
-
-
-def merge_overlapping(category: str, events: LaneEvents) -> Channel:
+def merge_overlapping(events: Channel) -> Channel:
     """Return one item for each stretch without a gap: its events, their number and bytes."""
-    stretches = Intervals.union_of(events.starts, np.maximum(events.ends, events.starts + 1))
-    first = np.searchsorted(events.starts, stretches.starts, side="left")
-    counts = np.diff(np.append(first, len(events)))
-    known = np.maximum(events.n_bytes, 0)
-    n_bytes = np.where(
-        np.maximum.reduceat(events.n_bytes, first) == ABSENT, ABSENT, np.add.reduceat(known, first)
-    )
+    starts, n_bytes = events.starts, events.n_bytes
+    stretches = Intervals.union_of(starts, np.maximum(events.ends, starts + 1))
+    first = np.searchsorted(starts, stretches.starts, side="left")
     return Channel(
-        category=category,
+        category=events.category,
         starts=stretches.starts,
         ends=stretches.ends,
         names=events.names[first],
-        n_bytes=_unless_absent(n_bytes),
+        n_bytes=known_sum(n_bytes, first),
         busy_ns=stretches.ends - stretches.starts,
-        counts=counts,
+        counts=np.diff(np.append(first, len(events))),
     )
 
 
-def _channels(
-    events: LaneEvents, channel: Callable[[str, LaneEvents], Channel]
-) -> tuple[Channel, ...]:
-    return tuple(
-        channel(CATEGORIES[category].key, events.take(places))
-        for (category,), places in split_by(events.categories)
-    )
+def pieces_in_time(*tables: Table) -> Iterator[tuple[slice, ...]]:
+    """Yield the rows of tables, which come by start, that start in a time after the other."""
+    starts = [table["start_ns"] for table in tables]
+    firsts = [own[piece.start] for own in starts for piece in pieces_of(len(own))]
+    cuts = np.unique(np.array(firsts, np.int64))[1:]
+    borders = [[0, *np.searchsorted(own, cuts).tolist(), len(own)] for own in starts]
+    yield from zip(*(starmap(slice, pairwise(own)) for own in borders), strict=True)
 
 
-def _channel(category: str, events: LaneEvents) -> Channel:
-    return Channel(
-        category=category,
-        starts=events.starts,
-        ends=events.ends,
-        names=events.names,
-        n_bytes=_unless_absent(events.n_bytes),
-        correlations=_unless_absent(events.correlations),
-    )
-
-
-def _unless_absent(values: Int64Array) -> Int64Array | None:
-    return values if bool((values != ABSENT).any()) else None
+def in_order(parts: Sequence[Table]) -> Table:
+    """Return the events of all ``parts``, of the same columns, sorted as those of a `Track` are."""
+    joined = Table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    if sum(map(bool, map(len, parts))) < 2:
+        return joined
+    return joined.take(np.lexsort((-joined["ends"], joined["starts"])))
 
 
 def rows_inside(trace: Trace, window: TimeWindow) -> Trace:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath, PureWindowsPath
 from typing import Final
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from traceprof.measures.device.times import recorded_times
 from traceprof.model.activity import Activity, Part
+from traceprof.model.grouping import compact, groups_of, pieces_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import SAME_GPU
 from traceprof.model.table import Names, Table
@@ -27,12 +28,11 @@ from traceprof.render.palette import CATEGORY_INDEX, NOT_RECORDED
 from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes, state_channel
 from traceprof.render.timeline.encode import in_order_of_use, renumbered
 from traceprof.render.timeline.events import (
-    LaneEvents,
     NameTable,
-    join_events,
-    make_rows,
+    Track,
+    in_order,
+    pieces_in_time,
     rows_inside,
-    split_by,
 )
 
 _KERNEL_CATEGORY = {
@@ -58,23 +58,25 @@ def device_groups(
     kernels, copies = trace.kernels, trace.copies
     of_kernels = _by_kind(kernels["activity"], _category_of_kernel)
     of_copies = _by_kind(copies["direction"], lambda d: d if d in _DIRECTIONS else "copy")
-    events, order = join_events(
-        [
-            _events_of(kernels, origin_ns, of_kernels, names.ids(kernels["name"])),
-            _events_of(copies, origin_ns, of_copies, _copy_names(copies, names)),
-        ]
+    both = (
+        _to_draw(kernels, of_kernels, names.ids(kernels["name"]), *_PLACE),
+        _to_draw(copies, of_copies, _copy_names(copies, names), *_PLACE),
     )
-    key = {
-        column: np.concatenate([kernels[column], copies[column]])[order]
-        for column in ("process", "device", "stream")
-    }
-    for (process, device), places in split_by(key["process"], key["device"]):
-        streams = key["stream"][places]
-        rows: list[LaneRow] = []
-        for (stream,), inside in split_by(streams):
-            label = "Stream not known" if stream == ABSENT else f"Stream {stream}"
-            rows.extend(make_rows(label, "gpu", events.take(places[inside])))
-        yield process, device, tuple(rows)
+    tracks: dict[tuple[int, ...], Track] = defaultdict(Track)
+    for pieces in pieces_in_time(*both):
+        parts = zip(both, pieces, strict=True)
+        events = in_order([_events_of(table.take(piece), origin_ns) for table, piece in parts])
+        for place, rows in rows_by_values(*map(events.plain, _PLACE)).items():
+            tracks[place].add(events.without(*_PLACE).take(rows))
+    found: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
+    for process, device, stream in sorted(tracks):
+        label = "Stream not known" if stream == ABSENT else f"Stream {stream}"
+        found[process, device].extend(tracks[process, device, stream].rows(label, "gpu"))
+    for (process, device), rows_of_device in found.items():
+        yield process, device, tuple(rows_of_device)
+
+
+_PLACE: Final = ("process", "device", "stream")
 
 
 def describe_device(trace: Trace, device: int) -> str:
@@ -100,27 +102,39 @@ def _by_kind(kinds: Names, category: Callable[[str], str]) -> np.ndarray:
     )
 
 
-def _events_of(
-    table: Table, origin_ns: int, categories: np.ndarray, names: np.ndarray
-) -> LaneEvents:
-    """Return the rows of a table as events; those without an end are instants."""
+def _to_draw(table: Table, categories: np.ndarray, names: np.ndarray, *more: str) -> Table:
+    """Return what is drawn of a table, on the disk where that is large, and ``more`` columns."""
+    known = (name for name in (*_DRAWN, *more) if name in table)
+    return table.select(*known).assign(categories=compact(categories), names=names).on_disk()
+
+
+_DRAWN: Final = ("start_ns", "end_ns", "n_bytes", "correlation")
+
+
+def _events_of(table: Table, origin_ns: int) -> Table:
+    """Return some rows to draw as events; those without an end are instants."""
     starts = table["start_ns"] - origin_ns
-    ends = table["end_ns"] - origin_ns if "end_ns" in table else starts
-    n_bytes, correlations = (_column(table, name) for name in ("n_bytes", "correlation"))
-    return LaneEvents(starts, ends, categories, names, n_bytes, correlations)
+    return table.without(*_DRAWN).assign(
+        starts=starts,
+        ends=table["end_ns"] - origin_ns if "end_ns" in table else starts,
+        names=table["names"].astype(np.int64),
+        n_bytes=_column(table, "n_bytes"),
+        correlations=_column(table, "correlation"),
+    )
 
 
 def _copy_names(copies: Table, names: NameTable) -> np.ndarray:
     """Return names such as "Memcpy host → device (pageable → device)"."""
-    ids = np.zeros(len(copies), np.int64)
+    ids = []
     columns: list[Names] = [copies[c] for c in ("direction", "src_kind", "dst_kind")]
-    for _, places in split_by(*(column.codes.astype(np.int64) for column in columns)):
-        direction, source, target = (column[int(places[0])] for column in columns)
+    groups = groups_of(*(column.codes for column in columns))
+    for row in groups.first_rows.tolist():
+        direction, source, target = (column[row] for column in columns)
         label = _DIRECTIONS.get(direction, "Memcpy")
         if source and target and direction != "memset":
             label += f" ({source} → {target})"
-        ids[places] = names.id_of(label)
-    return ids
+        ids.append(names.id_of(label))
+    return np.asarray(compact(np.array(ids, np.int64))[groups.number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +173,16 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadR
     """Return the lanes of every thread that left rows, the most telling threads first."""
     rows: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
     for lane in _LANES:
-        for key, label, part in _parts(lane, trace.table(lane.table)):
-            ids = names.ids(part[lane.name])
-            events = _events_of(part, origin_ns, _categories(lane, part), ids)
-            rows[key].extend(make_rows(label, lane.kind, events))
+        table = trace.table(lane.table)
+        within, labels = _split_within(lane, table)
+        parts = rows_by_values(_column(table, "process"), _column(table, "thread"), within)
+        ids = names.ids(table[lane.name], parts.values())
+        events = _to_draw(table, _categories(lane, table), ids)
+        for (process, thread, code), places in parts.items():
+            track = Track()
+            for piece in pieces_of(len(places)):
+                track.add(_events_of(events.take(places[piece]), origin_ns))
+            rows[process, thread].extend(track.rows(labels[code], lane.kind))
     threads = [
         ThreadRows(process, thread, tuple(found), _weight(found))
         for (process, thread), found in rows.items()
@@ -170,26 +190,18 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadR
     return sorted(threads, key=lambda t: (t.process, *(-w for w in t.weight), t.thread))
 
 
-def _parts(lane: _Lane, table: Table) -> Iterator[tuple[tuple[int, int], str, Table]]:
-    """Yield what is drawn as one lane: (process, thread), its label and its rows."""
-    threads = _column(table, "thread")
-    extra, labels = _split_within(lane, table)
-    for (process, thread, code), places in split_by(_column(table, "process"), threads, extra):
-        yield (process, thread), labels[code], table.take(places)
-
-
 def _split_within(lane: _Lane, table: Table) -> tuple[np.ndarray, Mapping[int, str]]:
     """Return what further divides a thread's rows of one table: the kind or the source."""
     if lane.table == "ranges":
         # A start/end range need not nest in the others: it would shift their depth.
-        loose = (table["kind"] == "start_end").astype(np.int64)
-        return loose, {0: lane.label, 1: "Start/end ranges"}
+        loose = table["kind"] == "start_end"
+        return loose.view(np.int8), {0: lane.label, 1: "Start/end ranges"}
     if lane.table == "host_ops":
         sources: Names = table["source"]
         words = {"cpu_op": "Operators", "osrt": "System calls", "": "Operators"}
         labels = {i: words.get(name, name) for i, name in enumerate(sources.texts.tolist())}
-        return sources.codes.astype(np.int64), labels
-    return np.zeros(len(table), np.int64), {0: lane.label}
+        return sources.codes, labels
+    return np.zeros(len(table), np.int8), {0: lane.label}
 
 
 def _column(table: Table, name: str) -> np.ndarray:
@@ -232,7 +244,7 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
     Rows are whole even where the window cuts them, so that a hover shows an event's real times.
     """
     own = lanes_of_rank(trace, window, has_hosts=_has_hosts(trace.processes))
-    return arranged([own], trace.processes)
+    return arranged([replace(own, lanes=own.lanes.whole())], trace.processes)
 
 
 def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankLanes:
