@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.timing import TimeWindow
-from traceprof.render.timeline.channels import Channel, Lanes
+from traceprof.render.timeline.channels import Lanes
 from traceprof.session.run import Run, open_run
 from traceprof.viewer import panes
 from traceprof.viewer.panes import Pane, open_pane
@@ -35,13 +33,9 @@ def _builder() -> TraceBuilder:
     return builder.sample("gpu_power_w", 10, 300.5)
 
 
-def _columns(lanes: Lanes) -> list[tuple[str, list[Any]]]:
+def _columns(lanes: Lanes) -> list[tuple[str, dict[str, Any]]]:
     every = [*lanes.channels, *(state for group in lanes.groups for state in group.states)]
-    return [(c.category, [_listed(getattr(c, f.name)) for f in fields(Channel)[1:]]) for c in every]
-
-
-def _listed(values: Any) -> Any:
-    return None if values is None else np.asarray(values).tolist()
+    return [(c.category, {name: c.column(name).tolist() for name in c.columns}) for c in every]
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:

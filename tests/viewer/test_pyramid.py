@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +18,8 @@ def _channel(gaps: list[tuple[int, int]], copies: int = 1) -> Channel:
     """Return events, each a gap after the one before, repeated ``copies`` times."""
     edges = np.cumsum(np.array(gaps * copies, np.int64).ravel())
     n = len(edges) // 2
-    return Channel("h2d", edges[::2], edges[1::2], np.arange(n), np.arange(n) - 1, np.arange(n))
+    numbers = {"names": np.arange(n), "n_bytes": np.arange(n) - 1, "correlations": np.arange(n)}
+    return Channel("h2d", starts=edges[::2], ends=edges[1::2], **numbers)
 
 
 def _busy(channel: Channel) -> int:
@@ -47,7 +47,7 @@ def test_every_level_knows_the_longest_idle_time_of_each_item(
     gaps: list[tuple[int, int]],
 ) -> None:
     events = _channel(gaps, copies=2_100 // len(gaps) + 1)
-    exact = Channel(IDLE, events.starts, events.ends, events.names)
+    exact = Channel(IDLE, starts=events.starts, ends=events.ends, names=events.names)
     lengths = exact.ends - exact.starts
     for level in build_levels(exact, 10**12)[1:]:
         own = level.channel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -124,7 +125,7 @@ def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Trace:
     """One recording. The tables are described in `traceprof.model.tables`; do not modify them.
 
@@ -222,6 +223,9 @@ class Trace:
         """
         if self.uncut is not None and window == self.span:
             return self
+        known = _cuts.get((id(self), window))
+        if known is not None and known.uncut is self:
+            return known
         cut: dict[str, Any] = {}
         rows: dict[str, Any] = {}
         for name, table in TABLES.items():
@@ -230,7 +234,10 @@ class Trace:
                 cut[name] = clipped.on_disk() if scratch.files else clipped
                 own = _rows_of_rows(self.rows_in_whole(name), inside)
                 rows[name] = own if isinstance(own, slice) else set_aside(own)
-        return replace(self, span=window, uncut=self.whole, rows=rows, **cut)
+        found = _cuts[id(self), window] = replace(
+            self, span=window, uncut=self.whole, rows=rows, **cut
+        )
+        return found
 
     def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:
         """Return what ``measure`` says of a Trace that is elsewhere; keep it under ``key``."""
@@ -286,6 +293,10 @@ class Trace:
         """Return the same trace with more warnings."""
         info = replace(self.info, warnings=(*self.info.warnings, *warnings))
         return replace(self, info=info)
+
+
+_cuts: Final = weakref.WeakValueDictionary[tuple[int, TimeWindow], Trace]()
+"""Traces that were cut and are still held by somebody, with their facts."""
 
 
 def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:

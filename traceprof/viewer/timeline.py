@@ -44,11 +44,6 @@ from traceprof.session.doubts import doubts_of
 GROWTH: Final = 4
 _LEAST_GAIN: Final = 0.7
 _FEW: Final = 2_000
-COLUMNS: Final = (
-    *("starts", "ends", "names", "n_bytes", "correlations", "busy_ns", "counts"),
-    *("longest_starts", "longest_ns"),
-)
-"""The columns of a channel, as far as it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +81,8 @@ def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
     last = int(np.searchsorted(channel.starts, np.int64(window.end_ns), "left"))
     part = slice(first, max(first, last))
     # Columns of a file may be narrower.
-    cut: dict[str, Any] = {
-        name: values[part].astype(np.int64, copy=False)
-        for name in COLUMNS
-        if (values := getattr(channel, name)) is not None
-    }
-    return channel.changed(**cut)
+    columns = {name: channel.column(name)[part] for name in channel.columns}
+    return channel.changed(**{n: own.astype(np.int64, copy=False) for n, own in columns.items()})
 
 
 class About(NamedTuple):
@@ -271,7 +262,7 @@ def read_timeline(path: Path) -> Timeline:
         return np.frombuffer(mapped, np.dtype(kind), n, offset)
 
     def level_of(told: Mapping[str, Any], category: str) -> Level:
-        columns: dict[str, Any] = {name: column(told[name]) for name in COLUMNS if name in told}
+        columns = {name: column(place) for name, place in told.items() if name != "bin_ns"}
         return Level(told["bin_ns"], Channel(category, **columns))
 
     def channel(told: Mapping[str, Any]) -> Channel:
@@ -312,11 +303,9 @@ class _Columns:
 
     def of_channel(self, channel: Channel) -> dict[str, Any]:
         """Return the places of the columns that ``channel`` has."""
-        values = {name: getattr(channel, name) for name in COLUMNS}
         return {
-            name: self.add(value if name in _INSTANTS else compact(value))
-            for name, value in values.items()
-            if value is not None
+            name: self.add(values if name in _INSTANTS else compact(values))
+            for name, values in ((name, channel.column(name)) for name in channel.columns)
         }
 
     def add(self, values: _Column) -> tuple[int, int, str]:

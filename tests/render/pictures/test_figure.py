@@ -27,14 +27,14 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), min_size=1, 
 
 def _channel(*spans: tuple[int, int], category: str = "compute") -> Channel:
     starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
-    return Channel(category, starts, ends, np.zeros(len(starts), np.int64))
+    return Channel(category, starts=starts, ends=ends, names=np.zeros(len(starts), np.int64))
 
 
 @given(SPANS, st.integers(1, 40))
 def test_busy_ratios_are_exact(gaps_and_lengths: list[tuple[int, int]], n_bins: int) -> None:
     ends = np.cumsum([gap + length for gap, length in gaps_and_lengths])
     starts = ends - [length for _, length in gaps_and_lengths]
-    channel = Channel("compute", starts, ends, np.zeros(len(starts), np.int64))
+    channel = Channel("compute", starts=starts, ends=ends, names=np.zeros(len(starts), np.int64))
     t1 = int(ends[-1])
     edges = np.arange(n_bins + 1) * (t1 / n_bins)
     expected = [

@@ -6,13 +6,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.builders import TraceBuilder
 from tests.workers.conftest import generated  # noqa: F401 (a fixture)
+from traceprof.cache import scratch
+from traceprof.model import grouping
+from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
-from traceprof.render.timeline.channels import Channel, Lanes, NameTotals, condense_until
+from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import Trace
+from traceprof.render.timeline.channels import (
+    Channel,
+    Lanes,
+    NameTotals,
+    condense_until,
+    items_by_width,
+)
 from traceprof.render.timeline.drawn import draw_ranks, with_states
-from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.events import Lines
+from traceprof.render.timeline.lanes import build_lanes, lanes_of_rank
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 
@@ -89,3 +104,73 @@ def test_what_is_drawn_of_fewer_items_is_what_would_have_been_drawn_at_once(rank
         assert once.merged is not None
         assert other.merged is not None
         assert _by_name(other.lanes, other.merged) == _by_name(once.lanes, once.merged)
+
+
+_KINDS = (Activity.GEMM, Activity.COMMUNICATION, Activity.MEMORY, "h2d", "range", "operator")
+_EVENTS = st.lists(
+    st.tuples(st.sampled_from(_KINDS), st.integers(0, 60), st.integers(0, 12), st.integers(0, 2)),
+    min_size=1,
+    max_size=30,
+)
+
+
+def _trace(events: list[tuple[Activity | str, int, int, int]]) -> Trace:
+    """Return a trace of kernels and copies of three streams, ranges and operators of three threads.
+
+    Times are a third of the narrowest bin, and longer.
+    """
+    builder = TraceBuilder()
+    for place, (kind, start, length, whose) in enumerate(events):
+        times = (400 * start, 400 * (start + length))
+        if isinstance(kind, Activity):
+            builder.kernel(f"k{place % 3}", *times, stream=whose, activity=kind)
+        elif kind == "h2d":
+            builder.copy("h2d", *times, stream=whose, n_bytes=place)
+        elif kind == "range":
+            builder.range(f"r{place % 4}", *times, thread=whose, kind="start_end")
+        else:
+            builder.host_op(f"op{place}", *times, thread=whose)
+    return builder.build(span=(0, 30_000))
+
+
+@given(_EVENTS, st.integers(1, 4), st.integers(0, 30))
+def test_pieces_of_long_tables_are_drawn_as_all_at_once(
+    events: list[tuple[Activity | str, int, int, int]], n_at_once: int, most: int
+) -> None:
+    exact = TimeWindow(8_000, 10_000)
+
+    def told() -> list[Any]:
+        ranks = Ranks.of(_trace(events))
+        drawing = draw_ranks(ranks, ranks.span, most, exact)
+        whole = with_states(build_lanes(ranks.merged(), ranks.span), ranks.span.duration_ns)
+        lanes = (drawing.lanes, whole)
+        totals = None if drawing.merged is None else _by_name(drawing.lanes, drawing.merged)
+        (trace,) = ranks.parts
+        n_items = items_by_width(lanes_of_rank(trace, ranks.span, has_hosts=False).lanes, exact)
+        return [*map(_told, lanes), *(own.names for own in lanes), drawing.bin_ns, totals, n_items]
+
+    expected = told()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_AT_ONCE", n_at_once)
+        patch.setattr(scratch, "LEAST_BYTES", 1)
+        assert told() == expected
+
+
+@given(_EVENTS)
+def test_an_event_is_on_the_first_line_that_is_free(
+    events: list[tuple[Activity | str, int, int, int]],
+) -> None:
+    spans = sorted(((start, start + length) for _, start, length, _ in events), key=_longest_first)
+    busy: list[int] = []  # until when each line is
+    expected = []
+    for start, end in spans:
+        free = (line for line, until in enumerate(busy) if until <= start)
+        line = next(free, len(busy))
+        busy[line : line + 1] = [end]
+        expected.append(line)
+    starts, ends = np.array(spans, np.int64).T
+    assert Lines().of(starts, ends).tolist() == expected
+
+
+def _longest_first(span: tuple[int, int]) -> tuple[int, int]:
+    return span[0], -span[1]

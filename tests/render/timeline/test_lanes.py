@@ -31,7 +31,7 @@ from traceprof.render.timeline.channels import (
     width_of,
 )
 from traceprof.render.timeline.drawn import device_states
-from traceprof.render.timeline.events import MAX_LINES, assign_lines, merge_overlapping
+from traceprof.render.timeline.events import MAX_LINES, Lines, merge_overlapping
 from traceprof.render.timeline.lanes import build_lanes, describe_process
 from traceprof.render.timeline.marks import sample_series, thin_out
 
@@ -48,19 +48,19 @@ def _arrays(spans: list[tuple[int, int]]) -> tuple[Int64Array, Int64Array]:
 @given(SPANS)
 def test_no_two_intervals_of_a_line_overlap(spans: list[tuple[int, int]]) -> None:
     starts, ends = _arrays(spans)
-    lines = assign_lines(starts, ends)
+    lines = Lines().of(starts, ends)
     for line in set(lines.tolist()):
         on_line = lines == line
         assert (starts[on_line][1:] >= ends[on_line][:-1]).all()
 
 
 def test_nested_ranges_get_their_depth() -> None:
-    lines = assign_lines(*_arrays([(0, 100), (10, 50), (20, 30), (30, 40), (60, 90)]))
+    lines = Lines().of(*_arrays([(0, 100), (10, 50), (20, 30), (30, 40), (60, 90)]))
     assert lines.tolist() == [0, 1, 2, 2, 1]
 
 
 def test_overlaps_that_do_not_nest_use_as_few_lines_as_they_can() -> None:
-    assert assign_lines(*_arrays([(0, 10), (5, 15), (12, 20)])).tolist() == [0, 1, 0]
+    assert Lines().of(*_arrays([(0, 10), (5, 15), (12, 20)])).tolist() == [0, 1, 0]
 
 
 def test_lanes_of_a_rank() -> None:
@@ -122,12 +122,12 @@ def test_a_window_keeps_rows_whole_and_moves_the_origin() -> None:
 @given(SPANS, st.integers(1, 100))
 def test_condensing_keeps_events_time_and_bytes(spans: list[tuple[int, int]], width: int) -> None:
     starts, ends = _arrays(spans)
-    on_line = assign_lines(starts, ends) == 0
+    on_line = Lines().of(starts, ends) == 0
     channel = Channel(
         "compute",
-        starts[on_line],
-        ends[on_line],
-        np.zeros(int(on_line.sum()), np.int64),
+        starts=starts[on_line],
+        ends=ends[on_line],
+        names=np.zeros(int(on_line.sum()), np.int64),
         n_bytes=np.arange(int(on_line.sum())) - 1,
     )
     condensed = condense_channel(condense_channel(channel, width), 4 * width)
@@ -148,9 +148,10 @@ def test_bins_may_be_widened_at_once_and_their_items_be_told_before(
 ) -> None:
     """Times reach to both sides of 0, where bins start, too."""
     starts, ends = (500 * unit * (column - 20) for column in _arrays(spans))
-    on_line = assign_lines(starts, ends) == 0
+    on_line = Lines().of(starts, ends) == 0
     names = np.arange(int(on_line.sum()))
-    channel = Channel("compute", starts[on_line], ends[on_line], names, correlations=names)
+    columns = {"starts": starts[on_line], "ends": ends[on_line], "names": names}
+    channel = Channel("compute", **columns, correlations=names)
     lanes = Lanes(
         (LaneGroup("s", "l", "device", (LaneRow("r", "gpu", (channel, channel)),), 0),), ()
     )
@@ -169,7 +170,7 @@ def test_bins_may_be_widened_at_once_and_their_items_be_told_before(
 
 def test_what_is_inside_a_window_is_merged_with_nothing() -> None:
     starts, ends = _arrays([(number * 10, number * 10 + 5) for number in range(100)])
-    channel = Channel("compute", starts, ends, np.arange(100))
+    channel = Channel("compute", starts=starts, ends=ends, names=np.arange(100))
     lanes = Lanes((LaneGroup("s", "l", "device", (LaneRow("r", "gpu", (channel,)),), 0),), ())
     exact = TimeWindow(303, 345)
     (found,) = condense(lanes, 16_000, exact).channels
@@ -182,7 +183,7 @@ def test_what_is_inside_a_window_is_merged_with_nothing() -> None:
 def test_long_events_stay_as_they_are() -> None:
     spans = [(0, 10), (10, 12), (20, 400), (400, 405)]
     starts, ends = _arrays(spans)
-    channel = Channel("compute", starts, ends, np.arange(4))
+    channel = Channel("compute", starts=starts, ends=ends, names=np.arange(4))
     condensed = condense_channel(channel, 100)
     assert condensed.starts.tolist() == [0, 20, 400]
     assert condensed.ends.tolist() == [12, 400, 405]
@@ -307,7 +308,9 @@ def test_merging_keeps_events_and_bytes(spans: list[tuple[int, int]]) -> None:
         return
     starts, ends = _arrays(spans)
     zeros = np.zeros(len(starts), np.int64)
-    merged = merge_overlapping(Channel("compute", starts, ends, zeros, np.arange(len(starts))))
+    merged = merge_overlapping(
+        Channel("compute", starts=starts, ends=ends, names=zeros, n_bytes=np.arange(len(starts)))
+    )
     assert merged.n_events == len(starts)
     assert (merged.starts[1:] > merged.ends[:-1]).all()
     total = 0 if merged.n_bytes is None else int(np.maximum(merged.n_bytes, 0).sum())

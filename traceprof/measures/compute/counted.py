@@ -116,11 +116,13 @@ def work_of_kernels(trace: Trace) -> Table:
 
     sums = np.sum([_sums(operators, *piece) for piece in pieces()], axis=0)
     worked = Table.stacked([_worked(operators, sums, *piece).on_disk() for piece in pieces()])
-    refined = [_precision(operators, *piece) for piece in pieces()]
-    precision = Names.joined([own for own, _ in refined])
+    said = np.append(operators["precision"].codes, -1)[row]
+    alike = groups_of(kernels["name"].codes, kernels["activity"].codes, said)
+    some = alike.first_rows
+    precision, on_units = _precision(operators, row[some], kernels.take(some))
     has_flop = worked["flop"] > 0
-    telling = [has_flop, has_flop & np.concatenate([on_units for _, on_units in refined])]
-    precision = _of_operators(precision, row, telling, len(operators))
+    telling = [has_flop, has_flop & on_units[alike.number]]
+    precision = _of_operators(precision[alike.number], row, telling, len(operators))
     return Table({"operator": row, **worked.columns, "precision": precision})
 
 

@@ -9,6 +9,7 @@ work that it waited for.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -315,7 +316,7 @@ def _begin(
 
 def _followed(following: Ints, node: int) -> Ints:
     """Return the nodes from ``node`` to the beginning of the window."""
-    path, chain = [], following.tolist()
+    path, chain = array("q"), following.data
     while node >= 0:
         path.append(node)
         node = chain[node]

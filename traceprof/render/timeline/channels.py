@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -56,30 +56,13 @@ class Channel:
     starts, ends, names, n_bytes, correlations = (_Column() for _ in range(5))
     busy_ns, counts, longest_starts, longest_ns = (_Column() for _ in range(4))
 
-    def __init__(
-        self,
-        category: str,
-        starts: Int64Array,
-        ends: Int64Array,
-        names: Int64Array,
-        n_bytes: Int64Array | None = None,
-        correlations: Int64Array | None = None,
-        **more: Int64Array | None,
-    ) -> None:
-        more |= {"n_bytes": n_bytes, "correlations": correlations}
-        known = {name: values for name, values in more.items() if values is not None}
-        self.category = category
-        self._pieces: tuple[Table, ...] = (Table({"starts": starts, "ends": ends, "names": names, **known}),)
-
-    @classmethod
-    def of_pieces(cls, category: str, pieces: Iterable[Table]) -> Channel:
-        """Return the channel of tables of its columns, at least one, the earliest first.
+    def __init__(self, category: str, *pieces: Table, **columns: Int64Array | None) -> None:
+        """Make a channel of its columns, or of tables of them: the earliest first, at least one.
 
         Of the bytes or correlations that a piece lacks none is known.
         """
-        channel = cls.__new__(cls)
-        channel.category, channel._pieces = category, tuple(pieces)
-        return channel
+        known = {name: values for name, values in columns.items() if values is not None}
+        self.category, self._pieces = category, pieces or (Table(known),)
 
     def __len__(self) -> int:
         return sum(map(len, self._pieces))
@@ -95,17 +78,15 @@ class Channel:
         """The names of its columns."""
         return tuple(dict.fromkeys(name for piece in self._pieces for name in piece))
 
-    def column(self, name: str) -> Int64Array | None:
+    def column(self, name: str) -> Any:
         """Return a column; None where it has none of that name."""
-        if len(self._pieces) == 1:
-            return cast("Int64Array | None", self._pieces[0].get(name))
-        if name not in self.columns:
-            return None
+        if len(self._pieces) == 1 or name not in self.columns:
+            return self._pieces[0].get(name)
         return np.concatenate([piece.column(name) for piece in self.pieces()])
 
     def changed(self, **columns: Int64Array | None) -> Channel:
-        """Return the channel with other columns."""
-        known: dict[str, Any] = {name: self.column(name) for name in self.columns}
+        """Return the channel with other columns, in one piece."""
+        known = {name: self.column(name) for name in self.columns}
         return Channel(self.category, **(known | columns))
 
     def whole(self) -> Channel:
@@ -114,35 +95,27 @@ class Channel:
 
     def pieces(self) -> Sequence[Channel]:
         """Return its pieces, all with the same columns."""
-        if len(self._pieces) == 1:
-            return (self,)
-        every, found = self.columns, []
+        every, found = dict.fromkeys(self.columns), []
         for piece in self._pieces:
             unknown = np.broadcast_to(np.int64(ABSENT), len(piece))
-            lacking = dict.fromkeys({*every} - {*piece}, unknown)
-            found.append(Channel.of_pieces(self.category, [piece.assign(**lacking)]))
+            lacking = dict.fromkeys(every.keys() - {*piece}, unknown)
+            found.append(Channel(self.category, piece.assign(**lacking)))
         return found
 
     def part(self, rows: slice) -> Channel:
         """Return some of the items of a channel in one piece."""
-        (piece,) = self._pieces
-        return Channel.of_pieces(self.category, [piece.take(rows)])
+        return Channel(self.category, self._pieces[0].take(rows))
 
     def followed_by(self, *others: Channel) -> Channel:
         """Return the channel and what comes after it, of the same columns, in one piece."""
-        return Channel.of_pieces(
-            self.category, (piece for own in (self, *others) for piece in own._pieces)
-        ).whole()
+        pieces = (piece for own in (self, *others) for piece in own._pieces)
+        return Channel(self.category, *pieces).whole()
 
 
 def state_channel(key: str, *times: Intervals) -> Channel:
     """Return the channel of a state: when a device is in it, the earliest times first."""
-    return Channel.of_pieces(key, map(_without_names, times))
-
-
-def _without_names(times: Intervals) -> Table:
-    own = Table({"starts": times.starts, "ends": times.ends}).on_disk()
-    return own.assign(names=np.broadcast_to(np.int64(0), len(times)))
+    pieces = (Table({"starts": own.starts, "ends": own.ends}).on_disk() for own in times)
+    return Channel(key, *(own.assign(names=np.broadcast_to(0, len(own))) for own in pieces))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, starmap
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,74 +27,51 @@ from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import Channel, LaneRow, known_sum
 
 
-def assign_lines(starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """Return the line of each interval: 0 at the top, as few as the overlaps allow.
+class Lines:
+    """Gives intervals their lines: 0 at the top, as few as the overlaps allow.
 
-    The intervals are sorted by start and, where starts are equal, by descending end. Properly
-    nested intervals get their depth. Two intervals of one line never overlap.
+    They come sorted by start and, where starts are equal, by descending end, some after the others.
+    Properly nested ones get their depth. Two intervals of one line never overlap.
     """
-    return _Lines().of(starts, ends)
-
-
-class _Placed(NamedTuple):
-    """Intervals and their lines."""
-
-    starts: Int64Array
-    ends: Int64Array
-    lines: Int64Array
-
-    def after(self, at_ns: int) -> _Placed:
-        """Return those that end later."""
-        kept = self.ends > at_ns
-        return _Placed(*(own[kept] for own in self))
-
-    def are_disjoint(self) -> bool:
-        """Return whether no two of one line overlap."""
-        order = np.argsort(compact(self.lines), kind="stable")
-        lines, starts, ends = (own[order] for own in (self.lines, self.starts, self.ends))
-        return bool((starts[1:] >= ends[:-1])[lines[1:] == lines[:-1]].all())
-
-
-class _Lines:
-    """Gives intervals their lines, some after the others, in the order that `assign_lines` asks."""
 
     def __init__(self) -> None:
-        self._open = _Placed(*(np.empty(0, np.int64) for _ in range(3)))
+        self._open = np.empty((3, 0), np.int64)
         self._are_nested = True
 
     def of(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
         """Return the lines of the next intervals."""
         if not len(starts):
             return np.empty(0, np.int64)
-        before = self._open.after(int(starts[0]))
+        before = self._open[:, self._open[1] > starts[0]]
         lines = self._lines_of(before, starts, ends)
-        together = (
-            np.concatenate(both) for both in zip(before, (starts, ends, lines), strict=True)
-        )
-        self._open = _Placed(*together).after(int(starts[-1]))
+        every = np.concatenate((before, (starts, ends, lines)), axis=1)
+        self._open = every[:, every[1] > starts[-1]]
         return lines
 
-    def _lines_of(self, before: _Placed, starts: Int64Array, ends: Int64Array) -> Int64Array:
-        if not len(before.lines):
+    def _lines_of(self, before: Int64Array, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        if not before.size:
             self._are_nested = True
             if bool((starts[1:] >= ends[:-1]).all()):
                 return np.zeros(len(starts), np.int64)
         if self._are_nested:  # then those that are open have the lines from 0 on
-            every_start = np.concatenate((before.starts, starts))
-            every_end = np.concatenate((before.ends, ends))
-            depth = nesting_depth(every_start, every_end)[len(before.lines) :]
-            lines = np.concatenate((before.lines, depth))
-            if _Placed(every_start, every_end, lines).are_disjoint():
+            begun, until = np.concatenate((before[:2], (starts, ends)), axis=1)
+            depth = nesting_depth(begun, until)[len(before[0]) :]
+            if _are_disjoint(begun, until, np.append(before[2], depth)):
                 return depth
             self._are_nested = False
         return _first_free_lines(before, starts, ends)
 
 
-def _first_free_lines(before: _Placed, starts: Int64Array, ends: Int64Array) -> Int64Array:
+def _are_disjoint(starts: Int64Array, ends: Int64Array, lines: Int64Array) -> bool:
+    order = np.argsort(compact(lines), kind="stable")
+    same_line = lines[order][1:] == lines[order][:-1]
+    return bool((starts[order][1:] >= ends[order][:-1])[same_line].all())
+
+
+def _first_free_lines(before: Int64Array, starts: Int64Array, ends: Int64Array) -> Int64Array:
     lines = np.empty(len(starts), np.int64)
-    busy = sorted(zip(before.ends.tolist(), before.lines.tolist(), strict=True))
-    used = {line for _, line in busy}
-    free = [line for line in range(max(used, default=0)) if line not in used]
+    busy = sorted((end, line) for _, end, line in before.T.tolist())
+    free = sorted({*range(max(before[2], default=0))}.difference(before[2].tolist()))
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         while busy and busy[0][0] <= start:
             heapq.heappush(free, heapq.heappop(busy)[1])
@@ -149,7 +126,7 @@ class Track:
     """
 
     def __init__(self) -> None:
-        self._lines = _Lines()
+        self._lines = Lines()
         self._pieces: dict[tuple[int, int], list[Table]] = defaultdict(list)
 
     def add(self, events: Table) -> None:
@@ -169,7 +146,7 @@ class Track:
         by_line: dict[int, list[Channel]] = defaultdict(list)
         for line, category in sorted(self._pieces):
             pieces = self._pieces[line, category]
-            by_line[line].append(Channel.of_pieces(CATEGORIES[category].key, pieces))
+            by_line[line].append(Channel(CATEGORIES[category].key, *pieces))
         return tuple(
             LaneRow(f"merged below {line}", kind, tuple(map(merge_overlapping, channels)))
             if line == MAX_LINES
@@ -188,7 +165,7 @@ def merge_overlapping(events: Channel) -> Channel:
     stretches = Intervals.union_of(starts, np.maximum(events.ends, starts + 1))
     first = np.searchsorted(starts, stretches.starts, side="left")
     return Channel(
-        category=events.category,
+        events.category,
         starts=stretches.starts,
         ends=stretches.ends,
         names=events.names[first],

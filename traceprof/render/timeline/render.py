@@ -176,12 +176,13 @@ def render_timeline(
     """
     ranks = Ranks.of(trace)
     span = window or ranks.span
+    doubts = sentences(doubts_of(ranks).notes)  # first: lanes take memory
     encoded = encode_timeline(ranks, span, max_items)
     fragment = timeline_fragment(encoded.packed)
     info, window_words = ranks.info, f"window {window_label}" if window_label else ""
     about = (info.profiler, info.host, format_duration(span.duration_ns), window_words)
     subtitle = html_text(" · ".join(filter(None, about)), 400)
-    warnings = html_list((*sentences(doubts_of(ranks).notes), *encoded.warnings))
+    warnings = html_list((*doubts, *encoded.warnings))
     return timeline_page(fragment, title, subtitle, encoded.notes, warnings)
 
 
