@@ -19,7 +19,7 @@ from traceprof.model.grouping import (
     rows_by_values,
 )
 from traceprof.model.intervals import Growing, Intervals, overlapping_pairs
-from traceprof.model.table import Column, Names, Table
+from traceprof.model.table import Column, Names, Table, opened, set_aside
 from traceprof.names.ranges import are_matched
 
 Array = npt.NDArray[Any]
@@ -58,6 +58,11 @@ def union_of(table: Table) -> Intervals:
 def rows_by(table: Table, column: str) -> dict[int, Ints]:
     """Return the rows of each value of an integer column, in the order of the values."""
     return dict(rows_by_value(table[column]))
+
+
+def aside(values: Array) -> Array:
+    """Return values on the disk, where these are many: all columns together take much memory."""
+    return np.asarray(opened(set_aside(values)))
 
 
 def picked(values: Array, rows: Array) -> Array:

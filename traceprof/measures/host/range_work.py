@@ -18,7 +18,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.ranges import find_parents, self_time_ns
-from traceprof.measures.rows import Bools, Ints, bounds, grouped, ints, lengths_of, sums_at
+from traceprof.measures.rows import Bools, Ints, aside, bounds, grouped, ints, lengths_of, sums_at
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import check_pairs, union_lengths
 from traceprof.model.nesting import has_alike_around, levels_of, nearest_around, sum_of_chains
@@ -284,10 +284,10 @@ def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) 
     Work that has its device to itself counts as it is: unions are made of what overlaps alone.
     """
     parts = [ints(trace.table(of), "device", "start_ns", "end_ns") for of in owners]
-    device, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
-    owner = np.concatenate(list(owners.values()))
+    device, starts, ends = (aside(np.concatenate(column)) for column in zip(*parts, strict=True))
+    owner = aside(np.concatenate(list(owners.values())))
     order = np.argsort(starts, kind="stable")
-    order = order[owner[order] >= 0]
+    order = aside(order[owner[order] >= 0])
     found = spans.summed(work.total_ns)
     for rows in rows_by_value(device[order]).values():
         for shared in _overlapping(order[rows], starts, ends):

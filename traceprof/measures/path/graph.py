@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,9 @@ from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.states import is_blocking_copy, is_synchronisation
 from traceprof.measures.idle.gaps import LATENCY_NS
-from traceprof.measures.rows import Array, Ints, Texts
+from traceprof.measures.rows import Array, Ints, Texts, aside
 from traceprof.model.activity import Part
-from traceprof.model.grouping import groups_of, places_of
+from traceprof.model.grouping import groups_of, pieces_of, places_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -103,13 +103,13 @@ def _by_process(columns: _Columns) -> dict[int, _Columns]:
 def _work(trace: Trace) -> dict[str, Ints]:
     """Return the work of the devices by process and start, ``lane`` being the stream of each."""
     parts = [_work_of(trace, name) for name in DEVICE_TABLES]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {name: aside(np.concatenate([part[name] for part in parts])) for name in parts[0]}
     del parts
     columns["lane"] = groups_of(columns.pop("device"), columns.pop("stream")).number
     order = np.argsort(columns["start_ns"], kind="stable")
     order = order[np.argsort(places_of(columns["process"])[0][order], kind="stable")]
     for name, column in columns.items():
-        columns[name] = column[order]
+        columns[name] = aside(column[order])
     return columns
 
 
@@ -143,7 +143,8 @@ def _graph(work: _Columns, waits: _Columns, directions: Texts) -> Graph:
     launch = work["launch_ns"]
     launched = np.where(launch == _NEVER, starts, np.minimum(launch, starts))
     by_end = np.argsort(ends, kind="stable")
-    released_by = _last(by_end, ends, wait_ends)
+    in_order = ends[by_end]
+    released_by = _last(by_end, in_order, wait_ends)
     # What ended before the wait began, or takes no time, releases nobody.
     is_released = (released_by >= 0) & (ends[released_by] > wait_starts)
     is_released &= starts[released_by] < wait_ends
@@ -156,7 +157,7 @@ def _graph(work: _Columns, waits: _Columns, directions: Texts) -> Graph:
         directions=work["direction"],
         direction_names=directions,
         launched=launched,
-        work_before=_predecessors(work, by_end),
+        work_before=_predecessors(work, by_end, in_order),
         wait_before=np.searchsorted(wait_ends, launched, side="right") - 1,
         reach=np.maximum.accumulate(ends),
         wait_starts=wait_starts,
@@ -167,14 +168,22 @@ def _graph(work: _Columns, waits: _Columns, directions: Texts) -> Graph:
     )
 
 
-def _predecessors(work: _Columns, by_end: Ints) -> Ints:
+def _predecessors(work: _Columns, by_end: Ints, in_order: Ints) -> Ints:
     """Return the row that each piece of work waited for, -1 where it was its launch."""
-    starts, ends = work["start_ns"], work["end_ns"]
-    ahead = _ahead(work["lane"])
+    found = _ahead(work["lane"])
+    for rows in pieces_of(len(found)):
+        some = {name: work[name][rows] for name in ("start_ns", "launch_ns", "launched_ns")}
+        other = _last(by_end, in_order, some["start_ns"])
+        # Of work that takes no time and begins together the first waits for none of the others.
+        other = np.where(other < np.arange(rows.start, rows.stop), other, _NONE)
+        found[rows] = _waited_for(some, work["end_ns"], found[rows], other)
+    return found
+
+
+def _waited_for(work: _Columns, ends: Ints, ahead: Ints, other: Ints) -> Ints:
+    """Return which row some work waited for: the one ahead, another, or its launch (-1)."""
+    starts = work["start_ns"]
     ahead_end = np.where(ahead >= 0, np.minimum(ends[ahead], starts), _NEVER)
-    other = _last(by_end, ends, starts)
-    # Of work that takes no time and begins together the first waits for none of the others.
-    other = np.where(other < np.arange(len(starts)), other, _NONE)
     other_end = np.where(other >= 0, ends[other], _NEVER)
     is_dependency = (other >= 0) & (other_end > ahead_end) & (starts <= other_end + DEPENDS_NS)
     best = np.where(is_dependency, other, ahead)
@@ -197,8 +206,11 @@ def _ahead(lane: Ints) -> Ints:
 
 
 def _last(by_end: Ints, ends: Ints, instants: Ints) -> Ints:
-    """Return the row of the work that ended last at or before each instant, -1: none."""
-    place = np.searchsorted(ends[by_end], instants, side="right") - 1
+    """Return the row of the work that ended last at or before each instant, -1: none.
+
+    ``ends`` are in the order of ``by_end``.
+    """
+    place = np.searchsorted(ends, instants, side="right") - 1
     return np.where(place >= 0, by_end[place], _NONE)
 
 
@@ -248,17 +260,21 @@ def walk_back(graph: Graph, span: TimeWindow) -> Segments:
     node, at, opening = _begin(graph, nodes, span)
     path = _followed(nodes.following, node)
     arrived = np.append(at, nodes.left[path])
-    of_nodes = _segments(graph, nodes, path, arrived[:-1])
+    pieces = pieces_of(len(path))
+    of_nodes = (_segments(graph, nodes, path[own], arrived[:-1][own]) for own in pieces)
     closing = ([span.start_ns], [arrived[-1]], [HOST], [_END])
-    columns = zip(opening, of_nodes, closing, strict=True)
+    parts = [_inside(columns, span) for columns in (opening, *of_nodes, closing)]
+    starts, ends, kinds, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Segments(starts, ends, kinds, rows, graph)
+
+
+def _inside(columns: Sequence[Any], span: TimeWindow) -> list[Array]:
+    """Return the columns of segments that take time in ``span``."""
     types = (np.int64, np.int64, np.int8, np.int64)
-    starts, ends, kinds, rows = (
-        np.concatenate([np.asarray(part, kind) for part in parts])
-        for parts, kind in zip(columns, types, strict=True)
-    )
+    starts, *others = map(np.asarray, columns, types)
     starts = np.maximum(starts, span.start_ns)
-    kept = ends > starts
-    return Segments(starts[kept], ends[kept], kinds[kept], rows[kept], graph)
+    kept = others[0] > starts
+    return [own[kept] for own in (starts, *others)]
 
 
 def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
