@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from traceprof.model.results import Note, Unit, same
-from traceprof.render.formatting import STYLES, heading, headings, note_text, value_text
+from traceprof.render.formatting import (
+    STYLES,
+    heading,
+    headings,
+    note_text,
+    saving_words,
+    value_text,
+)
 
 
 def test_every_unit_has_a_style() -> None:
@@ -107,6 +114,14 @@ def test_notes_within_notes_and_lists() -> None:
     inner = Note.of("{a:ns}", a=5)
     assert note_text(Note.of("{why}, {all}", why=inner, all=[inner, "x"])) == "5 ns, 5 ns; x"
     assert value_text(Unit.TEXT, (inner, inner)) == "5 ns; 5 ns"
+
+
+def test_a_range_whose_ends_are_written_alike_is_left_out() -> None:
+    row = {"kind": "estimated", "saving_ns": 500, "base": "a step", "base_ns": 1_000}
+    least = row | {"least_saving_ns": 500, "most_saving_ns": 500}
+    assert saving_words(least) == "saves about 500 ns of a step of 1.000 µs (50.0 %, estimated)"
+    more = least | {"most_saving_ns": 510}
+    assert saving_words(more).endswith("(50.0 %, estimated: 500 ns to 510 ns)")
 
 
 def test_a_note_is_one_line_of_printable_text() -> None:

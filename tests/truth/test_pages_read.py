@@ -82,6 +82,13 @@ def test_each_share_of_its_base_is_the_time_beside_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_a_finding_saves_at_most_the_time_that_its_title_tells(name: str) -> None:
+    for row in findings_for_people(document_of(name).results["findings"]):
+        share = row["title"].values.get("share", 1.0)
+        assert row["saving_ns"] <= (share + ROUNDING) * (row["base_ns"] or 0)
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_one_base(name: str) -> None:
     document = document_of(name)
     rows = findings_for_people(document.results["findings"])

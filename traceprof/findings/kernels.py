@@ -184,9 +184,11 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
     norms = context.kernels.named(_OVER_NCHW)
     of_norms = context.kernel_claim(norms, _NORMS_SAVED, _NORMS_BETWEEN)
     norms_ns = int(norms["total_ns"].sum())
+    words = ", and batch norms over NCHW" if norms_ns else ""
     yield Finding(
         title=Note.of(
-            "layout conversion between NCHW and NHWC: {share:ratio} of the time", share=share
+            f"layout conversion between NCHW and NHWC{words}: {{share:ratio}} of the time",
+            share=share + context.share(of_norms),
         ),
         claims=(claim, of_norms) if norms_ns else (claim,),
         kind=Kind.ESTIMATED if norms_ns else Kind.MEASURED,

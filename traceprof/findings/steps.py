@@ -65,7 +65,7 @@ def warmup(context: Context) -> Iterator[Finding]:
                 if count == 1
                 else "warm-up: the first {n:count} steps cost"
             )
-            + " {excess:ns} more than usual, {share:ratio} of the time of all that was recorded",
+            + " {excess:ns} more than usual, {share:ratio} of the time of all recorded steps",
             excess=each_ns,
             n=count,
             share=whole_ratio,

@@ -269,7 +269,8 @@ def saving_words(finding: Mapping[str, Any]) -> str:
     if words is None or not base_ns or not finding["saving_ns"] > 0:
         return ""
     ends = [finding.get(f"{end}_saving_ns") for end in ("least", "most")]
-    lies = f": {' to '.join(map(format_duration, ends))}" if all(map(is_known, ends)) else ""
+    told = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
+    lies = f": {' to '.join(told)}" if len(told) > 1 else ""
     return words.format(
         format_duration(finding["saving_ns"]),
         finding["base"],

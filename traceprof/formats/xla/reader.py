@@ -112,9 +112,7 @@ class _Tables:
     def _add_work(self, line: Line, device: int, stream: int) -> None:
         is_copy = np.array(
             [
-                _COPY.match(name) is not None
-                or "memcpy_details" in told
-                or "memset_details" in told
+                _COPY.match(name) is not None or not _OF_COPIES.isdisjoint(told)
                 for name, told in zip(line.names, line.stats, strict=True)
             ],
             np.bool_,
