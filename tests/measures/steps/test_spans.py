@@ -8,7 +8,7 @@ from tests.running import run
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import TimeWindow
+from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.render.formatting import sentences
 
 SPAN = ("step", "device_start_ns", "device_end_ns", "on_device")
@@ -115,6 +115,38 @@ def test_a_first_step_cut_by_the_recording_is_not_called_fast() -> None:
     assert steps.table.to_frame()["duration_ns"].tolist() == [90] + [100] * 7
     assert steps.table.to_frame()["excess_ns"].isna().all()
     assert steps.scalars["warmup_count"] == 0
+    # What it misses lies before the recording: it tells nothing of how long steps are.
+    assert (steps.scalars["steady_count"], steps.scalars["min_ns"]) == (7, 100)
+    assert steps.scalars["steps_per_s"] == 1e9 / 100
+
+
+def test_a_first_step_that_a_lagging_device_tells_whole_is_in_the_statistics() -> None:
+    scalars = measured_steps(Ranks.of(lagging(10).build())).scalars
+    assert (scalars["steady_count"], scalars["min_ns"]) == (5, 100)
+
+
+def test_work_that_no_window_recorded_is_no_idle_time_of_the_next_step() -> None:
+    # The device is 50 behind; of steps 0 to 2 nothing is recorded, though step 2 ran to 350.
+    builder = TraceBuilder()
+    for i in range(8):
+        builder.step(100 * i, 100 * i + 100, number=i)
+        if i >= 3:
+            ran = (100 * i + 50, 100 * i + 150)
+            builder.kernel("gemm", *ran, launched_ns=(100 * i + 5, 100 * i + 6))
+    unrecorded = find_steps(builder.build()).table
+    assert plain(unrecorded.take([2, 3]).to_frame(), *SPAN) == [
+        (2, 200, 300, False),
+        (3, 300, 450, True),
+    ]
+    # Where a recorder begins a window meanwhile, it is not known what ran before.
+    builder.range("traceprof.window.start", 298, 299, domain=OWN_DOMAIN)
+    table = find_steps(builder.build()).table
+    assert plain(table.take([2, 3, 4]).to_frame(), *SPAN) == [
+        (2, 200, 300, False),
+        (3, 350, 450, True),
+        (4, 450, 550, True),
+    ]
+    assert np.isnan(run("steps", builder.build()).table["excess_ns"].astype(float)).all()
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,9 @@ def _spans(
     earliest = max(starts[0], begun) if worked[0] else starts[0]
     # Nothing runs between two spans: it does not matter where the recorder's time is left out.
     begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
+    late = np.minimum(first, starts + ends - following)[1:]  # nor work before it records again
+    resumes = worked[1:] & ~worked[:-1] & (recorder.covered_ns(starts[:-1], starts[1:]) > 0)
+    begun = np.where(resumes, np.maximum(begun, late), begun)
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
     return begins, ends, worked
 

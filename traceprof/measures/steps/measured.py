@@ -84,8 +84,8 @@ class MeasuredSteps:
     nothing is called slow or warm-up among them.
 
     ``scalars`` are those of the analysis of steps, of what is known: statistics are of the steps
-    without the warm-up, those with an excess_cause, and a last one on the host that is short
-    because no next one is known; the throughput of all without the warm-up.
+    without the warm-up, those with an excess_cause, and a first or last one that the recording
+    cuts short; the throughput of all without the warm-up.
     """
 
     table: Table
@@ -116,6 +116,8 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     outliers[is_short] = 0
     outliers[is_explained] = 1
     is_short &= np.isnan(table["device_ns"]) if "device_ns" in table else True
+    # On devices it misses by how much they end before the host, before anything was recorded.
+    is_short |= is_cut & (table["lag_ns"] < (_CUT_SHORT - 1) * durations)
     leading = steps.warmup() & (steps.table["process"] == steps.table["process"][:1])
     first = (steps.whole_lengths_ns if ranks.uncut is None else steps.durations_ns)[leading]
     excess = excess_of_steps(table.assign(**reasons), outliers)

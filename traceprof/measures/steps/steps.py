@@ -91,8 +91,8 @@ SPEC: Final = ResultSpec.of(
     same lag_ns: how much later devices are done than the host: the median
     same warmup_count: leading steps of each process that are warm-up
     same warmup_ns: how long these are in the first process
-    same steady_count: the steps without these, those with an excess_cause, and a last one on
-        the host that is short because no next one is known
+    same steady_count: the steps without these, those with an excess_cause, and a first or last
+        one that the recording cuts short
     same mean_ns: the mean of their lengths
     same median_ns: the median of their lengths
     same p10_ns: the 10th percentile of their lengths
