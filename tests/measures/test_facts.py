@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.cache import scratch
-from traceprof.measures.facts import fact, of_rows, of_window, without_keeping
+from traceprof.measures.facts import apart, fact, of_rows, of_window, without_keeping
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import TimeWindow
@@ -213,3 +213,16 @@ def test_large_arrays_of_what_is_known_are_on_the_disk(monkeypatch: pytest.Monke
     kept = pickle.loads(pickle.dumps(trace))
     assert much_of_whole(kept).ways.lengths.tolist() == [10, 10]
     assert ASKED == [(2, "much")]
+
+
+def test_what_is_set_apart_is_the_same_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is on the disk meanwhile, where there is a file for what is large; else as it is."""
+    time = Intervals.union_of([0, 20], [10, 30])
+    assert apart({0: time})()[0] == time
+    monkeypatch.setattr(scratch, "LEAST_BYTES", 1)
+    scratch.put_aside(np.arange(8))
+    give = apart({0: time})
+    assert give()[0] == time
+    assert not give()[0].starts.flags.writeable

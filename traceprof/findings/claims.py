@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from traceprof.measures.facts import apart
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
@@ -91,13 +92,17 @@ class Ledger:
     """What of each ground nobody has claimed yet."""
 
     def __init__(self, free: Mapping[Ground, Times]) -> None:
-        self._free = {ground: dict(times) for ground, times in free.items()}
+        # Much later somebody asks for what is on the disk meanwhile.
+        self._free = {
+            ground: {device: apart(time) for device, time in times.items()}
+            for ground, times in free.items()
+        }
 
     def left(self, claim: Claim) -> Claim:
         """Return what of ``claim`` is free."""
         free = self._free.get(claim.ground, {})
         known = [(device, time) for device, time in claim.times.items() if device in free]
-        found = {device: free[device] & time for device, time in known}
+        found = {device: free[device]() & time for device, time in known}
         return replace(claim, times={device: time for device, time in found.items() if len(time)})
 
     def take(self, claims: Iterable[Claim]) -> tuple[Claim, ...]:
@@ -107,6 +112,6 @@ class Ledger:
             own = self.left(claim)
             free = self._free[claim.ground]
             for device, time in own.times.items():
-                free[device] = free[device] - time
+                free[device] = apart(free[device]() - time)
             taken.append(own)
         return tuple(taken)

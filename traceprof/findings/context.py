@@ -14,7 +14,7 @@ from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, 
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
 from traceprof.measures.device.times import device_times, devices_of_processes, used_devices
-from traceprof.measures.facts import of_window
+from traceprof.measures.facts import apart, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import idle_times, lost_in_gaps, undisturbed_times
@@ -217,11 +217,18 @@ class Context:
             return np.ones(len(self.steps), np.bool_)
         return np.asarray(wholeness_of_ranks(self.ranks) == WHOLE, np.bool_)
 
-    @cached_property
+    @property
     def times(self) -> dict[int, DeviceTime]:
         """What each of `places` did when, inside the window."""
+        return self._times()
+
+    @cached_property
+    def _times(self) -> Callable[[], dict[int, DeviceTime]]:
         known = {device: time for part in self.ranks for device, time in device_times(part).items()}
-        return {place: known.get(place) or DeviceTime.nothing() for place in self.places}
+        times = {place: known.get(place) or DeviceTime.nothing() for place in self.places}
+        for time in times.values():
+            _ = time.busy  # which is there then, as is the time of kernels
+        return apart(times)
 
     @cached_property
     def ledger(self) -> Ledger:

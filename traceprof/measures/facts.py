@@ -86,6 +86,12 @@ def _put_aside(known: Any) -> Any:
     return known if found is known else _Aside(found)
 
 
+def apart(known: _Result) -> Callable[[], _Result]:
+    """Return what gives ``known`` again; meanwhile its large arrays are on the disk."""
+    kept = _put_aside(known) if scratch.files else known
+    return lambda: _changed(kept.known, opened) if isinstance(kept, _Aside) else known
+
+
 def fact(
     compute: Callable[Concatenate[_R, _Parameters], _Result], *, is_whole: bool = True
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:

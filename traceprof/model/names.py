@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Final
+from contextlib import suppress
+from itertools import chain, islice, pairwise
+from operator import eq
+from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.cache import scratch
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -15,6 +20,119 @@ Bools = npt.NDArray[np.bool_]
 MOST_SHARED: Final = 1 << 12
 """Up to so many texts are shared: more differ among ranks, most often."""
 _shared_texts: Final = WeakValueDictionary[tuple[str, ...], npt.NDArray[np.object_]]()
+MANY_TEXTS: Final = 100_000
+"""So many distinct ones are kept as bytes: as texts each takes a hundred."""
+_AT_ONCE: Final = 1 << 14
+_FEW: Final = 16
+
+
+class PackedTexts:
+    """Many distinct texts as bytes, on the disk while nobody looks at them; nothing of it changes.
+
+    To be used as the array of its texts: an index gives one of them, any other choice an array.
+    Each is in UTF-8 with a zero after it: those that have one themselves cannot be here.
+    """
+
+    __slots__ = ("__weakref__", "_data", "_ends")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, data: bytes) -> None:
+        """Keep the texts in ``data``, each with a zero after it."""
+        own = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(own == 0)
+        aside = ((one, scratch.put_aside(one)) for one in (own, ends))
+        self._data, self._ends = (one if file is None else file.open() for one, file in aside)
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> PackedTexts | None:
+        """Return ``texts``; None where they are few, or one has a zero in it or is no UTF-8.
+
+        Or where one follows itself: those that are sorted need not be distinct.
+        """
+        if len(texts) < MANY_TEXTS or any(map(eq, texts, islice(texts, 1, None))):
+            return None
+        data = b"\0".join((*texts, b""))
+        with suppress(UnicodeDecodeError):
+            return cls(data) if data.count(b"\0") == len(texts) and data.decode() else None
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedTexts, (self._data.tobytes(),)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[str]:
+        data, ends = self._data, self._ends
+        first = 0
+        for at in range(0, len(ends), _AT_ONCE):
+            end = int(ends[at : at + _AT_ONCE][-1])
+            yield from data[first:end].tobytes().decode().split("\0")
+            first = end + 1
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.fromiter(self, object, len(self))
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, int | np.integer):
+            place = range(len(self))[rows]
+            start = int(self._ends[place - 1]) + 1 if place else 0
+            return self._data[start : self._ends[place]].tobytes().decode()
+        places = np.arange(len(self))[rows]
+        if len(places) > len(self) // 2:
+            return np.asarray(self)[places]
+        return objects(self._decoded(places))
+
+    def _decoded(self, places: Array) -> list[str]:
+        data, ends = self._data, self._ends
+        starts = np.where(places > 0, ends[places - 1] + 1, 0)
+        view = memoryview(data)  # type: ignore[arg-type]
+        spans = zip(starts.tolist(), ends[places].tolist(), strict=True)
+        return [str(view[start:end], "utf-8") for start, end in spans]
+
+    def __eq__(self, other: object) -> Bools:  # type: ignore[override]
+        found = np.zeros(len(self), np.bool_)
+        if isinstance(other, str):
+            found[self._places_of(other)] = True
+            return found
+        return np.asarray(np.asarray(self) == np.asarray(other), np.bool_)
+
+    def __ne__(self, other: object) -> Bools:  # type: ignore[override]
+        return ~(self == other)
+
+    def _places_of(self, text: str) -> Array:
+        """Return where ``text`` is, if anywhere."""
+        data, ends = self._data, self._ends
+        wanted = text.encode(errors="surrogatepass")
+        lengths = np.diff(ends, prepend=-1) - 1
+        found = np.flatnonzero(lengths == len(wanted))
+        for at, byte in enumerate(reversed(wanted), 1):  # names differ at their ends most often
+            found = found[data[ends[found] - at] == byte]
+        return found
+
+    def tolist(self) -> list[str]:
+        """Return the texts."""
+        return list(self)
+
+    def are_among(self, texts: Collection[str]) -> Bools:
+        """Return which are among ``texts``."""
+        if len(texts) > _FEW:
+            return np.fromiter((text in texts for text in self), np.bool_, len(self))
+        found = np.zeros(len(self), np.bool_)
+        for text in texts:
+            found[self._places_of(text)] = True
+        return found
+
+    def inserted(self, places: Array, texts: Iterable[str]) -> PackedTexts:
+        """Return the same with more ``texts``, each before the one at its place; these ascend."""
+        data, ends = self._data, self._ends
+        cuts = np.append(0, ends + 1)[places].tolist()
+        pieces = [data[a:b].tobytes() for a, b in pairwise([0, *cuts, len(data)])]
+        added = [text.encode() + b"\0" for text in texts]
+        return PackedTexts(b"".join(chain(*zip(pieces, added, strict=False), pieces[-1:])))
+
+
+Texts: TypeAlias = "npt.NDArray[np.object_] | PackedTexts"
 
 
 class Names:
@@ -31,7 +149,9 @@ class Names:
 
     def __init__(self, codes: Array, texts: Iterable[str]) -> None:
         self.codes = codes
-        self.texts = texts if isinstance(texts, np.ndarray) else _shared(tuple(texts))
+        self.texts: Texts = (
+            texts if isinstance(texts, np.ndarray | PackedTexts) else _shared(tuple(texts))
+        )
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> Names:
@@ -72,8 +192,8 @@ class Names:
         texts = parts[0].texts
         if all(part.texts is texts for part in parts):
             return cls(_small(np.concatenate([part.codes for part in parts]), len(texts)), texts)
-        every = np.concatenate([part.texts for part in parts])
-        own = cls.coded(every.tolist(), np.arange(len(every)))
+        every = list(chain.from_iterable(part.texts for part in parts))
+        own = cls.coded(every, np.arange(len(every)))
         # Small codes of each part by itself: all together are large.
         first = np.cumsum([0, *(len(part.texts) for part in parts)]).tolist()
         codes = [own.codes[at:][part.codes] for at, part in zip(first, parts, strict=False)]
@@ -106,7 +226,8 @@ class Names:
 
     def plain(self) -> npt.NDArray[np.object_]:
         """Return the text of each row."""
-        return self.texts[self.codes] if len(self.texts) else np.empty(0, object)
+        found: npt.NDArray[np.object_] = np.empty(0, object)
+        return self.texts[self.codes] if len(self.texts) else found
 
     def tolist(self) -> list[str]:
         """Return the text of each row."""
@@ -116,6 +237,8 @@ class Names:
     def isin(self, texts: Collection[str]) -> Bools:
         """Return which rows have one of ``texts``."""
         wanted = frozenset(texts)
+        if isinstance(self.texts, PackedTexts):
+            return self.by_text(self.texts.are_among(wanted))
         if len(self.codes) < len(self.texts):
             return np.array([text in wanted for text in self.tolist()], np.bool_)
         return self.by_text(np.array([text in wanted for text in self.texts.tolist()], np.bool_))
@@ -130,7 +253,7 @@ class Names:
         is_used = np.bincount(self.codes, minlength=len(self.texts)) > 0
         if is_used.all():
             return self
-        return Names((np.cumsum(is_used) - 1)[self.codes], self.texts[is_used])
+        return Names((np.cumsum(is_used) - 1)[self.codes], self.texts[is_used].tolist())
 
     def places(self) -> npt.NDArray[np.int64]:
         """Return the place of each row's text in alphabetical order: what rows are sorted by."""
@@ -148,7 +271,11 @@ class Names:
         return list(self.counts())
 
 
-def _shared(texts: tuple[str, ...]) -> npt.NDArray[np.object_]:
+def _shared(texts: tuple[str, ...]) -> Texts:
+    if len(texts) >= MANY_TEXTS:
+        with suppress(UnicodeEncodeError):
+            if (packed := PackedTexts.of([*map(str.encode, texts)])) is not None:
+                return packed
     known = _shared_texts.get(texts) if len(texts) <= MOST_SHARED else None
     if known is not None:
         return known

@@ -16,6 +16,7 @@ from traceprof.cache.scratch import DiskArray
 from traceprof.model.names import Array as Array
 from traceprof.model.names import Bools as Bools
 from traceprof.model.names import Names as Names
+from traceprof.model.names import Texts
 from traceprof.model.names import objects as objects
 
 if TYPE_CHECKING:
@@ -308,7 +309,7 @@ class _NamesOnDisk:
 
     __slots__ = ("codes", "texts")
 
-    def __init__(self, codes: DiskArray, texts: npt.NDArray[np.object_]) -> None:
+    def __init__(self, codes: DiskArray, texts: Texts) -> None:
         self.codes, self.texts = codes, texts
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.grouping import places_of
-from traceprof.model.names import MOST_SHARED
+from traceprof.model.names import MOST_SHARED, Texts
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import OWN_DOMAIN
 
@@ -53,7 +53,6 @@ _LOOKS_AT_NUMBERS: Final = re.compile(
 """Patterns that may tell one number from another; not so "up to 9", nor a digit after a letter."""
 
 T = TypeVar("T")
-Texts = npt.NDArray[np.object_]
 UNCLAIMED: Final = "outside any phase"
 PROFILER: Final = "profiler"
 """Stands for a phase where it was the profiler itself that took the time."""
@@ -234,10 +233,11 @@ def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]
 
 def _matches(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     if _LOOKS_AT_NUMBERS.search(pattern.pattern):
-        return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
+        found = (pattern.search(name) is not None for name in names)
+        return np.fromiter(found, np.bool_, len(names))
     alike = _alike(names)
-    found = [pattern.search(name) is not None for name in alike.texts]
-    return alike.by_text(np.array(found, np.bool_))
+    of_each = [pattern.search(name) is not None for name in alike.texts]
+    return alike.by_text(np.array(of_each, np.bool_))
 
 
 _are_matched: Final = _Once(_matches)
@@ -248,19 +248,24 @@ def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
 
     It must find whole numbers of at most 18 digits.
     """
-    matches = map(pattern.search, names.tolist())
-    return np.array([int(match["number"]) if match else -1 for match in matches], np.int64)
+    numbers = (int(match["number"]) if match else -1 for match in map(pattern.search, names))
+    return np.fromiter(numbers, np.int64, len(names))
 
 
 @_Once
 def _alike_at_their_end(names: Texts) -> Names:
     """Return the names with 0 for the number that a decoration at their end has."""
-    texts = names.tolist()
-    bare = [text.rstrip("0123456789") for text in texts]
-    numbered = {own: f"{own}0" for own in set(bare) if own.endswith(_ENDS)}
-    pairs = zip(texts, bare, strict=True)
-    alike = [text if text is own else numbered.get(own, text) for text, own in pairs]
-    return Names.coded(alike, np.arange(len(alike)))
+    place, numbered = dict[str, int](), dict[str, int]()
+    codes = []
+    for text in names:
+        bare = text.rstrip("0123456789")
+        if text is bare or (code := numbered.get(bare)) is None:
+            is_numbered = text is not bare and bare.endswith(_ENDS)
+            code = place.setdefault(f"{bare}0" if is_numbered else text, len(place))
+            if is_numbered:
+                numbered[bare] = code
+        codes.append(code)
+    return Names(np.array(codes, np.int32), place)
 
 
 @_Once

@@ -218,7 +218,7 @@ def _parts_of(ranks: Ranks, text: str) -> list[str]:
 
 
 def _has_range(trace: Trace, name: str) -> bool:
-    return name in set(trace.ranges["name"].texts.tolist())
+    return bool((trace.ranges["name"].texts == name).any())
 
 
 def _parse(ranks: Ranks, text: str) -> Selection:

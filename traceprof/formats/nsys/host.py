@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from itertools import compress
 from typing import Final
 
@@ -17,7 +18,8 @@ from traceprof.formats.sqlite import conditions
 from traceprof.formats.sqlite.columns import NULL, ColumnType, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import compact, groups_of
-from traceprof.model.table import Column, Names, Table
+from traceprof.model.names import PackedTexts
+from traceprof.model.table import Column, Names, Table, objects
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import rows_where
@@ -189,7 +191,7 @@ def _texts(database: Database, texts: Column, ids: Column) -> Names:
     registered = schema.named(database, ids)
     own = np.asarray(ids, np.int64) == NULL
     # The few registered names are put conditions.among the many others, both of which are sorted.
-    many, few = texts.texts.tolist(), registered.texts.tolist()
+    many, few = texts.texts, registered.texts.tolist()
     place = np.array([bisect_left(many, name) for name in few], np.int64)
     is_new = np.array(
         [at == len(many) or many[at] != name for at, name in zip(place.tolist(), few, strict=True)],
@@ -197,7 +199,9 @@ def _texts(database: Database, texts: Column, ids: Column) -> Names:
     )
     before: npt.NDArray[np.int64] = np.cumsum(is_new) - is_new
     shift = np.searchsorted(place[is_new], np.arange(len(many)), side="right")
-    every = sorted([*many, *compress(few, is_new.tolist())])  # two sorted runs: fast
+    new = list(compress(few, is_new.tolist()))
+    insert = many.inserted if isinstance(many, PackedTexts) else partial(np.insert, many)
+    every = insert(place[is_new], objects(new)) if new else many
     of_many = (np.arange(len(many)) + shift)[texts.codes]
     codes = np.where(own, of_many, (place + before)[registered.codes])
     return Names(compact(codes), every)

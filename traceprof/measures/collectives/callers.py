@@ -45,7 +45,7 @@ def phases_of_collectives(trace: Trace) -> Names:
     """
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (phases != PHASES.index("communication"))
-    return _called_in(trace, kept, Names(phases, [*PHASES, UNCLAIMED]))
+    return _called_in(trace, kept, Names(phases, PHASES), UNCLAIMED)
 
 
 @fact
@@ -57,15 +57,15 @@ def callers_of_collectives(trace: Trace) -> Names:
     """
     names = trace.ranges["name"]
     own = np.zeros(len(names.texts), np.bool_)
-    for code in codes_containing(names.texts, _WORDS).tolist():
-        own[code] = _IS_COLLECTIVE.match(str(names.texts[code])) is not None
-    return _called_in(trace, ~names.by_text(own), Names(names.codes, [*names.texts, ""]))
+    likely = codes_containing(names.texts, _WORDS)
+    own[likely] = [_IS_COLLECTIVE.match(text) is not None for text in names.texts[likely]]
+    return _called_in(trace, ~names.by_text(own), names, "")
 
 
-def _called_in(trace: Trace, kept: npt.NDArray[np.bool_], names: Names) -> Names:
+def _called_in(trace: Trace, kept: npt.NDArray[np.bool_], names: Names, none: str) -> Names:
     """Return the name of the innermost of the ``kept`` ranges around the call of each collective.
 
-    ``names`` are those of the ranges; the last of its texts stands for none.
+    ``names`` are those of the ranges.
     """
     work = find_collectives(trace)
     columns = {"start_ns": "call_ns", "end_ns": "call_end_ns", "thread": "thread"}
@@ -74,9 +74,9 @@ def _called_in(trace: Trace, kept: npt.NDArray[np.bool_], names: Names) -> Names
     rows = np.flatnonzero(kept & (trace.ranges["kind"] == "push_pop"))
     launches = Launches(call, work["process"], calls)
     found = adopting_range_of_launches(trace, trace.ranges.take(rows), launches)
-    codes = np.append(names.codes[rows].astype(np.int64), len(names.texts) - 1)
+    codes = np.append(names.codes[rows].astype(np.int64), len(names.texts))
     used, place = np.unique(codes[found], return_inverse=True)
-    return Names.coded(names.texts[used].tolist(), place)
+    return Names.coded([*names.texts[used[used < len(names.texts)]], none], place)
 
 
 @fact

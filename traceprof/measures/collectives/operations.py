@@ -206,8 +206,9 @@ def _as_annotated(trace: Trace, work: Table) -> Table:
     ranges = trace.whole.ranges
     names = ranges["name"].texts
     ops = np.full(len(names), "", object)
-    for code in codes_containing(names, ["ccl:"]).tolist():
-        if match := _ANNOTATION.match(str(names[code])):
+    likely = codes_containing(names, ["ccl:"])
+    for code, text in zip(likely, names[likely], strict=True):
+        if match := _ANNOTATION.match(text):
             ops[code] = collective_op(match[1])
     told = ranges["name"].by_text(ops)
     kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop"))

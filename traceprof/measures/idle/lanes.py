@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.measures.host.states import is_synchronisation
-from traceprof.measures.rows import Bools, Ints, Texts, ints
+from traceprof.measures.rows import Bools, Ints, ints
 from traceprof.model import nesting
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
+from traceprof.model.names import Texts
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import CYCLE, WINDOW, are_matched, common_categories

@@ -75,8 +75,9 @@ def _labels(trace: Trace, waits: Ints) -> Names:
     names = ranges["name"]
     codes = np.append(names.codes[nested].astype(np.int64), -1)[innermost(lanes, *at)]
     distinct, place = np.unique(codes, return_inverse=True)
-    plain = [plain_name(names.texts[code]) if code >= 0 else "" for code in distinct]
-    return Names.coded(plain, place)
+    known = distinct[distinct >= 0]  # -1 for none comes first
+    none = [""] * (len(distinct) - len(known))
+    return Names.coded([*none, *map(plain_name, names.texts[known])], place)
 
 
 def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:

@@ -166,8 +166,9 @@ def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[St
 def _named_stages(trace: Trace) -> dict[int, int]:
     """Return the number of the one stage that the ranges of each process name."""
     names = trace.ranges["name"]
-    likely = codes_containing(names.texts, ["stage"]).tolist()
-    found = {i: match for i in likely if (match := _STAGE.search(names.texts[i]))}
+    likely = codes_containing(names.texts, ["stage"])
+    every = zip(likely.tolist(), map(_STAGE.search, names.texts[likely]), strict=True)
+    found = {code: match for code, match in every if match}
     if not found:
         return {}
     rows = np.flatnonzero(np.isin(names.codes, list(found)))

@@ -44,11 +44,11 @@ def steps_of_ranges(
     its place; numbers that occur twice in a process (they restart every epoch) are places, too.
     """
     texts = ranges["name"].texts
-    likely = codes_containing(texts, words) if words else range(len(texts))
+    likely = codes_containing(texts, words) if words else np.arange(len(texts))
     # What is neither captured nor told by the payload is not known.
     is_step, captured = np.zeros(len(texts), np.bool_), np.full(len(texts), np.nan)
     declared = is_step.copy()
-    likely_texts = [texts[code] for code in likely]
+    likely_texts = texts[likely].tolist()
     for code, text, groups in zip(
         likely, likely_texts, _groups(pattern, likely_texts), strict=True
     ):

@@ -19,6 +19,8 @@ from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages import tree
 from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.schema import Query, quoted
+from traceprof.model.grouping import compact
+from traceprof.model.names import PackedTexts
 from traceprof.model.table import Column, Names, Opened
 from traceprof.processes import made_side_by_side
 
@@ -247,8 +249,11 @@ def _patched(
         if not len(codes):
             return cells.all_null(kind, 0)
         is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
-        distinct = cells.all_decoded(list(compress(every.distinct, is_used.tolist())))
-        return Names.coded(distinct, (np.cumsum(is_used) - 1)[codes], is_sorted=True)
+        distinct = list(compress(every.distinct, is_used.tolist()))
+        codes = compact(np.cumsum(is_used) - 1)[codes]
+        if (packed := PackedTexts.of(distinct)) is not None:
+            return Names(codes, packed)
+        return Names.coded(cells.all_decoded(distinct), codes, is_sorted=True)
     if isinstance(parts[0], DiskArray):
         if kind is cells.ColumnType.INTEGER and not len(places) and not len(dropped):
             return parts[0]
