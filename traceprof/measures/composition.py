@@ -42,7 +42,7 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import compact, grouped_by, groups_of
+from traceprof.model.grouping import are_first, compact, grouped_by, groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_of_each
 from traceprof.model.table import Names, Table, objects
@@ -317,8 +317,9 @@ def _idle(charges: Table) -> Table:
     causes, names = (
         Names.coded((pair[place] for pair in pairs), groups.number) for place in (0, 1)
     )
-    of_gaps = groups_of(charges["gap"], causes.codes, names.codes)
-    return _sums(IDLE, causes, names, lengths_of(charges), of_gaps.earlier == 0)
+    alike = groups_of(causes.codes, names.codes)
+    of_gaps = charges["gap"].astype(np.int64) * len(alike.first) + alike.number
+    return _sums(IDLE, causes, names, lengths_of(charges), are_first(of_gaps))
 
 
 def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: int) -> Table:

@@ -106,6 +106,8 @@ class Intervals:
         # In time that grows with the smaller set, and the logarithm of both. Neither has intervals
         # that touch, so that no two of what they have in common do.
         few, many = (self, other) if len(self) <= len(other) else (other, self)
+        if len(few) == 1:
+            return many.clip(int(few.starts[0]), int(few.ends[0]))
         if not len(few) or few.starts[0] >= many.ends[-1] or few.ends[-1] <= many.starts[0]:
             return Intervals.empty()
         found = []

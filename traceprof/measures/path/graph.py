@@ -238,6 +238,13 @@ class Segments:
     row: Ints
     graph: Graph
 
+    def of_kind(self, kind: int) -> Segments:
+        """Return those of one kind."""
+        own = self.kind == kind
+        return Segments(
+            self.start_ns[own], self.end_ns[own], self.kind[own], self.row[own], self.graph
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nodes:

@@ -71,7 +71,7 @@ return of the call that waited for it.
 
 @of_window
 def find_path(trace: Trace, process: int) -> tuple[Mapping[str, Intervals], Segments]:
-    """Return when each of `PATH_PARTS` was on the path of ``process``, and the segments.
+    """Return when each of `PATH_PARTS` was on the path of ``process``, and its transfers.
 
     The parts fill the window exactly. The process must have device work somewhere.
     """
@@ -87,12 +87,12 @@ def find_path(trace: Trace, process: int) -> tuple[Mapping[str, Intervals], Segm
     parts["host"] = host - data - launching
     parts["latency"] = _of_kind(segments, LATENCY)
     parts["synchronising"] = _of_kind(segments, SYNC)
-    return parts, segments
+    return parts, segments.of_kind(DEVICE_KINDS.index("transfer"))
 
 
 def _of_kind(segments: Segments, kind: int) -> Intervals:
-    chosen = segments.kind == kind
-    return Intervals.union_of(segments.start_ns[chosen][::-1], segments.end_ns[chosen][::-1])
+    own = segments.of_kind(kind)
+    return Intervals.union_of(own.start_ns[::-1], own.end_ns[::-1])
 
 
 @of_window
@@ -163,7 +163,7 @@ def path_within(trace: Trace, process: int, step: int, window: TimeWindow) -> Ta
     Their columns are part, at_ns (after the start of the run) and duration_ns; they fill the step.
     None where the process is not in ``trace``.
     """
-    begin, trace = trace.span.start_ns, trace.within(window)
+    begin, trace = trace.span.start_ns, trace.whole.within(window)
     if process not in devices_at_work(trace):
         return None
     steps = find_steps(trace).table
@@ -324,7 +324,7 @@ def _gains(
     spans: Table,
 ) -> _Gains:
     """Return what each case would gain of the ``judged`` time of a process, in its steps."""
-    parts, segments = find_path(trace, process)
+    parts, transfers = find_path(trace, process)
     times = [device_time(trace, device).within(judged) for device in devices]
     starts, ends = ints(spans, "device_start_ns", "device_end_ns")
     on_path: dict[str, Ints] = {}
@@ -339,7 +339,7 @@ def _gains(
     works = [(own.busy_without_ns(""), own.busy_without_ns(_COMMUNICATION)) for own in times]
     kinds = [(own.communication.total_ns, own.compute.total_ns) for own in times]
     busy = [one + other for one, other in zip(works, kinds, strict=True)]
-    return _Gains(spans["step"], on_path, busy, _faster_copies(segments, speeds, judged))
+    return _Gains(spans["step"], on_path, busy, _faster_copies(transfers, speeds, judged))
 
 
 def _together(found: Sequence[_Gains], kept_ns: int) -> dict[str, float]:
@@ -395,11 +395,10 @@ def _lost_by_devices(ranks: Ranks) -> Table:
     return Table.of_rows(rows)
 
 
-def _faster_copies(segments: Segments, speeds: Mapping[str, float], judged: Intervals) -> float:
+def _faster_copies(copies: Segments, speeds: Mapping[str, float], judged: Intervals) -> float:
     """Return the ns of the ``judged`` path that copies would save at the speed of their link."""
-    chosen = segments.kind == DEVICE_KINDS.index("transfer")
-    graph, rows = segments.graph, segments.row[chosen]
-    on_path = judged.covered_ns(segments.start_ns[chosen], segments.end_ns[chosen])
+    graph, rows = copies.graph, copies.row
+    on_path = judged.covered_ns(copies.start_ns, copies.end_ns)
     length = (graph.ends[rows] - graph.starts[rows]).astype(np.float64)
     of_names = [speeds.get(name, np.nan) for name in graph.direction_names]
     speed = np.array([*of_names, np.nan])[graph.directions[rows]]
