@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from traceprof.model import grouping
 from traceprof.model.grouping import (
     are_among,
-    are_first,
     compact,
     first_alike,
     first_rows,
@@ -202,6 +201,4 @@ def test_the_first_row_with_each_number(numbers: list[int]) -> None:
     found = first_rows(np.array(numbers, np.int64), asked)
     among = are_among(asked, np.array(numbers, np.int64))
     assert among.tolist() == np.isin(asked, numbers).tolist()
-    is_first = are_first(np.array(numbers, np.int64)).tolist()
-    assert is_first == [numbers.index(n) == row for row, n in enumerate(numbers)]
     assert found.tolist() == [numbers.index(n) if n in numbers else -1 for n in asked.tolist()]

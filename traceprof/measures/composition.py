@@ -42,7 +42,7 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import are_first, compact, grouped_by, groups_of
+from traceprof.model.grouping import compact, grouped_by, groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_of_each
 from traceprof.model.table import Names, Table, objects
@@ -319,7 +319,9 @@ def _idle(charges: Table) -> Table:
     )
     alike = groups_of(causes.codes, names.codes)
     of_gaps = charges["gap"].astype(np.int64) * len(alike.first) + alike.number
-    return _sums(IDLE, causes, names, lengths_of(charges), are_first(of_gaps))
+    is_first = np.zeros(len(charges), np.int64)
+    is_first[np.unique(of_gaps, return_index=True)[1]] = 1
+    return _sums(IDLE, causes, names, lengths_of(charges), is_first)
 
 
 def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: int) -> Table:

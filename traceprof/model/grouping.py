@@ -354,14 +354,6 @@ def leaders_of(numbers: npt.NDArray[Any]) -> _Int64Array:
     return leader
 
 
-def are_first(numbers: npt.NDArray[Any]) -> _BoolArray:
-    """Return which rows are the first with their whole number; fast where these nearly ascend."""
-    order = np.argsort(numbers, kind="stable")
-    found = np.ones(len(numbers), np.bool_)
-    found[order[1:]] = numbers[order[1:]] != numbers[order[:-1]]
-    return found
-
-
 def first_rows(numbers: _Int64Array, asked: _Int64Array) -> _Int64Array:
     """Return the first row of ``numbers`` with each of those ``asked``, -1 where none has it.
 

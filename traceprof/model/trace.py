@@ -234,9 +234,8 @@ class Trace:
                 cut[name] = clipped.on_disk() if scratch.files else clipped
                 own = _rows_of_rows(self.rows_in_whole(name), inside)
                 rows[name] = own if isinstance(own, slice) else set_aside(own)
-        found = _cuts[id(self), window] = replace(
-            self, span=window, uncut=self.whole, rows=rows, **cut
-        )
+        found = replace(self, span=window, uncut=self.whole, rows=rows, **cut)
+        _cuts[id(self), window] = found
         return found
 
     def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:

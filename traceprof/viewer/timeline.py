@@ -112,7 +112,7 @@ class Timeline:
     def of(cls, trace: Trace, notes: Sequence[str] = ()) -> Timeline:
         """Return the timeline of the whole of ``trace``; ``notes`` are more to be said of it."""
         exact = build_lanes(trace, trace.span)
-        lanes = with_states(exact, trace.span.duration_ns).whole()
+        lanes = with_states(exact, trace.span.duration_ns).mapped(Channel.whole, Channel.whole)
         samples, remarks = sample_series(trace, trace.span)
         info = trace.info
         doubts = sentences(doubts_of(Ranks.of(trace)).notes)

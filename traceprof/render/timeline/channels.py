@@ -184,10 +184,6 @@ class Lanes:
         """Return the lanes with what ``change`` makes of channels, ``of_state`` of states."""
         return replace(self, groups=tuple(one.mapped(change, of_state) for one in self.groups))
 
-    def whole(self) -> Lanes:
-        """Return the lanes with channels in one piece."""
-        return self.mapped(Channel.whole, Channel.whole)
-
     @property
     def channels(self) -> tuple[Channel, ...]:
         """Every channel that holds events (not the derived states)."""

@@ -7,7 +7,6 @@ page derives the same in the browser (`assets/states.mjs`), from `state_of_parts
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -61,7 +60,7 @@ def device_states(group: LaneGroup, duration_ns: int) -> tuple[Channel, ...]:
     unknown = [
         Intervals(own.starts, own.ends) for own in group.states if own.category == NOT_RECORDED
     ]
-    found: dict[str, list[Intervals]] = defaultdict(list)
+    found: dict[str, list[Intervals]] = {key: [] for key in time.states(0, 0)}
     for span in pairwise(_borders(time, duration_ns)):
         states = dict(time.states(*span))
         for own in unknown:
@@ -69,8 +68,7 @@ def device_states(group: LaneGroup, duration_ns: int) -> tuple[Channel, ...]:
         for key, times in states.items():
             found[key] += [times] if len(times) else []
     found[NOT_RECORDED] = unknown
-    order = (*time.states(0, 0), NOT_RECORDED)
-    return tuple(state_channel(key, *found[key]) for key in order if found[key])
+    return tuple(state_channel(key, *own) for key, own in found.items() if own)
 
 
 def _borders(time: DeviceTime, duration_ns: int) -> list[int]:
@@ -213,5 +211,5 @@ def _drawn(
     if n_times is None:
         n_times = times_to_widen(part.n_items, share)
     if not n_times:
-        return replace(part, own=replace(own, lanes=own.lanes.whole()))
+        return replace(part, own=replace(own, lanes=own.lanes.mapped(Channel.whole)))
     return part.widened(n_times, span.duration_ns, exact)

@@ -134,7 +134,8 @@ class Track:
         lines = np.minimum(self._lines.of(events["starts"], events["ends"]), MAX_LINES)
         for (line, category), places in rows_by_values(lines, events["categories"]).items():
             own = events if len(places) == len(events) else events.take(places)
-            unknown = (name for name in _IF_KNOWN if not (own[name] != ABSENT).any())
+            known_or_not = ("n_bytes", "correlations")
+            unknown = (name for name in known_or_not if not (own[name] != ABSENT).any())
             self._pieces[line, category].append(own.without("categories", *unknown).on_disk())
 
     def rows(self, label: str, kind: str) -> tuple[LaneRow, ...]:
@@ -153,10 +154,6 @@ class Track:
             else LaneRow(f"{line}" if line else label, kind, tuple(channels))
             for line, channels in by_line.items()
         )
-
-
-_IF_KNOWN: Final = ("n_bytes", "correlations")
-"""Columns that are left out where nothing of them is known."""
 
 
 def merge_overlapping(events: Channel) -> Channel:
