@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.findings.context import Context
-from traceprof.measures.rows import rows_by
-from traceprof.measures.steps.find import owner_of, pattern_of_ranks
+from traceprof.measures.rows import owner_of, rows_by
+from traceprof.measures.steps.find import pattern_of_ranks
 from traceprof.measures.workload import LOADING
 from traceprof.model.results import Note
 from traceprof.model.table import Table

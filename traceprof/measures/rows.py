@@ -130,6 +130,23 @@ def span_at(starts: Ints, ends: Ints, instants: Ints) -> Ints:
     return np.where(inside & (place >= 0), place, -1)
 
 
+def owner_of(steps: Table, process: Ints, instants: Ints) -> Ints:
+    """Return the row of the step that each instant of a process lies in, -1 where in none.
+
+    That is between its borders on the host.
+    """
+    owner = np.full(len(instants), -1, np.int64)
+    starts, ends = bounds(steps)
+    of_process = rows_by_value(process)
+    for key, rows in rows_by(steps, "process").items():
+        mine = of_process.get(key)
+        if mine is None:
+            continue
+        place = span_at(starts[rows], ends[rows], instants[mine])
+        owner[mine] = np.where(place >= 0, rows[place], -1)
+    return owner
+
+
 def overlaps(
     starts: Ints, ends: Ints, other_starts: Ints, other_ends: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:

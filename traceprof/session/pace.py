@@ -103,7 +103,8 @@ def base_of(
     if has_tail:
         return Base(f"A typical {kind} of {{step:ns}}{without}", values, rows)
     apart_ns = abs(1e9 / scalars.get("steps_per_s", np.nan) - step_ns)
-    median = _MEDIAN if apart_ns > _VISIBLE * step_ns and not kinds else ""
+    is_apart = apart_ns > _VISIBLE * step_ns and len(lengths) > 1
+    median = _MEDIAN if is_apart and not kinds else ""
     return Base(f"A {kind} of {{step:ns}}{median}{without}", values, rows)
 
 

@@ -108,3 +108,24 @@ def test_recordings_of_an_h100_are_not_idle_between_their_windows(name: str) -> 
     (row,), (device,) = breakdown.table.rows(), idle.tables["devices"].rows()
     assert row["duration_ns"] == device["recorded_ns"] < 0.5 * run.of_ranks().span.duration_ns
     assert row["idle_ns"] == device["idle_ns"] == idle.table["total_ns"].sum()
+
+
+@pytest.mark.parametrize(
+    ("launched_ns", "busy_until", "unknown_ns"),
+    [
+        pytest.param((0, 5), 0, 8 * MS - 5, id="waits for nothing that is known"),
+        pytest.param((0, 5), 7 * MS, 0, id="waits for another stream"),
+        pytest.param((0, 7 * MS), 0, 0, id="its launch takes long, as it loads a kernel"),
+        pytest.param((6 * MS, 6 * MS + 5), 0, 0, id="was launched late"),
+        pytest.param(None, 0, 0, id="nobody knows when it was launched"),
+    ],
+)
+def test_work_from_before_the_recording_was_not_recorded(
+    launched_ns: tuple[int, int] | None, busy_until: int, unknown_ns: int
+) -> None:
+    builder = TraceBuilder().kernel("first", 8 * MS, 9 * MS, launched_ns=launched_ns)
+    builder.api_call("cudaFree", 0, 1)
+    if busy_until:
+        builder.kernel("other", 10, busy_until, stream=9, launched_ns=(1, 9))
+    trace = builder.build(span=(0, 10 * MS))
+    assert 10 * MS - recorded_times(trace, 0).total_ns == unknown_ns

@@ -228,6 +228,45 @@ def test_the_period_of_the_kernels_makes_a_pattern_and_no_steps() -> None:
     assert plain(cut.table.to_frame(), *COLUMNS) == expected[1:4]
 
 
+ENGINES = [
+    "execute_context_1(888_788544)_generation_0(0)",
+    "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32)",
+    "execute_context_{}(17)_generation_{}(3)",
+    "step[DECODE bs={}]",
+    "step[EXTEND bs=15 toks={}]",
+]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_engines_of_servers_name_their_steps(name: str) -> None:
+    """Within the step of one engine another one's may be named again."""
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.range(name.format(i, i), 100 * i, 100 * i + 90)
+        builder.range("step[DECODE bs=8]", 100 * i + 10, 100 * i + 80)
+    steps = find_steps(builder.build())
+    assert steps.source == "steps of a server's engine"
+    expected = [(1, i, 100 * i, 100 * i + 90) for i in range(4)]
+    assert plain(steps.table.to_frame(), *COLUMNS) == expected
+
+
+@pytest.mark.parametrize("name", ["execute_diffusion_1_256x256", "step[x]", "execute_model"])
+def test_what_engines_call_otherwise_is_no_step(name: str) -> None:
+    assert len(find_steps(TraceBuilder().range(name, 0, 10).range(name, 10, 20).build())) == 0
+
+
+MS = 1_000_000
+
+
+def test_work_from_before_the_recording_is_no_part_of_the_first_step() -> None:
+    """It is not in the file: the first kernel of a stream waits, launched, for nothing known."""
+    builder = TraceBuilder().step(0, 9 * MS, number=1)
+    builder.kernel("other stream", 20_000, 30_000, launched_ns=(10_000, 15_000), stream=9)
+    builder.kernel("first", 8 * MS, 9 * MS, launched_ns=(30_000, 40_000))
+    (step,) = find_steps(builder.build(span=(0, 9 * MS))).table.rows()
+    assert (step["device_start_ns"], step["device_end_ns"]) == (8 * MS, 9 * MS)
+
+
 @pytest.mark.parametrize(
     ("name", "n_turns"), [("forward pass", 0), ("backward", 0), ("serving", 7), ("eval", 7)]
 )

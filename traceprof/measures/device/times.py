@@ -12,6 +12,7 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import Ints, bounds, ratio_of, unions_by
 from traceprof.model.activity import Activity, DeviceTime, Part
 from traceprof.model.grouping import groups_of, rows_by_values
@@ -26,6 +27,10 @@ from traceprof.names.ranges import CYCLE, WINDOW
 _PLACES: Final = {part: place for place, part in enumerate(Part)} | {None: -1}
 _PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY, "h2h": None}
 """Of other directions it is `Part.TRANSFER`."""
+
+
+_LONG_NS: Final = 1_000_000
+_FREE: Final = 0.99
 
 
 def used_devices(trace: Trace) -> dict[int, str]:
@@ -78,6 +83,33 @@ def _recordings_of_devices(trace: Trace) -> Mapping[int, Intervals]:
     if windows:  # what was queued when one ended was seen to its end
         times = _times_of_devices(trace)
         found = {device: own | times[device].busy for device, own in found.items()}
+    whole = Intervals.single(trace.span.start_ns, trace.span.end_ns)
+    for (_, device), unknown in work_before_recording(trace).items():
+        found[device] = found.get(device, whole) - unknown
+    return found
+
+
+@fact
+def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
+    """Return when processes' devices still did what was launched before recording began.
+
+    That is not in the file: the first work of a stream waits, launched, for nothing that was
+    recorded. A profiler that is switched on while a program runs, as it is in servers, records what
+    is launched from then on.
+    """
+    found: dict[tuple[int, int], Intervals] = {}
+    for name in DEVICE_TABLES:
+        work = trace.table(name)
+        first = groups_of(work["device"], work["stream"]).first_rows
+        launches, starts = launches_of(trace, name).of_rows(first), work["start_ns"][first]
+        waits_ns = np.where(launches.is_known, starts - launches.end_ns, 0)
+        is_early = launches.end_ns - trace.span.start_ns < waits_ns
+        for row in np.flatnonzero(is_early & (waits_ns > _LONG_NS)).tolist():
+            process, device = (int(work[column][first[row]]) for column in ("process", "device"))
+            wait = Intervals.single(int(starts[row] - waits_ns[row]), int(starts[row]))
+            free = wait - _times_of_devices(trace)[device].busy
+            if free.total_ns > _FREE * wait.total_ns:
+                found[process, device] = found.get((process, device), free) & free
     return found
 
 

@@ -79,11 +79,11 @@ class Completeness:
 @of_window
 def completeness(trace: Trace) -> Completeness:
     """Return what is missing in the window; nothing where calls or devices were not recorded."""
-    passes = passes_with_launches(trace)
+    passes, lost = passes_with_launches(trace), lost_launches(trace)
     of_phase = {name: passes["phase"] == PHASES.index(name) for name in _PASSES}
     is_silent, is_empty = passes["is_silent"], passes["is_empty"]
     return Completeness(
-        _by_kind(trace, lost_launches(trace)),
+        _by_kind(trace, lost) if len(lost) else dict.fromkeys(KINDS, 0),
         {name: int(own.sum()) for name, own in of_phase.items()},
         {name: int((own & is_silent).sum()) for name, own in of_phase.items()},
         {name: int((own & is_empty).sum()) for name, own in of_phase.items()},

@@ -24,21 +24,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from traceprof.errors import UsageError
+from traceprof.measures.device.times import work_before_recording
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_of_loop
-from traceprof.measures.rows import Bools, Ints, bounds, ints, rows_by, span_at, unions_by
+from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by, unions_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
     NAMED_STEP,
     STEP_WORDS,
+    STEPS_OF_ENGINES,
     steps_asked_for,
     steps_between_ends,
     steps_of_ranges,
 )
 from traceprof.measures.steps.steadiness import count_first_turns, count_warmup
-from traceprof.model.grouping import groups_of, places_of, rows_by_value
+from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_each, measure_of_each
 from traceprof.model.table import Table
@@ -85,6 +87,7 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     starts, ends = bounds(table)
     following, paused = ends.copy(), np.zeros(len(table), np.int64)
     recorder = {} if is_of_kernels else recorder_times(trace)
+    unseen = {} if is_of_kernels else work_before_recording(trace)
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     work = None if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
@@ -96,6 +99,8 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
             begins[rows], finishes[rows], known[rows] = _spans(
                 starts[rows], following[rows], [column[rows] for column in work], own
             )
+            for time in (own for (p, _), own in unseen.items() if p == process):
+                begins[rows] = begins[rows].clip(time.ends[-1]).clip(max=finishes[rows])
     return table.assign(
         next_ns=following,
         recorder_ns=paused,
@@ -177,23 +182,6 @@ def _work_begun_in(table: Table, trace: Trace) -> Ints:
         begun = owner_of(table, work["process"], work["start_ns"])
         seen += np.bincount(begun[begun >= 0], minlength=len(table))
     return seen
-
-
-def owner_of(steps: Table, process: Ints, instants: Ints) -> Ints:
-    """Return the row of the step that each instant of a process lies in, -1 where in none.
-
-    That is between its borders on the host.
-    """
-    owner = np.full(len(instants), -1, np.int64)
-    starts, ends = bounds(steps)
-    of_process = rows_by_value(process)
-    for key, rows in rows_by(steps, "process").items():
-        mine = of_process.get(key)
-        if mine is None:
-            continue
-        place = span_at(starts[rows], ends[rows], instants[mine])
-        owner[mine] = np.where(place >= 0, rows[place], -1)
-    return owner
 
 
 def steps_of_calls(steps: Steps, work: Any) -> Ints:
@@ -279,9 +267,8 @@ def _none(*, is_pattern: bool = False) -> Steps:
 def _together(found: Sequence[Steps]) -> Steps:
     if len(found) == 1:
         return found[0]
-    first = max(found, key=len)
-    table = Table.stacked([steps.table for steps in found])
-    return replace(first, table=table.in_order("process", "start_ns"))
+    table = Table.stacked([steps.table for steps in found]).in_order("process", "start_ns")
+    return replace(max(found, key=len), table=table)
 
 
 def has_named_steps(ranks: Ranks) -> bool:
@@ -434,6 +421,7 @@ _ANNOTATED: Final = (
         None,
         partial(steps_of_ranges, pattern=_PROFILER_STEP, words=["ProfilerStep"]),
     ),
+    _Source("steps of a server's engine", False, STEPS_OF_ENGINES),
     _Source("", False, partial(steps_of_ranges, pattern=NAMED_STEP, words=STEP_WORDS)),
     _Source(
         "ends of Optimizer.step",

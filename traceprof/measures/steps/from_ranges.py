@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,12 @@ NAMED_STEP: Final = re.compile(
 )
 STEP_WORDS: Final = ("step", "iter", "batch")
 """Names that are steps; one of the words is in each."""
+
+_ENGINE_STEP: Final = re.compile(
+    r"execute_(?:\d+_)?context_\d+\([^()]*(?:\([^()]*\)[^()]*)*\)_generation_\d+\(.*\)"
+    r"|step\[[A-Z][A-Z_]* [^\]]*\]"
+)
+"""What servers of language models call a step of their engine: vLLM's and SGLang's."""
 
 
 def steps_of_ranges(
@@ -83,6 +90,12 @@ def _groups(
     else:
         for match in map(pattern.fullmatch, texts):
             yield None if match is None else match.groups("")
+
+
+STEPS_OF_ENGINES: Final = partial(
+    steps_of_ranges, pattern=_ENGINE_STEP, words=("_generation_", "step[")
+)
+"""Returns the steps of servers of language models, as their engines name them."""
 
 
 def steps_asked_for(own: Table) -> tuple[Table, str]:

@@ -10,9 +10,19 @@ import numpy as np
 from traceprof.measures.device.times import device_time, devices_of_processes
 from traceprof.measures.facts import fact
 from traceprof.measures.host.states import find_host_phases
-from traceprof.measures.rows import Array, Floats, Ints, Texts, covered_ns, ints, rows_by, unions_by
+from traceprof.measures.rows import (
+    Array,
+    Floats,
+    Ints,
+    Texts,
+    covered_ns,
+    ints,
+    owner_of,
+    rows_by,
+    unions_by,
+)
 from traceprof.measures.steps.epochs import are_of_training
-from traceprof.measures.steps.find import find_steps, owner_of, rows_of_steps
+from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.model.activity import PARTS
 from traceprof.model.combining import medians_of_groups
 from traceprof.model.grouping import rows_by_values

@@ -18,8 +18,8 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import are_inferred_backward, phases_of_work
 from traceprof.measures.host.states import find_host_phases, inferred_passes_on_host, phase_times
-from traceprof.measures.rows import bounds, lengths_of, ratio_of, rows_by
-from traceprof.measures.steps.find import between_cycles, find_steps, owner_of
+from traceprof.measures.rows import bounds, lengths_of, owner_of, ratio_of, rows_by
+from traceprof.measures.steps.find import between_cycles, find_steps
 from traceprof.model.grouping import grouped_by, groups_of, joined, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec
