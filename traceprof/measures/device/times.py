@@ -101,12 +101,14 @@ def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
     for name in DEVICE_TABLES:
         work = trace.table(name)
         first = groups_of(work["device"], work["stream"]).first_rows
-        launches, starts = launches_of(trace, name).of_rows(first), work["start_ns"][first]
-        waits_ns = np.where(launches.is_known, starts - launches.end_ns, 0)
-        is_early = launches.end_ns - trace.span.start_ns < waits_ns
+        call = launches_of(trace, name).call[first]
+        first, call = first[call >= 0], call[call >= 0]
+        called, starts = trace.api_calls["end_ns"][call], work["start_ns"][first]
+        waits_ns = starts - called
+        is_early = called - trace.span.start_ns < waits_ns
         for row in np.flatnonzero(is_early & (waits_ns > _LONG_NS)).tolist():
             process, device = (int(work[column][first[row]]) for column in ("process", "device"))
-            wait = Intervals.single(int(starts[row] - waits_ns[row]), int(starts[row]))
+            wait = Intervals.single(int(called[row]), int(starts[row]))
             free = wait - _times_of_devices(trace)[device].busy
             if free.total_ns > _FREE * wait.total_ns:
                 found[process, device] = found.get((process, device), free) & free
