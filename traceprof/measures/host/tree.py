@@ -5,6 +5,7 @@ They are those that stand for layers (`traceprof.measures.host.layers`), from th
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import numpy as np
@@ -53,39 +54,45 @@ def measure_tree(ranks: Ranks) -> Result:
     if not source:
         nothing = {"nodes": TREE_SPEC.tables[0].of_rows()}
         return Result("tree", TREE_SPEC, nothing, {"source": "", "left_out_count": 0})
-    return combine(ranks.each(_measure, source))
+    # Of one rank no more is needed than what takes the most, and as much; of several all.
+    return combine(ranks.each(_measure, source, _MOST if len(ranks) == 1 else sys.maxsize))
 
 
-def _measure(trace: Trace, source: str) -> Result:
+def _measure(trace: Trace, source: str, most: int) -> Result:
     spans = layer_spans(trace, source)
     node, above, layers = _nodes(spans)
-    names, _ = paths_of_layers(spans.names)
-    paths: list[str] = []
-    depths: list[int] = []
-    for place, layer in zip(above.tolist(), layers.tolist(), strict=True):
-        paths.append(names[layer] if place < 0 else f"{paths[place]}{BETWEEN}{names[layer]}")
-        depths.append(0 if place < 0 else depths[place] + 1)
-    starts, ends = (
-        np.clip(instants, trace.span.start_ns, trace.span.end_ns)
-        for instants in (spans.start_ns, spans.end_ns)
-    )
-    inside = trace.span.overlaps(spans.start_ns, spans.end_ns).astype(np.int64)
-    measures = {"count": inside, "host_ns": ends - starts}
+    instants, window = (spans.start_ns, spans.end_ns), (trace.span.start_ns, trace.span.end_ns)
+    inside = trace.span.overlaps(*instants).astype(np.int64)
+    measures = {"count": inside, "host_ns": np.diff(np.clip(instants, *window), axis=0)[0]}
     if trace.recorded & set(DEVICE_TABLES):
         work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
         measures["device_ns"] = work.total_ns
     kept = np.flatnonzero(node >= 0)
-    table = Table(
-        {
-            "path": objects(paths),
-            "name": objects(names[layer] for layer in layers.tolist()),
-            "depth": np.array(depths, np.int64),
-            **{name: sums_at(node[kept], own[kept], len(paths)) for name, own in measures.items()},
-        }
-    )
-    used = table.take((table["count"] > 0) | (table.get("device_ns", 0) > 0))
-    scalars = {"source": source, "left_out_count": 0}
-    return Result("tree", TREE_SPEC, {"nodes": used}, scalars)
+    sums = {name: sums_at(node[kept], own[kept], len(above)) for name, own in measures.items()}
+    used = np.flatnonzero((sums["count"] > 0) | (sums.get("device_ns", 0) > 0))
+    longest = sums.get("device_ns", sums["host_ns"])[used]
+    least = np.partition(longest, -most)[-most] if len(used) > most else 0
+    told = used[longest >= least]
+    chains = [_chain(place, above.data, layers.data) for place in told.tolist()]
+    layer = tuple({layer for chain in chains for layer in chain})
+    names, _ = paths_of_layers(tuple(spans.names[own] for own in layer))
+    name_of = dict(zip(layer, names, strict=True))
+    paths = [[name_of[own] for own in reversed(chain)] for chain in chains]
+    about = {"path": map(BETWEEN.join, paths), "name": (path[-1] for path in paths)}
+    columns = {name: objects(texts) for name, texts in about.items()}
+    depth = np.array([len(path) - 1 for path in paths], np.int64)
+    table = Table({**columns, "depth": depth, **{name: own[told] for name, own in sums.items()}})
+    scalars = {"source": source, "left_out_count": len(used) - len(told)}
+    return Result("tree", TREE_SPEC, {"nodes": table}, scalars)
+
+
+def _chain(node: int, above: memoryview, layers: memoryview) -> list[int]:
+    """Return the layer of a node and of those around it, the outermost last."""
+    found = []
+    while node >= 0:
+        found.append(layers[node])
+        node = above[node]
+    return found
 
 
 def _nodes(spans: LayerSpans) -> tuple[Ints, Ints, Ints]:
@@ -115,7 +122,7 @@ def _finish(result: Result) -> Result:
     # What is around takes at least as long, so that no path is kept without those above it.
     table = result.table.in_order(*(f"-{name}" for name in times), "depth", "path")
     notes = [Note.of("these are: {source}", source=result.scalars["source"])]
-    if left_out := max(0, len(table) - _MOST):
+    if left_out := max(0, len(table) + result.scalars["left_out_count"] - _MOST):
         notes.append(Note.of("{n:count} path(s) that take less are left out", n=left_out))
     kept = result.with_table(table.head(_MOST)).with_scalars(left_out_count=left_out)
     return kept.with_notes(*notes)

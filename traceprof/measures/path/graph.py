@@ -206,10 +206,7 @@ def _ahead(lane: Ints) -> Ints:
 
 
 def _last(by_end: Ints, ends: Ints, instants: Ints) -> Ints:
-    """Return the row of the work that ended last at or before each instant, -1: none.
-
-    ``ends`` are in the order of ``by_end``.
-    """
+    """Return the row of the work that ended last at or before each instant, -1: none."""
     place = np.searchsorted(ends, instants, side="right") - 1
     return np.where(place >= 0, by_end[place], _NONE)
 

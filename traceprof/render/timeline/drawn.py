@@ -210,6 +210,4 @@ def _drawn(
     part = _Part(own, 0, items_by_width(own.lanes, exact), NameTotals.of(own.lanes))
     if n_times is None:
         n_times = times_to_widen(part.n_items, share)
-    if not n_times:
-        return replace(part, own=replace(own, lanes=own.lanes.mapped(Channel.whole)))
     return part.widened(n_times, span.duration_ns, exact)

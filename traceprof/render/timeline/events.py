@@ -39,9 +39,7 @@ class Lines:
         self._are_nested = True
 
     def of(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
-        """Return the lines of the next intervals."""
-        if not len(starts):
-            return np.empty(0, np.int64)
+        """Return the lines of the next intervals, of which there is at least one."""
         before = self._open[:, self._open[1] > starts[0]]
         lines = self._lines_of(before, starts, ends)
         every = np.concatenate((before, (starts, ends, lines)), axis=1)

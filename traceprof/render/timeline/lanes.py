@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath, PureWindowsPath
 from typing import Final
 
@@ -244,7 +244,7 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
     Rows are whole even where the window cuts them, so that a hover shows an event's real times.
     """
     own = lanes_of_rank(trace, window, has_hosts=_has_hosts(trace.processes))
-    return arranged([replace(own, lanes=own.lanes.mapped(Channel.whole))], trace.processes)
+    return arranged([own], trace.processes)
 
 
 def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankLanes:
