@@ -3,7 +3,7 @@
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from tests.findings.found import findings_of
+from tests.findings.found import Found, findings_of
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps
 from traceprof.model.intervals import Intervals
@@ -49,61 +49,55 @@ def test_what_compiles_in_other_threads_is_told_as_compiling() -> None:
     assert findings["host_code"].once_ns == 29 * MS
 
 
-@pytest.mark.parametrize(
-    ("call", "what", "action"),
-    [
-        ("cudaLaunchKernel", "in launch calls that take long", "the first launch of a kernel"),
-        ("cudaStreamCreateWithFlags", "in calls of the driver and its libraries", "create"),
-        ("aten::as_strided", "in operators", "have the host do less for each kernel"),
-        (
-            "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
-            "in operators",
-            "have the host do less for each kernel",
-        ),
-        ("torch::autograd::CopySlices", "in operators", "have the host do less for each kernel"),
-        ("fread", "reading, writing and sending", "read, write and send in another thread"),
-        ("my loop", "", "find the code of the host"),
-    ],
-)
-def test_what_helps_depends_on_what_the_host_does(call: str, what: str, action: str) -> None:
+def host_code_in(*names: str, n: int = 4, profiler: str = "") -> Found:
+    """Return what is found where kernels of 1 ms come every 10 ms, the host in ``names`` between.
+
+    Each begins with the one before, which it lies in, and takes three quarters of its time.
+    """
     builder = TraceBuilder()
-    for i in range(4):
+    for i in range(n):
         at = 10 * MS * i
         builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000 + i))
-        builder.range(call, at + 2 * MS, at + 9 * MS)
-    (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
-    mostly = f", mostly {what}" if what else ""
-    assert host.title.startswith(f"host code between launches{mostly}: devices are idle")
-    assert host.action.startswith(action)
-    assert host.kind == "measured"
+        for place, name in enumerate(names):
+            builder.host_op(name, at + 2 * MS, at + (2 + 8 * 3**place // 4**place) * MS)
+    info = TraceInfo(format="xplane" if "jax" in profiler else "built", profiler=profiler)
+    (host,) = [own for own in findings_of(builder.build(info=info)) if own.rule == "host_code"]
+    return host
+
+
+JAX = "jax.profiler 0.8"
+EITHER = "jax.profiler or TensorFlow"
+FEWER = "have the host do less for each kernel"
 
 
 @pytest.mark.parametrize(
     ("profiler", "name", "what", "action"),
     [
-        ("jax.profiler 0.8", "BufferSequencingEvent::Execute", "XLA", "(jax.device_put)"),
-        ("jax.profiler 0.8", "[0] GpuExecutable::ExecuteThunks", "XLA", "(jax.lax.scan)"),
-        ("jax.profiler 0.8", "Build buffer allocations", "XLA", "(donate_argnums)"),
-        ("jax.profiler 0.8", "write checkpoint", "", "find the Python code"),
-        ("jax.profiler 0.8", "$loop.py:7 log", "", "find the Python code"),
-        ("jax.profiler or TensorFlow", "Thunks::Initialize", "XLA", "compiled function, inputs"),
-        ("jax.profiler or TensorFlow", "Iterator::Prefetch::Map", "", "find the code of the host"),
+        ("", "cudaLaunchKernel", "in launch calls that take long", "the first launch of a kernel"),
+        ("", "cudaStreamCreateWithFlags", "in calls of the driver and its libraries", "create"),
+        ("", "aten::as_strided", "in operators", FEWER),
+        ("", "autograd::engine::evaluate_function: AccumulateGrad", "in operators", FEWER),
+        ("", "torch::autograd::CopySlices", "in operators", FEWER),
+        ("", "fread", "reading, writing and sending", "read, write and send in another thread"),
+        ("", "my loop", "", "find the code of the host"),
+        (JAX, "BufferSequencingEvent::Execute", "in the runtime of XLA", "(jax.device_put)"),
+        (JAX, "[0] GpuExecutable::ExecuteThunks", "in the runtime of XLA", "(jax.lax.scan)"),
+        (JAX, "Build buffer allocations", "in the runtime of XLA", "(donate_argnums)"),
+        (JAX, "write checkpoint", "", "find the Python code"),
+        (JAX, "$loop.py:7 log", "", "find the Python code"),
+        (EITHER, "Thunks::Initialize", "in the runtime of XLA", "compiled function, inputs"),
+        (EITHER, "Iterator::Prefetch::Map", "", "find the code of the host"),
         ("torch.profiler", "BufferSequencingEvent::Execute", "", "find the code of the host"),
     ],
 )
-def test_the_runtime_of_xla_is_no_code_of_the_program(
+def test_what_helps_depends_on_what_the_host_does(
     profiler: str, name: str, what: str, action: str
 ) -> None:
-    builder = TraceBuilder()
-    for i in range(4):
-        at = 10 * MS * i
-        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000 + i))
-        builder.host_op(name, at + 2 * MS, at + 9 * MS)
-    info = TraceInfo(format="xplane" if "jax" in profiler else "built", profiler=profiler)
-    (host,) = [own for own in findings_of(builder.build(info=info)) if own.rule == "host_code"]
-    mostly = f", mostly in the runtime of {what}" if what else ""
+    host = host_code_in(name, profiler=profiler)
+    mostly = f", mostly {what}" if what else ""
     assert host.title.startswith(f"host code between launches{mostly}: devices are idle")
     assert action in host.action
+    assert host.kind == "measured"
 
 
 def test_what_the_runtime_of_xla_does_once_is_left_out() -> None:
@@ -205,18 +199,17 @@ def test_what_several_devices_wait_for_counts_for_each(devices: tuple[int, int])
 
 
 @pytest.mark.parametrize(
-    ("inner_ms", "told"),
-    [(6, "aten::split (mostly aten::as_strided)"), (3, "aten::split")],
+    ("names", "told"),
+    [
+        (("aten::split", "aten::as_strided"), "aten::split (mostly aten::as_strided)"),
+        (("aten::split", "aten::view", "aten::as_strided"), "aten::split"),
+    ],
 )
-def test_evidence_names_what_was_called_and_what_has_most_of_it(inner_ms: int, told: str) -> None:
-    builder = TraceBuilder()
-    for i in range(4):
-        at = 10 * MS * i
-        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000))
-        builder.host_op("aten::split", at + 2 * MS, at + 9 * MS)
-        builder.host_op("aten::as_strided", at + 2 * MS, at + (2 + inner_ms) * MS)
-    (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
-    assert host.evidence[1] == f"21.00 ms in {told}"
+def test_evidence_names_what_was_called_and_what_has_most_of_it(
+    names: tuple[str, ...], told: str
+) -> None:
+    host = host_code_in(*names)
+    assert host.evidence[1] == f"24.00 ms in {told}"
     assert host.ranges == ("aten::split",)
 
 
