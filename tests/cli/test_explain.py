@@ -63,4 +63,4 @@ def test_csv_and_markdown_have_the_causes(path: str) -> None:
 
 def test_mistakes_are_told_in_a_line(path: str) -> None:
     assert "say what to hold it against" in said(path, "10ms..20ms", code=2)
-    assert "no step 99..99" in said(path, "step:99", code=2)
+    assert "no step 99: " in said(path, "step:99", code=2)

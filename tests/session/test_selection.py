@@ -94,7 +94,7 @@ def test_what_a_window_means(trace: Trace, text: str | None, expected: tuple[int
     [
         ("nonsense", "not understood"),
         ("", "not understood"),
-        ("step:77", "no step 77..77: the trace has 0..9"),
+        ("step:77", "no step 77: the trace has 0..9"),
         ("range:missing", "no range 'missing'"),
         ("range:forward@NCCL", "no range"),
         ("range:forward#99", "occurs 10 times"),

@@ -28,7 +28,11 @@ class Runs:
         self._store = store
 
     def list(self, **labels: str) -> pd.DataFrame:
-        """Return the runs that have all of ``labels``, with their key measures."""
+        """Return the runs that have all of ``labels``, with their key measures.
+
+        Raises:
+            StoreError: the file is no database of runs.
+        """
         return list_of_runs(self._store, labels).results["runs"].to_frame()
 
     def get(self, name: str) -> Summary:

@@ -63,6 +63,7 @@ class ShownRun(SessionRun):
         """Return the result of the analysis called ``name``.
 
         Raises:
+            TraceError: a file cannot be read.
             UsageError: there is no such analysis, or the window is none of this run.
             NotRecordedError: the trace lacks the data.
         """

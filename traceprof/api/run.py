@@ -91,6 +91,7 @@ class Run(Tables):
             theme: "light" or "dark".
 
         Raises:
+            TraceError: a file cannot be read.
             UsageError: the window is none of this run, or the theme is none.
         """
         if theme not in THEMES:
@@ -103,6 +104,7 @@ class Run(Tables):
         """Return what `traceprof analyze` prints: where the time went, and what would fix it.
 
         Raises:
+            TraceError: a file cannot be read.
             UsageError: the window is none of this run.
         """
         return Page(page(self))
@@ -112,6 +114,10 @@ class Run(Tables):
 
         Throughput, the period of a step, and what the devices did, as `traceprof runs add` keeps
         them: the unit is at the end of the name.
+
+        Raises:
+            TraceError: a file cannot be read.
+            UsageError: the window is none of this run.
         """
         kept = summary_of(self, name_of_files(self.paths), {})
         known = ((name, kept.measure(name)) for name in FIGURES)
@@ -121,6 +127,7 @@ class Run(Tables):
         """Write everything on one HTML page, which works offline; return its path.
 
         Raises:
+            TraceError: a file cannot be read.
             UsageError: the window is none of this run, or ``output`` cannot be written.
         """
         heading = title or self.paths[0].name
@@ -187,7 +194,8 @@ class Run(Tables):
             rows: at most so many.
 
         Raises:
-            UsageError: ``name`` is no regular expression.
+            TraceError: a file cannot be read.
+            UsageError: ``name`` is no regular expression, or the window is none of this run.
             NotRecordedError: no work of devices was recorded.
         """
         chosen = OperationFilter(name=name, kind=kind, n_rows=rows, longest_first=longest)
@@ -202,6 +210,7 @@ class Run(Tables):
         ``against`` is that other one; left out, the steady step of median length.
 
         Raises:
+            TraceError: a file cannot be read.
             UsageError: a window is none of this run, or there is nothing to hold it against.
             NotRecordedError: no device was recorded in both of them.
         """

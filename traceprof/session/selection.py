@@ -344,7 +344,8 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     chosen = table.take((first <= numbers) & (numbers <= last))
     if chosen.empty:
         here = f"{numbers.min()}..{numbers.max()}"
-        raise UsageError(f"no {what} {first}..{last}: the trace has {here}")
+        asked = f"{first}..{last}" if last > first else first
+        raise UsageError(f"no {what} {asked}: the trace has {here}")
     window = _window_of(chosen)
     found = len(np.unique(chosen["step"]))
     notes = [_with_origin("{origin}BORDERS", steps, chosen, ranks)]
