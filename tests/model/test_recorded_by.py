@@ -78,6 +78,9 @@ def test_what_has_collectives_and_no_ranges_is_ours() -> None:
     # As the spool of a program without torch has it, whatever profiler wrote the file.
     text = how_to_record("ranges", TraceInfo(format="nsys"), {"collectives"})
     assert text.startswith("the program has named none (traceprof.step()")
+    # Kineto tells collectives with its kernels, and no ranges where the host is not recorded.
+    kineto = how_to_record("ranges", TraceInfo(format="kineto"), {"collectives"})
+    assert kineto == "name parts of the program by record_function()"
 
 
 @pytest.mark.parametrize(

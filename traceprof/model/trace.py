@@ -305,9 +305,10 @@ def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
 
 
 def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
-    """Return whether `traceprof record` made a recording: no other has collectives alone."""
-    is_own = info.recorded_by is RecordedBy.OWN
-    return is_own or ("collectives" in recorded and "ranges" not in recorded)
+    """Return whether `traceprof record` made a recording: none but Kineto has collectives alone."""
+    if info.recorded_by in (RecordedBy.OWN, RecordedBy.TORCH):
+        return info.recorded_by is RecordedBy.OWN
+    return "collectives" in recorded and "ranges" not in recorded
 
 
 def make_trace(

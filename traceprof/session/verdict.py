@@ -36,7 +36,14 @@ LEAST_SHARE: Final = 0.01
 _MOSTLY: Final = 0.5
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
-_TOLD_BY: Final = ("record ", "traceprof record", "--", "traceprof.step()", ".profiler")
+_TOLD_BY: Final = (
+    "record ",
+    "traceprof record",
+    "name parts",
+    "--",
+    "traceprof.step()",
+    ".profiler",
+)
 """Stand in the reasons that say which option would tell."""
 
 _PART_NAMES: Final = {
