@@ -89,6 +89,21 @@ def test_a_finding_saves_at_most_the_time_that_its_title_tells(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_slow_steps_are_counted_as_the_steps_are(name: str) -> None:
+    """Of several ranks a step is one step, however many of them it is slow on."""
+    document = document_of(name)
+    assert document.verdict is not None
+    counts = [note.values for note in document.verdict.pace if note.values.get("slow")]
+    assert all(own["slow"] <= own["n"] / 2 for own in counts)
+    for row in findings_for_people(document.results["findings"]):
+        if row["rule"] == "slow_steps":
+            told, steps = row["title"].values, document.results["steps"].table
+            assert told["n"] < told["of"] <= len(set(steps["step"].tolist()))
+            shown = [note.values["step"] for note in row["evidence"] if "step" in note.values]
+            assert len(shown) == len({*shown}) == min(3, told["n"])
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_one_base(name: str) -> None:
     document = document_of(name)
     rows = findings_for_people(document.results["findings"])

@@ -31,6 +31,7 @@ from traceprof.measures.ranks.stragglers import (
 )
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.names.ranges import in_phase
 
 _LEAST: Final = 0.03
 _CLEARLY_SLOW: Final = 1.5
@@ -91,7 +92,8 @@ def slow_host(context: Context) -> Iterator[Finding]:
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
     )
     worst = own.row(int(own["waited_ns"].argmax()))
-    phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
+    text = f"they take longer {in_phase(group.phase)}"
+    phase = (Note.of(text, phase=group.phase),) if group.phase else ()
     yield Finding(
         title=Note.of(
             f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",

@@ -105,17 +105,21 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     spans = context.steps.table.take(slow)
     time = Intervals.union_of(spans["start_ns"], spans["end_ns"])
     worst = slow[np.argsort(-durations[slow], kind="stable")]
+    worst = worst[np.sort(np.unique(table["step"][worst], return_index=True)[1])]
+    n_ranks = len(np.unique(table["process"]))
     yield Finding(
         title=Note.of(
             (
                 "one slow step of {of:count} takes {excess:ns} more than usual"
-                if len(slow) == 1
+                if len(worst) == 1
                 else "{n:count} slow steps of {of:count} take {excess:ns} more than usual in all"
             )
+            + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
             + ", {share:ratio} of the time of the steps",
-            n=len(slow),
-            of=int(context.is_judged.sum()),
-            excess=context.slow_excess_ns,
+            n=len(worst),
+            of=len(np.unique(table["step"][context.is_judged])),
+            excess=context.slow_excess_ns / n_ranks,
+            ranks=n_ranks,
             share=context.slow_ratio,
         ),
         claims=(context.left(dict.fromkeys(context.places, time), Ground.SLOW),),

@@ -301,3 +301,8 @@ def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
         phase = phase_of(name, domains.texts[domain])
         found[i] = -1 if phase is None else PHASES.index(phase)
     return np.asarray(found[place], np.int64)
+
+
+def in_phase(phase: str) -> str:
+    """Return the words for the place {phase} of a note: "in forward", but "outside any phase"."""
+    return "{phase}" if phase.startswith(UNCLAIMED) else "in {phase}"

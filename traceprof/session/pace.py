@@ -163,7 +163,7 @@ def on_pace(
         n=n_steps,
         processes=processes,
         **{end: scalars[f"{end}_ns"] for end in ("min", "max", "p10", "p90")},
-        slow=int(slow.sum()),
+        slow=len(np.unique(table["step"][slow])),
         slow_ratio=slow_ratio,
         steps_rate=each_s,
         rate=rate,

@@ -35,6 +35,7 @@ from traceprof.measures.steps.find import between_cycles, pattern_of_ranks, step
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
 from traceprof.measures.steps.undisturbed import captured_span
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Names, Table
@@ -375,12 +376,13 @@ def _steady(ranks: Ranks) -> Selection:
     text = f"{which} ({{origin}})BORDERS"
     if is_warmup.any():
         dropped = table.take(is_warmup)
-        first = dropped.take(dropped["process"] == dropped["process"][0])
-        lost_ns = int(first["device_end_ns"].max() - first["start_ns"].min())
+        each = [dropped.take(rows) for rows in rows_by_value(dropped["process"]).values()]
+        lost_ns = max(int(own["device_end_ns"].max() - own["start_ns"].min()) for own in each)
+        count = max(map(len, each))
         why = "warm-up" if ranks.parts[0].warmup_steps is None else "as asked"
-        leading = "first step" if len(first) == 1 else "first {dropped:count} steps"
+        leading = "first step" if count == 1 else "first {dropped:count} steps"
         text += f"; without the {leading}, {{lost:ns}}, {why}"
-        values |= {"dropped": len(first), "lost": lost_ns}
+        values |= {"dropped": count, "lost": lost_ns}
     return Selection(window, "steady", (_with_origin(text, steps, kept, ranks, **values),))
 
 

@@ -32,6 +32,7 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, TableSpec
 from traceprof.model.table import Table
+from traceprof.names.ranges import in_phase
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -290,7 +291,7 @@ def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, 
 
 def describe_lateness(group: GroupLateness) -> Note:
     """Return a note on a host or rack that is a straggler."""
-    where = ", mostly in {phase}" if group.phase else ""
+    where = f", mostly {in_phase(group.phase)}" if group.phase else ""
     since = "" if group.since_ns is None else ", since {since:ns}"
     text = (
         "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks come late, last "

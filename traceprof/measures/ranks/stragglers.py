@@ -38,6 +38,7 @@ from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.table import Table
+from traceprof.names.ranges import in_phase
 
 
 @of_window
@@ -383,7 +384,7 @@ def _on_straggler(rank: RankLateness) -> Note:
     stage = "" if rank.stage is None else " (stage {stage})"
     cause = "" if not rank.cause else "; what it does more: {cause}"
     cause += " ({factor:factor})" if rank.factor is not None else ""
-    where = ", mostly in {phase}" if rank.phase else ""
+    where = f", mostly {in_phase(rank.phase)}" if rank.phase else ""
     since = "" if rank.since_ns is None else ", since {since:ns}"
     return Note.of(
         f"{{who}}{stage} is a straggler: last to {{last:ratio}} of the collectives; it costs the "

@@ -118,8 +118,10 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     is_short &= np.isnan(table["device_ns"]) if "device_ns" in table else True
     # On devices it misses by how much they end before the host, before anything was recorded.
     is_short |= is_cut & (table["lag_ns"] < (_CUT_SHORT - 1) * durations)
-    leading = steps.warmup() & (steps.table["process"] == steps.table["process"][:1])
-    first = (steps.whole_lengths_ns if ranks.uncut is None else steps.durations_ns)[leading]
+    lengths = steps.whole_lengths_ns if ranks.uncut is None else steps.durations_ns
+    first = [
+        lengths[rows[steps.warmup()[rows]]] for rows in rows_by(steps.table, "process").values()
+    ]
     excess = excess_of_steps(table.assign(**reasons), outliers)
     is_typical = ~is_warmup & ~is_explained & ~is_short
     steadiness = measure_steadiness(durations[is_typical], processes[is_typical])
@@ -135,8 +137,8 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
         "source": steps.source if len(steps) else "",
         "confidence_ratio": steps.confidence_ratio if len(steps) else 1.0,
         "is_pattern": is_pattern,
-        "warmup_count": len(first),
-        "warmup_ns": int(first.sum()),
+        "warmup_count": max(map(len, first), default=0),
+        "warmup_ns": max((int(own.sum()) for own in first), default=0),
         **({"lag_ns": float(np.median(lags_ns))} if len(lags_ns) else {}),
         **steadiness,
         **_rates_of(steady, _lengths_of_rates(steady, is_cut[~is_warmup])),

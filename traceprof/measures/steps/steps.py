@@ -90,7 +90,7 @@ SPEC: Final = ResultSpec.of(
     same is_pattern: whether these are no steps, but iterations of a pattern of kernels that repeats
     same lag_ns: how much later devices are done than the host: the median
     same warmup_count: leading steps of each process that are warm-up
-    same warmup_ns: how long these are in the first process
+    same warmup_ns: how long these are, in the process that takes the longest
     same steady_count: the steps without these, those with an excess_cause, and a first or last
         one that the recording cuts short
     same mean_ns: the mean of their lengths
