@@ -91,8 +91,7 @@ class Run(Tables):
             theme: "light" or "dark".
 
         Raises:
-            TraceError: a file cannot be read.
-            UsageError: the window is none of this run, or the theme is none.
+            TraceprofError: a file cannot be read, or the window or the theme is none.
         """
         if theme not in THEMES:
             raise UsageError(f"theme {theme!r}: expected {' or '.join(THEMES)}")
@@ -104,8 +103,7 @@ class Run(Tables):
         """Return what `traceprof analyze` prints: where the time went, and what would fix it.
 
         Raises:
-            TraceError: a file cannot be read.
-            UsageError: the window is none of this run.
+            TraceprofError: a file cannot be read, or the window is none of this run.
         """
         return Page(page(self))
 
@@ -116,8 +114,7 @@ class Run(Tables):
         them: the unit is at the end of the name.
 
         Raises:
-            TraceError: a file cannot be read.
-            UsageError: the window is none of this run.
+            TraceprofError: a file cannot be read, or the window is none of this run.
         """
         kept = summary_of(self, name_of_files(self.paths), {})
         known = ((name, kept.measure(name)) for name in FIGURES)

@@ -57,15 +57,12 @@ def warmup(context: Context) -> Iterator[Finding]:
     each_ns = excess_ns / len(np.unique(processes))
     numbers = steps.table["step"][leading & first]
     where = "inside the window" if inside else "outside the window"
+    costs = "step costs" if count == 1 else "{n:count} steps cost"
     words = f"step {{first}} is {where}" if count == 1 else f"steps {{first}}..{{last}} are {where}"
     yield Finding(
         title=Note.of(
-            (
-                "warm-up: the first step costs"
-                if count == 1
-                else "warm-up: the first {n:count} steps cost"
-            )
-            + " {excess:ns} more than usual, {share:ratio} of the time of all recorded steps",
+            f"warm-up: the first {costs} {{excess:ns}} more than usual, {{share:ratio}} of the "
+            "time of all recorded steps",
             excess=each_ns,
             n=count,
             share=whole_ratio,
@@ -107,13 +104,11 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     worst = worst[np.sort(np.unique(table["step"][worst], return_index=True)[1])]
     n_ranks = len(np.unique(table["process"]))
+    one = "one slow step of {of:count} takes {excess:ns} more than usual"
+    several = "{n:count} slow steps of {of:count} take {excess:ns} more than usual in all"
     yield Finding(
         title=Note.of(
-            (
-                "one slow step of {of:count} takes {excess:ns} more than usual"
-                if len(worst) == 1
-                else "{n:count} slow steps of {of:count} take {excess:ns} more than usual in all"
-            )
+            (one if len(worst) == 1 else several)
             + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
             + ", {share:ratio} of the time of the steps",
             n=len(worst),

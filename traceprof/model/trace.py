@@ -306,9 +306,9 @@ def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
 
 def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
     """Return whether `traceprof record` made a recording: none but Kineto has collectives alone."""
-    if info.recorded_by in (RecordedBy.OWN, RecordedBy.TORCH):
-        return info.recorded_by is RecordedBy.OWN
-    return "collectives" in recorded and "ranges" not in recorded
+    is_told = info.recorded_by in (RecordedBy.OWN, RecordedBy.TORCH)
+    is_alone = "collectives" in recorded and "ranges" not in recorded
+    return info.recorded_by is RecordedBy.OWN if is_told else is_alone
 
 
 def make_trace(

@@ -96,10 +96,7 @@ _BY_HAND: Final = (
         r"([ _]to[ _](gpu|device|cuda))?"
         r"|(copy|copying|transfer|move)[ _](the[ _])?(data|batch|inputs?)",
     ),
-    (
-        "forward",
-        r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
-    ),
+    ("forward", r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward"),
     ("eval", r"(eval(uat(e|ion))?|validat(e|ion))([ _]?(step|loop|epoch|pass))?"),
     ("backward", r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?"),
     (
@@ -179,9 +176,7 @@ def plain_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
 
 
 @_Once
-def _plain(
-    names: Texts,
-) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _plain(names: Texts) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
     alike = _alike_at_their_end(names)
     plain = objects(map(plain_name, alike.texts))

@@ -344,9 +344,8 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     last = int(match["last"] or alone)
     chosen = table.take((first <= numbers) & (numbers <= last))
     if chosen.empty:
-        here = f"{numbers.min()}..{numbers.max()}"
-        asked = f"{first}..{last}" if last > first else first
-        raise UsageError(f"no {what} {asked}: the trace has {here}")
+        asked = first if last == first else f"{first}..{last}"
+        raise UsageError(f"no {what} {asked}: the trace has {numbers.min()}..{numbers.max()}")
     window = _window_of(chosen)
     found = len(np.unique(chosen["step"]))
     notes = [_with_origin("{origin}BORDERS", steps, chosen, ranks)]

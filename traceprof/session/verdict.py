@@ -36,14 +36,7 @@ LEAST_SHARE: Final = 0.01
 _MOSTLY: Final = 0.5
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
-_TOLD_BY: Final = (
-    "record ",
-    "traceprof record",
-    "name parts",
-    "--",
-    "traceprof.step()",
-    ".profiler",
-)
+_TOLD_BY: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
 """Stand in the reasons that say which option would tell."""
 
 _PART_NAMES: Final = {
@@ -347,11 +340,7 @@ def _outside(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
 def _fine(
     results: Mapping[str, Result], parts: Mapping[str, float], steps: Result | None
 ) -> tuple[str, ...]:
-    """Return the subjects of the rules that were judged, none of which found anything.
-
-    Without those that the page itself shows to be an issue: what takes much of the time is not fine
-    because a finding of another subject explains it.
-    """
+    """Return the subjects that are fine to the rules, and not an issue to the page itself."""
     checked = table_of(results, "findings", "checked")
     if checked.empty:
         return ()

@@ -85,7 +85,7 @@ def test_the_table_of_steps_tells_the_throughput_of_the_page() -> None:
         if note.text.startswith("throughput")
     )
     # Steps of 10.1 ms, of 14.6 ms while they are recorded.
-    assert told == "throughput: 495 samples/s in steps without the profiler, 342.5 with it"
+    assert told == "throughput: 495 samples/s without the profiler, 342.5 with it"
     assert "99.01 steps/s, 495 samples/s; with it" in said(document)
 
 

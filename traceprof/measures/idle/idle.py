@@ -16,12 +16,7 @@ from traceprof.measures.device.times import (
     used_devices,
 )
 from traceprof.measures.idle.charges import charged_by_host, find_charges
-from traceprof.measures.idle.gaps import (
-    CAUSES,
-    find_gap_parts,
-    find_gaps,
-    times_in_gaps,
-)
+from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
 from traceprof.measures.rows import (
     Floats,
     Ints,

@@ -31,7 +31,6 @@ NAMED_STEP: Final = re.compile(
     re.IGNORECASE,
 )
 STEP_WORDS: Final = ("step", "iter", "batch")
-"""Names that are steps; one of the words is in each."""
 
 _ENGINE_STEP: Final = re.compile(
     r"execute_(?:\d+_)?context_\d+\([^()]*(?:\([^()]*\)[^()]*)*\)_generation_\d+\(.*\)"

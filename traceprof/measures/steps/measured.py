@@ -119,9 +119,8 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     # On devices it misses by how much they end before the host, before anything was recorded.
     is_short |= is_cut & (table["lag_ns"] < (_CUT_SHORT - 1) * durations)
     lengths = steps.whole_lengths_ns if ranks.uncut is None else steps.durations_ns
-    first = [
-        lengths[rows[steps.warmup()[rows]]] for rows in rows_by(steps.table, "process").values()
-    ]
+    leads, of_process = steps.warmup(), rows_by(steps.table, "process")
+    first = [lengths[rows[leads[rows]]] for rows in of_process.values()]
     excess = excess_of_steps(table.assign(**reasons), outliers)
     is_typical = ~is_warmup & ~is_explained & ~is_short
     steadiness = measure_steadiness(durations[is_typical], processes[is_typical])

@@ -173,10 +173,8 @@ def _finish(result: Result) -> Result:
     rate, own = (scalars.get(f"{of}_samples_per_s") for of in ("mean", "undisturbed"))
     if own is not None:  # first what a page tells
         is_slow = (result.table["excess_ns"] > 0) & ~result.table["is_warmup"]
-        slow = ", slow ones included" if is_slow.any() else ""
-        text = (
-            "throughput: {own:count} samples/s in steps without the profiler, {rate:count} with it"
-        )
+        slow = ", slow steps included" if is_slow.any() else ""
+        text = "throughput: {own:count} samples/s without the profiler, {rate:count} with it"
         notes.append(Note.of(text + slow, own=own, rate=rate))
     elif rate is not None:
         notes.append(Note.of("throughput: {rate:count} samples/s", rate=rate))

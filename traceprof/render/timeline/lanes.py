@@ -27,13 +27,7 @@ from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORY_INDEX, NOT_RECORDED
 from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes, state_channel
 from traceprof.render.timeline.encode import in_order_of_use, renumbered
-from traceprof.render.timeline.events import (
-    NameTable,
-    Track,
-    in_order,
-    pieces_in_time,
-    rows_inside,
-)
+from traceprof.render.timeline.events import NameTable, Track, in_order, pieces_in_time, rows_inside
 
 _KERNEL_CATEGORY = {
     Part.COMPUTE: "compute",
