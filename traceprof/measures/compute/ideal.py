@@ -112,18 +112,17 @@ def _kernels_of(trace: Trace) -> dict[str, int]:
     left -= of_waves
     is_short = lengths_of(trace.whole.kernels)[trace.rows_in_whole("kernels")] < SHORT_NS
     unknown = np.where(is_known, 0, claimed - at_peak - moving)
-    computes = has_peak
     sums = {
-        AT_PEAK: at_peak,
-        AT_BANDWIDTH: moving,
-        WAVES: of_waves,
-        SHORT: left * is_short,
-        BELOW_PEAK: left * (~is_short & computes),
-        BELOW_BANDWIDTH: left * (~is_short & ~computes),
-        UNKNOWN_MATRIX: unknown * is_heavy,
-        UNKNOWN: unknown * ~is_heavy,
+        AT_PEAK: at_peak.sum(),
+        AT_BANDWIDTH: moving.sum(),
+        WAVES: of_waves.sum(),
+        SHORT: left.sum(where=is_short),
+        BELOW_PEAK: left.sum(where=~is_short & has_peak),
+        BELOW_BANDWIDTH: left.sum(where=~is_short & ~has_peak),
+        UNKNOWN_MATRIX: unknown.sum(where=is_heavy),
+        UNKNOWN: unknown.sum(where=~is_heavy),
     }
-    return {name: int(own.sum()) for name, own in sums.items()}
+    return {name: int(own) for name, own in sums.items()}
 
 
 def _whole(ns: Floats, most: Ints) -> Ints:

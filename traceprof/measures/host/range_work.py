@@ -233,8 +233,7 @@ def measure_range_work(trace: Trace) -> Result:
     kinds, codes = _kinds(trace, nested)
     spans = SpanKinds.of(codes, len(kinds), nested.parent)
     owners = {name: ranges_of_work(trace, name) for name in DEVICE_TABLES}
-    work = sum_work(trace, owners, nested.parent, nested.depth)
-    of_device = _device(trace, spans, work, owners)
+    of_device = _device(trace, spans, owners, nested)
     table = kinds.assign(**_host(trace, len(kinds), codes, nested), **of_device)
     table = table.take((table["count"] > 0) | (table["work_count"] > 0))
     kernels = _kernels(trace, spans, owners["kernels"], kinds)
@@ -268,7 +267,10 @@ def _host(trace: Trace, n_kinds: int, codes: Ints, nested: NestedRanges) -> dict
     return {name: sums_at(kind, values, n_kinds) for name, values in own.items()}
 
 
-def _device(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> dict[str, Ints]:
+def _device(
+    trace: Trace, spans: SpanKinds, owners: _Owners, nested: NestedRanges
+) -> dict[str, Ints]:
+    work = sum_work(trace, owners, nested.parent, nested.depth)
     return {
         "own_ns": sums_at(spans.codes, work.self_ns, spans.n_kinds),
         "projected_ns": sums_at(spans.codes, work.last_ns - work.first_ns, spans.n_kinds),
