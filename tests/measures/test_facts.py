@@ -223,6 +223,9 @@ def test_what_is_set_apart_is_the_same_when_it_is_asked_for(
     assert apart({0: time})()[0] == time
     monkeypatch.setattr(scratch, "LEAST_BYTES", 1)
     scratch.put_aside(np.arange(8))
-    give = apart({0: time})
+    starts = np.array([0, 20])
+    give, held = apart({0: Intervals(starts, starts + 10)}), weakref.ref(starts)
+    del starts
+    assert held() is None
     assert give()[0] == time
     assert not give()[0].starts.flags.writeable

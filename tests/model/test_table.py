@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceprof.model import grouping
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
 from traceprof.model.table import Names, Table, is_known
+from traceprof.model.tables import TABLES, sort_order
 
 TEXTS = st.lists(st.sampled_from(("", "a", "b", "ä")), max_size=8)
 
@@ -111,3 +113,16 @@ def test_all_rows_are_the_table_itself_and_no_row_has_its_columns() -> None:
     assert table.take([1, 1])["a"].tolist() == [1, 1]
     with pytest.raises(IndexError):
         table.take(np.array([True, True, False]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12), st.integers(1, 4))
+def test_rows_are_sorted_alike_however_many_at_a_time(
+    spans: list[tuple[int, int]], at_once: int
+) -> None:
+    """By start, what ends later first, and what stood first before its equals."""
+    starts, ends = (np.array([own[at] for own in spans], np.int64) for at in (0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_AT_ONCE", at_once)
+        order = sort_order({"start_ns": starts, "end_ns": starts + ends}, TABLES["kernels"])
+    expected = sorted(range(len(spans)), key=lambda row: (spans[row][0], -spans[row][1]))
+    assert (expected if order is None else order.tolist()) == expected

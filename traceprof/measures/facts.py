@@ -88,8 +88,8 @@ def _put_aside(known: Any) -> Any:
 
 def apart(known: _Result) -> Callable[[], _Result]:
     """Return what gives ``known`` again; meanwhile its large arrays are on the disk."""
-    kept = _put_aside(known) if scratch.files else known
-    return lambda: _changed(kept.known, opened) if isinstance(kept, _Aside) else known
+    kept: Any = _put_aside(known) if scratch.files else known
+    return lambda: _changed(kept.known, opened) if isinstance(kept, _Aside) else kept
 
 
 def fact(

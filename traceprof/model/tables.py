@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from traceprof.cache import scratch
 from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import pieces_of
 from traceprof.model.table import Names, Table, objects, set_aside
 
 ABSENT: Final = -1
@@ -222,11 +223,14 @@ def sort_order(
     if bool((later | (tied & (ends[1:] <= ends[:-1]))).all()):
         return None
     order = np.argsort(starts, kind="stable")  # fast for what is nearly sorted
-    ordered = starts[order]
-    tied = np.flatnonzero(ordered[1:] == ordered[:-1])
+    are_tied = np.zeros(len(order), np.bool_)
+    for piece in pieces_of(len(order)):
+        ordered = starts[order[piece.start : piece.stop + 1]]
+        are_tied[piece][: len(ordered) - 1] = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(are_tied)
     rows = np.union1d(tied, tied + 1)
     among = order[rows]
-    order[rows] = among[np.lexsort((among, -ends[among], ordered[rows]))]
+    order[rows] = among[np.lexsort((among, -ends[among], starts[among]))]
     return order
 
 

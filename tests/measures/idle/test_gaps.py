@@ -7,6 +7,7 @@ from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from traceprof.formats import open_trace
 from traceprof.measures.device.times import device_time
+from traceprof.measures.idle.charges import find_charges
 from traceprof.measures.idle.gaps import (
     CAUSES,
     find_gap_parts,
@@ -61,6 +62,7 @@ def test_many_gaps_are_looked_at_in_pieces() -> None:
     path = ROOT / "fixtures" / "traces" / "h100-cnn.sqlite.gz"
     whole = open_trace(path)
     gaps, parts = find_gaps(whole).rows(), find_gap_parts(whole).rows()
+    charges = find_charges(whole).times.rows()
     assert len(gaps) > 100
     for at_once in (7, 64):
         trace = open_trace(path)
@@ -68,3 +70,4 @@ def test_many_gaps_are_looked_at_in_pieces() -> None:
             patch.setattr(grouping, "_AT_ONCE", at_once)
             assert find_gaps(trace).rows() == gaps
             assert find_gap_parts(trace).rows() == parts
+            assert find_charges(trace).times.rows() == charges

@@ -14,7 +14,8 @@ from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
-from traceprof.model.table import Column, Table
+from traceprof.model.grouping import compact
+from traceprof.model.table import Column, Table, opened, set_aside
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import OwnRule, classify
@@ -114,9 +115,9 @@ def _read(
     starts = np.asarray(raw["start"], np.int64)
     return raw, {
         "start_ns": starts,
-        "end_ns": np.maximum(starts, np.asarray(raw["end"], np.int64)),
+        "end_ns": opened(set_aside(np.maximum(starts, np.asarray(raw["end"], np.int64)))),
         "device": np.asarray(raw["deviceId"], np.int64),
         "stream": known(raw["streamId"]),
-        "process": process_of(raw["globalPid"]),
+        "process": compact(process_of(raw["globalPid"])),
         "correlation": known(raw["correlationId"]),
     }

@@ -96,8 +96,9 @@ def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
     shape = {column: compact(known(raw[stored])) for column, stored in KERNEL_SHAPE.items()}
     static, dynamic = shape["static_shared_bytes"], shape["dynamic_shared_bytes"]
     are_known = (static >= 0) & (dynamic >= 0)
-    together = static.astype(np.int64) + dynamic
+    together = compact(static.astype(np.int64) + dynamic)
     shape["shared_bytes"] = np.where(are_known, together, shape["shared_bytes"])
+    del together
     return make_table("kernel_shapes", {**place, **shape})
 
 

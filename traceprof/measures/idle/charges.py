@@ -213,7 +213,7 @@ def find_charges(trace: Trace) -> Charges:
     """Return what the gaps of the devices in the window are charged to."""
     parts = _asked_parts(trace)
     lanes = lanes_within(trace, unions_by(parts))
-    pieces = pieces_of_parts(parts, lanes)
+    pieces = pieces_of_parts(parts, lanes).on_disk()
     chosen = chosen_pieces(parts, pieces)
     return Charges(_times(trace, parts, chosen, lanes), _running(trace, parts, pieces, lanes))
 
@@ -288,7 +288,7 @@ def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) 
     # A column at a time: all together take much memory.
     whole = [np.concatenate(columns.pop(0))[order] for _ in range(len(columns))]
     del order
-    return _named(trace, _joined(tuple(whole)), lanes)
+    return _named(trace, _joined(whole), lanes)
 
 
 def _running(trace: Trace, parts: Table, pieces: Table, lanes: HostLanes) -> Table:
@@ -325,9 +325,12 @@ def _named(trace: Trace, columns: _Columns, lanes: HostLanes) -> Table:
     )
 
 
-def _joined(columns: _Columns) -> _Columns:
-    """Return the columns with neighbours as one row that differ in nothing but their times."""
-    gap, starts, ends, *others = columns
-    first = np.flatnonzero(are_first(gap, *others))
-    last = np.append(first[1:], len(gap))[: len(first)] - 1
-    return gap[first], starts[first], ends[last], *(own[first] for own in others)
+def _joined(columns: list[Array]) -> _Columns:
+    """Return the columns with neighbours as one row that differ in nothing but their times.
+
+    It takes them out of the list: a column at a time is there twice.
+    """
+    first = np.flatnonzero(are_first(columns[0], *columns[3:]))
+    last = np.append(first[1:], len(columns[0]))[: len(first)] - 1
+    rows = [first, first, last, *[first] * (len(columns) - 3)]
+    return tuple(columns.pop(0)[at] for at in rows)

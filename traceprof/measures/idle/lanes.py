@@ -19,7 +19,7 @@ import numpy.typing as npt
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, ints
 from traceprof.model import nesting
-from traceprof.model.grouping import rows_by_values
+from traceprof.model.grouping import pieces_of, rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.names import Texts
 from traceprof.model.table import Names, Table
@@ -101,15 +101,14 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Tab
     table = trace.whole.table(name)
     columns = table.select("process", "thread", "start_ns", "end_ns", "name")
     within = columns.take(trace.rows_in_whole(name))
-    within = within.take(
-        ~within["name"].isin((WINDOW, CYCLE))
-    )  # around it all, no name of what is done
-    starts, ends, process = ints(within, "start_ns", "end_ns", "process")
-    kept = np.zeros(len(starts), np.bool_)
+    kept = np.zeros(len(within), np.bool_)
     for owner, time in asked.items():
-        place = np.searchsorted(time.ends, starts, side="right")
-        opens = np.append(time.starts, np.iinfo(np.int64).max)[place]
-        kept |= (opens < ends) & (starts < ends) & (process == owner)
+        all_opens = np.append(time.starts, np.iinfo(np.int64).max)
+        for piece in pieces_of(len(within)):
+            starts, ends, process = ints(within, "start_ns", "end_ns", "process", rows=piece)
+            opens = all_opens[np.searchsorted(time.ends, starts, side="right")]
+            kept[piece] |= (opens < ends) & (starts < ends) & (process == owner)
+    kept &= ~within["name"].isin((WINDOW, CYCLE))  # around it all, no name of what is done
     taken, texts = within.take(kept), table["name"].texts
     named = are_matched(texts, _OPERATOR) if name == "ranges" else name == "host_ops"
     is_operator = taken["name"].by_text(named & ~are_matched(texts, _NO_OPERATOR))

@@ -255,9 +255,15 @@ def _patched(
             return Names(codes, packed)
         return Names.coded(cells.all_decoded(distinct), codes, is_sorted=True)
     if isinstance(parts[0], DiskArray):
-        if kind is cells.ColumnType.INTEGER and not len(places) and not len(dropped):
+        own = parts[0].open()
+        is_real = kind is cells.ColumnType.REAL
+        if (
+            not len(places)
+            and not len(dropped)
+            and not (is_real and (own == cells.NULL_REAL).any())
+        ):
             return parts[0]
-        parts = [parts[0].open().copy()]
+        parts = [own.copy()]
     whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
