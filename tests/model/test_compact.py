@@ -99,3 +99,13 @@ def test_rows_of_many_ranks_take_few_bytes() -> None:
         }
     )
     assert table.n_bytes == n * (8 + 1 + 1 + 1 + 2)
+
+
+def test_few_numbers_are_kept_as_they_are_and_stacked_with_others() -> None:
+    few, many = (CompactTable({"a": np.arange(n), "b": np.full(n, np.nan)}) for n in (3, 100))
+    assert few.n_bytes == 3 * 16
+    assert many.n_bytes < 100 * 16
+    both = CompactTable.stacked([few, many, few])
+    assert both["a"].tolist() == [*range(3), *range(100), *range(3)]
+    assert np.isnan(both["b"]).all()
+    assert both.n_bytes < many.n_bytes * 2

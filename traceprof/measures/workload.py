@@ -18,7 +18,7 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import are_among, groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.table import Names, Table, objects
+from traceprof.model.table import Names, Table
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
 from traceprof.names.kernels import short_name
@@ -227,7 +227,7 @@ def _names_of_training(part: Trace) -> tuple[str, ...]:
     """Return a name that goes with training of ranges, operators and kernels; "" of none."""
     found = []
     for table in (part.ranges, part.host_ops, part.kernels):
-        names = objects(table["name"].distinct())
+        names = table["name"].used().texts
         own = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
         found.append(own[0] if len(own) else "")
     return tuple(found)

@@ -20,6 +20,8 @@ _Array = npt.NDArray[Any]
 
 _MOST_KINDS: Final = 255
 _SAMPLED: Final = 1024
+_FEW: Final = 32
+"""Fewer numbers take no more as they are than what would say how they are kept."""
 
 
 class CompactTable(Table):
@@ -178,7 +180,7 @@ def _packed(values: Any) -> Any:
         values = Names.of(values)
     if isinstance(values, Names):
         return Names(compact(values.codes), values.texts)
-    if values.dtype.kind not in "if" or values.dtype.itemsize < 4:
+    if values.dtype.kind not in "if" or values.dtype.itemsize < 4 or len(values) < _FEW:
         return values
     coded = _with_codes(values) if len(values) >= _SAMPLED else None
     return coded or _Numbers(_smaller(values), values.dtype)

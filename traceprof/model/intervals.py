@@ -294,6 +294,8 @@ def overlapping_pairs(
 
     The others must be sorted, disjoint and not empty (they may touch); the first need not be.
     """
+    if not len(starts) or not len(of_starts):
+        return _NOTHING, _NOTHING
     first = np.searchsorted(of_ends, starts, side="right")
     last = np.searchsorted(of_starts, ends, side="left")
     count = np.where(ends > starts, np.maximum(last - first, 0), 0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain, islice, pairwise
 from operator import eq
 from typing import Any, Final, TypeAlias
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,8 @@ from traceprof.cache import scratch
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
-MOST_SHARED: Final = 1 << 12
+MOST_SHARED: Final = 1 << 10
 """Up to so many texts are shared: more differ among ranks, most often."""
-_shared_texts: Final = WeakValueDictionary[tuple[str, ...], npt.NDArray[np.object_]]()
 MANY_TEXTS: Final = 100_000
 """So many distinct ones are kept as bytes: as texts each takes a hundred."""
 _AT_ONCE: Final = 1 << 14
@@ -149,9 +148,7 @@ class Names:
 
     def __init__(self, codes: Array, texts: Iterable[str]) -> None:
         self.codes = codes
-        self.texts: Texts = (
-            texts if isinstance(texts, np.ndarray | PackedTexts) else _shared(tuple(texts))
-        )
+        self.texts: Texts = texts if isinstance(texts, np.ndarray | PackedTexts) else shared(texts)
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> Names:
@@ -271,18 +268,20 @@ class Names:
         return list(self.counts())
 
 
-def _shared(texts: tuple[str, ...]) -> Texts:
-    if len(texts) >= MANY_TEXTS:
+def shared(texts: Iterable[str]) -> Texts:
+    """Return texts as an array: of a few the same one whenever they are the same."""
+    key = tuple(texts)
+    if len(key) >= MANY_TEXTS:
         with suppress(UnicodeEncodeError):
-            if (packed := PackedTexts.of([*map(str.encode, texts)])) is not None:
+            if (packed := PackedTexts.of([*map(str.encode, key)])) is not None:
                 return packed
-    known = _shared_texts.get(texts) if len(texts) <= MOST_SHARED else None
-    if known is not None:
-        return known
+    return _shared(key) if len(key) <= MOST_SHARED else objects(key)
+
+
+@lru_cache(maxsize=256)
+def _shared(texts: tuple[str, ...]) -> npt.NDArray[np.object_]:
     found = objects(texts)
     found.flags.writeable = False
-    if len(texts) <= MOST_SHARED:
-        _shared_texts[texts] = found
     return found
 
 

@@ -201,7 +201,7 @@ class Table:
 
         What is not known comes last.
         """
-        return self.take(self.order(*columns))
+        return self.take(self.order(*columns)) if self._n_rows > 1 else self
 
     def order(self, *columns: str) -> npt.NDArray[np.int64]:
         """Return the places of the rows sorted by columns, as `in_order` takes them."""

@@ -159,7 +159,7 @@ def _layers(parts: Table, pieces: Table) -> Iterator[Ints]:
     is_own, doing = pieces["is_own"], pieces["doing"]
     yield np.flatnonzero(is_own & (doing != Doing.WAITS))
     others = np.flatnonzero(~is_own & (doing == Doing.RUNS))
-    rank = _ranks(parts, pieces.take(others))
+    rank = _ranks(parts, pieces.take(others)) if len(others) else others
     for place in range(int(rank.max(initial=-1)) + 1):
         yield others[rank == place]
     yield np.flatnonzero(is_own & (doing == Doing.WAITS))

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, ints
 from traceprof.model import nesting
-from traceprof.model.grouping import pieces_of, rows_by_values
+from traceprof.model.grouping import pieces_of, places_of, rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
-from traceprof.model.names import Texts
+from traceprof.model.names import Texts, shared
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import CYCLE, WINDOW, are_matched, common_categories
@@ -101,6 +101,9 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Tab
     table = trace.whole.table(name)
     columns = table.select("process", "thread", "start_ns", "end_ns", "name")
     within = columns.take(trace.rows_in_whole(name))
+    if within.empty or not asked:
+        nothing = within.take(slice(0))
+        return nothing.assign(name=np.empty(0, np.int64), is_operator=np.empty(0, np.bool_))
     kept = np.zeros(len(within), np.bool_)
     for owner, time in asked.items():
         all_opens = np.append(time.starts, np.iinfo(np.int64).max)
@@ -120,12 +123,12 @@ def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
     """Return the distinct names of the rows ``found``, and the place among them of each row."""
     texts, places, n_before = [], [], 0
     for table, rows in zip(_TABLES, found, strict=True):
-        distinct, place = np.unique(rows["name"], return_inverse=True)
-        known = trace.whole.table(table)["name"].texts[distinct]
+        place, distinct = places_of(rows["name"])
+        known = trace.whole.table(table)["name"].texts[np.array(distinct, np.int64)]
         texts.append(np.where(known == "", _UNNAMED, known))
-        places.append(place + n_before)
+        places.append(place.astype(np.int64) + n_before)
         n_before += len(distinct)
-    names, codes = common_categories(np.concatenate(texts))
+    names, codes = common_categories(shared(np.concatenate(texts).tolist()))
     return names, codes[np.concatenate(places)]
 
 

@@ -85,8 +85,11 @@ def _times_of_one(
 def _parts(part: Trace) -> Table:
     """Return `find_gap_parts`, with what is drained by a wait as a cause of its own."""
     waited, later = _waits_before(part)
-    parts = carved(find_gap_parts(part), _AFTER_A_WAIT, waited, len(CAUSES))
-    return carved(parts, _AFTER_A_WAIT[:1], later, len(CAUSES))
+    parts = find_gap_parts(part)
+    for causes, ns_of_gaps in (_AFTER_A_WAIT, waited), (_AFTER_A_WAIT[:1], later):
+        if ns_of_gaps.any():
+            parts = carved(parts, causes, ns_of_gaps, len(CAUSES))
+    return parts
 
 
 def _waits_before(part: Trace) -> tuple[Ints, Ints]:
@@ -97,6 +100,8 @@ def _waits_before(part: Trace) -> tuple[Ints, Ints]:
     """
     gaps, parts, states = find_gaps(part), find_gap_parts(part), find_host_states(part)
     waited, later = np.zeros(len(gaps), np.int64), np.zeros(len(gaps), np.int64)
+    if not any(len(own.synchronising) for own in states.values()):
+        return waited, later
     of_launches, of_both = (
         times_in_gaps(len(gaps), parts, *(CAUSES.index(name) for name in names))
         for names in (_AFTER_A_WAIT[:1], _AFTER_A_WAIT)
