@@ -261,6 +261,19 @@ def test_what_is_no_limit_is_refused(text: str) -> None:
         parse_limit(text)
 
 
+def test_the_answer_is_of_what_there_are_enough_of() -> None:
+    """Five steps have five spans on the devices, and four periods on the host."""
+    base = Program(n_steps=6, batch=0).summary("base")
+    new = Program(kernels=longer(GEMM, 10 * MS), n_steps=5, batch=0).summary("new")
+    found = one(base, new)
+    verdicts = {own["measure"]: own["verdict"] for own in found.results["judged"].table.rows()}
+    assert verdicts == {"step_period_ns": "not judged", "step_device_ns": "worse"}
+    said = sentences(found.verdict)
+    assert said[0].startswith("new is slower than base: a step takes ")
+    assert "longer on the devices (95 % interval" in said[0]
+    assert "(medians of 5 and 6 steps)" in said[1]
+
+
 def test_few_steps_are_told_and_not_judged_but_a_limit_still_holds() -> None:
     base = Program(n_steps=4).summary("base")
     new = Program(kernels=longer(GEMM, 10 * MS), n_steps=4).summary("new")

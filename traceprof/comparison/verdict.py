@@ -31,7 +31,9 @@ def verdict_of(
     judged: Mapping[str, JudgedMeasure], difference: Result | None, sides: tuple[Side, Side]
 ) -> tuple[Note, ...]:
     """Return the answer: what is shown of the main measure, then where the difference is."""
-    main = next((judged[name] for name in MAIN if name in judged), None)
+    both_know = [judged[name] for name in MAIN if name in judged]
+    # Of few steps one measure may have one more than another, and so enough.
+    main = next((own for own in both_know if own.difference.is_known), next(iter(both_know), None))
     found = [] if main is None else list(_on_main(main, judged, sides))
     if difference is not None and len(difference.tables["parts"]):
         found += _on_causes(difference)
@@ -65,7 +67,7 @@ def _on_main(
         of=sides[0].unit if not found.of_runs else "run",
     )
     # Throughput tells the direction, the time of a step how one thinks of it.
-    time = judged.get("step_period_ns", main)
+    time = main if main.unit == "ns" else judged.get("step_period_ns", main)
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
         middle = "means" if time.difference.of_means else "medians"

@@ -129,3 +129,11 @@ def test_work_from_before_the_recording_was_not_recorded(
         builder.kernel("other", 10, busy_until, stream=9, launched_ns=(1, 9))
     trace = builder.build(span=(0, 10 * MS))
     assert 10 * MS - recorded_times(trace, 0).total_ns == unknown_ns
+
+
+def test_of_work_that_always_waits_the_first_is_no_other() -> None:
+    builder = TraceBuilder()
+    for turn in range(3):
+        at = 10 * MS * turn
+        builder.kernel("k", at + 8 * MS, at + 9 * MS, launched_ns=(at, at + 5))
+    assert recorded_times(builder.build(span=(0, 30 * MS)), 0).total_ns == 30 * MS

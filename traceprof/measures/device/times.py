@@ -12,7 +12,7 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.launches import Launches, launches_of
 from traceprof.measures.rows import Ints, bounds, ratio_of, unions_by
 from traceprof.model.activity import Activity, DeviceTime, Part
 from traceprof.model.grouping import groups_of, rows_by_values
@@ -31,6 +31,7 @@ _PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY,
 
 _LONG_NS: Final = 1_000_000
 _FREE: Final = 0.99
+_ALONE: Final = 3
 
 
 def used_devices(trace: Trace) -> dict[int, str]:
@@ -101,7 +102,8 @@ def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
     for name in DEVICE_TABLES:
         work = trace.table(name)
         first = groups_of(work["device"], work["stream"]).first_rows
-        call = launches_of(trace, name).call[first]
+        launches = launches_of(trace, name)
+        call = launches.call[first]
         first, call = first[call >= 0], call[call >= 0]
         called, starts = trace.api_calls["end_ns"][call], work["start_ns"][first]
         waits_ns = starts - called
@@ -110,9 +112,21 @@ def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
             process, device = (int(work[column][first[row]]) for column in ("process", "device"))
             wait = Intervals.single(int(called[row]), int(starts[row]))
             free = wait - _times_of_devices(trace)[device].busy
-            if free.total_ns > _FREE * wait.total_ns:
+            least_ns = max(
+                _FREE * wait.total_ns, _ALONE * _longest_wait(work, launches, first[row])
+            )
+            if free.total_ns > least_ns:
                 found[process, device] = found.get((process, device), free) & free
     return found
+
+
+def _longest_wait(work: Table, launches: Launches, row: int) -> int:
+    """Return how long what follows a row in its stream waits most, launched, with that free."""
+    alike = (work["device"] == work["device"][row]) & (work["stream"] == work["stream"][row])
+    rows = np.flatnonzero(alike & launches.is_known)
+    starts, ends = (times[rows] for times in bounds(work))
+    ready = np.maximum(np.maximum.accumulate(ends)[:-1], launches.of_rows(rows[1:]).end_ns)
+    return int((starts[1:] - ready).max(initial=0))
 
 
 def _recording_of(trace: Trace, process: int) -> Intervals | None:
