@@ -115,8 +115,9 @@ def _sentence(main: JudgedMeasure) -> str:
         )
     has_ends = not math.isnan(found.low_ratio + found.high_ratio)
     interval = "{from:ratio} to {to:ratio}" if has_ends else "without an end"
+    sign = "+" if found.change_ratio > 0 else ""
     return (
-        f"No difference is shown between {{base}} and {{new}}: {what} {{change:ratio}}, 95 % "
+        f"No difference is shown between {{base}} and {{new}}: {what} {sign}{{change:ratio}}, 95 % "
         f"interval {interval}. {seen}"
     )
 
@@ -216,7 +217,7 @@ def _listed(rows: Table, name_of: Callable[[dict[str, Any]], str]) -> tuple[str,
     values: dict[str, Any] = {}
     for place, row in enumerate(rows.rows()):
         ns = row["difference_ns"]
-        words.append(f"{{name{place}}} {'+' if ns > 0 else '−'}{{ns{place}:ns}}")
+        words.append(f"{{name{place}}} {'+' if ns > 0 else '-'}{{ns{place}:ns}}")
         values |= {f"name{place}": name_of(row), f"ns{place}": abs(int(ns))}
     return ", ".join(words), values
 

@@ -120,8 +120,10 @@ def missing_work(ranks: Ranks) -> tuple[Note, ...]:
             text = "in {n:count} of {all:count} {phase} passes no launch was recorded"
             told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
     if thin := sum(own.n_thin for own in found):
-        text = "in {thin:count} of {all:count} steps far fewer kernels were launched than in others"
-        text += ", though the host did the same for as long"
+        text = (
+            f"in {{thin:count}} of {{all:count}} steps{_of(ranks)} far fewer kernels were launched "
+        )
+        text += "than in others, though the host did the same for as long"
         told.append(Note.of(text, thin=thin, all=sum(own.n_steps for own in found)))
     return tuple(told)
 
@@ -173,8 +175,15 @@ def _left_out(ranks: Ranks) -> Note | None:
     """Return which steps are not judged."""
     wholeness = wholeness_of_ranks(ranks)
     n = int((wholeness == LACKS_WORK).sum())
-    text = "{n:count} of {all:count} steps launched what is missing: they, and the step after each"
-    return Note.of(f"{text} of them, are not judged", n=n, all=len(wholeness)) if n else None
+    text = (
+        f"{{n:count}} of {{all:count}} steps{_of(ranks)} launched what is missing: they, and the "
+    )
+    return Note.of(f"{text}step after each, are not judged", n=n, all=len(wholeness)) if n else None
+
+
+def _of(ranks: Ranks) -> str:
+    """Return whose steps are counted, each rank's by itself; "" of one rank."""
+    return f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
 
 
 def _older_profiler(ranks: Ranks) -> Note | None:

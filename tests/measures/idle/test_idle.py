@@ -116,6 +116,20 @@ def test_host_bound_steps_are_named() -> None:
     assert idle.notes[0] == Note.of(text, n=1, limit=0.3, steps="4", more="")
 
 
+def test_a_step_that_is_host_bound_on_two_ranks_is_one_step() -> None:
+    builder = TraceBuilder()
+    for process in (1, 2):
+        builder.step(0, 12 * MS, number=4, process=process)
+        for start, end in ((0, MS), (11 * MS, 12 * MS)):
+            launched = (start, start + 1)
+            builder.kernel(
+                "k", start, end, launched_ns=launched, process=process, device=process - 1
+            )
+    idle = run("idle", builder.build(span=(0, 12 * MS)))
+    assert len(idle.to_frame("host_bound_steps")) == 2
+    assert (idle.notes[0].values["n"], idle.notes[0].values["steps"]) == (1, "4")
+
+
 def test_gaps_by_length() -> None:
     builder, at = TraceBuilder(), 0
     for gap in (5 * US, 50 * US, 60 * US, 5 * MS):

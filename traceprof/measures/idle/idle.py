@@ -274,7 +274,7 @@ def _notes(steps: Table) -> list[Note]:
     note = Note.of(
         "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
         "the time): {steps}{more}",
-        n=len(steps),
+        n=len(numbers),
         limit=_HOST_BOUND,
         steps=", ".join(map(str, numbers[:_SHOWN])),
         more="" if len(numbers) <= _SHOWN else " …",
