@@ -115,6 +115,12 @@ def test_commands_need_no_frames(command: str, files: dict[str, Path]) -> None:
     assert not modules & {"pandas", "pyarrow", "numpy.random"}
 
 
+@pytest.mark.parametrize("command", ["timeline", "report"])
+def test_pages_need_no_frames(command: str, files: dict[str, Path], tmp_path: Path) -> None:
+    modules = modules_of(command, str(files["nsys"]), "-o", str(tmp_path / "page.html"))
+    assert not modules & {"pandas", "pyarrow", "sqlite_utils"}
+
+
 SETTINGS = """
 import gc, sys
 from traceprof.__main__ import main

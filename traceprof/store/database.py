@@ -15,14 +15,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING, Any, Final
 
 from traceprof.errors import StoreError
 from traceprof.files import kind_of_no_file
 from traceprof.model.summary import SUMMARY
 from traceprof.store.declared import OF_RUN, ensure_table, is_declared
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 VARIABLE: Final = "TRACEPROF_RUNS"
 _FILE: Final = ("traceprof", "runs.db")
@@ -193,6 +194,8 @@ def writing(path: Path) -> Iterator[Database]:
 
 @contextmanager
 def _opened(path: Path, *, is_made: bool = False) -> Iterator[Database]:
+    from sqlite_utils import Database  # noqa: PLC0415 (it imports pandas)
+
     if is_made:
         _make(path)
     _check_file(path)

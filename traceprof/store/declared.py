@@ -12,15 +12,17 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-from sqlite_utils import Database
 
 from traceprof.model.results import Column, Note, Unit
 from traceprof.model.summary import SUMMARY
 from traceprof.model.table import Array, objects
 from traceprof.secrets import storable
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 Cell: TypeAlias = "int | float | str | None"
 

@@ -10,9 +10,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from traceprof.errors import StoreError, UsageError
 from traceprof.model.summary import Summary
@@ -20,6 +18,9 @@ from traceprof.secrets import storable
 from traceprof.store.database import default_path, reading, writing
 from traceprof.store.summaries import add_labels, masked_run, read_summary, write_parts
 from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 _NUMBER: Final = re.compile(r"#?(\d+)")
 

@@ -13,11 +13,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import convert
 from msgspec.json import decode, encode
-from sqlite_utils import Database
 
 from traceprof.errors import StoreError
 from traceprof.files import kind_of_no_file
@@ -28,6 +27,9 @@ from traceprof.secrets import MASK, masked_command, storable
 from traceprof.store import declared as kept_as
 from traceprof.store.declared import from_json, to_json
 from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 _TEXTS: Final = ("name", "origin", "command", "workload", "window")
 _NUMBERS: Final = ("started_utc_ns", "window_ns", "steps_count", "devices_count")
