@@ -47,7 +47,7 @@ SUMMARY: Final = ResultSpec.of("""
     key part: one of the five parts
     key kind: kernel, copy, collective, waiting, rest, or the cause of idle time
     key name: its name, as `explain` has it
-    same class: of kernels the class
+    key class: of kernels the class
     same place_ratio: where in a step it begins, the mean: 0 … 1
     total ns: how long; all add up to the window of all devices
     total count: how many began in it, of idle time how many gaps
