@@ -58,13 +58,15 @@ def number(key: str, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_]) 
 
 def quoted(key: str, names: Names) -> pa.Array:
     """Return ``,"key":"name"`` for each row; nothing where there is no name."""
-    texts = [f",{json.dumps(key)}:{as_json(word)}" if word else "" for word in names.texts]
-    return taken(texts, names)
+    own = names.used()  # these rows may have few of the many of their table
+    texts = [f",{json.dumps(key)}:{as_json(word)}" if word else "" for word in own.texts]
+    return taken(texts, own)
 
 
 def names_as_json(names: Names) -> pa.Array:
     """Return the name of each row in quotation marks."""
-    return taken(list(map(as_json, names.texts)), names)
+    own = names.used()
+    return taken(list(map(as_json, own.texts)), own)
 
 
 def as_json(text: str) -> str:

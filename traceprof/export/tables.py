@@ -240,7 +240,7 @@ def _safe(name: str, rows: Table) -> Table:
     changes: dict[str, Any] = {}
     for column, kind in TABLES[name].columns.items():
         if kind is ColumnKind.NAME:
-            changes[column] = renamed(rows[column], _shown)
+            changes[column] = renamed(rows[column].used(), _shown)
         elif kind is ColumnKind.TEXT:
             changes[column] = list(map(_shown, rows[column].tolist()))
     return rows.assign(**changes)
