@@ -180,3 +180,17 @@ def test_one_step_has_one_length() -> None:
     builder.kernel("gemm", 10, 100, launched_ns=(5, 6))
     said = sentences(run("steps", builder.build()).notes)
     assert "1 steady step: 100 ns" in said
+
+
+def test_lengths_of_several_ranks_say_so() -> None:
+    builder = TraceBuilder()
+    for process in (1, 2):
+        for i in range(3):
+            at = 100 * i
+            builder.step(at, at + 100, number=i, process=process)
+            launched = (at + 5, at + 6)
+            builder.kernel(
+                "k", at, at + 100, launched_ns=launched, process=process, device=process - 1
+            )
+    said = sentences(run("steps", builder.build()).notes)
+    assert any(own.startswith("6 steady steps of 2 ranks: median 100 ns") for own in said)

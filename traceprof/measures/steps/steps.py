@@ -162,7 +162,10 @@ def _finish(result: Result) -> Result:
         )
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("only warm-up steps are in this window"))
-    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.table)]
+    n_ranks = len(np.unique(result.table["process"]))
+    is_one = n_ranks == 1 or scalars["steady_count"] == 1
+    what = "steady steps" if is_one else f"steady steps of {n_ranks} ranks"
+    notes += [_on_lengths(what, scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
