@@ -416,8 +416,8 @@ def _on_steps(ranks: Ranks, judged: Intervals) -> list[Note]:
         return []
     return [
         Note.of(
-            "gains, and shares of devices, are of the {n:count} typical step(s), {judged:ns} of "
-            "the {window:ns}, without warm-up and slow steps; findings give shares of all steady ones",
+            "gains, and shares of devices, are of {n:count} typical step(s), {judged:ns} of the "
+            "{window:ns}, without warm-up and slow steps; findings give shares of all steady ones",
             n=len(np.unique(steps_of_ranks(ranks).table["step"][is_typical])),
             judged=judged.total_ns,
             window=window_ns,
