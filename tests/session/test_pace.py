@@ -99,6 +99,17 @@ def test_a_rate_that_is_not_of_the_step_that_is_told_says_so() -> None:
     )
 
 
+def test_a_rate_says_which_step_it_leaves_out() -> None:
+    """The host runs ahead: when the device began with the first step is not certain."""
+    builder = TraceBuilder()
+    for i, start in enumerate((20, 100, 200, 300)):
+        at = 50 * MS * i
+        builder.step(at, at + 50 * MS, i)
+        builder.kernel("gemm", start * MS, (100 + 100 * i) * MS, launched_ns=(at, at + 5_000))
+    pace, _ = said(page(run_of(Ranks.of(builder.build()))))
+    assert pace.endswith("80.00 ms to 100.0 ms; 10 steps/s, the first step not counted.")
+
+
 def test_a_round_rate_is_written_as_others() -> None:
     builder = TraceBuilder()
     for i in range(8):

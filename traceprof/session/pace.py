@@ -20,6 +20,7 @@ from traceprof.measures.steps.steadiness import (
     turn_of,
     typical_length,
 )
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Bools, Table, is_known
@@ -149,6 +150,7 @@ def on_pace(
     rates += ["{rate:count} samples/s"] if rate else []
     kinds = " and ".join(sorted(left_out))
     told = " on average" if _MEDIAN in base.words or "A typical" in base.words else ""
+    told += _not_counted(table, each_s) if each_s else ""
     told = ", {left_out} included" if kinds else told
     text += f"; {', '.join(rates)}{told}" if rates else ""
     slow = table["excess_ns"] > 0
@@ -169,6 +171,21 @@ def on_pace(
         rate=rate,
         left_out=kinds,
     )
+
+
+def _not_counted(table: Table, each_s: float) -> str:
+    """Return which step of ``table`` a rate leaves out, in words; "" where it leaves out none.
+
+    The first, of which it is not certain when devices began with it, or the last: it has no next.
+    """
+    lengths = table["duration_ns"].astype(np.float64)
+    rows = rows_by_value(table["process"]).values()
+    for name, place in (("first", 0), ("last", -1)):
+        kept = np.delete(lengths, [own[place] for own in rows if len(own) > 1])
+        if len(kept) < len(lengths) and np.isclose(kept.mean() * each_s, 1e9, rtol=1e-6):
+            is_all = np.isclose(lengths.mean() * each_s, 1e9, rtol=1e-6)
+            return "" if is_all else f", the {name} step not counted"
+    return ""
 
 
 def _on_kinds(steps: Result) -> Iterable[Note]:
