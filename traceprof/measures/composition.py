@@ -200,8 +200,8 @@ def _launched_work(trace: Trace, window: TimeWindow, launched: Mapping[int, Time
 
 def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator[tuple[int, Table]]:
     """Yield the devices of a Trace that is cut to their window, each with its sums."""
-    work = work_of_trace(trace)
     charges = find_charges(trace).times
+    work = work_of_trace(trace)
     for device in devices:
         span, recorded = trace.span, recorded_times(trace, device)
         time = device_time(trace, device).within(recorded)
@@ -226,7 +226,8 @@ def work_of_trace(trace: Trace) -> Table:
     Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both Names)
     and n_bytes.
     """
-    return Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES]).in_order("start_ns")
+    every = Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES])
+    return every.take_aside(every.order("start_ns"))
 
 
 def _work_rows(trace: Trace, name: str) -> Table:

@@ -247,7 +247,7 @@ def measure_range_work(trace: Trace) -> Result:
 
 def _kinds(trace: Trace, nested: NestedRanges) -> tuple[Table, Ints]:
     """Return the distinct names and domains of ranges, and which of them each range is."""
-    ranges = trace.whole.ranges.take(nested.rows)
+    ranges = trace.whole.ranges.select("name", "domain").take(nested.rows)
     domains = ranges["domain"]
     groups, kinds = grouped({"name": unnumbered_names(ranges["name"]), "domain": domains})
     return Table(kinds), groups.number.astype(np.int64)
@@ -258,7 +258,8 @@ def _host(trace: Trace, n_kinds: int, codes: Ints, nested: NestedRanges) -> dict
     kind_of[nested.rows] = codes
     kind = kind_of[trace.rows_in_whole("ranges")]
     here = np.flatnonzero(kind >= 0)
-    ranges, kind = trace.ranges.take(here), kind[here]
+    ranges = trace.ranges.select("start_ns", "end_ns", "process", "thread").take(here)
+    kind = kind[here]
     own: dict[str, Ints | int] = {
         "count": 1,
         "host_ns": lengths_of(ranges),

@@ -268,7 +268,8 @@ def walk_back(graph: Graph, span: TimeWindow) -> Segments:
     of_nodes = (_segments(graph, nodes, path[own], arrived[:-1][own]) for own in pieces)
     closing = ([span.start_ns], [arrived[-1]], [HOST], [_END])
     parts = [_inside(columns, span) for columns in (opening, *of_nodes, closing)]
-    starts, ends, kinds, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
+    columns = (aside(np.concatenate(column)) for column in zip(*parts, strict=True))
+    starts, ends, kinds, rows = columns
     return Segments(starts, ends, kinds, rows, graph)
 
 

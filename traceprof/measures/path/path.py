@@ -91,8 +91,8 @@ def find_path(trace: Trace, process: int) -> tuple[Mapping[str, Intervals], Segm
 
 
 def _of_kind(segments: Segments, kind: int) -> Intervals:
-    own = segments.of_kind(kind)
-    return Intervals.union_of(own.start_ns[::-1], own.end_ns[::-1])
+    chosen = segments.kind == kind
+    return Intervals.union_of(segments.start_ns[chosen][::-1], segments.end_ns[chosen][::-1])
 
 
 @of_window
