@@ -1,10 +1,10 @@
 """Training steps: where they begin and end.
 
 A step is one optimizer step. The sources are tried from the most to the least reliable: what
-the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, ranges that people call
-"step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, the bursts of the optimizer's
-kernels. The last ones are inferred, and say so. A period of the kernel sequence alone is no step:
-`find_pattern` knows it.
+the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, what engines of servers name
+theirs, ranges that people call "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``,
+the bursts of the optimizer's kernels. The last ones are inferred, and say so. A period of the
+kernel sequence alone is no step: `find_pattern` knows it.
 
 The span of a step lasts from the end of the last work that the step before launched to the end of
 the last work that it launched itself: a device may lag behind the host by more than a step. What
