@@ -17,6 +17,7 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.formats.shared.files import examine
 from traceprof.formats.sqlite import database as module
+from traceprof.formats.sqlite import schema
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.schema import Catalogue
@@ -274,3 +275,27 @@ def test_to_know_the_tables_of_a_file_no_column_is_asked_for(
         assert examine(path).tables == {"NVTX_EVENTS"}
     with Database(path) as database:
         assert database.columns("NVTX_EVENTS") == {"start", "b"}
+
+
+def test_columns_of_many_tables_are_asked_for_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "many.sqlite"
+    with closing(sqlite3.connect(path)) as file:
+        for number in range(5):
+            file.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_{number} (start INT, c{number} INT)")
+    for at_once in (2, 5, 500):
+        monkeypatch.setattr(schema, "_AT_ONCE", at_once)
+        with Database(path) as database:
+            for number in range(5):
+                found = database.columns(f"CUPTI_ACTIVITY_KIND_{number}")
+                assert found == {"start", f"c{number}"}
+
+
+def test_a_file_that_has_changed_is_examined_anew(tmp_path: Path) -> None:
+    path = tmp_path / "one.sqlite"
+    for tables in ({"NVTX_EVENTS"}, {"NVTX_EVENTS", "StringIds"}):
+        with closing(sqlite3.connect(path)) as file:
+            for name in tables:
+                file.execute(f"CREATE TABLE IF NOT EXISTS {name} (id INT)")
+        assert examine(path).tables == examine(path).tables == tables

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -45,7 +46,7 @@ def examine(path: Path) -> Candidate:
             if any(Path(name).suffix in TABLE_FILES for name in names):
                 return Candidate(path, b"", files=names)
         with path.open("rb") as file:
-            head = file.read(4096)
+            head, state = file.read(4096), os.fstat(file.fileno())
     except IsADirectoryError as error:
         raise TraceError(f"{path}: a directory: give the trace file inside it") from error
     except OSError as error:
@@ -54,8 +55,15 @@ def examine(path: Path) -> Candidate:
         raise TraceError(f"{path}: an empty file: the recording did not finish; record again")
     if not head.startswith(SQLITE_MAGIC):
         return Candidate(path, head)
-    with reporting_undecodable_names(path), Database(path, only_names=True) as database:
-        return Candidate(path, head, database.tables)
+    known = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+    with reporting_undecodable_names(path):
+        return Candidate(path, head, _tables_in(path, *known))
+
+
+@lru_cache(maxsize=1 << 12)  # files of a run are examined when it is put together, and to be read
+def _tables_in(path: Path, *_state: int) -> frozenset[str]:
+    with Database(path, only_names=True) as database:
+        return database.tables
 
 
 def is_packed_database(candidate: Candidate) -> bool:

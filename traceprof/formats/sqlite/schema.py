@@ -265,6 +265,12 @@ def soundness_of(
 
 
 _ROW_IDS: Final = ("_rowid_", "rowid", "oid")
+_DESCRIBED: Final = (
+    "SELECT tables.name, columns.* FROM sqlite_master AS tables, "
+    "pragma_table_xinfo(tables.name) AS columns WHERE tables.type = 'table' AND tables.name IN ({})"
+)
+_AT_ONCE: Final = 500
+"""Of so many tables columns are asked for: SQLite takes no more than some values at a time."""
 _HIDDEN: Final = 1  # a column of a virtual table that is no column; 2 and 3 are computed
 
 
@@ -304,6 +310,11 @@ class Catalogue:
 
     def show_as_asked(self) -> None:
         """Show tables and columns of profilers under the names that are asked for."""
+        asked = [*{name for table, name in self._stored.items() if is_of_profiler(table)}]
+        self._described = {name: [] for name in asked}
+        for names in (asked[at : at + _AT_ONCE] for at in range(0, len(asked), _AT_ONCE)):
+            for name, *row in self._query(_DESCRIBED.format(", ".join("?" * len(names))), names):
+                self._described[name].append(tuple(row))
         for table, name in self._stored.items():
             rows, is_known = f"main.{quoted(name)}", is_of_profiler(table)
             found = self._columns_of(name) if is_known else []
