@@ -134,6 +134,17 @@ def test_a_snapshot_without_history_tells_what_is_there(tmp_path):
     assert "no allocation was recorded" in said
 
 
+def test_what_holds_next_to_nothing_is_not_in_the_answer(tmp_path):
+    allocator = Allocator()
+    allocator.is_recording = False
+    allocator.alloc(50 * MB)
+    allocator.is_recording = True
+    allocator.alloc(1024)
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    answer = render("text", found, Options(width=200)).partition("note:")[0]
+    assert "50.00 MB allocated at the peak: 100.0 % before the recording\n" in answer
+
+
 def test_every_form_can_be_written(tmp_path):
     found = memory([train(2).write(tmp_path / "s.pickle")])
     page = render("html", found)

@@ -21,6 +21,8 @@ from traceprof.snapshots.replay import BEFORE, Replay, out_of_memory, replay, un
 from traceprof.snapshots.specs import ABOUT, COLUMNS, KINDS, SPECS
 
 _MOST_POINTS: Final = 600
+_LEAST_TOLD: Final = 0.0005
+"""Less would be printed as 0.0 %."""
 _PEAK, _RAN_OUT, _END = "at the peak", "when memory ran out", "at the end"
 _STEPS_OF_GROWTH: Final = 3
 _MUCH_MORE: Final = 1.25
@@ -279,8 +281,9 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
         (own for own in of_device if own["when"] == when), key=lambda own: -own["held_bytes"]
     )
     if kinds:
-        said = ", ".join(f"{{part{i}:ratio}} {own['kind']}" for i, own in enumerate(kinds[:4]))
-        parts = {f"part{i}": own["held_ratio"] for i, own in enumerate(kinds[:4])}
+        shown = [own for own in kinds[:4] if own["held_ratio"] >= _LEAST_TOLD]
+        said = ", ".join(f"{{part{i}:ratio}} {own['kind']}" for i, own in enumerate(shown))
+        parts = {f"part{i}": own["held_ratio"] for i, own in enumerate(shown)}
         values = {"name": name, "level": sum(own["held_bytes"] for own in kinds), "when": when}
         yield Note.of(f"{{name}}: {{level:bytes}} allocated {{when}}: {said}", **values, **parts)
     first = next((own for own in holders if own["when"] == when and own["place"]), None)
