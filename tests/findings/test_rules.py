@@ -12,7 +12,8 @@ from tests.running import run
 from traceprof import findings
 from traceprof.findings import RULES, Rule
 from traceprof.model.activity import Activity
-from traceprof.model.ranks import Ranks
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.tables import TABLES
 from traceprof.model.topology import Topology
 from traceprof.model.trace import Trace, TraceInfo
@@ -606,6 +607,24 @@ def test_what_lies_before_forward_passes_is_told_where_no_range_says_what_it_is(
     # for the 8 in which gradients are reset
     assert finding.title.startswith("17.8 % of the time lies before a forward pass")
     assert (finding.kind, finding.saving_ns) == ("bounded", 18)  # of a step of 100
+
+
+def test_a_launcher_of_which_there_are_no_ranges_is_nobody_that_waits() -> None:
+    traces = []
+    for process in (1, 2):
+        builder = TraceBuilder()
+        for at in range(0, 400, 100):  # 70 between backward and forward passes
+            builder.phase("forward", at + 70, at + 80, process=process)
+            builder.phase("backward", at + 80, at + 100, process=process)
+        traces.append(builder.build(span=(0, 400)))
+    traces.append(TraceBuilder().build(span=(0, 400), recorded={"ranges"}))
+    members = tuple(RankTrace(trace, rank) for rank, trace in enumerate(traces))
+    (finding,) = (
+        own for own in findings_of(place_run(RunFiles("run", members))) if own.rule == "input_bound"
+    )
+    # 3 times 70 in 4 steps, of each of the two ranks
+    assert finding.evidence[0] == "52 ns per step and rank"
+    assert finding.saving_ns == 52
 
 
 def test_findings_as_a_table() -> None:

@@ -79,7 +79,10 @@ class Context:
     @cached_property
     def places(self) -> list[int]:
         """Whose time is judged: the devices, or the host of each rank (-1, -2 …) without any."""
-        return self.devices or [-1 - i for i in range(len(self.ranks))]
+        if self.devices:
+            return self.devices
+        told = np.flatnonzero(self.ranks.each(_has_ranges)).tolist()  # a launcher has none
+        return [-1 - i for i in told or range(len(self.ranks))]
 
     @cached_property
     def steps(self) -> Steps:
@@ -381,7 +384,7 @@ class Context:
         """Return a time with words around it: of several devices the mean, by step where known."""
         places, per = self._per_step
         if not len(self.steps):
-            per = " per device" if places > 1 else ""
+            per = per.replace(" per step and", " per") if places > 1 else ""
         each = total_ns / places / (self.n_steps if len(self.steps) else 1)
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
 
@@ -392,13 +395,17 @@ class Context:
 
     @property
     def _per_step(self) -> tuple[int, str]:
-        """Over how many devices what a step does is spread, and in words."""
-        places = max(1, len(self.devices))
-        return places, " per step and device" if places > 1 else " per step"
+        """Over how many devices, or else ranks, what a step does is spread, and in words."""
+        places, whose = max(1, len(self.places)), "device" if self.devices else "rank"
+        return places, f" per step and {whose}" if places > 1 else " per step"
 
     def advice(self, *, pytorch: str, other: str) -> str:
         """Return the advice for PyTorch where it ran, else the other."""
         return pytorch if self.software.has_pytorch else other
+
+
+def _has_ranges(part: Trace) -> bool:
+    return len(part.ranges) > 0
 
 
 def _longest_gap(

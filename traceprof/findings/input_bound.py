@@ -132,8 +132,8 @@ def _fetching(part: Trace) -> dict[int, Intervals]:
 
 def _of_places(context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]) -> Claim:
     """Return the claim on ``times_of`` the process with the most in each rank without devices."""
-    found = {}
-    for place, part in zip(context.places, context.ranks, strict=True):
-        times = times_of(part).values()
+    found, parts = {}, list(context.ranks)
+    for place in context.places:
+        times = times_of(parts[-1 - place]).values()
         found[place] = max(times, key=lambda time: time.total_ns, default=Intervals.empty())
     return context.left(found)
