@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,8 @@ from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 
 @cache
 def _told() -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 (nearly every file can be read)
+
     return tomllib.loads(Path(__file__).with_name("unread.toml").read_text("utf-8"))
 
 

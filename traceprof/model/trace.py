@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,6 +63,8 @@ class RecordedBy(StrEnum):
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
+    import tomllib  # noqa: PLC0415 (asked for where something was not recorded)
+
     return tomllib.loads(Path(__file__).with_name("recording.toml").read_text("utf-8"))
 
 

@@ -7,7 +7,6 @@ block ends at ``</script``; and bidirectional controls reorder what a reader see
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -44,6 +43,8 @@ def visible_text(text: str) -> str:
 
 def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return ``text`` for the body or a quoted attribute of an HTML page."""
+    import html  # noqa: PLC0415 (terminals need none, and it takes as long as all else here)
+
     return html.escape(plain_text(text, max_length), quote=True)
 
 
