@@ -42,7 +42,7 @@ from traceprof.measures.path.graph import (
     dependencies,
     walk_back,
 )
-from traceprof.measures.rows import Ints, ints, lengths_of, rows_by, unions_by
+from traceprof.measures.rows import Ints, bounds, ints, rows_by, unions_of
 from traceprof.measures.steps.find import find_steps, steps_of_ranks
 from traceprof.measures.steps.measured import (
     are_typical,
@@ -98,13 +98,14 @@ def _of_kind(segments: Segments, kind: int) -> Intervals:
 @of_window
 def _launching(trace: Trace) -> Mapping[int, Intervals]:
     """Return when each process made one call after the other, with pauses of at most 200 µs."""
-    calls = trace.api_calls.select("process", "start_ns", "end_ns")
-    quick = calls.take(lengths_of(calls) <= LONGEST_CALL_NS)
-    closed = unions_by(quick.assign(end_ns=quick["end_ns"] + LAUNCH_BOUND_NS))
+    starts, ends = bounds(trace.api_calls)
+    are_quick = ends - starts <= LONGEST_CALL_NS
+    until, process_of = ends + LAUNCH_BOUND_NS, trace.api_calls["process"]
+    closed = unions_of(starts, until, process_of, where=are_quick)
     # What was added behind the last call of each run of calls is taken off again.
     return {
         process: Intervals(time.starts, time.ends - LAUNCH_BOUND_NS)
-        for process, time in closed.items()
+        for (process,), time in closed.items()
     }
 
 
