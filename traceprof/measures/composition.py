@@ -206,7 +206,7 @@ def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator
         span, recorded = trace.span, recorded_times(trace, device)
         time = device_time(trace, device).within(recorded)
         exposed = time.parts()
-        own = work.take(work["device"] == device)
+        own = work.take_aside(work["device"] == device)
         shared = released.take(released["device"] == device)
         found: list[Table] = []
         for place, part in enumerate(BUSY_PARTS):  # in the order of `Part`
@@ -215,7 +215,7 @@ def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator
                 found += [*_collectives(shared, left, span)]
                 left = left - union_of(shared)
             found.append(_claims(own.take(own["place"] == place), left, part, span))
-        found.append(_idle(charges.take(charges["device"] == device)))
+        found.append(_idle(charges.take_aside(charges["device"] == device)))
         found.append(_rest(found, exposed, recorded.total_ns))
         yield device, Table.stacked(found)
 

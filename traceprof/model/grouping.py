@@ -122,12 +122,14 @@ class Groups:
 
     def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the sum of what is known of each; NaN where nothing is."""
-        if values.dtype.kind in "iub":
+        if values.dtype.kind == "b":
+            return self.counts_where(values)
+        if values.dtype.kind in "iu":
             return self.reduced(np.add, values.astype(np.int64, copy=False))
-        numbers = values.astype(np.float64)  # of None NaN
+        numbers = values.astype(np.float64, copy=False)  # of None NaN
         known = ~np.isnan(numbers)
         sums = self.reduced(np.add, np.where(known, numbers, 0.0))
-        return np.where(self.reduced(np.add, known.astype(np.int64)) > 0, sums, np.nan)
+        return np.where(self.counts_where(known) > 0, sums, np.nan)
 
     def weighted_means(
         self, values: npt.NDArray[Any], weights: npt.NDArray[Any]
