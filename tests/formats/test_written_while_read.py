@@ -41,7 +41,7 @@ def _add_rows(writer: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("mode", ["wal", "wal, merged", "delete"])
-@pytest.mark.parametrize("call", [1, 2, 5, 9, 14, 20])
+@pytest.mark.parametrize("call", [1, 2, 5, 9, 14, 18])
 def test_numbers_are_of_one_moment_or_there_are_none(
     path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, call: int
 ) -> None:

@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import traceprof
 from traceprof.logs.sources import SOURCES
+from traceprof.measures.steps import between
 from traceprof.names.parsing import _Pattern
+from traceprof.names.ranges import _Once
 
 _PACKAGE: Final = Path(traceprof.__file__).parent
 _WAYS: Final = {
@@ -48,7 +50,7 @@ class Used(NamedTuple):
 def all_patterns() -> list[Used]:
     """Return the patterns of modules, of what these hold, of calls in functions, and of logs."""
     found: dict[tuple[str, int, tuple[str, ...]], Used] = {}
-    for one in (*_of_modules(), *_of_calls(), *_of_logs()):
+    for one in (*_of_modules(), *_of_texts(), *_of_calls(), *_of_logs()):
         found.setdefault((one.pattern, one.flags, one.modes), one)
     return list(found.values())
 
@@ -66,9 +68,18 @@ def _of_modules() -> Iterator[Used]:
             continue
         source = Path(str(module.__file__)).read_text()
         for name, value in vars(module).items():
+            # What keeps answers keeps the patterns that were asked for before.
+            if isinstance(value, _Once):
+                continue
             if f"{name}: " in source or f"{name} = " in source:
                 for pattern, flags in _inside(value, 0):
                     yield Used(f"{told.name}.{name}", pattern, flags, _modes(name, source))
+
+
+def _of_texts() -> Iterator[Used]:
+    """Yield what modules hold as texts, and search with."""
+    for cause, pattern in between._NAMES.items():
+        yield Used(f"{between.__name__}._NAMES: {cause}", pattern, 0, ("search",))
 
 
 def _inside(value: Any, depth: int) -> Iterator[tuple[str, int]]:

@@ -31,11 +31,11 @@ wait: ranges that load data; logging: ranges that log; unknown: none of these wa
 """
 
 _NAMES: Final = {
-    EVALUATION: r"(?i)(^|[^a-z])(eval|evaluat\w*|valid|validat\w*|val|test|testing)([^a-z]|$)",
+    EVALUATION: r"(?i)(^|[^a-z])(eval|(evalu|valid)at[a-z]*|valid|val|test|testing)([^a-z]|$)",
     # Not what recomputes activations ("CheckpointFunction") nor "save_for_backward".
     CHECKPOINT: (
-        r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w*[ _.-]*checkpoint"
-        r"|checkpoint[ _.-]*(sav|writ|stor)"
+        r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w{0,40}[ _.-]{0,3}checkpoint"
+        r"|checkpoint[ _.-]{0,3}(sav|writ|stor)"
         r"|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z_]|$)|save[ _](model|state|weights|params)"
     ),
     DATA_WAIT: r"(?i)data[ _]?load|__next__|(^|[^a-z])fetch|(get|next|load)[ _]?(data|batch)",
