@@ -14,7 +14,7 @@ from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures.device.times import recorded_times
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
-from traceprof.model.trace import Trace
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.formatting import note_text
 from traceprof.render.palette import NOT_RECORDED
 from traceprof.render.report.places import StillPictures
@@ -129,6 +129,14 @@ def test_work_from_before_the_recording_was_not_recorded(
         builder.kernel("other", 10, busy_until, stream=9, launched_ns=(1, 9))
     trace = builder.build(span=(0, 10 * MS))
     assert 10 * MS - recorded_times(trace, 0).total_ns == unknown_ns
+
+
+def test_a_part_has_all_work_that_reaches_into_it() -> None:
+    """Its first work was launched before it: who cut it out saw what ran until then."""
+    builder = TraceBuilder().kernel("k", 8 * MS, 9 * MS, launched_ns=(0, 5))
+    for is_part, unknown_ns in ((True, 0), (False, 8 * MS - 5)):
+        trace = builder.build(info=TraceInfo("t", is_part=is_part), span=(0, 10 * MS))
+        assert 10 * MS - recorded_times(trace, 0).total_ns == unknown_ns
 
 
 def test_of_work_that_always_waits_the_first_is_no_other() -> None:

@@ -99,6 +99,8 @@ def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
     is launched from then on.
     """
     found: dict[tuple[int, int], Intervals] = {}
+    if trace.info.is_part:  # whatever reaches into a part is in it
+        return found
     for name in DEVICE_TABLES:
         work = trace.table(name)
         first = groups_of(work["device"], work["stream"]).first_rows
