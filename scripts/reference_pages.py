@@ -26,7 +26,9 @@ _BY: Final = "Written by `scripts/schema` from the code.\n"
 _MANY: Final = 6
 """An option of so many commands is explained once."""
 _WORDS: Final[Mapping[type, str]] = {
-    errors.TraceprofError: "too little memory, a disk or folder that failed, or an error of ours",
+    errors.TraceprofError: (
+        "too little memory, a disk, folder or standard output that failed, or an error of ours"
+    ),
     errors.UsageError: "what was asked for makes no sense; nothing was written",
     errors.TraceError: (
         "a trace, a run, the database of runs, or a file that an option names cannot be found, "

@@ -43,6 +43,7 @@ _PROGRAMS = {
     "node": ("node",),
     "mpirun": ("mpirun",),
     "cc": ("cc", "gcc", "clang"),
+    "sqlite3": ("sqlite3",),
 }
 
 AXE_VERSION = "4.14.1"
@@ -85,7 +86,7 @@ def _find(name: str) -> str | None:
     if name == "oldest_torch":
         return shutil.which(os.environ.get("TRACEPROF_OLDEST_TORCH", ""))
     if name == "compiled":
-        return str(compiled.LIBRARY) if compiled.is_there() else None
+        return str(compiled.LIBRARY) if compiled.loaded() else None
     if name == "newer_nsys":
         folder = os.environ.get("TRACEPROF_NEWER_NSYS", "")
         return folder if folder and shutil.which("nsys", path=folder) else None

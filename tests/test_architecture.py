@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -24,6 +25,8 @@ from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from traceprof import errors, findings, formats, measures
 from traceprof.cli import app, commands
+from traceprof.errors import UsageError
+from traceprof.export import EXPORTERS
 from traceprof.findings import Finding, Rule
 from traceprof.findings.claims import Kind
 from traceprof.findings.context import Context
@@ -31,13 +34,20 @@ from traceprof.findings.rules import WORK
 from traceprof.formats import FORMATS, TraceFormat, open_trace
 from traceprof.formats.contract import Candidate, ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.results import Note
+from traceprof.hardware.catalogue import parse_hardware
+from traceprof.logs.sources import SOURCES
+from traceprof.model import tables
+from traceprof.model.results import Note, ResultSpec
 from traceprof.model.trace import Trace
-from traceprof.render import registry
+from traceprof.recording.recorders import RECORDERS
+from traceprof.registries import Registry
+from traceprof.render import reference, registry
 from traceprof.render.registry import Renderer
 from traceprof.session.answer import answer
 from traceprof.session.run import open_run
+from traceprof.trying.changes import CHANGES
 
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 FAKE_ANALYSIS = """
 from traceprof.measures.analyses import Analysis
 from traceprof.model.grouping import groups_of
@@ -80,7 +90,7 @@ def test_a_format_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         return candidate.head.startswith(b"FAKE ")
 
     fake = TraceFormat("fake", "for this test", recognises, read)
-    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, fake))
+    monkeypatch.setattr(formats, "FORMATS", FORMATS.with_more(fake))
     path = tmp_path / "trace.anything"
     path.write_text("FAKE gemm")
     assert open_trace(path).kernels.to_frame()["name"].tolist() == ["gemm"]
@@ -95,7 +105,7 @@ def fake_analysis(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(sys.modules, "fake_analysis", module)
     exec(FAKE_ANALYSIS, module.__dict__)
     entry = measures.Entry("fake", "counts kernels", "fake_analysis")
-    monkeypatch.setattr(measures, "ANALYSES", (*measures.ANALYSES, entry))
+    monkeypatch.setattr(measures, "ANALYSES", measures.ANALYSES.with_more(entry))
     return entry.name
 
 
@@ -124,7 +134,7 @@ def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         yield Finding(title, (claim,), Kind.MEASURED, (), "do it", "it is fake")
 
     fake = Rule("fake", "fakes", "for this test", ("kernels",), WORK, "kernels", check)
-    monkeypatch.setattr(findings, "RULES", (fake,))
+    monkeypatch.setattr(findings, "RULES", Registry("rule", (fake,)))
     path = str(small_trace(tmp_path))
     shown = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["findings", path]).stdout
     assert (
@@ -139,7 +149,7 @@ def test_a_renderer_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     module.render_fake = lambda document, _: " ".join(document.results)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_renderer", module)
     fake = Renderer("fake", "for this test", "fake_renderer:render_fake")
-    monkeypatch.setattr(registry, "RENDERERS", (*registry.RENDERERS, fake))
+    monkeypatch.setattr(registry, "RENDERERS", registry.RENDERERS.with_more(fake))
     document = answer(open_run([small_trace(tmp_path)]), ["kernels"])
     assert registry.render("fake", document) == "kernels"
 
@@ -153,10 +163,89 @@ def test_a_command_is_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
     module.fake = fake  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "traceprof.cli.fake", module)
     known = commands.COMMANDS
-    both = (*known, commands.Command("fake", "for this test"))
+    both = known.with_more(commands.Command("fake", "for this test"))
     monkeypatch.setattr(commands.LoadedLate, "known", both)
     assert CliRunner().invoke(app, ["fake", "--count", "2"]).stdout == "fake fake \n"
     assert "for this test" in CliRunner().invoke(app, ["--help"]).stdout
+
+
+REGISTRIES: dict[str, Registry[Any]] = {
+    "an analysis": measures.ANALYSES,
+    "a finding": findings.RULES,
+    "a format": FORMATS,
+    "a renderer": registry.RENDERERS,
+    "an export": EXPORTERS,
+    "a command": commands.COMMANDS,
+    "a command of runs": next(c.commands for c in commands.COMMANDS if c.name == "runs"),
+    "a source of logs": SOURCES,
+    "a change of `try`": CHANGES,
+    "a recorder": RECORDERS,
+}
+
+
+@pytest.mark.parametrize("what", REGISTRIES)
+def test_a_registry_refuses_a_name_that_is_taken(what: str) -> None:
+    """Else one would replace the documented other, and nobody would see it."""
+    known = REGISTRIES[what]
+    for entry in (known[0], known[-1]):
+        taken = re.escape(f"the {known.kind} {entry.name!r} is declared twice")
+        with pytest.raises(ValueError, match=f"{taken}: give one of them another name"):
+            known.with_more(entry)
+    assert len({entry.name for entry in known}) == len(known) > 3
+
+
+def test_every_registry_that_is_added_to_is_one_that_refuses() -> None:
+    rows = re.findall(r"^\| (an? .+?) \| .*? \| (?:`([A-Z]+)`|there)", ARCHITECTURE, re.MULTILINE)
+    assert {what for what, _ in rows} - {"a change of what is kept"} <= set(REGISTRIES)
+    assert {name for _, name in rows} > {"FORMATS", "ANALYSES", "RULES", "RECORDERS"}
+
+
+@pytest.mark.parametrize(
+    ("name", "noun", "way", "taken"),
+    [
+        ("step_phases", "", "", "step_phases"),  # as Python calls step-phases
+        ("ops", "", "", "ops"),  # what operators were called
+        ("new", "collectives", "caller", "collectives --by caller"),
+        ("kernels", "new", "name", "kernels"),
+    ],
+)
+def test_an_analysis_is_found_by_itself_alone(name: str, noun: str, way: str, taken: str) -> None:
+    entry = measures.Entry(name, "does what another does", "elsewhere", noun, way)
+    with pytest.raises(ValueError, match=f"the analysis '{taken}' is declared twice"):
+        measures.ANALYSES.with_more(entry)
+
+
+@pytest.mark.parametrize(
+    ("declared", "taken"),
+    [
+        ("table a: one\nkey x: x\ntable a: two\nkey y: y", "table 'a'"),
+        ("table a: one\nkey x: x\nsame x: again", "column of a 'x'"),
+        ("table a: one\nkey x: x\nscalars:\nsame s: s\nsame s: s", "scalar 's'"),
+    ],
+)
+def test_tables_columns_and_scalars_are_declared_once(declared: str, taken: str) -> None:
+    with pytest.raises(ValueError, match=f"the {taken} is declared twice"):
+        ResultSpec.of(declared)
+
+
+def test_tables_of_a_trace_are_declared_once() -> None:
+    declared = "a: one | start_ns x\n\n"
+    for text, taken in ((declared * 2, "table 'a'"), ("a: one | x~ x", "column of a 'x'")):
+        with pytest.raises(ValueError, match=f"the {taken} is declared twice"):
+            tables._tables(text)
+
+
+def test_a_result_that_is_documented_keeps_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = measures.Entry("explain", "what `explain` says", "fake_analysis")
+    monkeypatch.setattr(reference, "ANALYSES", measures.ANALYSES.with_more(entry))
+    with pytest.raises(ValueError, match="the documented result 'explain' is declared twice"):
+        reference.declared_specs()
+
+
+def test_gpus_of_a_file_have_keys_of_their_own() -> None:
+    gpu = '[[gpu]]\nkey = "mine"\nnames = ["B200"]\nsource = "us"\n'
+    with pytest.raises(UsageError, match="hardware: the GPU 'mine' is declared twice"):
+        parse_hardware(gpu * 2)
 
 
 def test_measures_and_findings_do_not_word_numbers() -> None:

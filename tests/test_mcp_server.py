@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_nsys(make_run(Plan(n_ranks=1)).members[0].trace, outside / "secret.sqlite")
     (folder / "link.sqlite").symlink_to(outside / "secret.sqlite")
     listed = {MANIFEST_KEY: 1, "ranks": [{"rank": 0, "file": "../secret.sqlite"}]}
+    (folder / "loop.sqlite").symlink_to(folder / "loop.sqlite")
     (folder / "host.xplane.pb").touch()
     (folder / "rank0.json.gz").touch()
     (folder / "notes.txt").touch()
@@ -43,7 +46,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def asked(folder: Path, ask: Callable[[Any], Awaitable[Any]], *arguments: str) -> Any:
     """Start the server on ``folder`` as an assistant does, and return what ``ask`` returns."""
-    anyio = pytest.importorskip("anyio")
     mcp = pytest.importorskip("mcp")
     stdio = pytest.importorskip("mcp.client.stdio")
     server = mcp.StdioServerParameters(
@@ -61,9 +63,17 @@ def asked(folder: Path, ask: Callable[[Any], Awaitable[Any]], *arguments: str) -
             await client.initialize()
             return await ask(client)
 
-    # Not in this thread: a browser that another test has open keeps its event loop running here.
+    return run_apart(session)
+
+
+def run_apart(function: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
+    """Return what ``function`` returns, run in another thread.
+
+    A browser that another test has open keeps its event loop running in this one.
+    """
+    anyio = pytest.importorskip("anyio")
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(anyio.run, session).result()
+        return thread.submit(anyio.run, function, *arguments).result()
 
 
 async def texts(client: Any, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, str]]:
@@ -102,7 +112,7 @@ def test_an_assistant_finds_what_there_is_and_asks_about_it(folder: Path) -> Non
     assert not any(failed for failed, _ in answers), answers
     said = [text for _, text in answers]
     assert said[0].splitlines() == [
-        *("base/rank0.sqlite", "base/rank1.sqlite", "host.xplane.pb", "link.sqlite"),
+        *("base/rank0.sqlite", "base/rank1.sqlite", "host.xplane.pb"),
         *("manifest.json", "rank0.json.gz"),
         *("slow/rank0.sqlite", "slow/rank1.sqlite"),
     ]
@@ -146,6 +156,99 @@ def test_nothing_outside_the_folder_is_read_and_errors_are_words(folder: Path) -
         text.strip() != f"Error executing tool {name}"
         for (name, _), text in zip(calls, said, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    "trace", ["a\0b", "\x1b]0;x\x07.sqlite", "A" * 100_000, "a\nb\u202e", "x/" * 5_000]
+)
+def test_any_name_of_a_trace_is_answered_in_one_plain_line(folder: Path, trace: str) -> None:
+    server = pytest.importorskip("traceprof.mcp_server")
+    errors = pytest.importorskip("mcp.server.mcpserver.exceptions")
+    with pytest.raises(errors.ToolError) as found:
+        run_apart(server.server_of([folder]).call_tool, "page", {"trace": trace})
+    assert not isinstance(found.value, errors.UnexpectedToolError)
+    assert str(found.value).isprintable()
+    assert len(str(found.value)) < 11_000
+
+
+ARGUMENTS = [
+    *(("info", "trace"), ("page", "trace"), ("page", "window"), ("findings", "trace")),
+    *(("findings", "window"), ("tables", "trace"), ("tables", "noun"), ("tables", "by")),
+    *(("tables", "window"), ("explain", "trace"), ("explain", "step"), ("explain", "against")),
+    *(("compare", "base"), ("compare", "new"), ("compare", "window")),
+    *(("query", "trace"), ("query", "sql"), ("query", "window")),
+]
+GIVEN = {
+    "trace": "base",
+    "base": "base",
+    "new": "slow",
+    "noun": "kernels",
+    "by": "class",
+    "step": "step:3",
+    "sql": "SELECT 1",
+}
+HOSTILE = [
+    *("\0", "base\0", "\ud800", "a" * 300, "a" * 5000, "a/" * 2000, "9" * 2000, "x" * 100_001),
+    *(
+        "../" * 50,
+        "\n",
+        "\x1b[2J\u202e",
+        "%s{0}",
+        "~root",
+        "/dev/stdin",
+        "/proc/self/mem",
+        "[",
+        "**",
+    ),
+    *("loop.sqlite", "step:" + "9" * 400, "9" * 400 + "ms..", "range:(a+)+$", "1e999%..", "-1..-2"),
+    *(
+        "step:-1",
+        "step:1..999999999999999999999",
+        "NaN..inf",
+        "rank:" + "9" * 30,
+        "'; DROP",
+        "9e999ns",
+    ),
+]
+
+
+def test_every_text_argument_of_every_tool_is_among_those_that_are_tried(folder: Path) -> None:
+    tools = pytest.importorskip("traceprof.mcp_server").Tools
+    known = {
+        (name, own.name)
+        for name in TOOLS
+        for own in inspect.signature(getattr(tools, name)).parameters.values()
+        if own.annotation in ("str", str)
+    }
+    assert known == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
+def test_whatever_a_text_says_the_answer_is_words(folder: Path, name: str, argument: str) -> None:
+    server = pytest.importorskip("traceprof.mcp_server")
+    tool = server._in_words(getattr(server.Tools(server.Folders([folder])), name), threading.Lock())
+    names = inspect.signature(tool).parameters
+    given = {own: text for own, text in GIVEN.items() if own in names}
+    for text in HOSTILE:
+        try:
+            answer = tool(**given | {argument: text})
+        except server.ToolError as error:
+            answer = str(error)
+        assert answer.strip(), text
+        answer.encode()
+    for text in ("\0", "\ud800", "a" * 100_001):
+        with pytest.raises(server.ToolError, match=f"^{argument}: "):
+            tool(**given | {argument: text})
+
+
+def test_a_query_ends_in_the_middle_of_a_call(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = pytest.importorskip("traceprof.mcp_server")
+    monkeypatch.setattr(server, "_QUERY_S", 0.1)
+    tool = server._in_words(server.Tools(server.Folders([folder])).query, threading.Lock())
+    with pytest.raises(server.ToolError, match=r"stopped after 0\.1 s"):
+        tool("base", "SELECT printf('%.*c', 2000000000, 'x')")
 
 
 def test_answers_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

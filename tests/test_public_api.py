@@ -153,8 +153,8 @@ def test_the_readme_runs_as_it_stands(
     exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert ("no device recorded" in printed) is not has_devices
-    assert "[10 rows x " in printed
-    assert "steady steps: median " in printed
+    assert "[9 rows x " in printed
+    assert "9 usual steps: median " in printed
 
 
 def test_a_program_that_uses_it_type_checks_and_runs(folder: Path) -> None:

@@ -332,6 +332,11 @@ BARE = {
     "Slack, app": "xapp-1-A01-123-" + drawn(HEXES, 40),
     "Twilio": "SK" + drawn(HEXES, 32),
     "Docker": "dckr_oat_" + drawn(ALL, 32),
+    "Fireworks, cut short": "fw_" + S,
+    "Notion, of old": "secret_" + drawn(ALL, 43),
+    "Notion, cut short": "secret_" + S,
+    "Stripe, of a payment": "pi_" + drawn(ALL, 24) + "_secret_" + drawn(ALL, 25),
+    "Stripe, of a webhook": "whsec_" + drawn(ALL, 32),
     "AWS Bedrock": "ABSK" + drawn(ALL, 110),
     "OpenAI": "sk-proj-" + drawn(ALL, 60),
     "New Relic": "NRAK-" + drawn(string.ascii_uppercase + string.digits, 27),
@@ -384,6 +389,74 @@ def test_other_secrets_are_hidden_too(command: list[str]) -> None:
     assert HEX not in masked
 
 
+W = "hunter"
+"""A password that looks like a word: nothing but its place tells what it is."""
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        # a user and a password in one value, of programs that take them so
+        (f"http -a bob:{W} GET https://h/x", "http -a bob:*** GET https://h/x"),
+        (f"/usr/bin/https --auth bob:{W} h", "/usr/bin/https --auth *** h"),
+        (f"xh -abob:{W} h", "xh -abob:*** h"),
+        (f"http -a :{W} h", "http -a :*** h"),
+        (f"ab -n 10 -A bob:{W} http://h/", "ab -n 10 -A bob:*** http://h/"),
+        (f"lftp -u bob,{W} sftp://h", "lftp -u bob,*** sftp://h"),
+        (f"lftp -e 'open -ubob,{W} h'", "lftp -e 'open -ubob,*** h'"),
+        ("http -a localhost:8080 h", "http -a localhost:8080 h"),
+        ("http -a 10.0.0.1:8080 h", "http -a 10.0.0.1:8080 h"),
+        ("http -a :8080 h", "http -a :8080 h"),
+        ("python main.py -a resnet:18 -A x:y -u 1,2", "python main.py -a resnet:18 -A x:y -u 1,2"),
+        # a place that only a password has
+        (f"mc alias set s http://h:9000 minio {W}", "mc alias set s http://h:9000 minio ***"),
+        (f"/bin/mc --json alias set -q s http://h me {W} -x", None),
+        (f"mc config host add s http://h minio {W}", None),
+        (f"mc admin user add s bob {W}", None),
+        (f"sh -c 'mc alias set s http://h minio {W} && t.py'", None),
+        (f"sh -c 'mc alias set s http://h minio \"{W}\"; t.py'", None),
+        (f"htpasswd -nb bob {W}", None),
+        (f"htpasswd -b file bob {W}", None),
+        (f"rabbitmqctl add_user bob {W}", "rabbitmqctl add_user bob ***"),
+        (f"rclone obscure {W}", "rclone obscure ***"),
+        ("mc cp -r data s/bucket/a b c d", "mc cp -r data s/bucket/a b c d"),
+        ("t.py alias set a b c d", "t.py alias set a b c d"),
+        # a name whose last word is a secret's
+        (f"t.py --mysecret:{W} --mysecret {W}", "t.py --mysecret:*** --mysecret ***"),
+        (f"t.py /dbpwd:{W} --app_secret={W}", "t.py /dbpwd:*** --app_secret=***"),
+        (f"keytool -storepass {W} --size-password {W}", None),
+        (f"t.py --secret-access-key {W} --password_2={W}", None),
+        (f"t.py --token-string {W} --key-pass {W}", None),
+        # a name whose last word is another noun
+        *(
+            (line, line)
+            for line in (
+                "t.py --secret-size 3 --pass-rate 0.5 --password-policy strict",
+                "t.py --secret-size=3 --pass-rate=0.5 --password-policy=strict",
+                "t.py --passwordPolicy strict --tokenTypes wordpiece,bpe --secret_count:3",
+                "t.py model.token.dropout=0.1 auth.type=ldap key_size=2K --key-columns A,B",
+                "t.py --password-file /run/secrets/pw --token-env HF_TOKEN --secret-name my-pod",
+                "t.py --pass-threshold 90% --cookie-max-age 1d --high-pass 8000 --first_pass fast",
+                "env PASSWORD_LENGTH=12 SECRET_TTL=24h t.py --password-min-length 8",
+                'sh -c "t.py --secret-size 3 --password-policy strict"',
+            )
+        ),
+        # which does not help a value that was drawn, or one in an address
+        (f"t.py --password-file {S} --token-name={S}", "t.py --password-file *** --token-name=***"),
+        (f"t.py --webhook-path /services/T0/{W}", "t.py --webhook-path ***"),
+        (f"t.py --key-name {HEX}", "t.py --key-name ***"),
+    ],
+)
+def test_a_value_is_hidden_where_its_place_or_the_noun_of_its_name_is_a_secrets(
+    line: str, shown: str | None
+) -> None:
+    masked = masked_command(shlex.split(line))
+    if shown is not None:
+        assert masked == shlex.split(shown)
+    assert W not in " ".join(masked)
+    assert len(masked) == len(shlex.split(line))
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -416,6 +489,8 @@ def test_what_is_drawn_is_hidden_without_a_name(length: int) -> None:
         "9f86d081884c7d659a2feaa0c55ad0159f86d081884c7d65",
         "TransformerEngineLayerNormMLPForwardBackward2048x4096",
         "GPU-5e0a1b2c-3d4e-5f60-7182-93a4b5c6d7e8",
+        "fw_conv2dForwardKernel",
+        "secret_santa_2024",
         "Qwen2ForCausalLMWithValueHeadAndRewardModel7BInstructV02",
         "/data/ILSVRC2012/train/n01440764/n01440764_10026.JPEG",
     ],

@@ -46,7 +46,9 @@ def main() -> None:
     try:
         _keep_numpy_alone(for_programs=is_running)
         from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C comes while it is imported)
+        from traceprof.cli.streams import write_wholly  # noqa: PLC0415
 
+        write_wholly()
         run()
     except (KeyboardInterrupt, SystemExit) as ended:
         if isinstance(ended, SystemExit) and ended.code != 128 + signal.SIGINT:

@@ -67,9 +67,13 @@ class TraceError(TraceprofError):
 
 
 class NotRecordedError(TraceError):
-    """The trace is fine but lacks the data that was asked for; the message names the option."""
+    """The trace is fine but lacks the data that was asked for; the message names the option.
+
+    ``has_doubts``: it also says what is in doubt of the recording (`traceprof.session.doubts`).
+    """
 
     exit_code = 4
+    has_doubts = False
 
 
 class StoreError(TraceprofError):

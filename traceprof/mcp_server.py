@@ -7,6 +7,7 @@ the folders that the user has named when it was started, and nowhere else.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from traceprof.errors import TraceError, TraceprofError, UsageError
 from traceprof.formats.runs.files import files_of
 from traceprof.measures import names_shown, nouns
 from traceprof.query.engine import Limits
+from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Answered, Options, render
 from traceprof.render.rows_text import QUERY_FORMS, schema_text
@@ -39,6 +41,10 @@ _MOST_ROWS: Final = 200
 _MOST_FILES: Final = 200
 _WIDTH: Final = 100
 _QUERY_S: Final = 30.0
+_QUERY_BYTES: Final = 1 << 30
+_LONGEST: Final = {"sql": 100_000}
+_LONGEST_TEXT: Final = 4096
+"""Characters of an argument: the longest path of Linux."""
 _SUFFIXES: Final = (".sqlite", ".json", ".nsys-rep", ".nvprof", ".nvvp", ".xplane.pb", ".db")
 _INSTRUCTIONS: Final = """\
 Answers about recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler, traceprof).
@@ -69,11 +75,15 @@ class Folders:
             UsageError: it leads elsewhere, by itself or by what it lists.
             TraceError: nothing is there.
         """
-        paths = [(root / text).resolve() for root in self._roots]
-        inside = [path for path in paths if self._holds(path)]
+        try:
+            paths = [(root / text).resolve() for root in self._roots]
+            inside = [path for path in paths if self._holds(path)]
+            there = [path for path in inside if path.exists()]
+        except (OSError, ValueError, RuntimeError) as error:  # a name too long, links in a circle
+            raise TraceError(f"{text}: cannot be opened: {error}") from error
         if not inside:
             raise UsageError(f"{text}: is in none of the folders that may be read: {self}")
-        chosen = next((path for path in inside if path.exists()), inside[0])
+        chosen = (there or inside)[0]
         for found in files_of([chosen]):
             parts = [found, *(found.rglob("*") if found.is_dir() else ())]
             if not all(self._holds(part.resolve()) for part in parts):
@@ -81,11 +91,13 @@ class Folders:
         return chosen
 
     def listed(self) -> Iterator[str]:
-        """Yield what are called as traces are, and folders of them, as `path` takes them."""
+        """Yield what are called as traces are, as `path` takes them; no link that leads outside."""
         for root in self._roots:
             for path in sorted(root.rglob("*")):
                 parts = path.relative_to(root).parts
-                if not any(part.startswith(".") for part in parts) and path.is_file():
+                if any(part.startswith(".") for part in parts):
+                    continue
+                if path.is_file() and self._holds(path.resolve()):
                     name = str(Path(*parts))
                     if name.removesuffix(".gz").endswith(_SUFFIXES):
                         yield name if len(self._roots) == 1 else str(path)
@@ -157,7 +169,8 @@ class Tools:
         if not sql:
             return schema_text(views())
         most = _bounded(rows)
-        found = query(self._run(trace, window), sql, Limits(n_rows=most, seconds=_QUERY_S))
+        limits = Limits(n_rows=most, seconds=_QUERY_S, sqlite_bytes=_QUERY_BYTES)
+        found = query(self._run(trace, window), sql, limits)
         lines = [QUERY_FORMS["markdown"](found.rows, _WIDTH), *found.remarks]
         lines += map(note_text, found.doubts.notes)
         return "\n".join([*lines, f"only the first {most} rows"] if found.rows.is_cut else lines)
@@ -186,16 +199,34 @@ def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
 
 def _in_words(tool: Callable[..., str], turn: threading.Lock) -> Callable[..., str]:
     """Return a tool that is used by one at a time, whose errors are words and answers bounded."""
+    signature = inspect.signature(tool)
 
     @functools.wraps(tool)
     def answered(*args: Any, **kwargs: Any) -> str:
         try:
+            for name, value in signature.bind(*args, **kwargs).arguments.items():
+                _check(name, value)
             with turn:
                 return _cut(tool(*args, **kwargs))
         except TraceprofError as error:
-            raise ToolError(str(error)) from error
+            raise ToolError(plain_text(error)) from error
 
     return answered
+
+
+def _check(name: str, value: object) -> None:
+    """Refuse a text that no file, window, name or statement can be."""
+    if not isinstance(value, str):
+        return
+    most = _LONGEST.get(name, _LONGEST_TEXT)
+    if len(value) > most:
+        raise UsageError(f"{name}: {len(value)} characters: expected at most {most}")
+    if "\0" in value:
+        raise UsageError(f"{name}: contains NUL (U+0000): expected text without it")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{name}: contains half of a surrogate pair: expected Unicode") from error
 
 
 def _text(document: Answered, rows: int | None = None) -> str:

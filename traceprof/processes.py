@@ -234,10 +234,6 @@ class PartsDone:
     total: int = 0
     is_told: bool = False
 
-    def advance(self) -> None:
-        """Say that one more is done."""
-        self.done = min(self.done + 1, self.total)
-
 
 PROGRESS: Final = PartsDone()
 """That of this process."""

@@ -16,44 +16,23 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 # Relative, since what loads this file in a program gives it another package.
-from .tokens import BEGINNINGS, HOOK, LOGIN, ORACLE, TOKENS
+from .secret_names import BARE_KEY, is_plainly_secret, looks_random, names_secret
+from .tokens import (
+    BEGINNINGS,
+    HOOK,
+    LOGIN,
+    LOGIN_PROGRAMS,
+    ORACLE,
+    PASSWORD_PROGRAMS,
+    PLACES_OF_PASSWORDS,
+    SHORT,
+    TOKENS,
+)
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
 
-_WORDS: Final = frozenset(
-    {"auth", "authentication", "authorization", "bearer", "cookie", "credential", "credentials"}
-    | {"creds", "dsn", "jwt", "key", "license", "mfa", "oauth", "otp", "pass", "passcode"}
-    | {"passin", "passout", "passphrase", "passwd", "password", "pat", "psk", "pswd", "pw", "pwd"}
-    | {"sas", "secret"}
-    | {"secrets", "sid", "sig", "signature", "tkn", "token", "totp", "webhook"}
-)
-_ALSO_OF_MODELS: Final = frozenset({"token", "key"})
-_ENDS: Final = (
-    *("apikey", "accesskey", "secretkey", "privatekey", "sharedkey", "signingkey", "accountkey"),
-    *("authkey", "encryptionkey", "passkey", "hfkey", "wandbkey", "cometkey", "subscriptionkey"),
-    *("accesstoken", "apitoken", "authtoken", "bottoken", "hftoken", "hubtoken", "idtoken"),
-    *("refreshtoken", "securitytoken", "sessiontoken", "wandbtoken", "githubtoken"),
-    *("clientsecret", "sharedsecret", "passwd", "password", "passphrase", "authorization"),
-    *("userpwd", "passwrd", "otlpheaders", "tracesheaders", "metricsheaders", "logsheaders"),
-)
-_ENDS_OF_ANY: Final = (*_ENDS, *(f"{end}s" for end in _ENDS))
-_PLAIN: Final = frozenset({"authorization", "passphrase", "passwd", "password", "pswd", "secret"})
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_PLAIN_VALUES: Final = frozenset(
-    {"", "-", "none", "null", "nil", "true", "false", "yes", "no", "on", "off", "auto", "default"}
-    | {"basic", "digest", "bearer", "kerberos", "ldap", "gssapi", "ntlm", "negotiate", "anonymous"}
-    | {"enabled", "disabled", "enable", "disable", "required", "optional", "always", "never"}
-    | {"mit", "bsd", "apache-2.0", "gpl-3.0", "cc-by-4.0", "proprietary"}
-)
-"""What a name of a secret is set to that says whether, or which kind there is."""
-_OF_PASSWORDS: Final = re.compile(r"pass(?!in|out)|pwd|secret", re.IGNORECASE)
-"""Names whose values are no words that have a meaning."""
-_WORDS_OF_KEYS: Final = re.compile(r"[a-z]+(?:[_,.:-][a-z]+)*")
-"""What a key of a table is called (``--key model_state_dict``)."""
-_SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
-_RANDOM: Final = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[\w\-+=~!$^*]{8,}")
 _SCHEME: Final = re.compile(
     r"\b(?:bearer|basic|digest|token)[ =:]+(?P<hidden>[^\s\"',;]{6,})", re.I
 )
@@ -73,6 +52,7 @@ _BESIDE: Final = tuple(
 _LOGS_IN: Final = re.compile(r"\blogin\(\s*[\"'](?P<hidden>[^\"']+)")
 _IN_ADDRESS: Final = re.compile(r"[?&](?:code|hmac)=(?P<hidden>[^&\s\"'#]{12,})")
 _Span: TypeAlias = "tuple[int, int]"
+_Programs: TypeAlias = "set[str] | frozenset[str]"
 MASK: Final = "***"
 _KEPT: Final = re.compile(
     r"(NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|UCC|FI|PMI)_\w+"
@@ -100,68 +80,28 @@ _HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*:(?!//)\s*(?P<hidden
 _OPTION: Final = re.compile(r"[-/+]{0,3}(?P<name>[A-Za-z_][^\s=]*?)=(?P<hidden>.*)", re.DOTALL)
 _PIECE: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\"']+")
 _ASKS_FOR_PASSWORD: Final = re.compile(r"-p(?P<hidden>(?=.*[^a-z\-_]).+|.+)", re.DOTALL)
-_MYSQL: Final = {"mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb"}
-_LDAP: Final = {"ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldapwhoami"}
-_MONGO: Final = {"mongo", "mongosh", "mongodump", "mongorestore"}
-_PASSWORD_PROGRAMS: Final = {
-    "-p": frozenset({*_MYSQL, *_MONGO, "sshpass", "7z", "zip", "unzip", "cqlsh", "login"}),
-    "-P": frozenset({"sqlcmd", "bcp", "mosquitto_pub", "mosquitto_sub"}),
-    "-a": frozenset({"redis-cli"}),
-    "-w": frozenset(_LDAP),
-    "-b": frozenset({"curl"}),
-    "-k": frozenset({"openssl"}),
-    "-K": frozenset({"openssl"}),
-}
+_PLACING: Final = frozenset(program for program, _, _ in PLACES_OF_PASSWORDS)
+_ADDRESS: Final = re.compile(r"(?:localhost|\[.*\]|\d+(?:\.\d+){3}|):\d{1,5}")
 _PORT: Final = re.compile(r"[\d:.]+")
+_SEPARATORS: Final = frozenset(":%,")
 _USERS: Final = frozenset({"-u", "--user", "--proxy-user", "-U"})
 _USER: Final = re.compile(r"(?:--(?:proxy-)?user=|-[uU])?[^:%\s/=]*[:%](?P<hidden>\S+)")
 _IDS: Final = re.compile(r"(?<![^=uU])\d*:\d+$")  # of a user and a group, as docker takes them
+_HAS_VALUE: Final = re.compile(r"=|:.")
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][\w.]*(?:-\w+)*:?")
 _SCHEMES: Final = frozenset({"bearer", "basic", "digest"})
 _LONG: Final = re.compile(r"[A-Za-z0-9]{32,}")
 _KINDS: Final = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
 _FEWEST_CHANGES: Final = 0.45
-_BARE_KEY: Final = re.compile(r"[0-9a-fA-F]{32,}|[\w\-]{40,}")
-
-
-def names_secret(name: str, value: str = "") -> bool:
-    """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not).
-
-    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none, nor are what a
-    table calls its keys, and words that say which kind there is (``--auth none``).
-    """
-    words, ends = _words_of(name)
-    told = _WORDS.intersection(words)
-    if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
-        return False
-    if told == {"key"} and not ends and _WORDS_OF_KEYS.fullmatch(value):
-        return False
-    if value and value.lower() in _PLAIN_VALUES and not _OF_PASSWORDS.search(name):
-        return False
-    return bool(told) or ends
-
-
-def is_plainly_secret(name: str) -> bool:
-    """Return whether ``name`` stands for a secret whatever it is the name of."""
-    words, ends = _words_of(name)
-    return bool(_PLAIN.intersection(words)) or ends
-
-
-def looks_random(value: str) -> bool:
-    """Return whether ``value`` may have been drawn: letters and digits, and no place of a file."""
-    return bool(_RANDOM.fullmatch(value))
-
-
-def _words_of(name: str) -> tuple[list[str], bool]:
-    """Return the words of a name, and whether one of them ends as what a secret is called does."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    return words, any(word.endswith(_ENDS_OF_ANY) for word in (*words, "".join(words[-2:])))
 
 
 def spans_of_tokens(text: str) -> Iterator[_Span]:
     """Yield what services give out, and logins in addresses, wherever they stand in ``text``."""
     for found in TOKENS.finditer(text):
         yield found.span()
+    for found in SHORT.finditer(text):
+        if _n_changes(found["rest"]) > _FEWEST_CHANGES * len(found["rest"]):
+            yield found.span()
     for shape in (LOGIN, ORACLE, HOOK):
         for found in shape.finditer(text):
             yield found.span("hidden")
@@ -243,30 +183,62 @@ def _masked(text: str, spans: Sequence[_Span]) -> str:
 def _spans_of(command: Sequence[str]) -> Iterator[tuple[str, list[_Span]]]:
     """Yield each argument with the parts of it that are hidden."""
     programs = {PurePath(argument).name for argument in command}
+    places = set() if _PLACING.isdisjoint(programs) else _places_of_passwords(command, programs)
     before = ""
-    for argument in command:
-        spans = _of_argument(argument, before, programs)
+    for place, argument in enumerate(command):
+        is_at_place = place in places and argument
+        spans = [(0, len(argument))] if is_at_place else _of_argument(argument, before, programs)
         yield argument, spans
         before = argument
 
 
-def _of_argument(argument: str, before: str, programs: set[str] | frozenset[str]) -> list[_Span]:
+def _places_of_passwords(words: Sequence[str], programs: _Programs) -> set[int]:
+    """Return which of ``words`` are passwords since they stand where one belongs."""
+    plain = [place for place, word in enumerate(words) if not word.startswith("-")]
+    names = [PurePath(words[place]).name for place in plain]
+    found = set()
+    for program, called, number in PLACES_OF_PASSWORDS:
+        if program not in programs:
+            continue
+        sought = called.split()
+        for first in range(len(plain) - len(sought) - number + 1):
+            if names[first : first + len(sought)] == sought:
+                found.add(plain[first + len(sought) + number - 1])
+    return found
+
+
+def _of_argument(argument: str, before: str, programs: _Programs) -> list[_Span]:
     """Return what is hidden of an argument that stands behind ``before``."""
     if not argument:
         return []
     if _is_secret(argument, before, programs):
         return [(0, len(argument))]
     spans = [*_hidden_in(argument), *_drawn_in(argument)]
-    is_glued = argument.startswith(("-u", "-U", "--user=", "--proxy-user="))
-    user = _USER.fullmatch(argument) if before in _USERS or is_glued else None
-    if user and "://" not in argument and not _IDS.search(argument):
-        spans.append(user.span("hidden"))
+    if not _SEPARATORS.isdisjoint(argument):
+        spans += _logins_in(argument, before, programs)
     glued = _ASKS_FOR_PASSWORD.fullmatch(argument)
     if glued and _is_password(glued["hidden"], programs):
         spans.append(glued.span("hidden"))
     if re.search(r"\s", argument):
         spans += _of_line(argument, programs)
     return _joined(spans)
+
+
+def _logins_in(argument: str, before: str, programs: _Programs) -> Iterator[_Span]:
+    """Yield the password of a user that stands behind its name: ``-u me:PASSWORD``."""
+    is_glued = argument.startswith(("-u", "-U", "--user=", "--proxy-user="))
+    user = _USER.fullmatch(argument) if before in _USERS or is_glued else None
+    if user and "://" not in argument and not _IDS.search(argument):
+        yield user.span("hidden")
+    for option, separator, known in LOGIN_PROGRAMS:
+        if known.isdisjoint(programs):
+            continue
+        skipped = len(option) if argument.startswith(option) else 0
+        login = argument[skipped:]
+        first = login.find(separator) + 1
+        is_login = first and (skipped or before == option) and "://" not in login
+        if is_login and not _ADDRESS.fullmatch(login):
+            yield skipped + first, len(argument)
 
 
 def _drawn_in(argument: str) -> Iterator[_Span]:
@@ -276,36 +248,45 @@ def _drawn_in(argument: str) -> Iterator[_Span]:
     have no large letters.
     """
     for found in _LONG.finditer(argument):
-        kinds = _KINDS.findall(found[0])
-        if len(kinds) > _FEWEST_CHANGES * len(found[0]) and len({*map(_kind, kinds)}) == 3:
+        kinds = {"0" if c.isdecimal() else "A" if c.isupper() else "a" for c in found[0]}
+        if _n_changes(found[0]) > _FEWEST_CHANGES * len(found[0]) and len(kinds) == 3:
             yield found.span()
 
 
-def _kind(piece: str) -> str:
-    return "0" if piece.isdecimal() else "A" if piece.isupper() else "a"
+def _n_changes(text: str) -> int:
+    """Return how many runs of letters of one case, or of digits, ``text`` has."""
+    return len(_KINDS.findall(text))
 
 
-def _of_line(text: str, programs: set[str] | frozenset[str]) -> Iterator[_Span]:
+def _of_line(text: str, programs: _Programs) -> Iterator[_Span]:
     """Yield what is hidden in a line of a shell, or another text of several words."""
     before = ""
     pieces = list(_PIECE.finditer(text))
-    known = {*programs, *(PurePath(piece[0]).name for piece in pieces)}
-    for piece in pieces:
-        word, shift = piece[0], piece.start()
-        if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":
-            word, shift = word[1:-1], shift + 1
-        if len(word) < len(text):
+    words = [_unquoted(piece[0]) for piece in pieces]
+    known = {*programs, *(PurePath(word).name for word in words)}
+    places = set() if _PLACING.isdisjoint(known) else _places_of_passwords(words, known)
+    for place, word in enumerate(words):
+        piece = pieces[place]
+        shift = piece.start() + (len(word) < len(piece[0]))
+        if place in places:
+            yield shift, shift + len(word)
+        elif len(word) < len(text):
             for first, end in _of_argument(word, before, known):
                 yield shift + first, shift + end
         before = word
 
 
-def _is_secret(value: str, before: str, programs: set[str] | frozenset[str]) -> bool:
+def _unquoted(piece: str) -> str:
+    is_quoted = len(piece) > 1 and piece[0] == piece[-1] and piece[0] in "\"'"
+    return piece[1:-1] if is_quoted else piece
+
+
+def _is_secret(value: str, before: str, programs: _Programs) -> bool:
     """Return whether all of ``value`` is a secret: of an option, of a name, of ``wandb login``."""
-    if before in _PASSWORD_PROGRAMS:
-        is_asked = not programs.isdisjoint(_PASSWORD_PROGRAMS[before])
+    if before in PASSWORD_PROGRAMS:
+        is_asked = not programs.isdisjoint(PASSWORD_PROGRAMS[before])
     elif before.startswith("-"):
-        is_asked = "=" not in before and names_secret(before, value)
+        is_asked = not _HAS_VALUE.search(before) and names_secret(before, value)
     elif value.startswith("-") or not _BARE_NAME.fullmatch(before):
         is_asked = False
     elif before.rstrip(":").lower() in _SCHEMES:
@@ -315,12 +296,12 @@ def _is_secret(value: str, before: str, programs: set[str] | frozenset[str]) -> 
         is_asked = names_secret(before, value) and (is_told or looks_random(value))
     if is_asked or "login" not in programs or value.startswith("-") or before in _USERS:
         return is_asked
-    return bool(_BARE_KEY.fullmatch(value)) or looks_random(value)
+    return bool(BARE_KEY.fullmatch(value)) or looks_random(value)
 
 
-def _is_password(value: str, programs: set[str] | frozenset[str]) -> bool:
+def _is_password(value: str, programs: _Programs) -> bool:
     """Return whether what is glued to ``-p`` is a password: no port, and no option of one dash."""
-    if not programs.isdisjoint(_PASSWORD_PROGRAMS["-p"]):
+    if not programs.isdisjoint(PASSWORD_PROGRAMS["-p"]):
         return True
     return not _PORT.fullmatch(value) and bool(re.search(r"[^a-z\-_=]", value.partition("=")[0]))
 

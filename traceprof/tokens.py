@@ -1,4 +1,4 @@
-"""How the tokens of services look, and the addresses that hold secrets.
+"""How the tokens of services look, the addresses that hold secrets, the programs that take them.
 
 The hooks load this file, too, in the program's own Python: from 3.8 on, without traceprof.
 """
@@ -84,7 +84,10 @@ tskey-                       [\w-]{8,}# Tailscale
 ATBB                         [A-Za-z0-9]{24,}# Bitbucket
 gsk_                         [A-Za-z0-9]{20,}# Groq
 xai-                         [A-Za-z0-9]{20,}# xAI
-fw_(?=[A-Za-z]{0,23}\d)      [A-Za-z0-9]{20,}(?!\w)# Fireworks
+fw_(?=[A-Za-z]{0,99}\d)      [A-Za-z0-9]{20,}(?!\w)# Fireworks
+secret_(?=[A-Za-z]{0,99}\d)  [A-Za-z0-9]{12,}(?!\w)# Notion, before 2024
+(?:pi|seti|src)_[A-Za-z0-9]{8,99}_secret_  [A-Za-z0-9]{8,}# Stripe, of one payment
+whsec_                       [A-Za-z0-9+/=]{16,}# Stripe, of a webhook
 tgp_v1_                      [\w-]{16,}# Together
 pcsk_                        [\w-]{16,}# Pinecone
 rpa_                         [A-Z0-9]{20,}# RunPod
@@ -103,6 +106,8 @@ TOKENS: Final = re.compile(
     + r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*)",
     re.DOTALL,
 )
+SHORT: Final = re.compile(_BEGIN + r"fw_)(?P<rest>[A-Za-z0-9]{12,})(?!\w)")
+"""Beginnings that names have, too: what follows must have been drawn."""
 LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
 ORACLE: Final = re.compile(r"\bjdbc:oracle:\w+:[^/:@\s]*/(?P<hidden>[^@\s]{1,99})@")
 HOOK: Final = re.compile(
@@ -110,3 +115,49 @@ HOOK: Final = re.compile(
     r"|outlook\.office(?:365)?\.com/webhook)"
     r"/(?P<hidden>[^\s\"']+)"
 )
+
+_DATABASES: Final = (
+    *("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb", "mariadb-dump"),
+    *("mongo", "mongosh", "mongodump", "mongorestore", "mongoimport", "mongoexport", "cqlsh"),
+)
+_LDAP: Final = ("ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldapwhoami", "ldappasswd")
+_HTTPIE: Final = ("http", "https", "httpie", "xh", "xhs")
+PASSWORD_PROGRAMS: Final = {
+    "-p": frozenset(
+        {*_DATABASES, "sshpass", "7z", "zip", "unzip", "login", "twine", "rdesktop", "ncftpput"}
+    ),
+    "-P": frozenset({"sqlcmd", "bcp", "mosquitto_pub", "mosquitto_sub", "ipmitool"}),
+    "-a": frozenset({"redis-cli"}),
+    "-w": frozenset(_LDAP),
+    "-s": frozenset({"ldappasswd"}),
+    "-b": frozenset({"curl"}),
+    "-k": frozenset({"openssl"}),
+    "-K": frozenset({"openssl"}),
+}
+"""The programs of which an option with a name that says nothing takes a password."""
+LOGIN_PROGRAMS: Final = (
+    ("-a", ":", frozenset({*_HTTPIE, "hey", "oha"})),
+    ("-A", ":", frozenset({"ab"})),
+    ("-P", ":", frozenset({"ab"})),
+    ("-u", ",", frozenset({"lftp"})),
+)
+"""Options that take the name of a user and the password behind a separator, of which programs."""
+PLACES_OF_PASSWORDS: Final = (
+    ("mc", "alias set", 4),
+    ("mc", "config host add", 4),
+    ("mc", "admin user add", 3),
+    ("mcli", "alias set", 4),
+    ("mcli", "admin user add", 3),
+    ("htpasswd", "htpasswd", 2),
+    ("htpasswd", "htpasswd", 3),
+    ("mosquitto_passwd", "mosquitto_passwd", 3),
+    ("rabbitmqctl", "add_user", 2),
+    ("rabbitmqctl", "change_password", 2),
+    ("rabbitmqctl", "authenticate_user", 2),
+    ("rclone", "obscure", 1),
+    ("wpa_passphrase", "wpa_passphrase", 2),
+)
+"""A program, words of its command line, and which argument after them, from 1, is a password.
+
+Options do not count. Of ``htpasswd`` it is one of two: with ``-n`` there is no file.
+"""

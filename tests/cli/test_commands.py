@@ -182,7 +182,7 @@ def test_the_window_is_what_was_asked_for(trace: Path) -> None:
 def test_csv_is_safe_for_a_spreadsheet(trace: Path) -> None:
     printed = runner.invoke(app, ["show", "kernels", str(trace), "--csv"]).stdout
     rows = list(csv.DictReader(io.StringIO(printed)))
-    assert [row["name"] for row in rows] == ["sgemm", "'=cmd()|<b>\x1b[31m"]
+    assert [row["name"] for row in rows] == ["sgemm", "'=cmd()|<b>\\u001b[31m"]
     assert [row["total_ns"] for row in rows] == ["30", "10"]
 
 

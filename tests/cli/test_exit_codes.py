@@ -119,6 +119,41 @@ def test_what_the_trace_lacks_is_4(command: str) -> None:
     assert code == 4, told
 
 
+@pytest.fixture
+def ranges() -> None:
+    """A trace in which ranges, operators and samples were recorded, and none of use came."""
+    builder = TraceBuilder().kernel("gemm", 0, 10).range("setup", 0, 30)
+    builder.sample("power_watts", 5, 100.0)
+    write_nsys(builder.build(), Path("ranges.sqlite"))
+
+
+@pytest.mark.usefixtures("ranges")
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("steps", "no steps are known"),
+        ("phases", "no range names a phase"),
+        ("step-phases", "no steps, or no phases in them"),
+        ("steps,kernels", "no steps are known"),
+        ("network", "no counter of a network was sampled"),
+        ("counters", "no counters of GPUs were sampled"),
+    ],
+)
+def test_a_table_without_its_data_is_4(table: str, told: str) -> None:
+    for window in ("", "-w all", "-w 0ns..9ns"):
+        code, said = code_of("show", f"{table} ranges.sqlite {window}")
+        assert (code, told in said) == (4, True), (window, said)
+    assert code_of("show", "kernels ranges.sqlite")[0] == 0
+
+
+def test_a_table_whose_data_lies_outside_the_window_is_empty() -> None:
+    """The recording has phases, and the window has none: nothing is missing."""
+    builder = TraceBuilder().phase("forward", 0, 30)
+    write_nsys(builder.kernel("gemm", 0, 10).kernel("gemm", 90, 99).build(), Path("p.sqlite"))
+    assert code_of("show", "phases p.sqlite -w all")[0] == 0
+    assert code_of("show", "phases p.sqlite -w 50ns..60ns")[0] == 0
+
+
 @pytest.mark.parametrize("command", [*MISSING])
 def test_what_makes_no_sense_is_2(command: str) -> None:
     assert code_of(command, "--no-such-option")[0] == 2

@@ -108,7 +108,7 @@ def test_one_table_needs_no_other_analysis(files: dict[str, Path]) -> None:
     assert not modules & {"traceprof.comparison.scaling", "traceprof.findings"}
 
 
-@pytest.mark.parametrize("command", ["info", "breakdown", "analyze", "findings", "show steps"])
+@pytest.mark.parametrize("command", ["info", "breakdown", "analyze", "findings", "show kernels"])
 def test_commands_need_no_frames(command: str, files: dict[str, Path]) -> None:
     """To import pandas, or Arrow, takes longer than all that a small command does."""
     modules = modules_of(*command.split(), str(files["nsys"]))

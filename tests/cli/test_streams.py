@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
@@ -52,6 +53,74 @@ def test_an_answer_that_cannot_be_printed_is_one_line(trace: str, shell: str) ->
 def test_an_error_that_cannot_be_told_keeps_its_code(shell: str) -> None:
     done = run("show", "kernels", "/no/such.sqlite", shell=shell)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    assert run("show", "--no-such-option", shell=shell).returncode == 2
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> tuple[str, ...]:
+    """A command that prints some 100 kB."""
+    builder = TraceBuilder()
+    for at in range(600):
+        builder.kernel(f"gemm_{at}", 10 * at, 10 * at + 5)
+    write_nsys(builder.build(), tmp_path / "long.sqlite")
+    return ("ops", str(tmp_path / "long.sqlite"), "--json")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_limit_of_file_sizes_cuts_off_is_one_line(
+    long: tuple[str, ...], unbuffered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    monkeypatch.setenv("TRACEPROF_CACHE", "0")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_480,) * 2)
+
+    done = run(*long, shell=f">{tmp_path / 'out'}", preexec_fn=limit)
+    assert done.returncode == 1
+    assert done.stderr == "traceprof: standard output: cannot be written: File too large\n"
+    assert (tmp_path / "out").stat().st_size == 20_480
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_slow_pipe_that_does_not_block_gets_everything(
+    long: tuple[str, ...], unbuffered: str
+) -> None:
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writing, False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "traceprof", *long], stdout=writing, stderr=writing, env=environment
+    )
+    os.close(writing)
+    found = b"".join(iter(lambda: os.read(reading, 100), b""))
+    os.close(reading)
+    assert process.wait() == 0
+    assert found.decode() == run(*long).stdout
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "show --help", "help", "show"])
+def test_help_that_nobody_reads_or_that_is_cut_off_ends_as_answers_do(words: str) -> None:
+    full = run(*words.split(), shell=f">{FULL}")
+    assert (full.returncode, full.stderr.count("\n")) == (1, 1)
+    assert full.stderr.startswith("traceprof: standard output: cannot be written: ")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "traceprof", *words.split()]
+    unread = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (unread.returncode, unread.stderr) == (0, b"")
+
+
+def test_completions_that_cannot_be_printed_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TRACEPROF_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "traceprof sh")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    done = run(shell=f">{FULL}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("traceprof: standard output: cannot be written: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_too_little_memory_is_one_line(

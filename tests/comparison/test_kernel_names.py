@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from traceprof.comparison.difference import canonical_name, match_kernels
@@ -22,9 +25,10 @@ MANGLED = (
 )
 
 
-def kernels(*rows: tuple[str, str, float, float]) -> Table:
+def kernels(*rows: tuple[str, str, float, float], ms: Sequence[float] = ()) -> Table:
     names = ("name", "class", "place_ratio", "count")
-    return Table.of_rows([dict(zip(names, row, strict=True)) for row in rows], names)
+    table = Table.of_rows([dict(zip(names, row, strict=True)) for row in rows], names)
+    return table.assign(ns=1e6 * np.array(ms or [1.0] * len(rows)))
 
 
 @pytest.mark.parametrize("name", [KINETO, MANGLED])
@@ -86,3 +90,35 @@ def test_what_is_far_away_or_runs_more_often_is_something_else(
 def test_nothing_is_matched_with_nothing() -> None:
     found = match_kernels(kernels(), kernels(("b", "gemm", 0.2, 4.0)))
     assert (found.base, found.new) == ({}, {"b": "b"})
+
+
+def test_a_short_helper_at_the_same_place_is_not_the_successor_of_a_long_kernel() -> None:
+    """What replaces an attention kernel of 20 ms takes 12 ms, and begins after its helper."""
+    base = kernels(("fmha_cutlassB", "attention", 0.5, 24.0), ms=[20])
+    new = kernels(
+        ("dot_do_o", "attention", 0.5, 24.0), ("flash_bwd", "attention", 0.53, 24.0), ms=[1, 12]
+    )
+    for new_order in ([0, 1], [1, 0]):
+        found = match_kernels(base, new.take(np.array(new_order)))
+        assert found.renamed == {"flash_bwd": "fmha_cutlassB"}
+        assert found.new["dot_do_o"] == "dot_do_o"
+    # Without a successor the kernel is gone and the helper is new.
+    found = match_kernels(base, new.take(np.array([0])))
+    assert found.renamed == {}
+
+
+def test_the_kernels_that_take_most_are_matched_first() -> None:
+    """The helper of the base is nearer to the new long kernel than the long one of the base."""
+    base = kernels(
+        ("old_helper", "attention", 0.53, 24.0), ("fmha_cutlassB", "attention", 0.5, 24), ms=[4, 20]
+    )
+    new = kernels(("flash_bwd", "attention", 0.53, 24.0), ms=[12])
+    found = match_kernels(base, new)
+    assert found.renamed == {"flash_bwd": "fmha_cutlassB"}
+    assert found.base["old_helper"] == "old_helper"
+
+
+def test_of_kernels_that_take_as_long_the_place_decides() -> None:
+    base = kernels(("a1", "gemm", 0.2, 4.0), ("a2", "gemm", 0.25, 4.0), ms=[20, 19])
+    new = kernels(("b2", "gemm", 0.25, 4.0), ("b1", "gemm", 0.2, 4.0), ms=[19.5, 15])
+    assert match_kernels(base, new).renamed == {"b1": "a1", "b2": "a2"}

@@ -25,7 +25,7 @@ def test_reading_runs_as_it_stands(
     write_nsys(make_run(Plan(n_ranks=1)).members[0].trace, tmp_path / "run.sqlite")
     monkeypatch.chdir(tmp_path)
     exec(compile(BLOCKS[0], "docs/python.md", "exec"), {})
-    assert "[10 rows x " in capsys.readouterr().out
+    assert "[9 rows x " in capsys.readouterr().out
 
 
 def test_recording_runs_as_it_stands(

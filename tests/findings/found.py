@@ -8,8 +8,15 @@ from tests.running import run
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
+from traceprof.session.selection import select
 
-__all__ = ["Found", "findings_of"]
+__all__ = ["Found", "findings_of", "in_default_window"]
+
+
+def in_default_window(of: Trace | Ranks) -> Ranks:
+    """Return ``of`` in the window that is looked at where nobody types one: its usual steps."""
+    ranks = of if isinstance(of, Ranks) else Ranks.of(of)
+    return ranks.within(select(ranks, None).window)
 
 
 @dataclass(frozen=True)

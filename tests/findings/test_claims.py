@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import TraceBuilder
+from tests.findings.found import in_default_window
 from tests.real_traces import ALL
 from tests.requirements import require
 from traceprof.findings import FINDINGS, RULES
@@ -33,10 +35,9 @@ def test_what_is_claimed_is_not_free_any_more() -> None:
     assert ledger.left(second).total_ns == 0
 
 
-def lost(loss: str, total: int, claimed: int = 0, after_wait: int = 0) -> dict[str, object]:
+def lost(loss: str, total: int, claimed: int = 0) -> dict[str, object]:
     """Return a row of the table ``losses``, of 1 000 ns that are judged."""
-    own = {"loss": loss, "total_ns": total, "share_ratio": total / 1_000}
-    return {**own, "claimed_ns": claimed, "after_wait_ns": after_wait}
+    return {"loss": loss, "total_ns": total, "share_ratio": total / 1_000, "claimed_ns": claimed}
 
 
 def test_much_is_lost_where_the_page_shows_it_or_any_finding_claims_it() -> None:
@@ -46,12 +47,31 @@ def test_much_is_lost_where_the_page_shows_it_or_any_finding_claims_it() -> None
         "host code",
         "launches",
     }
-    # What follows a wait is the wait's, also where the wait itself took no time.
-    after = lost("host", 100, claimed=60, after_wait=60)
-    assert much_lost([after]) == {"synchronisation"}
-    assert much_lost([after, lost("synchronising", 5)]) == {"synchronisation"}
-    more = lost("host", 100, claimed=70, after_wait=60)
-    assert much_lost([more]) == {"synchronisation", "host code"}
+    # Idle time after a wait is the wait's in this table, as everywhere.
+    assert much_lost([lost("synchronising", 60), lost("host", 40)]) == {"synchronisation"}
+    more = lost("host", 40, claimed=10)
+    assert much_lost([lost("synchronising", 60), more]) == {"synchronisation", "host code"}
+
+
+@pytest.mark.parametrize("is_default", [False, True])
+def test_idle_time_in_slow_steps_is_of_the_slow_steps_alone(is_default: bool) -> None:
+    builder, now = TraceBuilder(), 0
+    for number in range(12):
+        wait = 900_000 if number == 6 else 100_000
+        builder.step(now, now + wait + 200_000, number).phase("data", now, now + wait)
+        at = now + wait
+        builder.kernel("gemm", at + 2, at + 200_000, launched_ns=(at, at + 1))
+        now = at + 200_000
+    trace = builder.build()
+    context = Context(in_default_window(trace) if is_default else Ranks.of(trace))
+    found, _ = judge(context, RULES)
+    claims = [(claim.ground, claim) for own in found for claim in own.claims]
+    assert {ground for ground, _ in claims} >= {Ground.LOST, Ground.SLOW}
+    for (_, one), (_, other) in combinations(claims, 2):
+        assert not len(one.times[0] & other.times[0])
+    lost_ns = sum(claim.total_ns for ground, claim in claims if ground is Ground.LOST)
+    # The data waits of the usual steps, without the one of the slow step.
+    assert lost_ns <= 11 * 100_000 + 12 * 2
 
 
 def test_grounds_are_apart() -> None:
@@ -88,15 +108,18 @@ def test_no_time_is_claimed_twice(name: str) -> None:
 def test_savings_are_at_most_what_is_not_compute(name: str) -> None:
     context, found = judged(name)
     compute = sum((t.compute & context.typical).total_ns for t in context.times.values())
-    compute_ratio = compute / context.judged_ns * (1 - context.slow_ratio)
+    compute_ratio = compute / context.judged_ns
     sums = dict.fromkeys(Ground, 0.0)
     for own in found:
         for claim in own.claims:
             saves = own.finding.kind not in (Kind.NONE, Kind.ONCE)
             sums[claim.ground] += context.saving_ratio(claim) if saves else 0.0
     assert sums[Ground.COMPUTE] <= compute_ratio + ROUNDING
+    # Each ground has its own base: slow steps that of the mean step with them.
     assert sums[Ground.SLOW] <= context.slow_ratio + ROUNDING
-    assert sum(sums.values()) - sums[Ground.COMPUTE] <= 1 - compute_ratio + ROUNDING
+    assert sums[Ground.LOST] <= 1 - compute_ratio + ROUNDING
+    saved_ns = (sums[Ground.LOST] + sums[Ground.COMPUTE]) * context.base.unit_ns
+    assert saved_ns <= context.base.unit_ns + 1
     assert sum(sums.values()) == pytest.approx(sum(own.saving_ratio for own in found))
 
 

@@ -45,7 +45,10 @@ def test_waiting_for_it_is_communication_and_no_host_code(backend: str) -> None:
     assert by_cause["communication"] == 3_000 * US * N_STEPS
     document = page(run_of(Ranks.of(trace)))
     assert document.verdict is not None
-    assert document.verdict.parts["exposed_communication"] == pytest.approx(0.5, rel=0.02)
+    # No device carries it out: the device is idle, and the cause is communication.
+    assert document.verdict.parts["exposed_communication"] == 0
+    assert document.verdict.idle["communication by the host"] == pytest.approx(0.5, rel=0.02)
+    assert document.verdict.bound_by.startswith("communication-bound")
     assert sum(document.verdict.parts.values()) == pytest.approx(1)
     assert "communication" not in document.verdict.fine
 

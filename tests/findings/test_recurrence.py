@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.findings.found import Found, findings_of
+from tests.findings.found import Found, findings_of, in_default_window
 from tests.measures.generated_run import Plan, make_ranks_of
 from tests.requirements import require
 from tests.running import run
@@ -47,7 +47,8 @@ def with_calls(
 
 
 def allocations(of: Trace) -> Found:
-    return next(own for own in findings_of(of) if own.rule == "allocations")
+    found = findings_of(in_default_window(of))
+    return next(own for own in found if own.rule == "allocations")
 
 
 def said(own: Found) -> str:
@@ -63,9 +64,11 @@ def test_what_every_step_does_is_saved_by_each() -> None:
 
 
 def test_what_half_of_the_steps_do_is_counted_with_these() -> None:
-    own = allocations(with_calls(dict.fromkeys(range(1, 12, 2), 2)))
+    own = allocations(with_calls(dict.fromkeys(range(2, 12, 2), 2)))
     assert own.kind == "measured"
-    assert "12 calls of cudaMalloc in 6 of 12 steps" in said(own)
+    # Of 12 steps the first is cut.
+    assert "10 calls of cudaMalloc in 5 of 11 steps" in said(own)
+    assert own.saving_ns == pytest.approx(10 * MS / 11, rel=0.1)
 
 
 def test_what_one_step_does_costs_once() -> None:
@@ -73,7 +76,7 @@ def test_what_one_step_does_costs_once() -> None:
     assert own.kind == "once"
     assert own.once_ns == pytest.approx(MS, rel=0.1)
     assert "in the loop" not in said(own)
-    assert "1 call of cudaMalloc in 1 of 4 steps" in said(own)
+    assert "1 call of cudaMalloc in 1 of 3 steps" in said(own)
 
 
 @pytest.mark.parametrize(("n_calls", "kind"), [(2, "once"), (9, "measured")])
@@ -138,7 +141,7 @@ def test_graphs_are_captured_once(turns: range, is_named: bool) -> None:
 
 
 def test_graphs_that_are_captured_in_every_step_are_of_the_loop() -> None:
-    own = findings_of(capturing(range(6), is_named=True))[0]
+    own = findings_of(in_default_window(capturing(range(6), is_named=True)))[0]
     assert (own.rule, own.kind) == ("loading", "measured")
     assert "HIP graphs are captured in the loop" in own.title
     assert own.saving_ns == pytest.approx(5.5 * MS, rel=0.2)
@@ -230,8 +233,7 @@ def test_a_straggler_and_what_it_costs_are_of_one_time() -> None:
     opened = open_run([Path(require("traces")) / "kineto" / "torchrec-4ranks-straggler-v100"])
     first = opened.result("findings").table.row(0)
     assert first["rule"] == "straggler"
-    # Of the window of three steps and what is between them it is 90.9 %.
-    assert note_text(first["title"]).endswith("the others wait for rank 2, 91.0 % of the time")
+    assert note_text(first["title"]).endswith("the others wait for rank 2, 90.0 % of the time")
     assert first["title"].values["share"] == pytest.approx(first["saving_ratio"])
 
 
@@ -278,7 +280,7 @@ def test_advice_on_waits_names_every_step_where_every_step_waits(every: int, is_
             builder.api_call("cudaDeviceSynchronize", now + 20 * US, ends)
     waits = next(own for own in findings_of(builder.build()) if own.rule == "host_sync")
     assert ("in every step" in waits.action) is is_told
-    assert ("of 24 steps" in said(waits)) is not is_told
+    assert ("of 23 steps" in said(waits)) is not is_told  # the first is cut
 
 
 @pytest.mark.parametrize(("n", "kind"), [(1, "once"), (2, "once"), (6, "bounded")])

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.findings.found import Found, findings_of
+from tests.findings.found import Found, findings_of, in_default_window
 from tests.measures.generated_run import Plan, make_ranks_of
 from tests.running import run
 from traceprof import findings
@@ -66,13 +66,13 @@ def run_with_late(ranks: tuple[int, ...], racks: tuple[str, ...] = ()) -> Ranks:
 
 
 def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
-    rules = found(run_with_late((6, 7)))
+    rules = found(in_default_window(run_with_late((6, 7))))
     assert "straggler" not in rules
     slow = rules["slow_host"]
-    # 10 steps of 140 ms with pauses of 60 ms, in each of which the others wait 40 ms; in the
-    # first nobody knows who was late.
-    assert slow.saving_ratio == pytest.approx(0.36 / 1.94)
-    assert slow.title == "slow host: the others wait for n3, 18.6 % of the time"
+    # 9 steps of 200 ms, in each of which the others wait 40 ms; the first is cut.
+    assert slow.saving_ratio == pytest.approx(0.2)
+    assert slow.saving_ns == 40 * MS
+    assert slow.title == "slow host: the others wait for n3, 20.0 % of the time"
     assert slow.evidence == (
         "2 of the 2 ranks of host n3 come late; it is last to 100.0 % of the collectives that it "
         "shares with others and holds them up 360.0 ms in all",
@@ -438,7 +438,7 @@ def loop_with(call: str, n_steps: int = 5) -> Trace:
     ],
 )
 def test_calls_that_stall_the_loop(call: str, rule: str) -> None:
-    finding = findings_of(loop_with(call))[0]
+    finding = findings_of(in_default_window(loop_with(call)))[0]
     assert (finding.rule, finding.kind, finding.saving_ns) == (rule, "measured", 20 * MS)
     assert finding.evidence[0] == f"1 call of {call} per step"
 
@@ -529,15 +529,15 @@ def test_a_wait_costs_at_most_its_own_length_of_the_gap_after_it() -> None:
 
 
 def test_waiting_for_a_rank_is_not_exposed_communication_too() -> None:
-    ranks = run_with_late((6,))
+    ranks = in_default_window(run_with_late((6,)))
     exposed = run("breakdown", ranks).to_frame("total")["exposed_communication_ns"].iloc[0]
     rules = found(ranks)
     straggler, rest = rules["straggler"], rules.get("exposed_communication")
-    # 10 steps of 140 ms with pauses of 60 ms, in each of which 7 of 8 ranks wait 40 ms; in the
-    # first nobody knows who was late.
-    assert straggler.saving_ratio == pytest.approx(0.36 / 1.94)
+    # 9 steps of 200 ms, in each of which 7 of 8 ranks wait 40 ms; the first is cut.
+    assert straggler.saving_ratio == pytest.approx(0.2)
+    assert straggler.saving_ns == 40 * MS
     claimed = straggler.saving_ratio + (rest.saving_ratio if rest else 0)
-    assert claimed * 1_400 * MS * 8 <= exposed
+    assert round(claimed * ranks.span.duration_ns * 8) <= exposed
 
 
 def test_long_gaps_without_a_launch_are_told_once_for_all_devices() -> None:
@@ -603,10 +603,11 @@ def test_what_lies_before_forward_passes_is_told_where_no_range_says_what_it_is(
     assert told[-1] == "no range says when data is fetched"
     finding = found(hooked.build())["input_bound"]
     assert finding.evidence[-1].startswith("no DataLoader was used")
-    # from the first forward pass to the end of the last backward pass: 3 times 30 of 370, but
-    # for the 8 in which gradients are reset
-    assert finding.title.startswith("17.8 % of the time lies before a forward pass")
-    assert (finding.kind, finding.saving_ns) == ("bounded", 18)  # of a step of 100
+    # 3 times 30 of 379, but for the 8 in which gradients are reset: the steps do not fill the
+    # window, so that the saving is of the window
+    assert finding.title.startswith("17.4 % of the time lies before a forward pass")
+    assert finding.evidence[0] == "22 ns per step"
+    assert (finding.kind, finding.saving_ns) == ("bounded", 3 * 22)
 
 
 def test_a_launcher_of_which_there_are_no_ranges_is_nobody_that_waits() -> None:
@@ -622,9 +623,9 @@ def test_a_launcher_of_which_there_are_no_ranges_is_nobody_that_waits() -> None:
     (finding,) = (
         own for own in findings_of(place_run(RunFiles("run", members))) if own.rule == "input_bound"
     )
-    # 3 times 70 in 4 steps, of each of the two ranks
-    assert finding.evidence[0] == "52 ns per step and rank"
-    assert finding.saving_ns == 52
+    # 3 times 70 in 3 steps, of each of the two ranks: the last is cut
+    assert finding.evidence[0] == "70 ns per step and rank"
+    assert finding.saving_ns == 3 * 70  # of the window, which steps do not fill
 
 
 def test_findings_as_a_table() -> None:

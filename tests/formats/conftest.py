@@ -14,5 +14,5 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "compiled":
         require("compiled")
     else:
-        monkeypatch.setattr(compiled, "is_there", lambda: False)
+        monkeypatch.setattr(compiled, "loaded", lambda: None)
     return str(request.param)

@@ -15,10 +15,15 @@ from tests.formats.kineto_file import HOST, THREAD, as_json, complete, kernel, o
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
+from traceprof.formats.kineto.parse import ATTRIBUTES
 from traceprof.measures.collectives.operations import find_collectives
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, TABLES
 
 BASE = 1_700_000_000_000_000_000
+CATEGORIES = (
+    *("cpu_op", "Operator", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "overhead"),
+    *("python_function", "user_annotation", "gpu_user_annotation", "cpu_instant_event", "fwdbwd"),
+)
 EPOCH = 1_712_195_495_519_689_047  # its microseconds do not fit a double
 
 
@@ -367,6 +372,43 @@ def test_texts_beside_the_events_are_unicode(tmp_path: Path, written: str) -> No
     assert trace.devices.to_frame()["name"].tolist() == ["odd \N{REPLACEMENT CHARACTER}"]
     for table in (trace.devices, trace.processes, trace.environment):
         table.to_frame().to_json()
+
+
+@pytest.mark.parametrize("written", ["\\ud800", "\\udcff", "\xff", "\\ud83d", "\xed\xa0\x80"])
+def test_texts_of_events_that_are_read_one_by_one_are_unicode(tmp_path: Path, written: str) -> None:
+    arguments = dict.fromkeys(ATTRIBUTES, "odd NAME") | {"Concrete Inputs": ["odd NAME"]}
+    arguments |= {"Input Dims": [["odd NAME"]], "Input type": ["odd NAME", {"odd NAME": 1}]}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "n", "ts": 1, "dur": 1, "args": [1]},
+        *(complete(one, "odd NAME", 5, 9, tid="odd NAME", args=arguments) for one in CATEGORIES),
+        complete("odd NAME", "odd NAME", 5, 9, args=arguments),
+        {"ph": "M", "name": "process_name", "pid": "[odd NAME] 40", "args": {"name": "odd NAME"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 7, "args": {"name": "odd NAME"}},
+        {"ph": "odd NAME", "name": "odd NAME", "pid": "[odd NAME] 41", "ts": 5},
+        kernel("k", 0, 5),
+    ]
+    path = tmp_path / "t.json"
+    text = as_json({"traceEvents": events}).replace("odd NAME", f"odd {written}")
+    path.write_bytes(text.encode("latin-1"))
+    trace = open_trace(path)
+    assert "k" in trace.kernels.to_frame()["name"].tolist()
+    for name in TABLES:
+        trace.table(name).to_frame().to_json()
+    "".join(trace.info.warnings).encode()
+
+
+@pytest.mark.parametrize("place", ["header", "item", "arguments"])
+def test_lists_in_lists_that_have_no_end_are_refused(tmp_path: Path, place: str) -> None:
+    deep = "[" * 900 + "]" * 900
+    events = '{"ph": "X", "cat": "cpu_op", "name": "n", "ts": 1, "dur": 1, "args": %s, "deep": %s}'
+    item = events % (
+        {"item": ("[1]", deep), "arguments": (f'{{"Input Dims": {deep}}}', "[1]")}
+    ).get(place, ("[1]", "1"))
+    header = deep if place == "header" else "1"
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents": [{item}, null], "other": {header}}}')
+    with pytest.raises(TraceError, match="nests too deeply"):
+        open_trace(path)
 
 
 def test_a_byte_order_mark_and_metadata_in_front(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def _compiled():
 
 def without_c(monkeypatch, path):
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "is_there", lambda: False)
+        patch.setattr(compiled, "loaded", lambda: None)
         return columns_of(read_kineto_events(path, is_taken, PHASES, with_shapes=True))
 
 
@@ -146,7 +146,7 @@ def test_whole_numbers(written, value):
 def test_arguments_that_are_decoded(monkeypatch, tmp_path, more):
     found, decoded = read(SHORT % more, tmp_path)
     assert decoded is not None
-    monkeypatch.setattr(compiled, "is_there", lambda: False)
+    monkeypatch.setattr(compiled, "loaded", lambda: None)
     assert read(SHORT % more, tmp_path)[0] == found
 
 

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.formats.folders import write_tables
 from tests.formats.kineto_file import kernel, write
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import TRACES, require
 from traceprof.errors import SeveralRunsError, TraceError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.formats.runs.files import open_run
+from traceprof.formats.runs.files import files_of, is_run, open_run
 from traceprof.model.placement import place_run
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
@@ -59,6 +60,26 @@ def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
     assert run.members[10].trace.info.path.endswith("out.10.nvprof")
     assert run.members[0].known_from == "number in the file name"
     assert "no file says its rank" in run.warnings[0]
+
+
+def test_digits_that_are_no_numbers_are_sorted_as_letters(tmp_path: Path) -> None:
+    for name in ("rank1\u00b22.json", "rank1a.json"):
+        kineto(tmp_path / name)
+    assert len(files_of([tmp_path])) == 2
+
+
+def test_a_link_to_itself_beside_tables_is_left_out(tmp_path: Path) -> None:
+    write_tables(TraceBuilder().kernel("k", 0, 10).build(), tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert files_of([tmp_path]) == [tmp_path]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "a/" * 3000, "\ud800", "*" * 300])
+def test_names_that_no_file_can_have_are_refused(name: str) -> None:
+    for ask in (files_of, is_run, open_run):
+        with pytest.raises(TraceError, match="no file can be called") as refused:
+            ask([name])
+        assert len(str(refused.value)) < 2000
 
 
 def test_one_file_of_nvprof_for_each_process(tmp_path: Path) -> None:

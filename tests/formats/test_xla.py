@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,25 @@ def test_of_damage_there_is_one_clear_error(tmp_path: Path) -> None:
             assert "\n" not in str(error)
             refused += 1
     assert 0 < refused < 400
+
+
+@pytest.mark.parametrize("name", ["/device:GPU:99999999999999999999", "/device:GPU:1"])
+def test_numbers_of_devices_and_streams_are_numbers(name: str, tmp_path: Path) -> None:
+    stream = "Stream #9" if "999" in name else f"Stream #{'9' * 5000}"
+    plane = WrittenPlane(name, [WrittenLine(1, stream, [("gemm", 0, 10, {})])])
+    with pytest.raises(TraceError, match=r"b\.pb: a damaged trace: no device or stream has"):
+        open_trace(write_xplane(tmp_path / "b.pb", [plane, HOST]))
+
+
+def test_values_that_are_too_large_are_not_known(tmp_path: Path) -> None:
+    shared = f"static_shared:{2**62} dynamic_shared:{2**62} regs:{2**64}"
+    line = WrittenLine(1, "Stream #1", [("gemm", 0, 10, {"kernel_details": shared})])
+    host = replace(HOST, stats={"process_id": 2**63 + 7}, number=2**63 + 7)
+    trace = open_trace(write_xplane(tmp_path / "b.pb", [replace(DEVICE, lines=[line]), host]))
+    assert trace.processes.row(0)["process"] == 0
+    asked = ReadOptions(tables=frozenset({"kernel_shapes"}))
+    (row,) = open_trace(tmp_path / "b.pb", asked).table("kernel_shapes").rows()
+    assert (row["static_shared_bytes"], row["shared_bytes"], row["registers"]) == (2**62, -1, -1)
 
 
 def test_events_at_no_time_are_left_out(tmp_path: Path) -> None:

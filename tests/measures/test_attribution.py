@@ -173,7 +173,7 @@ def _report(nsys: str, path: Path, folder: Path, report: str) -> pd.DataFrame:
 def _kernels_by_range(trace: Trace) -> dict[tuple[str, int, str], tuple[int, int]]:
     launches = find_launches(trace, trace.kernels)
     inner = range_of_launches(trace, launches)
-    names = np.append(trace.ranges.plain("name"), "None")
+    names = np.append(trace.ranges["name"], "None")
     parents, _ = find_parents(trace.ranges)
     durations = lengths_of(trace.kernels)
     sums: dict[tuple[str, int, str], tuple[int, int]] = {}

@@ -337,7 +337,8 @@ def test_what_was_not_recorded_of_a_step_is_not_known() -> None:
     path = Path(require("traces")) / "h100" / "gpt-embedded.sqlite.gz"
     steps = open_run([path]).within("all").answers(["steps"], strict=True).results["steps"].table
     is_seen = ~np.isnan(steps["device_ns"])
-    assert is_seen.sum() == 12
+    # The recorder had two windows; steps that these cut are not known as a whole.
+    assert is_seen.sum() == 10
     assert np.isnan(steps["compute_ns"][~is_seen]).all()
     assert np.isnan(steps["idle_ns"][~is_seen]).all()
     assert (steps["compute_ns"][is_seen] > 0).all()

@@ -207,7 +207,7 @@ def test_large_arrays_of_what_is_known_are_on_the_disk(monkeypatch: pytest.Monke
         assert found.ways.text == "as it is"
         assert found.of_device[0][0].tolist() == [10, 30]
         assert found.table["start_ns"].tolist() == [1, 21]
-        for array in (found.ways.lengths, found.time.starts, found.names.codes):
+        for array in (found.ways.lengths, found.time.starts, found.names.packed.stored):
             assert not array.flags.writeable
     assert ASKED == [(2, "much")]
     kept = pickle.loads(pickle.dumps(trace))

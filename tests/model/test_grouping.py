@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from traceprof.model import grouping
 from traceprof.model.grouping import (
     are_among,
-    compact,
     first_alike,
     first_rows,
     grouped_by,
@@ -137,11 +136,26 @@ def test_means_and_quantiles_are_those_of_each_group() -> None:
     assert groups_of(np.empty(0, np.int64)).quantiles(values[:0]).tolist() == []
 
 
-def test_the_smallest_type_holds_the_numbers_and_their_negatives() -> None:
-    assert compact(np.array([-1, 127])).dtype == np.int8
-    assert compact(np.array([128])).dtype == np.int16
-    assert compact(np.array([-(2**31) - 1])).dtype == np.int64
-    assert compact(np.array([], np.int64)).dtype == np.int8
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.uint8])
+def test_what_is_computed_of_small_types_is_as_wide_as_all_else(
+    kind: type[np.integer[Any]],
+) -> None:
+    most = int(np.iinfo(kind).max)
+    values = np.array([most, most - 1, most] * 30, kind)
+    groups = groups_of(values)
+    for found in (*groups.values, groups.number, groups.reduced(np.add, values)):
+        assert found.dtype == np.int64
+    assert groups.reduced(np.add, values).tolist() == [30 * (most - 1), 60 * most]
+    for found in (places_of(values)[0].wide(), *numbered(values)):
+        assert found.dtype == np.int64
+
+
+def test_more_pairs_than_numbers_of_32_bits_are_told_apart() -> None:
+    first, second = np.arange(70_000), np.arange(70_000)[::-1].copy()
+    groups = groups_of(first, second)
+    assert groups.counts.tolist() == [1] * 70_000
+    assert groups.number.tolist() == first.tolist()
+    assert numbered(second, first)[0].tolist() == first.tolist()
 
 
 def test_rows_are_grouped_by_columns_of_any_kind_in_their_order() -> None:

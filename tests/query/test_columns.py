@@ -6,7 +6,7 @@ import numpy as np
 
 from traceprof.model.table import Names, objects
 from traceprof.model.tables import ABSENT, ColumnKind
-from traceprof.query.engine import plain_values
+from traceprof.query.columns import plain_values
 
 
 def test_unknown_values_are_none() -> None:

@@ -66,16 +66,77 @@ def test_the_name_of_a_job(command, job, monkeypatch):
     assert job_of(command) == "given"
 
 
-def test_a_folder_is_joined_while_another_launcher_records_into_it(tmp_path):
-    request = RecordRequest(["python", "train.py"], tmp_path, is_folder=True)
+@pytest.fixture
+def outside_of_jobs(monkeypatch):
+    for name in ("TRACEPROF_RUN", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_folder_is_joined_while_another_launcher_records_into_it(tmp_path, outside_of_jobs):
+    command = ["torchrun", "--nnodes", "2", "--node-rank=1", "train.py"]
+    request = RecordRequest(command, tmp_path, is_folder=True)
     (tmp_path / f"manifest-{HOST}.json").write_text('{"traceprof_run": 1, "ranks": []}')
     with pytest.raises(UsageError, match="exists; choose another name or use --force"):
         check_output(request)
-    with announced(request):
+    with announced(request) as first_joins:
+        assert not first_joins
         assert is_joining(request)
         check_output(request)
+        with announced(request) as second_joins:
+            assert second_joins
     (tmp_path / f".recording-{HOST}-7").touch()  # of one that was killed: nobody holds it
     assert not is_joining(request)
+
+
+ALONE = (["python", "train.py"], "")
+MANY = (["torchrun", "--nnodes=2", "train.py"], "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *((ALONE, ALONE), (ALONE, MANY), (MANY, ALONE)),
+        ((["torchrun", "--nproc-per-node=2", "--nnodes=1", "a.py"], ""), ALONE),
+        *(((ALONE[0], "mine"), (ALONE[0], "other")), ((MANY[0], "mine"), MANY)),
+    ],
+)
+def test_recordings_that_are_not_one_job_do_not_share_a_folder(
+    tmp_path, monkeypatch, outside_of_jobs, first, second
+):
+    """Each would have a rank 0: the folder could not be read."""
+    requests = [
+        RecordRequest(one, tmp_path, is_folder=True, force=True) for one, _ in (first, second)
+    ]
+    monkeypatch.setenv("TRACEPROF_RUN", first[1])
+    with announced(requests[0]):
+        monkeypatch.setenv("TRACEPROF_RUN", second[1])
+        for look in (is_joining, check_output, lambda one: announced(one).__enter__()):
+            with pytest.raises(UsageError, match="another recording writes into this folder"):
+                look(requests[1])
+    with announced(requests[1]) as joins:
+        assert not joins
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_recording_into_a_folder_runs_nothing(tmp_path, outside_of_jobs):
+    request = RecordRequest(NAMED_STEPS, tmp_path / "run", is_folder=True)
+    check_output(request)
+    with announced(request):
+        touch = ["touch", str(tmp_path / "ran")]
+        recorded = record(tmp_path, touch, "-o", f"{tmp_path}/run/", "--with", "torch")
+    assert recorded.done.returncode == 2
+    assert "run: another recording writes into this folder" in recorded.done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "SLURM_NTASKS"])
+def test_ranks_that_record_themselves_share_a_folder(
+    tmp_path, monkeypatch, outside_of_jobs, variable
+):
+    monkeypatch.setenv(variable, "2")
+    request = RecordRequest(ALONE[0], tmp_path, is_folder=True)
+    with announced(request), announced(request) as joins:
+        assert joins
 
 
 def test_a_job_with_a_name_goes_on_in_its_folder(tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from traceprof.errors import TraceError, TraceprofError
 ASKED: Final = ("show", "kernels", "--window", "all")
 _FORMS: Final = (("--csv",), ("--markdown",), ())
 _SQL: Final = "SELECT count(*) AS n, coalesce(sum(duration_ns), 0) AS ns FROM kernels"
+_EVERYTHING: Final = "SELECT * FROM kernels ORDER BY start_ns, name"
 _Sums = tuple[int, int]
 
 
@@ -46,6 +47,11 @@ def differences(path: Path, code: int, printed: str, said: str) -> Iterator[str]
         yield from (f"{form}: {one}" for one in _wrongs(done, warnings))
         if form == ("--csv",) and _sums_of(_rows_of(done.stdout)) != expected:
             yield f"CSV: {_sums_of(_rows_of(done.stdout))} of {expected}"
+    for asked in (ASKED, ("ops",), ("query", _EVERYTHING)):
+        words = (asked[0], str(path), *asked[1:], "--csv")
+        done = _run(*words)
+        if not done.exit_code:
+            yield from wrong_rows(words, done.stdout_bytes)
     done = _run("query", str(path), _SQL, "--csv")
     yield from (f"query: {one}" for one in _wrongs(done, warnings))
     found = [(int(row["n"]), int(row["ns"])) for row in _rows_of(done.stdout)]
@@ -59,6 +65,53 @@ def differences(path: Path, code: int, printed: str, said: str) -> Iterator[str]
     frame = run.query(_SQL)
     if (int(frame["n"].iloc[0]), int(frame["ns"].iloc[0])) != expected:
         yield f"query from Python: {frame.to_dict()} of {expected}"
+
+
+def wrong_rows(asked: Sequence[str], printed: bytes) -> Iterator[str]:
+    """Yield where the CSV that ``asked`` printed has other rows than JSON, cell by cell."""
+    words = ["--json" if word == "--csv" else word for word in asked]
+    done = _run(*words)
+    if done.exit_code:
+        yield f"JSON: exit {done.exit_code}: {_last(done.stderr)}"
+        return
+    header, *rows = csv.reader(io.StringIO(printed.decode(), newline=""))
+    names, expected = _json_rows(asked[0], done.stdout)
+    if header != (names or header):
+        yield f"CSV has columns {header}, JSON {names}"
+    if len(rows) != len(expected):
+        yield f"CSV has {len(rows)} rows, JSON {len(expected)}"
+    for number, (row, values) in enumerate(zip(rows, expected, strict=False)):
+        if len(row) != len(header):
+            yield f"CSV row {number} has {len(row)} cells: {row}"
+            continue
+        for name, cell in zip(header, row, strict=True):
+            if not _is_same(cell, values.get(name)):
+                yield f"CSV row {number} {name}: {cell!r}, JSON {values.get(name)!r}"
+
+
+def _json_rows(command: str, printed: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the columns of the table that answers, [] where JSON names none, and its rows."""
+    if command == "query":
+        return [], json.loads(printed)
+    if command == "ops":
+        return [], [json.loads(line) for line in printed.split("\n") if line]
+    (result,) = json.loads(printed)["results"].values()
+    table = next(iter(result["tables"].values()))
+    return [column["name"] for column in table["columns"]], table["rows"]
+
+
+def _is_same(cell: str, value: Any) -> bool:
+    """Return whether a cell says what JSON does; sentences have their numbers worded in CSV."""
+    if isinstance(value, dict | list):
+        return bool(cell) == bool(value)
+    if value is None:
+        return cell == ""
+    if isinstance(value, bool):
+        return cell == str(value)
+    if isinstance(value, int | float):
+        return (int(cell) if isinstance(value, int) else float(cell)) == value
+    # What a spreadsheet would take for a formula has a quotation mark in front.
+    return cell == value or (cell == f"'{value}" and not value.lstrip()[:1].isalnum())
 
 
 def _wrong_operations(path: Path, warnings: list[str], expected: _Sums) -> Iterator[str]:

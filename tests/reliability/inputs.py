@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import pickle
 import random
 import shutil
 import sqlite3
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.builders import TraceBuilder
 from tests.formats.test_contract import (
@@ -25,8 +26,10 @@ from tests.formats.xplane_file import write_xplane
 from tests.reliability import forms, mutations
 from tests.reliability.same_execution import ASKED, FORMS, execution, written, wrong_answers
 from tests.reliability.workplace import LOG, make_trace
+from tests.snapshots.allocator import Allocator, backward, forward, optimizer
 from tests.summaries import make_summary
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures import nouns
 from traceprof.store import Store, exported_runs
 
 
@@ -84,12 +87,12 @@ def xplane_bytes(folder: Path, rng: random.Random) -> Question:
 
 def rocpd_bytes(folder: Path, rng: random.Random) -> Question:
     """A database of rocprofv3 whose bytes or pages are damaged."""
-    return replace(_bytes(folder, rng, "rocpd"), trace=None)
+    return _bytes(folder, rng, "rocpd")
 
 
 def rocpd_rows(folder: Path, rng: random.Random) -> Question:
     """A database of rocprofv3 with values, columns and tables that cannot be."""
-    return replace(_rows(folder, rng, "rocpd"), trace=None)
+    return _rows(folder, rng, "rocpd")
 
 
 def kineto_values(folder: Path, rng: random.Random) -> Question:
@@ -388,17 +391,122 @@ def own_patterns(folder: Path, rng: random.Random) -> Question:
     return Question((*show, f"{where}={text}", "--json"), where)
 
 
+def xplane_values(folder: Path, rng: random.Random) -> Question:
+    """An XPlane file with values, kinds and numbers of fields that cannot be."""
+    path, data = folder / "trace.pb", _example("pb")
+    for _ in range(rng.choice((1, 1, 3))):
+        how, data = mutations.changed_message(data, rng)
+    path.write_bytes(data)
+    return Question(_about(path, rng), how)
+
+
+def snapshot_bytes(folder: Path, rng: random.Random) -> Question:
+    """A snapshot of PyTorch's allocator whose bytes are damaged."""
+    how, data = mutations.damaged(pickle.dumps(_snapshot(), rng.choice((2, 4, 5))), rng)
+    return _of_memory(folder, how, data, rng)
+
+
+def snapshot_values(folder: Path, rng: random.Random) -> Question:
+    """A snapshot of PyTorch's allocator with values that cannot be."""
+    snapshot = _snapshot()
+    for _ in range(rng.choice((1, 1, 3))):
+        how = mutations.changed_values(snapshot, rng)
+    return _of_memory(folder, how, pickle.dumps(snapshot, rng.choice((2, 4, 5))), rng)
+
+
+def mcp_calls(folder: Path, rng: random.Random) -> Question:
+    """Calls of the MCP server's tools about damaged traces, with arguments that cannot be."""
+    made = rng.choice((nsys_rows, kineto_values, own_recordings, many_ranks, xplane_values))
+    how = made(folder, rng).how
+    traces = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    trace = rng.choice((*traces, *traces, "."))
+    known: dict[str, tuple[object, ...]] = {
+        **dict.fromkeys(("trace", "base", "new"), (trace,) * 40 + ("../x", "/etc/passwd")),
+        "window": ("", "all") * 20 + _WINDOWS,
+        "noun": ("", *nouns()),
+        "by": ("",) * 9 + ("name", "step", "rank", "duration"),
+        "rows": (1, 20, 200, 10**9),
+        "sql": ("", *_STATEMENTS),
+        "step": ("slowest", "step:3", "step:1"),
+        "against": ("", "", "step:2"),
+    }
+    tool = rng.choice([*_TOOLS])
+    arguments: dict[str, object] = {name: rng.choice(known[name]) for name in _TOOLS[tool].split()}
+    if rng.random() < 0.25:
+        name = rng.choice([*arguments])
+        told = arguments[name]
+        odd = (
+            *mutations.NUMBERS,
+            *mutations.TEXTS,
+            [],
+            {},
+            True,
+            [told],
+            _noise(rng, (str(told),)),
+        )
+        value = rng.choice(odd)
+        arguments[name] = value.decode("latin-1") if isinstance(value, bytes) else value
+        how = f"{tool}: {name}"
+    return Question(("mcp", str(folder), tool, json.dumps(arguments)), how)
+
+
+_TOOLS: Final = {
+    "info": "trace",
+    "page": "trace window",
+    "findings": "trace window rows",
+    "tables": "trace noun by window rows",
+    "explain": "trace step against",
+    "compare": "base new window",
+    "query": "trace sql window rows",
+}
+"""The tools of the server, and their arguments."""
+_STATEMENTS: Final = (
+    *("SELECT * FROM kernels", "SELECT count(*) AS n, name FROM ranges GROUP BY 2", "SELECT 1"),
+    *(
+        "SELECT * FROM steps",
+        "DROP TABLE kernels",
+        "SELECT load_extension('x')",
+        "SELECT 1; SELECT",
+    ),
+    *("WITH RECURSIVE c(n) AS (SELECT 1 UNION SELECT n + 1 FROM c LIMIT 9999) SELECT * FROM c",),
+)
+
+
+def _of_memory(folder: Path, how: str, data: bytes, rng: random.Random) -> Question:
+    path = folder / "memory.pickle"
+    path.write_bytes(data)
+    form = rng.choice((("--json",), ("--json",), ("--markdown",), (), ("-o", f"{folder}/out.html")))
+    return Question(("memory", str(path), *form), how)
+
+
+def _snapshot() -> dict[str, Any]:
+    """Return what torch writes of a few steps."""
+    allocator = Allocator()
+    parameters = [allocator.alloc(2_000_000, forward(3, "module")) for _ in range(2)]
+    for _ in range(2):
+        activations = [allocator.alloc(size, forward(7)) for size in (700, 3_000_000)]
+        gradient = allocator.alloc(2_000_000, backward("MmBackward0"))
+        allocator.step()
+        state = allocator.alloc(500_000, optimizer(9))
+        for address in (*activations, gradient, state):
+            allocator.free(address)
+    allocator.free(parameters.pop())
+    allocator.fail(1 << 33, 1 << 20)
+    return allocator.snapshot()
+
+
 CLASSES: Final[tuple[Maker, ...]] = (
     *(nsys_bytes, nsys_rows, nvprof_bytes, nvprof_rows, kineto_bytes, kineto_values, gzipped),
     *(own_recordings, many_ranks, manifests, rules, hardware, cluster, logs, tables),
     *(databases_of_runs, exported, cuts, cutting, pages, windows, steps, spools),
     *(same_execution, xplane_bytes, rocpd_bytes, rocpd_rows, every_form, toml_values, own_patterns),
+    *(xplane_values, snapshot_bytes, snapshot_values, mcp_calls),
 )
 CHEAP: Final = frozenset(
     (
         *("rules", "hardware", "cluster", "logs", "databases_of_runs", "exported", "cutting"),
         *("windows", "steps", "spools", "nvprof_bytes", "nsys_bytes", "kineto_bytes", "cuts"),
-        *("tables", "toml_values", "own_patterns"),
+        *("tables", "toml_values", "own_patterns", "snapshot_bytes", "snapshot_values"),
     )
 )
 """Classes that cost less CPU time than others."""

@@ -4,6 +4,8 @@
                        FAULT_ONCE=1: that one alone
    FAULT_READS=kind:n  the n-th read of a file in FAULT_FOLDER, and all after it (FAULT_ONCE: it
                        alone), is "short", ends with errno EIO, ESTALE or ETIMEDOUT, or EINTR
+   FAULT_WRITES=kind:n standard output takes n bytes and is "full" (ENOSPC), or is a "slow" pipe that
+                       does not block: it takes n bytes at once, and nothing (EAGAIN) in between
    FAULT_LOCKS=errno   locks of files in FAULT_FOLDER are refused
    FAULT_CLOCK=s       the time of day is s seconds later as soon as the file FAULT_STEP exists
 
@@ -117,6 +119,28 @@ ssize_t pread(int file, void *into, size_t size, off_t at) {
 ssize_t pread64(int file, void *into, size_t size, off64_t at) {
     ssize_t most = allowed(file, size);
     return most < 0 ? -1 : REAL(pread64)(file, into, (size_t)most, at);
+}
+
+/* How many of `size` bytes standard output takes now; -1 and errno: none. */
+static ssize_t taken(size_t size) {
+    static long n_calls, n_taken;
+    const char *how = getenv("FAULT_WRITES"), *most = how == NULL ? NULL : strchr(how, ':');
+    if (most == NULL || size == 0)
+        return (ssize_t)size;
+    int is_slow = !strncmp(how, "slow", 4);
+    long left = atol(most + 1) - (is_slow ? 0 : n_taken);
+    if (left <= 0 || (is_slow && n_calls++ % 2)) {
+        errno = is_slow ? EAGAIN : ENOSPC;
+        return -1;
+    }
+    long now = (long)size < left ? (long)size : left;
+    n_taken += now;
+    return now;
+}
+
+ssize_t write(int file, const void *from, size_t size) {
+    ssize_t most = file == 1 ? taken(size) : (ssize_t)size;
+    return most < 0 ? -1 : REAL(write)(file, from, (size_t)most);
 }
 
 static int locked(int command, int file) {

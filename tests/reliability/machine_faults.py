@@ -22,6 +22,39 @@ ASKED: Final = (
     Job("info", ("info", "run")),
 )
 """What is asked beside: its answer is the same, or it is none."""
+PRINTED: Final = (
+    *ASKED[1:],  # worker processes change nothing here
+    Job("analyze --full", ("analyze", "run", "--full")),
+    Job("analyze --markdown", ("analyze", "a.sqlite", "--markdown")),
+    Job("findings", ("findings", "a.sqlite")),
+    Job("show", ("show",)),
+    Job("show --json", ("show", "kernels,steps,gaps", "a.sqlite", "--json", "-w", "all")),
+    Job("show --csv", ("show", "steps", "a.sqlite", "--csv")),
+    Job("a table alone", ("kernels", "a.sqlite")),
+    Job("explain", ("explain", "a.sqlite", "slowest")),
+    Job("memory", ("memory", "memory.pickle")),
+    Job("query --schema", ("query", "--schema")),
+    Job("query --json", ("query", "a.sqlite", "SELECT * FROM kernels", "--json")),
+    Job("ops --json", ("ops", "a.sqlite", "--json")),
+    Job("ops --ncu", ("ops", "a.sqlite", "--ncu")),
+    Job("compare", ("compare", "a.sqlite", "b.sqlite")),
+    Job("compare --json", ("compare", "a.sqlite", "b.sqlite", "--json")),
+    Job("scaling", ("scaling", "a.sqlite", "run")),
+    Job("elastic", ("elastic", "run")),
+    Job("accuracy", ("accuracy", "a.log")),
+    Job("nodes", ("nodes", "run")),
+    Job("info --json", ("info", "a.sqlite", "--json")),
+    Job("doctor", ("doctor",)),
+    Job("runs list", ("runs", "list")),
+    Job("runs show", ("runs", "show", "kept-0")),
+    Job("runs export", ("runs", "export")),
+    Job("runs import-log", ("runs", "import-log", "a.log", "--dry-run")),
+    Job("help", ("help", "options")),
+    Job("--help", ("--help",)),
+    Job("show --help", ("show", "--help")),
+    Job("--version", ("--version",)),
+)
+"""Every command that prints an answer, in each of its forms."""
 _MOST_PROCESSES: Final = 10
 _MOST_READS: Final = 100
 _WAYS_OF_READING: Final = ("short", "EINTR", "EIO", "ESTALE", "ETIMEDOUT")
@@ -50,6 +83,45 @@ def reads_of_a_network_disk(place: Workplace, server: Server, rng: random.Random
             harms.append(f"exit {ended.code}: {ended.stderr[-200:]}")
         tally.count(f"{job.name}, {way}, {number}, once {is_once}", harms, ended.code)
     return tally
+
+
+def output_in_parts(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
+    """Standard output takes some bytes and is full then, or takes a few at a time."""
+    tally = Faults("standard output that takes a part: full after some bytes, or a slow pipe")
+    for job in jobs(rng, n, PRINTED):
+        way, is_buffered = rng.choice(("full", "slow")), rng.random() < 0.5
+        share = rng.random()
+        place.prepare(job)
+        whole = printed(server, job)
+        ended, harms = printed_in_parts(server, job, whole, way, share, is_buffered=is_buffered)
+        tally.count(f"{job.name}, {way}, {share}, buffered {is_buffered}", harms, ended.code)
+    return tally
+
+
+def printed(server: Server, job: Job) -> bytes:
+    """Return what a command prints."""
+    server.run(job.arguments, environment=_UNCACHED)
+    return (server.folder / "stdout.txt").read_bytes()
+
+
+def printed_in_parts(
+    server: Server, job: Job, whole: bytes, way: str, share: float, *, is_buffered: bool
+) -> tuple[Ended, list[str]]:
+    """Print ``whole`` where this share of it is taken, or is taken at a time; return harms."""
+    number = max(int(len(whole) * share), 1)
+    planned = Fault(server.folder.with_name("counts"), "WRITES", way, number)
+    environment = planned.environment | _UNCACHED
+    ended = server.run(
+        job.arguments, environment=environment, is_buffered=is_buffered, cpu_s=_CPU_S
+    )
+    wanted = whole if way == "slow" else whole[:number]
+    harms = list(words_of(ended)) if ended.code else []
+    if ended.code != int(wanted != whole):
+        harms.append(f"exit {ended.code}: {ended.stderr[-300:]!r}")
+    found = (server.folder / "stdout.txt").read_bytes()
+    if found != wanted:
+        harms.append(f"printed {len(found)} bytes, not {len(wanted)}")
+    return ended, harms
 
 
 def _asked(
@@ -91,4 +163,5 @@ FAULTS: Final[tuple[Injector, ...]] = (
     faults.eight_at_once,
     no_more_processes,
     reads_of_a_network_disk,
+    output_in_parts,
 )

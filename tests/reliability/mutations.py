@@ -12,6 +12,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tests.formats.xplane_file import varint
+
 _PAGE: Final = 4096
 NUMBERS: Final[tuple[Any, ...]] = (
     *(None, -1, 0, 1, 2**31, -(2**31), 2**53 + 1, 2**61, 2**62, -(2**62), 2**63 - 1, -(2**63)),
@@ -287,6 +289,106 @@ def packed(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     elif way == "twice":
         whole = gzip.compress(whole, mtime=0)
     return way, whole
+
+
+def changed_message(data: bytes, rng: random.Random) -> tuple[str, bytes]:
+    """Return how a field of a message (protobuf), or of one in it, was changed, and the bytes."""
+    fields = list(_fields(data))
+    if not fields:
+        return "empty", data + b"\x0a\x00"
+    at = rng.randrange(len(fields))
+    number, kind, value = fields[at]
+    inner = isinstance(value, bytes) and [*_fields(value)]
+    if inner and rng.random() < 0.8:
+        how, value = changed_message(bytes(value), rng)
+        fields[at] = number, kind, value
+    else:
+        how, changed = _changed_field(number, kind, value, rng)
+        fields[at : at + 1] = changed
+    if how == "shuffled":
+        rng.shuffle(fields)
+    return how, b"".join(_field(*one) for one in fields)
+
+
+def _changed_field(
+    number: int, kind: int, value: int | bytes, rng: random.Random
+) -> tuple[str, list[tuple[int, int, int | bytes]]]:
+    way = rng.choice(("number", "number", "text", "gone", "doubled", "kind", "other", "shuffled"))
+    text = rng.choice((*TEXTS, "a\rb", "\u202e")).encode()
+    if way == "number":
+        whole = [one for one in NUMBERS if isinstance(one, int)]
+        return way, [(number, 0, rng.choice(whole) & (2**64 - 1))]
+    if way == "text":
+        return way, [(number, 2, rng.choice((text, b"\xff\xfe", b"")))]
+    if way == "gone":
+        return way, []
+    if way == "doubled":
+        return way, [(number, kind, value)] * rng.choice((2, 50))
+    if way == "kind":
+        return way, [(number, *rng.choice(((0, 7), (1, bytes(8)), (2, text), (5, bytes(4)))))]
+    if way == "other":
+        return way, [(rng.choice((1, 2, 3, 4, 7, 15, 2**29 - 1)), kind, value)]
+    return way, [(number, kind, value)]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """Yield number, kind and value of each field; nothing where ``data`` is no message."""
+    found: list[tuple[int, int, int | bytes]] = []
+    at = 0
+    while 0 <= at < len(data):
+        key, at = _varint(data, at)
+        kind, size = key & 7, {1: 8, 5: 4}.get(key & 7, 0)
+        if kind == 0:
+            value, at = _varint(data, at)
+            found.append((key >> 3, kind, value))
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        if kind not in (1, 2, 5) or at < 0 or at + size > len(data):
+            return
+        found.append((key >> 3, kind, data[at : at + size]))
+        at += size
+    if at >= 0:
+        yield from found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and where it ends; there −1 if it does not."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if not 0 <= at < len(data):
+            return 0, -1
+        value |= (data[at] & 127) << shift
+        at += 1
+        if not data[at - 1] & 128:
+            return value, at
+    return 0, -1
+
+
+def _field(number: int, kind: int, value: int | bytes) -> bytes:
+    head = varint(number << 3 | kind)
+    if isinstance(value, int):
+        return head + varint(value)
+    return head + (varint(len(value)) if kind == 2 else b"") + value
+
+
+def changed_values(document: Any, rng: random.Random) -> str:
+    """Change one value of what lists and dictionaries hold, in place; return how."""
+    way = rng.choice(("value", "value", "value", "text", "key gone", "doubled", "shuffled", "kind"))
+    holder, key = rng.choice(list(_places(document)))
+    if way == "key gone":
+        del holder[key]
+    elif way == "text":
+        holder[key] = rng.choice(TEXTS)
+    elif way == "doubled" and isinstance(holder, list):
+        holder[key:key] = [holder[key]] * rng.choice((1, 40))
+    elif way == "shuffled" and isinstance(holder, list):
+        rng.shuffle(holder)
+    elif way == "kind":
+        holder[key] = rng.choice(([], {}, [None], {"a": 1}, (1, 2), b"x", 1.5, "1", True, {1: 2}))
+    else:
+        holder[key] = rng.choice((*NUMBERS, *(10**n for n in (25, 400)), float("nan")))
+    return way
 
 
 _SCALARS: Final = (

@@ -27,6 +27,8 @@ _KERNELS: Final = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
 )
+_DISPATCHES: Final = ("ROCPD_KERNEL_DISPATCH_",)
+"""How the tables begin: each process has one."""
 _GRAPHS: Final = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE",)
 _MOST_BYTES: Final = 50_000_000
 
@@ -70,6 +72,8 @@ def _lengths_in(path: Path, kind: str) -> tuple[Counter[int], ...]:
             data = file.read(_MOST_BYTES)
         if kind == "kineto":
             return *_told(_of_json(data)), Counter()
+        if kind == "rocpd":
+            return *_told(_of_database(data, _DISPATCHES)), Counter()
         graphs = _told(_of_database(data, _GRAPHS))
         return *_told(_of_database(data, _KERNELS)), graphs[0] + graphs[1]
     except _UNREADABLE as error:
@@ -98,9 +102,9 @@ def _of_database(data: bytes, tables: tuple[str, ...]) -> list[tuple[Any, Any]]:
             told = database.execute("SELECT name FROM sqlite_master").fetchall()
             names = {one.upper().decode(): one.decode() for (one,) in told}
             rows: list[tuple[Any, Any]] = []
-            for table in tables:
-                if table in names:
-                    rows += database.execute(f'SELECT start, "end" FROM "{names[table]}"')
+            for known, own in names.items():
+                if known in tables or (tables is _DISPATCHES and known.startswith(tables)):
+                    rows += database.execute(f'SELECT start, "end" FROM "{own}"')
             return rows
 
 

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,11 @@ from tests.reliability.commands import Server, serving
 from tests.reliability.faults import Injector, eight_at_once, full_disks
 from tests.reliability.inputs import CLASSES
 from tests.reliability.machine import loaded_before
-from tests.reliability.machine_faults import FAULTS
+from tests.reliability.machine_faults import FAULTS, PRINTED, printed, printed_in_parts
 from tests.reliability.pairs import pairs_of, small_traces, try_pairs
 from tests.reliability.shapes import streams
 from tests.reliability.worker import ACCEPTED, REFUSED
-from tests.reliability.workplace import JOBS, Workplace
+from tests.reliability.workplace import JOBS, Job, Workplace
 from tests.requirements import ROOT
 from traceprof.cli.commands import COMMANDS
 
@@ -50,6 +51,27 @@ def test_faults_lose_nothing(place: Workplace, server: Server, inject: Injector)
     tally = inject(place, server, random.Random(3), 2)
     assert tally.lost == []
     assert tally.injected or inject is full_disks  # which takes root
+
+
+@pytest.mark.parametrize("job", PRINTED, ids=lambda job: job.name)
+def test_an_answer_is_printed_wholly_or_the_command_fails(
+    place: Workplace, server: Server, job: Job
+) -> None:
+    place.prepare(job)
+    whole = printed(server, job)
+    ways = ("full", "slow") if job in PRINTED[::6] else ("full",)
+    for way, is_buffered in product(ways, (False, True)):
+        ended, harms = printed_in_parts(server, job, whole, way, 0.4, is_buffered=is_buffered)
+        assert harms == []
+        assert ended.code == int(way == "full")
+
+
+def test_every_command_that_prints_is_tried() -> None:
+    printing = {job.arguments[0] for job in PRINTED}
+    # These print no answer, only messages on standard error; mcp answers programs.
+    silent = {"record", "try", "recover", "report", "timeline", "view", "mcp", "cut", "export"}
+    assert {command.name for command in COMMANDS} <= printing | silent
+    assert not {command.name for command in COMMANDS} & printing & silent
 
 
 def test_every_file_of_the_corpus_takes_no_more_memory_than_it_may(

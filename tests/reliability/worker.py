@@ -22,12 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from typer.testing import CliRunner
+import anyio
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from typer.testing import CliRunner, Result
 
-from tests.reliability import oracle
+from tests.reliability import forms, oracle
 from tests.reliability.inputs import CLASSES, Question
 from traceprof.cli import app
 from traceprof.errors import TraceprofError
+from traceprof.mcp_server import MOST_CHARACTERS, server_of
 from traceprof.recording.spool import read_events
 
 CPU_S: Final = 20.0
@@ -86,6 +89,8 @@ def answer(folder: Path, seed: int, kind: str, number: int) -> tuple[str, str, s
 def _asked(question: Question) -> tuple[str, str]:
     if question.arguments[0] == "spool":
         return _spool(Path(question.arguments[1]))
+    if question.arguments[0] == "mcp":
+        return _called(*question.arguments[1:])
     done = CliRunner().invoke(app, list(question.arguments))
     said = f"{' '.join(question.arguments)}: exit {done.exit_code}: {done.stderr[-400:]}"
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -104,11 +109,11 @@ def _asked(question: Question) -> tuple[str, str]:
         return (REFUSED, "") if is_line or is_usage else (DEFECT, said)
     if done.exit_code != 0:
         return DEFECT, said
-    return _checked(question, done.stdout)
+    return _checked(question, done)
 
 
-def _checked(question: Question, printed: str) -> tuple[str, str]:
-    said = " ".join(question.arguments)
+def _checked(question: Question, done: Result) -> tuple[str, str]:
+    said, printed = " ".join(question.arguments), done.stdout
     if any(ord(one) < 32 and one not in "\n\t" for one in printed) and "--csv" not in said:
         return DEFECT, f"{said}: controls are printed"
     if "--json" in question.arguments:
@@ -116,6 +121,10 @@ def _checked(question: Question, printed: str) -> tuple[str, str]:
         wrong = list(_impossible(document))
         if wrong:
             return DEFECT, f"{said}: {wrong[:5]}"
+    if "--csv" in question.arguments:
+        differing = list(forms.wrong_rows(question.arguments, done.stdout_bytes))
+        if differing:
+            return DEFECT, f"{said}: {differing[:5]}"
     if question.trace is None:
         return (RIGHT if question.judge else ACCEPTED), ""
     try:
@@ -143,6 +152,26 @@ def _impossible(value: Any, name: str = "") -> Iterator[str]:
 
 
 _LENGTHS: Final = ("kernel_ns", "busy_ns", "compute_ns", "idle_ns", "total_ns", "n_bytes", "count")
+
+
+def _called(folder: str, tool: str, arguments: str) -> tuple[str, str]:
+    """Call a tool of the MCP server, as its client does."""
+    server = server_of([Path(folder)])
+    said = f"mcp {tool} {arguments[:300]}"
+    try:
+        found = anyio.run(server.call_tool, tool, json.loads(arguments))
+    except UnexpectedToolError as error:
+        where = "".join(traceback.format_exception(error.__cause__))
+        return DEFECT, f"{said}: {where[-1500:]}"
+    except ToolError as error:
+        verdict, text = REFUSED, str(error)
+    else:
+        verdict, text = ACCEPTED, "".join(one.text for one in found.content)
+    if any(ord(one) < 32 and one not in "\n\t" for one in text):
+        return DEFECT, f"{said}: controls are said: {text[:200]!r}"
+    if len(text) > MOST_CHARACTERS + 200:
+        return DEFECT, f"{said}: {len(text)} characters"
+    return verdict, ""
 
 
 def _spool(folder: Path) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from typing import Final
 
 from tests.builders import TraceBuilder
 from tests.formats.test_contract import write_as_kineto
+from tests.snapshots.allocator import Allocator, forward
 from tests.summaries import make_summary, steps_table
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.trace import Trace
@@ -239,6 +240,9 @@ def _fill(folder: Path) -> None:
         write_nsys(make_trace(8, rank=rank), folder / "run" / f"rank{rank}.sqlite")
     (folder / "a.log").write_text(LOG)
     (folder / "work.py").write_text(PROGRAM)
+    allocator = Allocator()
+    allocator.alloc(3_000_000, forward(7))
+    allocator.write(folder / "memory.pickle")
     for name in ("runs.db", "others.db"):
         store = Store(folder / name)
         for number in range(6):

@@ -44,7 +44,7 @@ def test_a_renderer_is_one_module_and_one_line(monkeypatch: pytest.MonkeyPatch) 
     module.render_fake = lambda document, options: f"{[*document.results]} {options.rows}"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_renderer", module)
     fake = Renderer("fake", "for this test", "fake_renderer:render_fake")
-    monkeypatch.setattr(registry, "RENDERERS", (*RENDERERS, fake))
+    monkeypatch.setattr(registry, "RENDERERS", RENDERERS.with_more(fake))
     assert render("fake", document(), Options(rows=3)) == "['breakdown', 'kernels'] 3"
 
 

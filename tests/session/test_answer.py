@@ -75,18 +75,23 @@ def test_processes_of_a_run_have_their_ranks() -> None:
 
 
 def test_the_page_says_where_the_time_goes_and_what_to_do_next() -> None:
-    found = page(four_steps().within("all"))
+    found = page(four_steps())
     assert set(found.results) | set(found.missing) == set(PAGE)
     assert found.verdict is not None
     steadiness, where = sentences(found.verdict.sentences)
-    assert where == "A typical step of 10 ns is 80.0 % compute, 20.0 % idle."
-    assert steadiness.startswith("4 steps, uneven: 10 ns to 20 ns; 8")
-    assert steadiness.endswith(" steps/s on average; 1 of them slow, by 20.0 % of the time.")
+    assert where == "A step of 10 ns is 80.0 % compute, 20.0 % idle."
+    assert steadiness == "Step time 10 ns (100 000 000 steps/s): mean of 3 steps."
     assert found.verdict.next_command.startswith("traceprof show ")
+    # Of a window of times, that slow step with it, shares are of all of it: 32 of 50.
+    everything = page(four_steps().within("all"))
+    assert everything.verdict is not None
+    steadiness, where = sentences(everything.verdict.sentences)
+    assert steadiness == "Step time 10 ns (100 000 000 steps/s): mean of 3 steps."
+    assert where == "The window is 64.0 % compute, 36.0 % idle."
 
 
-def test_steps_that_fill_no_window_are_not_drawn() -> None:
-    """Two warm-up steps and then work that nobody calls steps: the window is that work."""
+def test_steps_that_fill_no_window_have_no_shares() -> None:
+    """Three steps and then work that nobody calls steps: shares are of the window."""
     builder = TraceBuilder()
     for i in range(3):
         builder.range(f"warmup_step_{i}", 100 * i, 100 * i + 100)
@@ -94,9 +99,8 @@ def test_steps_that_fill_no_window_are_not_drawn() -> None:
     builder.kernel("gemm", 300, 10_000)
     found = page(run_of(Ranks.of(builder.build())).within("all"))
     assert found.verdict is not None
-    assert not found.verdict.has_steps
     assert sentences(found.verdict.sentences)[-1].startswith("The window is ")
-    assert "steps 0..2" not in render("text", found)
+    assert "of a step" not in render("text", found)
 
 
 def once_and_more(once_ns: int) -> Run:
@@ -187,5 +191,5 @@ def test_the_page_of_a_run_is_about_all_its_ranks() -> None:
     assert found.verdict is not None
     steadiness, where = sentences(found.verdict.sentences)
     assert "(mean of 2 devices)" in where
-    assert "10 steps on 2 ranks" in steadiness
+    assert "mean of 20 steps on 2 ranks" in steadiness
     assert found.verdict.next_command.startswith("traceprof show ranks --by straggler TRACE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +24,7 @@ from traceprof.comparison.runs_named import summary_of
 from traceprof.errors import NotRecordedError, TraceprofError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import ANALYSES, analyses
+from traceprof.model.names import Names, _shared
 from traceprof.model.trace import Trace
 from traceprof.render.registry import render
 from traceprof.session import opening
@@ -30,6 +32,7 @@ from traceprof.session import run as run_module
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
+from traceprof.snapshots.stacks import Phase
 
 pytestmark = pytest.mark.usefixtures("times_can_be_set")
 
@@ -139,6 +142,19 @@ def test_what_one_question_found_answers_another(path: Path, reads: list[str]) -
         assert reads == []
 
 
+def test_phases_of_a_memory_snapshot_do_not_keep_a_page_from_being_kept(
+    path: Path, reads: list[str]
+) -> None:
+    """They are members of an enumeration, which equal the names of ranges."""
+    _shared.cache_clear()
+    for phases in ([Phase.BACKWARD], [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER]):
+        Names.of(phases)
+    page(open_run([path]), FEW)
+    reads.clear()
+    page(open_run([path]), FEW)
+    assert reads == []
+
+
 def test_what_is_new_is_read_and_what_is_known_is_not_computed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +261,8 @@ def test_options_count_and_what_is_in_the_files_that_they_name(
 def test_a_file_that_was_just_written_is_not_kept(tmp_path: Path, cache: Cache) -> None:
     found = tmp_path / "now.sqlite"
     write_nsys(trace_of(), found)
+    ahead_s = time.time() + 3600  # however long the machine takes from here on
+    os.utime(found, (ahead_s, ahead_s))
     answer(open_run([found]), FEW)
     assert cache.usage().entry_count == 0
 

@@ -16,6 +16,8 @@ from tests.requirements import ROOT, TRACES, require
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import TABLES
+from traceprof.query.engine import Limits
+from traceprof.session import querying
 from traceprof.session.querying import query, views
 from traceprof.session.run import open_run
 
@@ -164,3 +166,32 @@ def test_sums_are_those_of_show_kernels(name: str, is_cut: bool) -> None:
 def test_a_window_that_is_none_is_an_error(trace: Path) -> None:
     with pytest.raises(UsageError, match="nonsense"):
         rows(trace, "SELECT 1 FROM kernels", "nonsense")
+
+
+SPACES = "replace(printf('%999d', 1) || printf('%999d', 1), ' ', printf('%400d', 1))"
+OTHERS = "replace(printf('%999d', 1), ' ', printf('%080d', 1))"
+NESTED = ", ".join(f"t{n} AS (SELECT a.x FROM t{n - 1} a, t{n - 1} b)" for n in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT printf('%.*c', 2000000000, 'x')",  # a loop in one call of one function
+        f"SELECT trim({SPACES}, {OTHERS} || ' ')",
+        "SELECT count(*) FROM ranges a, ranges b, ranges c, ranges d, ranges e, ranges f, ranges g,"
+        " ranges h, ranges i, ranges j, ranges k, ranges l, ranges m, ranges n, ranges o, ranges p"
+        " WHERE a.name || p.name = 'x'",
+    ],
+)
+def test_a_query_is_stopped_in_the_middle_of_a_call(sql: str, trace: Path) -> None:
+    with pytest.raises(UsageError, match=r"stopped after 0\.1 s"):
+        query(open_run([trace]), sql, Limits(seconds=0.1))
+
+
+def test_a_statement_that_takes_for_ever_to_prepare_is_stopped(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(querying, "_PREPARING_S", 5.0)
+    sql = f"WITH t0(x) AS (SELECT 1), {NESTED} SELECT count(*) FROM t39"
+    with pytest.raises(UsageError, match=r"stopped|memory"):
+        query(open_run([trace]), sql, Limits(seconds=0.1))

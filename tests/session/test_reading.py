@@ -83,24 +83,32 @@ def test_a_page_reads_once(path: Path, reads: list[Read]) -> None:
 
 def test_a_small_window_of_one_file_is_read_alone(path: Path, reads: list[Read]) -> None:
     run = open_run([path]).within("210ms..310ms")
-    found = run.breakdown()
+    found = run.kernels()
     (nothing, none), (tables, window) = reads
     assert nothing is not None and nothing.isdisjoint(EVENTS) and none is None
-    assert tables == WORK - {"devices"} | {"ranges"}  # windows of our own recorder are among them
+    assert tables == {"kernels", "ranges"}  # windows of our own recorder are among them
     assert window == run.selection.window
     assert window.duration_ns == 100_000_000
     whole = open_run([path])
     whole.trace()
-    check_equal(found, whole.within("210ms..310ms").breakdown())
-    run.breakdown()
+    check_equal(found, whole.within("210ms..310ms").kernels())
+    run.kernels()
     assert len(reads) == 2 + 1  # and the full one
+
+
+def test_the_breakdown_of_a_window_looks_at_the_whole_recording(
+    path: Path, reads: list[Read]
+) -> None:
+    """What devices did before the recording began is told by the first work of each stream."""
+    open_run([path]).within("210ms..310ms").breakdown()
+    assert {window for _, window in reads} == {None}
 
 
 def test_of_a_window_of_a_large_file_the_launches_in_it_tell_what_is_missing(
     path: Path, reads: list[Read], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("traceprof.session.run.LARGE_BYTES", 0)
-    answer(open_run([path]).within("210ms..310ms"), ["breakdown"])
+    answer(open_run([path]).within("210ms..310ms"), ["kernels"])
     (_, none), (tables, window), *others = reads
     assert none is None
     assert tables == WORK - {"devices"} | TELL_WHAT_IS_MISSING
@@ -115,12 +123,12 @@ def test_a_large_window_is_cut_from_the_whole(path: Path, reads: list[Read]) -> 
 
 def test_another_question_reads_what_is_missing(path: Path, reads: list[Read]) -> None:
     run = open_run([path]).within("all")
-    run.breakdown()
+    run.copies()
     run.kernels()
-    run.breakdown()
-    assert len(reads) == 1
+    run.copies()
+    assert len(reads) == 2
     run.launches()
-    assert reads[1:] == [(frozenset({"api_calls"}), None)]
+    assert reads[2:] == [(frozenset({"api_calls"}), None)]
     assert repr(run.kernels().table.to_frame()) == repr(
         open_run([path]).within("all").kernels().table.to_frame()
     )

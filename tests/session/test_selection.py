@@ -119,9 +119,14 @@ def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
     ]
 
 
+# Without warm-up the first step is a slow one, which is a gap of the window.
 @pytest.mark.parametrize(("warmup", "start_ns"), [(0, 1000), (1, 1300), (4, 1600)])
 def test_warmup_can_be_given(trace: Trace, warmup: int, start_ns: int) -> None:
     assert bounds(selected(trace.with_warmup(warmup), None)) == (start_ns, 2200)
+
+
+def test_a_slow_first_step_is_named_where_it_is_no_warmup(trace: Trace) -> None:
+    assert "Steps that do not count: 1 slow (300 ns)." in said(selected(trace.with_warmup(0), None))
 
 
 def test_a_warmup_of_all_steps_is_an_error(trace: Trace) -> None:
@@ -243,7 +248,8 @@ def test_devices_that_were_recorded_in_windows_are_looked_at_there_only() -> Non
         builder.range("traceprof.window", start, start + 190, domain="traceprof", thread=2)
         builder.kernel("gemm", start, start + 190)
     selection = selected(builder.build(), None)
-    assert bounds(selection) == (600, 790)
+    # Of the step from 700 on the devices were recorded in a part.
+    assert bounds(selection) == (600, 700)
     assert "last of 2 windows" in said(selection)[-1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
@@ -11,15 +12,19 @@ from traceprof.measures.steps.costs import one_off_costs
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.table import Table
+from traceprof.render.formatting import note_text
+from traceprof.session.answer import page
+from traceprof.session.run import run_of
 from traceprof.session.verdict import bound_by, judge
 
 PARTS = ("compute", "exposed_communication", "exposed_transfer", "device_memory", "idle")
 
 
-def idle(**causes: int) -> dict[str, Result]:
-    """Return the result of `idle` with so many ns of each cause."""
-    table = Table({"cause": list(causes), "total_ns": list(causes.values())})
-    return {"idle": Result("idle", IDLE.spec, {"causes": table})}
+def idle(share: float, **causes: int) -> dict[str, Result]:
+    """Return the result of `idle`: ``share`` of its time, divided as ``causes``."""
+    times = np.array(list(causes.values()), np.float64)
+    shares = {"cause": list(causes), "total_ns": times, "share_ratio": share * times / times.sum()}
+    return {"idle": Result("idle", IDLE.spec, {"total": Table(shares)})}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,7 @@ def idle(**causes: int) -> dict[str, Result]:
 def test_it_is_named_by_what_takes_most(
     shares: tuple[float, ...], causes: dict[str, int], words: str
 ) -> None:
-    results = idle(**causes) if causes else {}
+    results = idle(shares[PARTS.index("idle")], **causes) if causes else {}
     assert bound_by(results, dict(zip(PARTS, shares, strict=True))) == words
 
 
@@ -65,16 +70,16 @@ def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
             builder.phase("eval", now + 1_000, now + 6_000)
             now += 5_000
         now += 1_000
-    trace = builder.build()
-    results = {name: run(name, trace) for name in ("steps", "phases")}
-    paid = one_off_costs(Ranks.of(trace))
-    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[-1]
+    document = page(run_of(Ranks.of(builder.build())))
+    assert document.verdict is not None
+    note = document.verdict.sentences[-1]
     shares = {note.values[f"part{i}"]: note.values[f"share{i}"] for i in range(4)}
-    assert note.values["left_out"] == "evaluation"
+    assert [note_text(own) for own in document.verdict.periodic] == [
+        "evaluation every 10 steps: 5.000 µs each, 33.3 % of the loop"
+    ]
+    assert not document.verdict.once
     times = {"backward": 400, "forward": 300, "outside any phase": 200, "optimizer": 100}
-    whole = 18 * 1_000 + 800  # the last one has no next step
-    expected = {name: 19 * ns / whole for name, ns in times.items()}
-    assert shares == pytest.approx({**expected, "outside any phase": 18 * 200 / whole})
+    assert shares == pytest.approx({name: ns / 1_000 for name, ns in times.items()})
 
 
 def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
@@ -89,16 +94,16 @@ def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
             builder.phase("data.end", now + 5_000, now + 5_001)
             now += 5_010
     trace = builder.build()
-    results = {name: run(name, trace) for name in ("steps", "phases")}
-    paid = one_off_costs(Ranks.of(trace))
-    verdict = judge(results, trace.recorded, trace.span.duration_ns, paid)
+    verdict = page(run_of(Ranks.of(trace))).verdict
+    assert verdict is not None
     shares = {
         value: verdict.sentences[-1].values[f"share{name.removeprefix('part')}"]
         for name, value in verdict.sentences[-1].values.items()
         if name.startswith("part")
     }
     assert shares["forward without gradients"] == pytest.approx(0.2, abs=0.02)
-    assert verdict.sentences[-1].values["left_out"] == "evaluation"
+    assert shares["backward"] == pytest.approx(0.3)
+    paid = one_off_costs(Ranks.of(trace))
     evaluated = paid.take(paid["kind"] == "evaluation")
     assert evaluated["total_ns"].tolist() == [2 * 4_950]
 
@@ -110,5 +115,5 @@ def test_a_program_that_only_infers_evaluates_nothing() -> None:
     trace = builder.build()
     results = {"phases": run("phases", trace)}
     paid = one_off_costs(Ranks.of(trace))
-    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[-1]
+    note = judge(results, trace.recorded, paid).sentences[-1]
     assert note.values["part0"] == "forward without gradients"

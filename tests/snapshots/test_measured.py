@@ -2,12 +2,15 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 from tests.requirements import TRACES, require
 from tests.snapshots.allocator import Allocator, backward, forward, optimizer
+from traceprof.model.table import Table
 from traceprof.render.registry import Options, render
 from traceprof.snapshots import MEMORY_NAME
+from traceprof.snapshots.kinds import _in_optimizer
 from traceprof.snapshots.measured import memory
 
 MB = 1_000_000
@@ -195,3 +198,37 @@ def test_torch_itself_says_the_same_of_the_real_one():
     assert f"total_reserved: {_memory_viz.Bytes(device['reserved_bytes'])}" in said
     told = sum(_memory_viz.calc_active(one) for one in plain["segments"])
     assert device["end_bytes"] + device["rounding_bytes"] == told
+
+
+def test_events_in_a_span_of_an_optimizer_are_found_as_by_looking_at_each_span():
+    chance = np.random.default_rng(5)
+    for n_spans in (0, 1, 7):
+        starts = chance.integers(0, 50, n_spans)
+        spans = Table({"start_ns": starts, "end_ns": starts + chance.integers(-3, 20, n_spans)})
+        at_ns = chance.integers(-1, 60, 80)
+        one_by_one = np.zeros(80, bool)
+        for start, end in zip(spans["start_ns"], spans["end_ns"], strict=True):
+            one_by_one |= (at_ns >= start) & (at_ns <= end) & (at_ns >= 0)
+        assert _in_optimizer(at_ns, spans).tolist() == one_by_one.tolist()
+
+
+def test_a_clock_that_steps_back_and_steps_out_of_order_are_no_crash(tmp_path):
+    allocator = train(4)
+    plain = allocator.snapshot()
+    times = [event["time_us"] for event in plain["device_traces"][0]]
+    for event, at_us in zip(plain["device_traces"][0], reversed(times), strict=True):
+        event["time_us"] = at_us
+    plain["traceprof"] = {"tensors": [], "step_ends_us": [times[-1], times[0], times[5]]}
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps(plain))
+    assert len(rows(memory([tmp_path / "s.pickle"]), "steps")) == 3
+
+
+def test_devices_of_two_snapshots_of_one_name_are_not_mixed(tmp_path):
+    paths = []
+    for name, size in (("a", 3 * MB), ("b", 5 * MB)):
+        (tmp_path / name).mkdir()
+        allocator = Allocator()
+        allocator.alloc(size, forward(7))
+        paths.append(allocator.write(tmp_path / name / "s.pickle"))
+    said = [note.values["level"] for note in memory(paths).verdict if "level" in note.values]
+    assert said == [3 * MB, 5 * MB]

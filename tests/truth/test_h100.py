@@ -54,7 +54,6 @@ def test_a_fused_optimizer_and_no_reading_of_the_loss() -> None:
     losses = findings_of(name).tables["losses"]
     step_ns, judged_ns = (findings_of(name).scalars[key] for key in ("step_ns", "judged_ns"))
     waits = losses["total_ns"][losses["loss"] == "synchronising"].sum()
-    waits += losses["after_wait_ns"].sum()
     said = finding(name, "looped_optimizer")["saving_ns"] + waits / judged_ns * step_ns
     assert said == pytest.approx((14.61 - 11.62) * MS, rel=NEAR)
 

@@ -29,6 +29,7 @@ def said(scenario: Scenario):
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 def test_what_was_planted_is_found_and_nothing_else(scenario):
     found = said(scenario)
+    found = found.take([rule not in scenario.healthy_rules for rule in found["rule"].tolist()])
     rules = found["rule"].tolist()
     assert not set(rules) - {*scenario.rules, *scenario.also}, rules
     if not scenario.rules:
@@ -48,7 +49,8 @@ def test_what_was_planted_is_found_and_nothing_else(scenario):
 
 
 SAYS = re.compile(
-    r"saves (at most |about |)(\d[\d.  ]* \S+) of (?:a|the mean) step of [^()]* "
+    r"saves (at most |about |)(\d[\d.  ]* \S+) of "
+    r"(?:a step|the mean step with slow steps) of [^()]* "
     r"\([\d.]+ %(?:, \w+)?(?:: (.+?) to (.+?))?\)"
 )
 """What a page says that a finding saves, and the range of an estimate."""
@@ -125,7 +127,8 @@ def test_what_is_done_now_and_then_is_told_apart_with_what_it_costs(scenario):
     assert abs(values["each"] * values["n"] - planted_ns) <= NEAR * planted_ns
     assert verdict.bound_by == "GPU-bound"
     assert verdict.parts["compute"] > 0.9
-    assert scenario.occasion in note_text(verdict.sentences[-1])
+    left_out = document_of(scenario.name).selection.notes
+    assert any(scenario.occasion in note_text(note) for note in left_out)
     assert not any("slow" in note_text(note) for note in verdict.sentences)
 
 
@@ -142,7 +145,7 @@ def test_a_loader_on_another_thread_makes_no_step_slow():
     verdict = document_of(scenario.name).verdict
     assert verdict.bound_by == "GPU-bound"
     told = [note_text(note) for note in verdict.sentences]
-    assert any("30 steps, steady" in text for text in told)
+    assert any(re.search(r"mean of \d+ steps", text) for text in told)
     assert not any("slow" in text for text in told)
 
 
@@ -150,7 +153,6 @@ RATES = {
     "clean": 1,
     "clean_4_ranks": 4,
     "bimodal_steps_every_other_of_which_waits_for_data": 1,
-    "pauses_of_a_minute": 1,
     "structural_wait_between_steps": 1,
 }
 
@@ -160,10 +162,10 @@ RATES = {
 )
 def test_steps_and_samples_a_second_are_of_one_base_and_those_that_were_planted(scenario):
     verdict = document_of(scenario.name).verdict
-    (values,) = [note.values for note in verdict.sentences if "steps_rate" in note.values]
-    assert values["rate"] == pytest.approx(values["steps_rate"] * 32 * RATES[scenario.name])
+    (values,) = [note.values for note in verdict.sentences if "per_s" in note.values]
+    assert values["rate"] == pytest.approx(values["per_s"] * 32 * RATES[scenario.name])
     # Of 30 steps 28 periods are planted, of which 2 may hold all pauses.
-    assert values["steps_rate"] == pytest.approx(1e9 / period_ns(scenario.ranks), rel=2 / 28)
+    assert values["per_s"] == pytest.approx(1e9 / period_ns(scenario.ranks), rel=2 / 28)
 
 
 def alternating(wait_ns: int, seed: int = 0):
@@ -179,7 +181,7 @@ def test_runs_that_alternate_differ_as_they_were_planted():
     times = re.search(r"([\d.]+) x the samples per second", told)
     assert times, told
     assert float(times[1]) == pytest.approx(slow_ns / fast_ns, rel=NEAR)
-    assert "medians of means of 2 steps" in told
+    assert "means of means of 2 steps" in told
     assert "No difference" not in told
 
 

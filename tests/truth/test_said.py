@@ -57,7 +57,9 @@ def test_of_what_people_reported(name: str) -> None:
 @pytest.mark.traces
 def test_every_situation_that_people_reported_has_a_label() -> None:
     folder = Path(require("traces")).parent / "wild"
-    assert {path.name for path in folder.iterdir()} - {"README.md"} == set(WILD)
+    # Folders that are named by a day hold situations with the right answer, not pages to read.
+    named = {path.name for path in folder.iterdir() if not path.name.startswith("2026-")}
+    assert named - {"README.md"} == set(WILD)
 
 
 @pytest.mark.traces

@@ -71,7 +71,6 @@ def test_compute_and_losses_are_the_judged_time(name: str) -> None:
         return
     assert scalars["compute_ns"] + table["total_ns"].sum() == scalars["judged_ns"]
     assert (table["claimed_ns"] <= table["total_ns"]).all()
-    assert (table["after_wait_ns"] <= table["total_ns"]).all()
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
@@ -114,11 +113,12 @@ def test_losses_of_a_window_that_is_judged_whole_are_those_of_the_window(name: s
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
-def test_waits_of_the_host_are_what_idle_calls_synchronising(name: str) -> None:
+def test_waits_of_the_host_are_in_what_idle_calls_synchronising(name: str) -> None:
+    """The time until work is launched again after a wait is the other part of it."""
     sync = result(name, "sync")
     if sync is None or sync.table.to_frame()["idle_ns"].isna().any():
         return
-    assert sync.table.to_frame()["idle_ns"].sum() == lost(name).get("synchronising", 0)
+    assert sync.table.to_frame()["idle_ns"].sum() <= lost(name).get("synchronising", 0)
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
@@ -126,7 +126,6 @@ def test_rules_claim_of_their_subject_alone(name: str) -> None:
     findings = result(name, "findings")
     assert findings is not None
     losses = findings.to_frame("losses")
-    steady = 1 - findings.scalars["slow_ratio"]
     claims = findings.to_frame().groupby("rule")["claimed_ratio"].sum()
     for row in records(losses):
         for rule in filter(None, row["rules"].split(", ")):
@@ -134,7 +133,7 @@ def test_rules_claim_of_their_subject_alone(name: str) -> None:
     for rule, subject in RULES.items():
         own = losses[losses["loss"].isin(subject)]
         if rule in claims.index:
-            ns = claims[rule] / steady * findings.scalars["judged_ns"]
+            ns = claims[rule] * findings.scalars["judged_ns"]
             assert ns <= own["total_ns"].sum() * (1 + ROUNDING) + 1
             if (own["rules"].isin((rule, ""))).all():
                 assert ns == pytest.approx(own["claimed_ns"].sum(), abs=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -95,10 +96,13 @@ def _search(reader: FramedReader, page: OpenPage, trace: Trace) -> None:
         trace.kernels.to_frame()["name"] == "ncclDevKernel_AllReduce"
     ]
     durations = (kernels["end_ns"] - kernels["start_ns"]).sort_values(ascending=False)
-    rows = frame.locator(".results tbody tr")
-    told = [rows.nth(i).locator("td").nth(1).inner_text() for i in range(rows.count())]
-    assert told == [f"{ns / MS:.3f} ms" for ns in durations]
-    reader.click(rows.last.get_by_role("button"))
+    # The list of what is loaded comes first, then that of all.
+    expected = json.dumps([f"{ns / MS:.3f} ms" for ns in durations])
+    told = (
+        "[...document.querySelectorAll('.results tbody tr')].map((row) => row.cells[1].innerText)"
+    )
+    reader.until(f"JSON.stringify({told}) === JSON.stringify({expected})")
+    reader.click(frame.locator(".results tbody tr").last.get_by_role("button"))
     reader.until("document.querySelector('.search .note').textContent === '8 of 12'")
     assert reader.actions == 1
     assert reader.facts["duration"].startswith("1.490 ms")

@@ -26,7 +26,7 @@ from traceprof.render.registry import Options
 from traceprof.render.report.render import render_report
 from traceprof.session.answer import page
 from traceprof.session.cutting import Cutting, cut_run
-from traceprof.session.doubts import doubts, doubts_of_stream
+from traceprof.session.doubts import doubts, doubts_of_stream, selected
 from traceprof.session.operations import OPERATIONS, OperationFilter, operations
 from traceprof.session.options import Align, Opening, split_cluster
 from traceprof.session.querying import query
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIGURES: Final = (
-    *("samples_per_s", "steps_per_s", "step_period_ns", "step_device_ns", "waited_ns"),
+    *("samples_per_s", "steps_per_s", "step_period_ns", "waited_ns"),
     *("compute_ratio", "exposed_communication_ratio", "exposed_transfer_ratio", "idle_ratio"),
 )
 """The measures of a run that its headline figures are."""
@@ -96,7 +96,7 @@ class Run(Tables):
         if theme not in THEMES:
             raise UsageError(f"theme {theme!r}: expected {' or '.join(THEMES)}")
         whole = self.within("all").trace()
-        part = self.selection.window
+        part = selected(self).window.hull
         return timeline_figure(whole, window=part, title=title, theme=theme, width=None)
 
     def page(self) -> Page:
@@ -278,7 +278,7 @@ def open(
     """
     if align not in (ways := [way.value for way in Align]):
         raise UsageError(f"align {align!r}: expected one of {', '.join(ways)}")
-    scheduler, hosts = split_cluster(str(cluster or ""))
+    scheduler, hosts = split_cluster(str(cluster)) if cluster else ("", None)
     opening = Opening(
         rules=path_of(rules),
         align=Align(align),

@@ -72,6 +72,8 @@ def main() -> None:
 
 
 def _told(error: Exception) -> str:
+    if isinstance(error, TraceprofError):  # of standard output, before a command begins
+        return str(error)
     is_refused = isinstance(error, OSError) and error.strerror == os.strerror(errno.EAGAIN)
     if is_refused or str(error) == _NO_THREAD:
         return "no more processes or threads may be started here: ulimit -u says how many may run"

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -118,7 +118,7 @@ def _read(value: Any, parameter: Any, kind: type) -> Any:
 class LoadedLate(PlainGroup):
     """Commands that are loaded when they are called."""
 
-    known: ClassVar = COMMANDS
+    known: ClassVar[Sequence[Command]] = COMMANDS
     """The commands in the order of the help."""
 
     examples: ClassVar[tuple[str, ...]] = ("record -- python train.py", "trace.sqlite")
@@ -163,7 +163,8 @@ class Commands(LoadedLate):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the command line; options of a command may stand before it, or before a trace."""
-        return super().parse_args(ctx, self._command_first(ctx, args))
+        with _ending_with_codes():  # --help and --version print
+            return super().parse_args(ctx, self._command_first(ctx, args))
 
     def _command_first(self, ctx: Any, args: list[str]) -> list[str]:
         own = {flag for one in self.get_params(ctx) for flag in (*one.opts, *one.secondary_opts)}
@@ -200,17 +201,22 @@ class Commands(LoadedLate):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        try:
+        with _ending_with_codes():
             return super().invoke(ctx)
-        except TraceprofError as error:
-            from traceprof.cli.output import error_message
 
-            error_message(str(error))
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            # The reader of our output went away (| head); there is nobody to tell.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
+
+@contextmanager
+def _ending_with_codes() -> Iterator[None]:
+    """Turn an error of the library into a line and its exit code."""
+    try:
+        yield
+    except TraceprofError as error:
+        from traceprof.cli.output import error_message
+
+        error_message(str(error))
+        raise typer.Exit(error.exit_code) from None
+    except BrokenPipeError:  # the reader of standard output left (| head)
+        raise typer.Exit(0) from None
 
 
 def function_of(command: Command) -> Callable[..., None]:

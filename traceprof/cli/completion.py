@@ -8,8 +8,9 @@ from typing import Final
 
 import typer
 
-from traceprof import measures
 from traceprof.errors import TraceprofError
+from traceprof.measures import Entry, load_analysis
+from traceprof.measures import nouns as known_nouns
 from traceprof.processes import told_apart
 
 Offered = list[tuple[str, str]]
@@ -43,12 +44,12 @@ def _beginning(incomplete: str, known: Iterable[tuple[str, str]]) -> Offered:
 def nouns(incomplete: str) -> Offered:
     """Return what there is to show."""
     return _beginning(
-        incomplete, ((noun, own[0].summary) for noun, own in measures.nouns().items())
+        incomplete, ((noun, entries[0].summary) for noun, entries in known_nouns().items())
     )
 
 
-def _shown(context: typer.Context) -> tuple[measures.Entry, ...]:
-    known = measures.nouns()
+def _shown(context: typer.Context) -> tuple[Entry, ...]:
+    known = known_nouns()
     # What stands before an option without its value is not read, only kept.
     said = (context.params.get("noun"), context.info_name, *context.args)
     return next((known[word] for word in said if word in known), ())
@@ -63,7 +64,7 @@ def columns(context: typer.Context, incomplete: str) -> Offered:
     """Return the columns of the tables that the noun is shown by."""
     by = context.params.get("by")
     entries = [e for e in _shown(context) if by is None or e.way in str(by).split(",")]
-    specs = (measures.load_analysis(entry.name).spec for entry in entries)
+    specs = (load_analysis(entry.name).spec for entry in entries)
     found = {column.name: column.meaning for spec in specs for t in spec.tables for column in t}
     return _beginning(incomplete, found.items())
 

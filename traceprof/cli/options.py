@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 
 import typer
 
-from traceprof import measures
 from traceprof.cli import completion
 from traceprof.cli.output import Printing, detail, message, speak
 from traceprof.cli.progress import reading_shown
 from traceprof.errors import UsageError
 from traceprof.files import are_large_files, is_there
+from traceprof.measures import FORMER_NAMES, analysis_names
 
 if TYPE_CHECKING:
     from traceprof.session.run import Run
     from traceprof.store import Store
 
-OLD_NAMES: Final = measures.FORMER_NAMES
+OLD_NAMES: Final = FORMER_NAMES
 """Analyses that were called otherwise; every analysis is also a command that is not listed."""
 
 
@@ -47,11 +47,7 @@ def check_paths(paths: list[Path]) -> list[Path]:
             continue
         if name.startswith("-"):
             raise UsageError(f"{name} stands where a trace should: options come before `--`")
-        close = (
-            []
-            if looks_like_a_path(name)
-            else get_close_matches(name, measures.analysis_names(), n=1)
-        )
+        close = [] if looks_like_a_path(name) else get_close_matches(name, analysis_names(), n=1)
         if close:
             files = shlex.join(one for one in map(str, paths) if looks_like_a_path(one)) or "TRACE"
             said = "a table, no trace" if close[0] == name else "neither a table nor a trace"
@@ -292,7 +288,7 @@ def _opening(
     ways = [way.value for way in Align]
     if align not in ways:
         raise UsageError(f"--align {align}: expected one of {', '.join(ways)}")
-    scheduler, hosts = split_cluster(cluster or "")
+    scheduler, hosts = split_cluster(cluster) if cluster else ("", None)
     return Opening(
         rules=rules,
         align=Align(align),
@@ -333,7 +329,7 @@ def _printing(
         as_markdown,
         rows,
         is_wide=wide,
-        columns=tuple(dict.fromkeys(each_of([columns or ""]))),
+        columns=tuple(dict.fromkeys(each_of([columns]))) if columns else (),
         output=output,
         force=force,
     )

@@ -9,10 +9,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 from traceprof.cli.progress import end_reading
 from traceprof.errors import UsageError, WritingError
@@ -232,15 +231,8 @@ def out(text: str, form: str = "text") -> None:
         from traceprof.render.escape import visible_text
 
         text = visible_text(text)
-    try:
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        drop(sys.stdout)
-        reason = error.strerror or error
-        raise WritingError(f"standard output: cannot be written: {reason}") from error
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
 
 
 _SPOKEN: Final = {"quiet": False, "verbose": False}
@@ -314,19 +306,9 @@ def print_lines(
 def say(text: str) -> None:
     """Write ``text`` to standard error, if anybody can read it: an exit code is told anyway."""
     end_reading()
-    if sys.stderr is None:
-        return
-    try:
+    if sys.stderr is not None:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:
-        drop(sys.stderr)
-
-
-def drop(stream: TextIO) -> None:
-    """Let what ``stream`` still holds go nowhere, so that Python does not fail on it at its end."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _SILENT_S = 1.0

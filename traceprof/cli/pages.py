@@ -232,16 +232,16 @@ def _drawn(
 ) -> tuple[Ranks, TimeWindow | None, list[str]]:
     """Return what is drawn, the part of it that was chosen, and what is to be said of that."""
     from traceprof.render.formatting import note_text
-    from traceprof.session.doubts import doubts
+    from traceprof.session.doubts import doubts, selected
     from traceprof.session.run import open_run
 
     run = open_run(trace, opening)
     found = run.within("all").of_ranks()
-    selection = run.within(window or "all").selection
+    selection = selected(run.within(window or "all"))
     notes = list(map(note_text, selection.notes))
     # A page says itself what is in doubt.
     notes += [note_text(note) for note in doubts(run).notes] if is_picture else []
-    return found, selection.window if window else None, notes
+    return found, selection.window.hull if window else None, notes
 
 
 @with_options

@@ -68,11 +68,12 @@ class Reading:
 
         self._measuring_since_s = min(self._measuring_since_s, taken_s)
         spent_s = taken_s - self._measuring_since_s
-        if not PROGRESS.done or not spent_s:
+        total, done = PROGRESS.total, min(PROGRESS.done, PROGRESS.total)
+        if not done or not spent_s:
             return f"measuring, {taken_s:.0f} s"
-        rate = PROGRESS.done / spent_s
-        left = format_duration(round((PROGRESS.total - PROGRESS.done) / rate * NS_PER_S))
-        return f"{PROGRESS.done} of {PROGRESS.total} parts measured, {rate:.1f}/s, {left} left"
+        rate = done / spent_s
+        left = format_duration(round((total - done) / rate * NS_PER_S))
+        return f"{done} of {total} parts measured, {rate:.1f}/s, {left} left"
 
     def run(self) -> None:
         """Show the line until it is ended, the first time after two seconds."""

@@ -20,6 +20,7 @@ from traceprof.measures.rows import floats
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy, quality_among
 from traceprof.model.table import Table, is_unknown, objects
+from traceprof.session.doubts import refused
 
 _LONG: Final = 24
 _PIECES: Final = re.compile(r"[^-_./ ]+|[-_./ ]")
@@ -238,7 +239,8 @@ def _metric(runs: Sequence[Summary], asked: str | None) -> str:
     common = [name for name in every if all(name in own for own in names if own)]
     found = quality_among(common) or quality_among(every)
     if found is None:
-        raise NotRecordedError(f"no run has an accuracy or a loss: {_listed(every)}")
+        error = NotRecordedError(f"no run has an accuracy or a loss: {_listed(every)}")
+        raise refused(error, (note for run in runs for note in run.notes))
     return found
 
 

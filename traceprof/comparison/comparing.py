@@ -36,9 +36,11 @@ from traceprof.comparison.sides import (
     WINDOW,
     Side,
     are_ranks_of_one,
+    base_of_run,
     common_unit,
+    counted_of,
     devices_of,
-    units_of,
+    warmup_count_of,
 )
 from traceprof.comparison.specs import ABOUT, MEASURES
 from traceprof.comparison.verdict import verdict_of
@@ -70,7 +72,8 @@ def compare(
         raise UsageError("a comparison needs a run on either side")
     unit = common_unit([*base, *new])
     sides = Side(tuple(base), unit), Side(tuple(new), unit)
-    judged = judge(*sides)
+    is_same = len(base) == len(new) == 1 and _is_same(base[0], new[0])
+    judged = judge(*sides, is_same=is_same)
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
     lacking = _lacking(sides)
@@ -78,6 +81,9 @@ def compare(
     difference = None if lacking else _difference(sides, matched, missing)
     if lacking:
         missing["difference"] = f"{' and '.join(lacking)}: a part is missing"
+    unlike = _on_bases(sides)
+    if unlike:
+        difference, missing["difference"] = None, "the two sides are counted by different things"
     settings, measures = settings_of(*sides, matched), _measures(*sides)
     better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
     results = {
@@ -85,14 +91,12 @@ def compare(
         "limits": limits_of(limits, judged, sides, better) if limits else None,
         "difference": difference,
         "settings": settings,
-        "kernels": kernels_of(*sides, matched),
-        **side_by_side(*sides),
+        **({} if unlike else {"kernels": kernels_of(*sides, matched), **side_by_side(*sides)}),
         "ranks": ranks_of_sides(*sides),
         "metrics": metrics_of_sides(*sides),
         "steps": steps_result(*sides),
         "measures": measures,
     }
-    is_same = len(base) == len(new) == 1 and _is_same(base[0], new[0])
     same = [_BOTH_THE_SAME] if is_same else []
     shown = {
         name: own
@@ -104,7 +108,7 @@ def compare(
         results={name: shown[name] for name in ABOUT if name in shown},
         verdict=(*_heading(lacking), *verdict_of(judged, difference, sides)),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
-        warnings=(*doubts, *same, *_on_unlike(sides), *warnings_of(settings)),
+        warnings=(*doubts, *same, *unlike, *_on_unlike(sides), *warnings_of(settings)),
         missing=missing,
         about=ABOUT,
     )
@@ -169,6 +173,37 @@ def _on_unlike(sides: tuple[Side, Side]) -> Iterator[Note]:
         )
 
 
+def _on_bases(sides: tuple[Side, Side]) -> tuple[Note, ...]:
+    """Say of runs whose times are of different things that these are not compared."""
+    runs = [run for side in sides for run in side.runs]
+    kinds = {run.name: kind for run in runs if (kind := base_of_run(run))}
+    if len(set(kinds.values())) < 2:
+        return ()
+    text = (
+        "not the same base: times are of {kinds}, so that parts of the time are not compared. "
+        "Choose windows of one kind with -w, or mark the steps of both programs"
+    )
+    return (Note.of(text, kinds=", ".join(f"a {own} in {name}" for name, own in kinds.items())),)
+
+
+def _on_steps_left_out(sides: tuple[Side, Side]) -> Iterator[Note]:
+    """Say where the steps that count are chosen differently: by warm-up, or by the profiler."""
+    runs = [run for side in sides for run in side.runs]
+    warmups = {run.name: own for run in runs if (own := warmup_count_of(run)) is not None}
+    if len(set(warmups.values())) > 1:
+        text = "warm-up steps that do not count differ: {counts}"
+        yield Note.of(text, counts=", ".join(f"{n} of {name}" for name, n in warmups.items()))
+    recorded = [run for run in runs if base_of_run(run) == STEP and len(run.table("makeup"))]
+    free = [run.name for run in recorded if run.measure("unprofiled_count")]
+    if free and len(free) < len(recorded):
+        yield Note.of(
+            "the step time of {free} is that of steps without the profiler, and that of {others} "
+            "includes the cost of profiling",
+            free=", ".join(free),
+            others=", ".join(run.name for run in recorded if run.name not in free),
+        )
+
+
 _OF_UNITS: Final = {
     TURN: Note(
         "no steps are known: iterations of a repeating pattern of kernels are compared, which may "
@@ -200,12 +235,12 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
     notes = [] if unit == STEP or not has_windows else [_OF_UNITS[unit]]
     text = "{name}: window {window}" + (", {n:count} {unit}(s)" if unit != WINDOW else "")
     notes += [
-        Note.of(text, name=run.name, window=run.window, n=units_of(run, unit), unit=unit)
+        Note.of(text, name=run.name, window=run.window, n=counted_of(run, unit), unit=unit)
         for side in sides
         for run in side.runs
         if run.window
     ]
-    return [*notes, *_on_hardware(*sides)]
+    return [*notes, *_on_steps_left_out(sides), *_on_hardware(*sides)]
 
 
 _OF_HARDWARE: Final = (
@@ -390,7 +425,7 @@ def ranks_beside(
 
 def _side(name: str, title: str, run: Run, window: str | None) -> OpenedSide:
     trace = run.within("all").trace()
-    chosen = run.within(window).selection.window if window else None
+    chosen = run.within(window).selection.window.hull if window else None
     return OpenedSide(name, title, trace, chosen)
 
 

@@ -9,8 +9,8 @@ work otherwise. Which kernel of one run is which of another is told in this orde
 
 1. by the name, without what profilers and compilers write differently;
 2. by the own name and what it applies, where sizes and types among the arguments changed;
-3. by the class, where in a step it begins, and how often it runs: of what is left, the closest
-   first.
+3. by the class, where in a step it begins, how often it runs and how long it takes in total: of
+   what is left, the kernels that take the most time first, each with the closest.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ _FAR: Final = 0.1
 """Kernels that begin further apart than this share of a step are not the same."""
 _MOST_OFTEN: Final = 1.25
 """Nor are those of which one runs more often than the other by more than this factor."""
+_MOST_LONGER: Final = 4.0
+"""Nor are those of which one takes more time in total than the other by more than this factor."""
+_BY_TIME: Final = 0.1
+"""How much a factor of e in total time separates two kernels, as a share of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ def canonical_name(name: str) -> str:
 def match_kernels(base: Table, new: Table) -> Matched:
     """Return which kernels are the same.
 
-    Both have a row per kernel: name, class, place_ratio (NaN: not known) and count (per step).
+    Both have a row per kernel: name, class, place_ratio (NaN: not known), and count and ns (in
+    total), both per step and device.
     """
     found = _Pairs(base, new)
     found.by(canonical_name, are_same=True)
@@ -113,27 +118,19 @@ class _Pairs:
         self._drop()
 
     def by_place(self) -> None:
-        """Match what is left of each class by where in the step it begins and how often it runs."""
+        """Match the rest of each class by place in the step, number and total time.
+
+        The kernels of the base that take the most time choose first: a short helper that begins
+        at the same place is not the successor of a kernel that takes most of the step.
+        """
         base, new = self._left
         if base.empty or new.empty:
             return
-        places, counts = (
-            [floats(own, name)[0] for own in (base, new)] for name in ("place_ratio", "count")
-        )
-        classes = [own.plain("class") for own in (base, new)]
-        far = np.abs(places[0][:, None] - places[1][None, :])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            often = np.abs(np.log(counts[0][:, None] / counts[1][None, :]))
-        fits = (classes[0][:, None] == classes[1][None, :]) & (far <= _FAR)
-        fits &= often <= np.log(_MOST_OFTEN)
-        cost = np.where(fits, far + often, np.inf)
-        order = np.argsort(cost, axis=None, kind="stable")
-        free = [set(range(len(base))), set(range(len(new)))]
-        for flat in order[: int(fits.sum())].tolist():
-            i, j = divmod(flat, len(new))
-            if i in free[0] and j in free[1]:
-                free[0].remove(i)
-                free[1].remove(j)
+        cost = _distances(base, new)
+        for i in np.argsort(-floats(base, "ns")[0], kind="stable").tolist():
+            j = int(np.argmin(cost[i]))
+            if np.isfinite(cost[i, j]):
+                cost[:, j] = np.inf
                 self._pair([str(base["name"][i])], [str(new["name"][j])], are_same=False)
         self._drop()
 
@@ -155,6 +152,27 @@ class _Pairs:
             own.take([name not in self._names[side] for name in own["name"]])
             for side, own in enumerate(self._left)
         ]
+
+
+def _distances(base: Table, new: Table) -> Floats:
+    """Return how far each kernel of the base is from each new one; infinite: not the same.
+
+    Shape: (kernels of the base, new kernels).
+    """
+    classes = [np.asarray(own["class"]) for own in (base, new)]
+    places = [floats(own, "place_ratio")[0] for own in (base, new)]
+    far = np.abs(places[0][:, None] - places[1][None, :])
+    often, longer = (_factors(base, new, name) for name in ("count", "ns"))
+    fits = (classes[0][:, None] == classes[1][None, :]) & (far <= _FAR)
+    fits &= (often <= np.log(_MOST_OFTEN)) & (longer <= np.log(_MOST_LONGER))
+    return np.where(fits, far + often + _BY_TIME * longer, np.inf)
+
+
+def _factors(base: Table, new: Table, name: str) -> Floats:
+    """Return the factor between each value of the base and each new one, as a logarithm."""
+    values = [floats(own, name)[0] for own in (base, new)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.abs(np.log(values[0][:, None] / values[1][None, :])), np.float64)
 
 
 CAUSE: Final = ("part", "kind", "name")
@@ -256,15 +274,16 @@ def matched_kernels(base: Side, new: Side) -> Matched:
 
 
 def _kernels_of(side: Side) -> Table:
-    """Return one row per kernel: name, class, place_ratio and how many per step and device."""
+    """Return one row per kernel: name, class, place_ratio, count and ns per step and device."""
     made = side.composition
     if made is None:
-        return Table(dict.fromkeys(("name", "class", "place_ratio", "count"), ()))
+        return Table(dict.fromkeys(("name", "class", "place_ratio", "count", "ns"), ()))
     own = made.take(made["kind"] == _KERNEL)
     keys, groups = grouped_by(own, "name")
     means = {
         "place_ratio": groups.weighted_means(own["place_ratio"], own["count"]),
         "count": groups.sums(own["count"]) / max(1, side.units_count),
+        "ns": groups.sums(own["ns"]) / max(1, side.units_count),
     }
     return keys.assign(**means, **{"class": groups.first_known(own["class"])})
 
@@ -305,9 +324,9 @@ def _named(side: Side, names: Mapping[str, str]) -> Table:
     """Return what all devices of all runs of a side did, by what it is called on both sides."""
     made = side.composition
     assert made is not None
-    own = made.plain("name")
-    shown = objects(names.get(str(name), name) for name in own)
-    return made.assign(name=np.where(made["kind"] == _KERNEL, shown, own))
+    before = np.asarray(made["name"])
+    after = objects(names.get(str(name), name) for name in before)
+    return made.assign(name=np.where(made["kind"] == _KERNEL, after, before))
 
 
 def _judged(causes: Table, matched: Matched) -> Table:

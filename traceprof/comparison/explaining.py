@@ -27,15 +27,24 @@ from traceprof.measures.composition import (
 )
 from traceprof.measures.device.times import devices_of_processes, used_devices
 from traceprof.measures.rows import Floats, rows_by
-from traceprof.measures.steps.completeness import seen_of_ranks
+from traceprof.measures.steps.base import ITERATION
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.ledger import (
+    INCOMPLETE,
+    SLOW,
+    USUAL,
+    WARMUP,
+    all_steps,
+    step_ledger,
+)
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.grouping import first_alike, grouped_by, numbered, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.session.answer import Document, document_about
-from traceprof.session.doubts import doubts_of
+from traceprof.session.doubts import doubts_of, refuses_with_doubts
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
@@ -85,7 +94,7 @@ def side_of(ranks: Ranks, text: str) -> WindowSide:
 
 
 def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
-    """Return the steady step whose length is the median, without the one that is explained.
+    """Return the usual step whose length is the median, without the one that is explained.
 
     Of an even number of steps the shorter one of the middle. It is a real step: one can look at it.
 
@@ -94,57 +103,64 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     """
     if side.step is None:
         raise UsageError(
-            f"{side.name} is no single step: say what to hold it against, "
-            "as in --against step:12 or --against 1s..2s"
+            f"{side.name} is not a single step: say what to compare it with, "
+            "for example --against step:12 or --against 1s..2s"
         )
     is_pattern = side.selection.label.startswith("pattern")
     steps = pattern_of_ranks(ranks) if is_pattern else steps_of_ranks(ranks)
-    lengths, kind = _candidates(steps, side)
+    lengths, kind = _candidates(step_ledger(ranks), side)
     if not lengths:
         raise UsageError(
-            f"{side.name} has no other to be held against: choose a window, as in --against 1s..2s"
+            f"there is no other step to compare {side.name} with: choose a window, for example "
+            "--against 1s..2s"
         )
     number = sorted(lengths, key=lambda step: lengths[step])[(len(lengths) - 1) // 2]
     what = "pattern" if is_pattern else "step"
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
+    kind = kind.replace("step", ITERATION) if is_pattern else kind
     text = f"{{name}} is the one of median length among {{n:count}} {kind}"
     note = Note.of(text, name=chosen.name, n=len(lengths))
     return replace(chosen, notes=(*chosen.notes, note))
 
 
-def _candidates(steps: Steps, side: WindowSide) -> tuple[dict[int, float], str]:
-    """Return the lengths of the steps that may be typical, by number, and what they are called."""
-    table = steps.table.assign(length=steps.durations_ns, is_steady=~steps.warmup())
-    own = table.take(table["step"] == side.step)
+def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]:
+    """Return the lengths of the steps that may be typical, by number, and what they are called.
+
+    They are recorded as the step itself is: with the work of devices, or without.
+    """
+    own = ledger.take(ledger["step"] == side.step)
     processes = set(own["process"].tolist())
-    is_other = (table["step"] != side.step) & np.isin(table["process"], own["process"])
-    table = table.take(is_other & (table["on_device"] == own["on_device"][0]))
-    steady = table.take(table["is_steady"])
-    kind = "other iterations of the pattern" if steps.is_pattern else "other steady steps"
-    if steady.empty:
-        steady, kind = table, "other steps, all of them warm-up"
-    once = steady.take(numbered(steady["process"], steady["step"])[1])
-    lengths = {step: once["length"][rows] for step, rows in rows_by(once, "step").items()}
+    is_other = (ledger["step"] != side.step) & np.isin(ledger["process"], own["process"])
+    others = ledger.take(is_other & (ledger["is_covered"] == own["is_covered"][0]))
+    usual, kind = others.take(others["kind"] == USUAL), "other usual steps"
+    if usual.empty:
+        usual, kind = others, "other steps, none of them usual"
+    once = usual.take(numbered(usual["process"], usual["step"])[1])
+    lengths = {step: once["duration_ns"][rows] for step, rows in rows_by(once, "step").items()}
     complete = {step: own for step, own in lengths.items() if len(own) == len(processes)}
     return {step: float(own.mean()) for step, own in (complete or lengths).items()}, kind
 
 
 def _slowest(ranks: Ranks) -> str:
-    """Return the step that takes the longest, else the iteration of a pattern.
+    """Return the slow step that takes the most more than usual, as tables and page name it.
 
-    Of the steady ones that are timed on devices that were recorded, where there are any.
+    Without slow ones the longest step, or iteration of a pattern, of those after the warm-up in
+    which the devices were recorded, where there are any.
     """
-    steps = steps_of_ranks(ranks)
-    steps = steps if len(steps) else pattern_of_ranks(ranks)
-    if not len(steps):
+    ledger = step_ledger(ranks)
+    if ledger.empty:
         raise NotRecordedError("no steps are known in this trace: say which window, as in 1s..2s")
-    kept = np.ones(len(steps), np.bool_)
-    is_seen = kept if steps.is_pattern else seen_of_ranks(ranks)
-    for wanted in (is_seen, steps.table["on_device"], ~steps.warmup()):
+    kept = np.ones(len(ledger), np.bool_)
+    for wanted in (ledger["is_covered"], ledger["kind"] != WARMUP):
         kept = kept & wanted if (kept & wanted).any() else kept
-    length, rows = steps.durations_ns[kept], rows_by_value(steps.table["step"][kept])
-    number = max(rows, key=lambda step: float(length[rows[step]].mean()))
-    return f"{'pattern' if steps.is_pattern else 'step'}:{number}"
+    slow = kept & (ledger["kind"] == SLOW)
+    if slow.any():
+        most = measured_steps(ranks.whole).table["excess_ns"][slow].argmax()
+        number = int(ledger["step"][slow][most])
+    else:
+        length, rows = ledger["duration_ns"][kept], rows_by_value(ledger["step"][kept])
+        number = max(rows, key=lambda step: float(length[rows[step]].mean()))
+    return f"{'pattern' if all_steps(ranks).is_pattern else 'step'}:{number}"
 
 
 def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> WindowSide:
@@ -164,9 +180,12 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
         hull = TimeWindow(min(starts), max(ends))
         selection = Selection(hull, selection.label)
     spans: dict[tuple[int, int], TimeWindow] = {}
+    ledger = step_ledger(ranks)
+    is_recorded = ledger["is_covered"] | (ledger["kind"] == INCOMPLETE)
+    covered = set(ledger["process"][is_recorded & (ledger["step"] == number)].tolist())
     for place, trace in enumerate(ranks.whole.parts):
         for process, devices in devices_of_processes(trace).items():
-            for device in devices if process in windows else ():
+            for device in devices if process in windows and process in covered else ():
                 spans.setdefault((place, device), windows[process])
     name = f"iteration {number} of the pattern" if steps.is_pattern else f"step {number}"
     is_named = not (steps.is_inferred or steps.is_pattern)
@@ -208,6 +227,7 @@ def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
     return WindowSide(selection.label, selection, spans, hosts)
 
 
+@refuses_with_doubts
 def explain(run: Run, text: str, against: str | None = None) -> Document:
     """Return what makes the window ``text`` longer than ``against``, or than the typical step.
 
@@ -227,7 +247,7 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     own = side_of(ranks, text)
     other = typical_side(ranks, own) if against is None else side_of(ranks, against)
     own, other = own.shared_with(other), other.shared_with(own)
-    has_devices = any(map(used_devices, ranks.parts))
+    has_devices = any(map(used_devices, ranks.parts)) and not _are_without_devices(own, other)
     if has_devices and not own.of_devices:
         raise NotRecordedError(f"no device worked in both {own.name} and {other.name}")
     made = []
@@ -259,11 +279,18 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     return own, result
 
 
+def _are_without_devices(own: WindowSide, other: WindowSide) -> bool:
+    """Return whether both are steps in which no device was recorded: then the hosts tell all."""
+    return own.step is not None and other.step is not None and not own.of_devices
+
+
 _WINDOWS: Final = ("against", "own")
 _UNLIKE: Final = Note(
     "a step is held against a window: their lengths differ whatever the step does"
 )
-_NO_DEVICE: Final = Note("no work of devices was recorded: these are the phases of the host")
+_NO_DEVICE: Final = Note(
+    "no work of devices was recorded in these steps: the phases of the host are compared"
+)
 
 
 _About: TypeAlias = tuple[dict[str, Any], dict[str, int], tuple[Note, ...]]

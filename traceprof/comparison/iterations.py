@@ -169,7 +169,7 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
         if host.process == process:
             times = dict(host.times)
             known = inferred.get(process, Intervals.empty())
-            known = known.clip(inside.span.start_ns, inside.span.end_ns)
+            known = known & inside.span.times
             times["backward"] = times.get("backward", Intervals.empty()) | known
             times.pop(PROFILER, None)  # is in no round
             found = {name: time.total_ns for name, time in times.items() if time.total_ns}

@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from traceprof.comparison.sides import TURN, Side, series_of
 from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
-from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
+from traceprof.comparison.statistics import (
+    FEWEST,
+    Difference,
+    compare_runs,
+    compare_steps,
+    of_values,
+)
 from traceprof.errors import UsageError
+from traceprof.measures.rows import Floats
 from traceprof.model.results import Note, Result, named_in_words
 from traceprof.model.table import Table
 
-MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns", "step_device_ns")
+MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
 """What a comparison is about: the first of these that both sides know."""
 
 _SERIES: Final = (
     ("samples_per_s", "samples_per_s", "1/s", "higher"),
     ("step_period_ns", "period_ns", "ns", "lower"),
-    ("step_device_ns", "device_ns", "ns", "lower"),
     ("step_own_ns", "own_ns", "ns", "lower"),
 )
 _OF_TURNS: Final = (("turn_ns", "period_ns", "ns", "lower"),)
@@ -51,26 +57,35 @@ class JudgedMeasure:
         change = self.difference.change_ratio
         return -change if self.better == "higher" else change
 
+    def of_one_recording(self) -> JudgedMeasure:
+        """Return the same of a recording that is compared with itself."""
+        return replace(self, difference=self.difference.of_one_recording())
+
     @property
     def verdict(self) -> str:
         """What to make of it, in a word or three."""
         if math.isnan(self.difference.change_ratio) or not self.difference.is_known:
             return "not judged"
+        if self.difference.is_open:
+            return "not clear"
         if not self.difference.is_shown:
             return "no difference shown"
         return "worse" if self.worse_ratio > 0 else "better"
 
 
-def judge(base: Side, new: Side) -> dict[str, JudgedMeasure]:
-    """Return what is judged, by name: where several runs are given the run is the unit."""
+def judge(base: Side, new: Side, *, is_same: bool = False) -> dict[str, JudgedMeasure]:
+    """Return what is judged, by name: where several runs are given the run is the unit.
+
+    ``is_same``: both sides are one recording.
+    """
     found: dict[str, JudgedMeasure] = {}
     for name, measure, unit, better in _OF_TURNS if base.unit == TURN else _SERIES:
         series = [[series_of(run, measure, base.unit) for run in side.runs] for side in (base, new)]
         if any(not len(own) for side in series for own in side):
             continue
         if len(series[0]) == len(series[1]) == 1:
-            are_rates = better == "higher"
-            difference = compare_steps(series[0][0], series[1][0], are_rates=are_rates)
+            both = base.measure(name), new.measure(name)
+            difference = _of_series(series[0][0], series[1][0], both, are_rates=better == "higher")
         else:
             medians = [[float(np.median(own)) for own in side] for side in series]
             difference = compare_runs(*medians)
@@ -80,7 +95,27 @@ def judge(base: Side, new: Side) -> dict[str, JudgedMeasure]:
         known = [[value for value in side if value is not None and value > 0] for side in values]
         if name not in found and all(map(len, known)) and known == values:
             found[name] = JudgedMeasure(name, unit, better, compare_runs(*known))
+    if is_same:
+        return {name: one.of_one_recording() for name, one in found.items()}
     return found
+
+
+def _of_series(
+    base: Floats, new: Floats, values: tuple[float | None, float | None], *, are_rates: bool
+) -> Difference:
+    """Return how two series differ, with the ``values`` of the two runs that commands show.
+
+    Where pairs of steps do not allow for the change of the means, as where few steps take most of
+    the time, the means themselves are compared.
+    """
+    found = compare_steps(base, new, are_rates=are_rates)
+    if (
+        values[0]
+        and values[1]
+        and not found.low_ratio <= values[1] / values[0] - 1 <= found.high_ratio
+    ):
+        found = compare_steps(base, new, are_rates=are_rates, of_means=True)
+    return of_values(found, *values)
 
 
 def steps_result(base: Side, new: Side) -> Result:

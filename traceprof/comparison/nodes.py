@@ -27,7 +27,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 from traceprof.names.ranges import PHASES
-from traceprof.session.doubts import doubts_of_run
+from traceprof.session.doubts import doubts_of_run, refused
 
 FORWARD: Final = "forward"
 BOTH: Final = "forward+backward"
@@ -100,10 +100,11 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     """
     known = [one for one in of_ranks if one.iterations_count]
     if not known:
-        raise NotRecordedError(
+        error = NotRecordedError(
             "no rounds are known: they are the steps and forward passes that `traceprof record` "
             "sees, or steps that the program names (traceprof.step())"
         )
+        raise refused(error, (note for one in of_ranks for note in one.doubts))
     rows = [row for run in _runs(known) for row in _node_rows(run)]
     on_device = _uses_devices(known)
     of_runs = [own for run in _runs(known) if len(own := _layers_of_run(run, on_device))]

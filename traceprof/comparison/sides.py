@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.measures.rows import Array, Bools, Floats, Ints, floats
+from traceprof.measures.steps.ledger import USUAL
 from traceprof.model.grouping import grouped_by
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, Summary, is_accuracy
@@ -84,10 +85,35 @@ def are_ranks_of_one(one: Summary, other: Summary) -> bool:
 
 
 def units_of(run: Summary, unit: str) -> int:
-    """Return how many steps, turns or windows what is kept of a run is about; 0: not known."""
+    """Return how many steps, turns or windows ``makeup`` is the sum of; 0: not known.
+
+    Where steps that were not profiled give the step time, ``makeup`` is of others.
+    """
     if unit == STEP:
-        return run.steps_count or 0
+        return int(run.measure("profiled_count") or run.steps_count or 0)
     return int(run.measure("turns_count") or 0) if unit == TURN else 1
+
+
+def counted_of(run: Summary, unit: str) -> int:
+    """Return how many steps, turns or windows the times of a run are the mean of; 0: not known."""
+    return run.steps_count or 0 if unit == STEP else units_of(run, unit)
+
+
+def base_of_run(run: Summary) -> str:
+    """Return what the times of a run are of: STEP, TURN, or WINDOW; "" where no times are known."""
+    if unit := next((unit for unit in (STEP, TURN) if units_of(run, unit)), ""):
+        return unit
+    return "" if run.table("makeup").empty else WINDOW
+
+
+def warmup_count_of(run: Summary) -> int | None:
+    """Return how many steps of a rank are warm-up and do not count; None: not known."""
+    steps = run.table("steps")
+    if steps.empty or "is_warmup" not in steps:
+        return None
+    warmup = steps.take(steps["is_warmup"].astype(bool))
+    ranks = grouped_by(steps, "life", "rank")[1].counts
+    return round(float(np.nansum(floats(warmup, "steps_count")[0])) / max(1, len(ranks)))
 
 
 def common_unit(runs: Sequence[Summary]) -> str:
@@ -124,24 +150,27 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
 
 
 def steady_steps(steps: Table) -> Table:
-    """Return the steps without warm-up, those of each rank in their order."""
+    """Return the steps that count, those of each rank in their order.
+
+    Of a trace they are the steps that its step time is the mean of; of a log all but the warm-up.
+    """
     if steps.empty:
         return steps
-    return steps.take(~steps["is_warmup"].astype(bool)).in_order("life", "rank", "at_ns")
+    counts = steps["is_counted"] if "is_counted" in steps else ~steps["is_warmup"].astype(bool)
+    return steps.take(counts.astype(bool)).in_order("life", "rank", "at_ns")
 
 
 def timed_steps(steady: Table) -> Table:
     """Return the steps of which is known how long they take, with that as period_ns.
 
-    Where all are timed on devices that is their span there (a host that runs ahead has short
-    periods), and not of a rank's first, which may begin with its work; else not of the last, whose
-    period ends with itself. Where there is but one of each, all are returned.
+    Of a log the last step of a rank is left out, whose period ends with itself, where there are
+    others.
     """
-    is_on_devices = "device_ns" in steady and len(steady.known("device_ns")) == len(steady)
+    if "duration_ns" in steady:
+        return steady.assign(period_ns=steady["duration_ns"])
     groups = grouped_by(steady, "life", "rank")[1]
-    is_cut = groups.earlier == (0 if is_on_devices else groups.counts[groups.number] - 1)
-    known = steady if is_cut.all() else steady.take(~is_cut)
-    return known.assign(period_ns=known["device_ns"]) if is_on_devices else known
+    is_last = groups.earlier == groups.counts[groups.number] - 1
+    return steady if is_last.all() else steady.take(~is_last)
 
 
 def _by_step(steps: Table, measure: str) -> Floats:
@@ -179,9 +208,11 @@ def _of_turns(run: Summary) -> Floats:
     table = run.results["steps"].table
     if table.empty or "duration_ns" not in table:
         return np.empty(0)
+    if "kind" in table:
+        table = table.take(table["kind"] == USUAL)
     _, groups = grouped_by(table, "step")
     means = groups.sums(table["duration_ns"]) / groups.counts
-    return np.asarray(means[groups.counts == groups.counts.max()], np.float64)
+    return np.asarray(means[groups.counts == groups.counts.max(initial=0)], np.float64)
 
 
 _EVALUATED: Final = ("run", "epoch")

@@ -42,7 +42,8 @@ JUDGED: Final = spec_of(
     derived smallest_ratio: the change that would have been seen four times in five
     derived larger_ratio: effect size: in how many pairs of a new and a base step the new one is
         larger (50 %: no effect)
-    derived verdict: better, worse, no difference shown, or not judged
+    derived verdict: better, worse, no difference shown, not clear (the interval holds no change and
+        a factor of 2), or not judged
     same better: whether higher or lower is better
     derived base_count: how many steps (or runs) of the base
     derived new_count: how many of the new one

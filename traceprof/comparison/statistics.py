@@ -88,6 +88,27 @@ class Difference:
         """Whether a difference is shown: by the interval, and more than runs differ by anyway."""
         return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= LEAST)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether neither a difference nor its absence is shown: the interval holds a factor of 2.
+
+        An interval without an end holds it, too.
+        """
+        is_narrow = self.low_ratio > -0.5 and self.high_ratio < 1
+        return self.is_known and not self.is_shown and not is_narrow
+
+    def of_one_recording(self) -> Difference:
+        """Return the difference of a recording from itself: there is none."""
+        return replace(
+            self,
+            change_ratio=0.0,
+            low_ratio=0.0,
+            high_ratio=0.0,
+            smallest_ratio=LEAST,
+            larger_ratio=0.5,
+            why="",
+        )
+
 
 def compare_steps(
     base: _Float64Array, new: _Float64Array, *, are_rates: bool = False, of_means: bool = False
@@ -137,6 +158,26 @@ def compare_steps(
         alike_ratio=max(side.alike for side in sides),
         together=together,
         why="",
+    )
+
+
+def of_values(found: Difference, base: float | None, new: float | None) -> Difference:
+    """Return a difference with the values of the two runs as every command shows them, if known.
+
+    The change is that of these values; its interval is made to hold it. No smaller change than
+    `LEAST` is called a difference, so that none would have been seen.
+    """
+    if not base or not new:
+        return replace(found, smallest_ratio=max(found.smallest_ratio, LEAST))
+    change = new / base - 1
+    return replace(
+        found,
+        base=base,
+        new=new,
+        change_ratio=change,
+        low_ratio=min(found.low_ratio, change) if found.is_known else found.low_ratio,
+        high_ratio=max(found.high_ratio, change) if found.is_known else found.high_ratio,
+        smallest_ratio=max(found.smallest_ratio, LEAST),
     )
 
 

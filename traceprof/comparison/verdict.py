@@ -18,6 +18,8 @@ from traceprof.names.kernels import short_name
 _LEAST: Final = 0.05
 _MOST_CAUSES: Final = 3
 _NOTHING: Final = 0.0005
+_LEAST_TOLD: Final = 0.001
+"""Smaller changes are printed as 0.0 %, and nobody sees a change of nothing."""
 _PARTS: Final = {
     "compute": "compute",
     "exposed_communication": "exposed communication",
@@ -61,7 +63,7 @@ def _on_main(
         high=max(map(abs, ends)),
         **{"from": found.low_ratio, "to": found.high_ratio},
         change=found.change_ratio,
-        smallest=found.smallest_ratio,
+        smallest=max(found.smallest_ratio, _LEAST_TOLD),
         n_base=found.base_count,
         n_new=found.new_count,
         of=sides[0].unit if not found.of_runs else "run",
@@ -70,7 +72,7 @@ def _on_main(
     time = main if main.unit == "ns" else judged.get("step_period_ns", main)
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
-        middle = "means" if time.difference.of_means else "medians"
+        middle = "medians" if time.difference.of_runs else "means"
         if time.difference.together > 1:  # steps come in turns: no single one is typical
             middle += " of means of {together:count} steps,"
         medians = f" ({middle} of {{n_new:count}} and {{n_base:count}} {{of}}(s))"
@@ -116,10 +118,10 @@ def _sentence(main: JudgedMeasure) -> str:
     has_ends = not math.isnan(found.low_ratio + found.high_ratio)
     interval = "{from:ratio} to {to:ratio}" if has_ends else "without an end"
     sign = "+" if found.change_ratio > 0 else ""
-    return (
-        f"No difference is shown between {{base}} and {{new}}: {what} {sign}{{change:ratio}}, 95 % "
-        f"interval {interval}. {seen}"
-    )
+    told = "No difference is shown between {base} and {new}"
+    if found.is_open:
+        told = "Whether {new} is faster or slower than {base} is not clear"
+    return f"{told}: {what} {sign}{{change:ratio}}, 95 % interval {interval}. {seen}"
 
 
 def _in_words(main: JudgedMeasure) -> tuple[str, str]:
@@ -150,7 +152,6 @@ _CHANGES: Final = {
         for name, what, where in (
             ("step_period_ns", "a step", ""),
             ("turn_ns", "an iteration", ""),
-            ("step_device_ns", "a step", " on the devices"),
         )
     },
 }
@@ -158,7 +159,6 @@ _MEASURE_WORDS: Final = {
     "samples_per_s": "samples per second",
     "step_period_ns": "time of a step",
     "turn_ns": "time of an iteration",
-    "step_device_ns": "time of a step on the devices",
 }
 
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from traceprof.errors import UsageError
+from traceprof.registries import Registry
 
 if TYPE_CHECKING:
     from traceprof.export.request import Export
@@ -26,14 +27,19 @@ class Exporter:
         return export
 
 
-EXPORTERS: Final[tuple[Exporter, ...]] = (
-    Exporter("perfetto", "JSON of Chrome's trace events, which ui.perfetto.dev opens", "perfetto"),
-    Exporter("chrome", "the same, under the name of chrome://tracing", "perfetto"),
-    Exporter("parquet", "a folder of Parquet files, a table each", "tables"),
-    Exporter("arrow", "a folder of Arrow (Feather) files, a table each", "tables"),
-    Exporter("csv", "a folder of CSV files, or one with --tables NAME", "tables"),
-    Exporter("tensorboard", "scalars of every step, a folder for each rank", "tensorboard"),
-    Exporter("openmetrics", "text of gauges about the window", "openmetrics"),
+EXPORTERS: Final[Registry[Exporter]] = Registry(
+    "export",
+    (
+        Exporter(
+            "perfetto", "JSON of Chrome's trace events, which ui.perfetto.dev opens", "perfetto"
+        ),
+        Exporter("chrome", "the same, under the name of chrome://tracing", "perfetto"),
+        Exporter("parquet", "a folder of Parquet files, a table each", "tables"),
+        Exporter("arrow", "a folder of Arrow (Feather) files, a table each", "tables"),
+        Exporter("csv", "a folder of CSV files, or one with --tables NAME", "tables"),
+        Exporter("tensorboard", "scalars of every step, a folder for each rank", "tensorboard"),
+        Exporter("openmetrics", "text of gauges about the window", "openmetrics"),
+    ),
 )
 """The forms by name, in the order of the help."""
 

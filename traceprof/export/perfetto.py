@@ -167,7 +167,7 @@ def _names_of_copies(events: Table) -> pa.Array:
 
 def _of_all(columns: Sequence[Names], text: Callable[[Sequence[str]], str]) -> pa.Array:
     """Return what ``text`` makes of each row's names in all of ``columns``."""
-    groups = groups_of(*(names.codes for names in columns))
+    groups = groups_of(*(names.packed for names in columns))
     texts = (
         text([str(names.texts[code]) for names, code in zip(columns, key, strict=True)])
         for key in groups.keys

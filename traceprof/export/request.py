@@ -12,6 +12,7 @@ from traceprof.measures import FORMER_NAMES, analysis_names
 from traceprof.model.cutting import CutProgress, no_progress
 from traceprof.model.tables import TABLES
 from traceprof.session.answer import Document, answer
+from traceprof.session.doubts import with_doubts
 from traceprof.session.run import Run
 
 
@@ -91,5 +92,6 @@ def answered(run: Run, names: Sequence[str], done: Exported) -> Document:
     for name, why in document.missing.items():
         done.remark(f"{name}: {why}")
     if not document.results:
-        raise UsageError(f"nothing to write: {'; '.join(done.remarks)}")
+        why = f"nothing to write: {'; '.join(done.remarks)}"
+        raise UsageError(with_doubts(why, document.doubts.notes))
     return document

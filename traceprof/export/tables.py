@@ -29,11 +29,11 @@ from traceprof.model.results import Column, Note, Unit
 from traceprof.model.table import Table
 from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.timing import TimeWindow
-from traceprof.render.escape import visible_text
 from traceprof.render.formatting import plain, value_text
 from traceprof.render.shown import ShownTable, tables_of
-from traceprof.render.tables_text import safe_cell, to_csv
+from traceprof.render.tables_text import csv_cell, to_csv
 from traceprof.session.cutting import FileOfRun, files_of_run, write_manifest
+from traceprof.session.doubts import selected
 from traceprof.session.material import Material, Portion
 from traceprof.session.run import Run, open_run
 
@@ -58,7 +58,7 @@ def write_results(run: Run, request: Request, suffix: str, done: Exported) -> No
 
 def _write_result(path: Path, table: ShownTable) -> None:
     if path.suffix == ".csv":
-        path.write_text(to_csv(table), "utf-8", "replace")
+        path.write_text(to_csv(table), "utf-8", newline="")
         return
     stored = arrow_table(table)
     if path.suffix == ".parquet":
@@ -116,7 +116,7 @@ def _export(run: Run, request: Request, storage: Storage) -> Exported:
             own.mkdir()
             alone = open_run([file.path], run.opening)
             if run.window not in (None, "all"):
-                window = file.own(run.selection.window)
+                window = file.own(selected(run).window)
                 alone = alone.within(f"@{window.start_ns}..@{window.end_ns}")
             chosen = request.ranks if len(file.ranks) > 1 else None
             material = Material(alone, chosen)
@@ -227,7 +227,7 @@ class _CsvTable:
     def add(self, table: Table) -> None:
         """Append rows."""
         for first in range(0, len(table), 1 << 17):
-            rows = _safe(self.name, table.take(slice(first, first + (1 << 17))))
+            rows = _with_cells(self.name, table.take(slice(first, first + (1 << 17))))
             kinds = TABLES[self.name].columns
             names = {
                 column: ColumnNames() for column, kind in kinds.items() if kind is ColumnKind.NAME
@@ -235,19 +235,15 @@ class _CsvTable:
             self.writer.write(pa.table(batch_of(self.name, rows, names)).cast(self.schema))
 
 
-def _safe(name: str, rows: Table) -> Table:
-    """Return rows whose texts are safe, on one line and without what a terminal obeys."""
+def _with_cells(name: str, rows: Table) -> Table:
+    """Return rows whose texts are cells of CSV (`csv_cell`)."""
     changes: dict[str, Any] = {}
     for column, kind in TABLES[name].columns.items():
         if kind is ColumnKind.NAME:
-            changes[column] = renamed(rows[column].used(), _shown)
+            changes[column] = renamed(rows[column].used(), csv_cell)
         elif kind is ColumnKind.TEXT:
-            changes[column] = list(map(_shown, rows[column].tolist()))
+            changes[column] = list(map(csv_cell, rows[column].tolist()))
     return rows.assign(**changes)
-
-
-def _shown(text: str) -> str:
-    return str(safe_cell(visible_text(text)))
 
 
 EXPORTS: Final[Mapping[str, Export]] = {

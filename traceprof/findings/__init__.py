@@ -31,46 +31,50 @@ from traceprof.measures.lost_work import lost_work
 from traceprof.measures.ranks.stragglers import lateness_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.registries import Registry
 
 __all__ = ["FINDINGS", "RULES", "Finding", "Rule"]
 
 
-RULES: Final[tuple[Rule, ...]] = (
-    launches.whole_graphs,
-    steps.profiler_overhead,
-    stalls.loading,
-    stalls.allocations,
-    slow_ranks.slow_host,
-    slow_ranks.straggler,
-    pipeline.pipeline_bubble,
-    communication.host_communication,
-    input_bound.input_bound,
-    managed.managed_memory,
-    copies.slow_link,
-    copies.pageable_copies,
-    copies.unpinned_memory,
-    copies.blocking_copies,
-    copies.blocking_memsets,
-    copies.exposed_copies,
-    host.host_sync,
-    host.host_code,
-    optimizer.looped_optimizer,
-    launches.launch_bound,
-    communication.small_buckets,
-    communication.exposed_communication,
-    contention.contention,
-    steps.slow_steps,
-    steps.warmup,
-    kernels.precision,
-    optimizer.unfused_optimizer,
-    kernels.layout_conversion,
-    filling.few_blocks,
-    fusion.unfused_attention,
-    fusion.fusable_kernels,
-    fusion.small_kernels,
-    filling.unfilled_kernels,
-    gaps.gpu_gaps,
-    gaps.low_utilisation,
+RULES: Final[Registry[Rule]] = Registry(
+    "rule",
+    (
+        launches.whole_graphs,
+        steps.profiler_overhead,
+        stalls.loading,
+        stalls.allocations,
+        slow_ranks.slow_host,
+        slow_ranks.straggler,
+        pipeline.pipeline_bubble,
+        communication.host_communication,
+        input_bound.input_bound,
+        managed.managed_memory,
+        copies.slow_link,
+        copies.pageable_copies,
+        copies.unpinned_memory,
+        copies.blocking_copies,
+        copies.blocking_memsets,
+        copies.exposed_copies,
+        host.host_sync,
+        host.host_code,
+        optimizer.looped_optimizer,
+        launches.launch_bound,
+        communication.small_buckets,
+        communication.exposed_communication,
+        contention.contention,
+        steps.slow_steps,
+        steps.warmup,
+        kernels.precision,
+        optimizer.unfused_optimizer,
+        kernels.layout_conversion,
+        filling.few_blocks,
+        fusion.unfused_attention,
+        fusion.fusable_kernels,
+        fusion.small_kernels,
+        filling.unfilled_kernels,
+        gaps.gpu_gaps,
+        gaps.low_utilisation,
+    ),
 )
 """In the order in which they claim time: the more specific first."""
 
@@ -87,7 +91,8 @@ SPEC: Final = ResultSpec.of("""
     same saving_ns: the same of step_ns
     same least_saving_ns: of an estimated saving the least of its range
     same most_saving_ns: and the most
-    same base: what saving_ns is a part of: a step, the mean step, or the window
+    same base: what saving_ns is a part of: a step, an iteration, the window, or, of slow steps,
+        the mean step with these
     same base_ns: how long that is
     same measured_ratio: what its advice saved when `traceprof try --from` tried it
     same once_ns: what it costs once, where it is not per step
@@ -106,7 +111,6 @@ SPEC: Final = ResultSpec.of("""
     key loss: a part of the time that is no compute; idle time by its cause
     same total_ns: how long, of all devices together
     same share_ratio: total_ns of the analysed time of all devices
-    same after_wait_ns: what of it follows a wait of the host, and would not be without it
     same claimed_ns: what of it findings claim
     same rules: the rules that do, the one with the most first
     table abstained: one row per rule that could not judge
@@ -127,9 +131,9 @@ SPEC: Final = ResultSpec.of("""
     same compute_ratio: the share of the analysed time that is compute
     same judged_ns: the analysed time of all devices together
     same compute_ns: what of it is compute
-    same slow_ratio: the share of it by which slow steps are longer than typical
-    same step_ns: what shares and savings are of: the mean step, slow ones with it; the window where
-        no steps are known
+    same slow_ratio: what slow steps add to the mean step, as a share of the mean step with them
+    same base: what shares and savings are of: step, iteration, or window
+    same step_ns: how long that is
     """)
 
 
@@ -153,14 +157,15 @@ def measure_findings(ranks: Ranks) -> Result:
     compute_ns = sum((time.compute & context.judged[i]).total_ns for i, time in times)
     scalars = {
         "is_idle_known": context.is_idle_known,
-        "compute_ratio": compute_ns / context.judged_ns * (1 - context.slow_ratio),
-        "judged_ns": context.judged_ns,
+        "compute_ratio": compute_ns / context.judged_ns,
+        "judged_ns": round(context.judged_ns),
         "compute_ns": compute_ns,
         "slow_ratio": context.slow_ratio,
-        "step_ns": context.mean_step_ns,
+        "base": context.base.unit,
+        "step_ns": context.base.unit_ns,
     }
     tables = {name: SPEC.table(name).of_rows(own) for name, own in rows.items()}
-    return Result("findings", SPEC, tables, scalars, notes=_notes(context, bool(found), abstained))
+    return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), abstained))
 
 
 def _lost(context: Context) -> list[dict[str, object]]:
@@ -177,7 +182,12 @@ def _checked(
     found: Iterable[SettledFinding], abstained: Mapping[str, str], much: Iterable[str]
 ) -> list[dict[str, object]]:
     judged = {rule.subject for rule in RULES if rule.name not in abstained}
-    told = {own.rule.subject for own in found if not own.is_minor}.union(much)
+    told = {
+        subject
+        for own in found
+        if not own.is_minor
+        for subject in (own.rule.subject, *own.finding.beside)
+    }.union(much)
     return [
         {"subject": subject, "is_judged": subject in judged, "is_fine": subject in judged - told}
         for subject in dict.fromkeys(rule.subject for rule in RULES)
@@ -204,13 +214,9 @@ def _row(own: SettledFinding) -> dict[str, object]:
     }
 
 
-def _notes(context: Context, found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
-    """Return that nothing was found, what shares are of, and what could not be judged."""
+def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
+    """Return that nothing was found, and what could not be judged."""
     notes = [] if found_any else [Note("no rule found anything to improve")]
-    if found_any and context.slow_ratio:
-        text = "shares and savings are of the mean step of {step:ns}, to which slow ones add "
-        values = {"step": context.mean_step_ns, "slow": context.slow_ratio}
-        notes.append(Note.of(f"{text}{{slow:ratio}} of it", **values))
     subjects: dict[str, dict[str, None]] = {}
     judged = {rule.subject for rule in RULES if rule.name not in abstained}
     for rule in RULES:

@@ -51,14 +51,17 @@ class Kind(StrEnum):
 class Claim:
     """Time that a finding claims, and how much of it (0 to 1) could be saved.
 
-    Of an estimate ``between`` is the range in which that lies: the most may be more than all of it,
-    where something else gets faster, too.
+    ``own_ratio`` is how much of the time the finding is about: the rest is not its, and nobody
+    else's either. ``saved_ratio`` is the part of that which could be saved. Of an estimate
+    ``between`` is the range in which that lies: the most may be more than all of it, where
+    something else gets faster, too.
     """
 
     times: Times
     ground: Ground = Ground.LOST
     saved_ratio: float = 1.0
     between: tuple[float, float] | None = None
+    own_ratio: float = 1.0
 
     @property
     def total_ns(self) -> int:

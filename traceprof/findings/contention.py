@@ -129,7 +129,7 @@ def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times, bool]
     fits &= judged.covered_ns(starts, starts + 1) > 0
     if not (fits & (overlap > 0)).any():
         return [], {}, False
-    shape = launch_shapes(part.whole).of_kernel[part.rows_in_whole("kernels")].astype(np.int64)
+    shape = launch_shapes(part.whole).of_kernel[part.rows_in_whole("kernels")]
     group, _ = numbered(codes_of(kernels["name"]), shape)
     rows = np.flatnonzero(fits)
     rows = rows[np.argsort(group[rows], kind="stable")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,21 @@ from traceprof.measures.device.times import device_times, devices_of_processes, 
 from traceprof.measures.facts import apart, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
-from traceprof.measures.idle.losses import idle_times, lost_in_gaps, undisturbed_times
+from traceprof.measures.idle.losses import analyzed, analyzed_times, idle_times, lost_in_gaps
 from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import bounds, unions_by
-from traceprof.measures.steps.completeness import WHOLE, wholeness_of_ranks
+from traceprof.measures.steps.base import (
+    ITERATION,
+    STEP,
+    WINDOW,
+    Base,
+    base_of,
+    usual_steps,
+    usual_time,
+)
 from traceprof.measures.steps.find import steps_of_ranks
-from traceprof.measures.steps.measured import measured_steps, named_steps, typical_time
-from traceprof.measures.steps.steadiness import typical_length
+from traceprof.measures.steps.ledger import SLOW, ledger_of_window
+from traceprof.measures.steps.measured import measured_steps, named_steps
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
 from traceprof.model.intervals import Int64Array, Intervals
@@ -35,6 +43,9 @@ from traceprof.model.trace import Trace
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PROFILER
 
+LOOP_STEP: Final = "the mean step with slow steps"
+"""The base of what slow steps cost: the mean over usual and slow steps."""
+_BASES: Final = {STEP: "a step", ITERATION: "an iteration", WINDOW: "the window"}
 Choose: TypeAlias = Callable[[Table], npt.NDArray[np.bool_]]
 """Tells which of some copies a rule is about: a function of a module."""
 
@@ -98,59 +109,58 @@ class Context:
         return named_steps(steps_of_ranks(self.ranks.whole))
 
     @cached_property
-    def is_warmup(self) -> npt.NDArray[np.bool_]:
-        """Which of `steps` are warm-up, as seen in the whole recording."""
-        return self.steps.warmup()
-
-    @cached_property
-    def step_outliers(self) -> npt.NDArray[np.int64]:
-        """1 for each slow one of `steps`, -1 for each fast one; 0 for the others and warm-up."""
-        if not len(self.steps):
-            return np.zeros(0, np.int64)
-        excess_ns = measured_steps(self.ranks).table["excess_ns"]
-        return np.asarray(np.sign(np.nan_to_num(excess_ns)), np.int64)
-
-    @cached_property
-    def is_occasional(self) -> npt.NDArray[np.bool_]:
-        """Which of `steps` evaluation, a checkpoint or compiling made longer: one-off costs."""
-        if not len(self.steps):
-            return np.zeros(0, np.bool_)
-        return np.asarray(measured_steps(self.ranks).table["excess_cause"] != "", np.bool_)
+    def kinds(self) -> npt.NDArray[np.object_]:
+        """The kind of each of `steps`, as the ledger has it."""
+        kinds = ledger_of_window(self.ranks)["kind"]
+        return np.asarray(kinds if len(self.steps) else kinds[:0], object)
 
     @cached_property
     def slow_steps(self) -> npt.NDArray[np.int64]:
-        """The rows of `steps` that are slow, but for what the profiler or an occasion explains."""
-        slow = np.flatnonzero((self.step_outliers > 0) & ~self.is_occasional)
+        """The rows of `steps` that are slow, but for those that the profiler made slow."""
+        slow = np.flatnonzero(self.kinds == SLOW)
         if not len(slow):
             return slow
         grown = measured_steps(self.ranks).table["grown_phase"]
         return np.asarray(slow[grown[slow] != PROFILER], np.int64)
 
     @cached_property
+    def slow_time(self) -> Intervals:
+        """When the slow steps were, on the devices where that is known: no other ground has it."""
+        table = self.steps.table.take(self.slow_steps)
+        return Intervals.union_of(table["device_start_ns"], table["device_end_ns"]) - self.typical
+
+    @cached_property
     def slow_excess_ns(self) -> int:
-        """How much longer than typical the slow steps are, all together."""
-        return int((self.steps.durations_ns[self.slow_steps] - self._recorded_step_ns).sum())
+        """How much longer than usual the slow steps are, all together."""
+        if not len(self.slow_steps):
+            return 0
+        return int((self.steps.durations_ns[self.slow_steps] - self.base.profiled_ns).sum())
 
     @cached_property
-    def slow_ratio(self) -> float:
-        """What the slow steps add to the mean one, as a share of that."""
-        return self._slow_each_ns / self.mean_step_ns
-
-    @cached_property
-    def mean_step_ns(self) -> float:
-        """The step that shares and savings are of: a typical one, and what slow ones add to it."""
-        if not self.slow_excess_ns or self._has_undisturbed:
-            return max(1.0, self.step_ns + self._slow_each_ns)
-        return max(1.0, float(self.steps.durations_ns[self.is_judged].mean()))
+    def slow_each_ns(self) -> float:
+        """What the slow steps add to each step, the mean over usual and slow ones."""
+        return self.slow_excess_ns / max(1, int(self.is_usual.sum()) + len(self.slow_steps))
 
     @property
-    def _slow_each_ns(self) -> float:
-        return self.slow_excess_ns / max(1, int(self.is_judged.sum()))
+    def slow_ratio(self) -> float:
+        """The same, as a share of the mean over usual and slow steps."""
+        return self.slow_each_ns / self.loop_step_ns
+
+    @property
+    def loop_step_ns(self) -> float:
+        """The mean step, slow ones included; the window where steps are not known."""
+        step_ns = self.base.step_ns if len(self.steps) else self.base.unit_ns
+        return max(1.0, step_ns + self.slow_each_ns)
+
+    @property
+    def base(self) -> Base:
+        """What shares and savings are of."""
+        return base_of(self.ranks)
 
     @cached_property
     def typical(self) -> Intervals:
-        """The time that the rules judge."""
-        return typical_time(self.ranks)
+        """The time that the rules examine: the usual steps, or the window without any."""
+        return usual_time(self.ranks)
 
     @property
     def typical_ns(self) -> int:
@@ -159,13 +169,16 @@ class Context:
 
     @cached_property
     def judged(self) -> Times:
-        """When each of `places` is judged: in `typical`, as far as its rank was recorded."""
-        return {**dict.fromkeys(self.places, self.typical), **undisturbed_times(self.ranks)}
+        """The time of each of `places` that shares are of."""
+        whole = self.ranks.span.times
+        return {**dict.fromkeys(self.places, whole), **analyzed_times(self.ranks)}
 
     @cached_property
-    def judged_ns(self) -> int:
-        """That of all places together; at least 1."""
-        return max(1, sum(time.total_ns for time in self.judged.values()))
+    def judged_ns(self) -> float:
+        """What sums over all places are divided by; at least 1."""
+        if self.devices:
+            return max(1.0, sum(analyzed(self.ranks).whole_ns.values()))
+        return max(1.0, float(sum(time.total_ns for time in self.judged.values())))
 
     @property
     def window_ns(self) -> int:
@@ -173,52 +186,15 @@ class Context:
         return max(1, self.ranks.span.duration_ns)
 
     @property
-    def step_ns(self) -> float:
-        """The length of a typical step; the window where steps are not known.
-
-        Of those that no profiler disturbed, where there are any.
-        """
-        if self._has_undisturbed:
-            return float(measured_steps(self.ranks).scalars["undisturbed_ns"])
-        return self._recorded_step_ns
-
-    @property
-    def _has_undisturbed(self) -> bool:
-        return "undisturbed_ns" in measured_steps(self.ranks).scalars
-
-    @cached_property
-    def _recorded_step_ns(self) -> float:
-        """The length of a typical step as it was recorded: what its parts add up to."""
-        kept = self.is_usual
-        lengths = self.steps.durations_ns[kept].astype(np.float64)
-        return typical_length(lengths) if kept.any() else float(self.ranks.span.duration_ns)
-
-    @property
     def n_steps(self) -> float:
-        """How many typical steps a process has, the mean (1 where steps are not known)."""
-        kept = self.is_usual
-        return (
-            int(kept.sum()) / len(set(self.steps.table["process"][kept].tolist()))
-            if kept.any()
-            else 1.0
-        )
-
-    @property
-    def is_usual(self) -> npt.NDArray[np.bool_]:
-        """Which of `steps` are typical."""
-        return ~self.is_warmup & (self.step_outliers <= 0) & self._is_whole
-
-    @property
-    def is_judged(self) -> npt.NDArray[np.bool_]:
-        """Which of `steps` savings are spread over: no warm-up, no one-off costs."""
-        return ~self.is_warmup & ~self.is_occasional & self._is_whole
+        """How many usual steps a process has, the mean (1 where steps are not known)."""
+        return self.base.steps_count if self.is_usual.any() else 1.0
 
     @cached_property
-    def _is_whole(self) -> npt.NDArray[np.bool_]:
-        """Which of `steps` lack no work in the recording; all, where too few do to judge."""
-        if not len(self.steps) or not self.is_idle_known:
-            return np.ones(len(self.steps), np.bool_)
-        return np.asarray(wholeness_of_ranks(self.ranks) == WHOLE, np.bool_)
+    def is_usual(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` are usual."""
+        usual = usual_steps(self.ranks)
+        return usual if len(self.steps) else usual[:0]
 
     @property
     def times(self) -> dict[int, DeviceTime]:
@@ -236,13 +212,12 @@ class Context:
     @cached_property
     def ledger(self) -> Ledger:
         """What of the analysed time no finding has claimed."""
-        table = self.steps.table.take(self.slow_steps)
-        slow = Intervals.union_of(table["start_ns"], table["end_ns"]) - self.typical
+        usual = {i: self.judged[i] & self.typical for i in self.times}
         return Ledger(
             {
-                Ground.LOST: {i: self.judged[i] - time.compute for i, time in self.times.items()},
+                Ground.LOST: {i: usual[i] - time.compute for i, time in self.times.items()},
                 Ground.COMPUTE: {i: self.typical & time.compute for i, time in self.times.items()},
-                Ground.SLOW: dict.fromkeys(self.places, slow),
+                Ground.SLOW: dict.fromkeys(self.places, self.slow_time),
             }
         )
 
@@ -257,24 +232,37 @@ class Context:
         return self.ledger.left(Claim(times, ground, saved_ratio, between))
 
     def share(self, claim: Claim) -> float:
-        """Return the share of ``claim`` of the time of all devices, that of slow steps with it."""
-        return claim.total_ns / self.judged_ns * (1 - self.slow_ratio)
+        """Return the share of ``claim`` in the base: of a step, or of the window."""
+        scales = analyzed(self.ranks).idle_scale if self.devices else {}
+        total_ns = float(claim.total_ns)
+        for place, time in claim.times.items() if claim.ground is Ground.LOST else ():
+            if (scale := scales.get(place, 1.0)) != 1.0:
+                total_ns += (scale - 1.0) * (time - self.times[place].busy).total_ns
+        return total_ns / self.judged_ns
 
     def once_ns(self, claim: Claim) -> int:
         """Return what ``claim`` costs once, of a device on average."""
         return round(claim.total_ns / max(1, len(self.places)))
 
+    def base_of_claims(self, claims: Iterable[Claim]) -> tuple[str, float]:
+        """Return what the shares and savings of ``claims`` are of, and how long that is, in ns."""
+        if any(claim.ground is Ground.SLOW for claim in claims):
+            return LOOP_STEP, self.loop_step_ns
+        return _BASES[self.base.unit], self.base.unit_ns
+
     def claimed_ratio(self, claim: Claim) -> float:
-        """Return the share of all that is judged, also of slow steps: what they take longer."""
-        return self.slow_ratio if claim.ground is Ground.SLOW else self.share(claim)
+        """Return the share of ``claim`` in its base; of slow steps what they take longer."""
+        if claim.ground is Ground.SLOW:
+            return self.slow_ratio
+        return self.share(claim) * claim.own_ratio
 
     def saving_ratio(self, claim: Claim) -> float:
-        """Return how much of all that is judged ``claim`` could save."""
+        """Return how much of its base ``claim`` could save."""
         return self.claimed_ratio(claim) * claim.saved_ratio
 
-    def saving_ns(self, claims: Iterable[Claim]) -> int:
-        """Return what ``claims`` could save per step, in ns (of the window without steps)."""
-        return round(sum(map(self.saving_ratio, claims)) * self.mean_step_ns)
+    def saving_ns(self, claims: Sequence[Claim]) -> int:
+        """Return what ``claims`` could save of their base, in ns."""
+        return round(sum(map(self.saving_ratio, claims)) * self.base_of_claims(claims)[1])
 
     def idle_for(self, *causes: str) -> Claim:
         """Return the claim on the idle time that ``causes`` account for."""

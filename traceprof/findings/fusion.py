@@ -242,12 +242,12 @@ def _attention_of_one(part: Trace, typical: Intervals) -> _Attention:
     is_softmax, is_product = _softmax_and_products(part)
     softer = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
     # The last kernel before, and the first after each that is nothing of the kind.
-    place, between = np.arange(len(order), dtype=np.int32), (softer & ~is_product)[order]
-    nothing, beyond = np.int32(-1), np.iinfo(np.int32).max
+    place, between = np.arange(len(order)), (softer & ~is_product)[order]
+    nothing, beyond = -1, len(order)
     before = np.maximum.accumulate(np.where(between, nothing, place))
-    after = np.minimum.accumulate(np.where(between, np.int32(beyond), place)[::-1])[::-1]
+    after = np.minimum.accumulate(np.where(between, beyond, place)[::-1])[::-1]
     chosen = np.flatnonzero(is_softmax[order] & (before >= 0) & (after < beyond))
-    first, last = (of_all[chosen].astype(np.int64) for of_all in (before, after))
+    first, last = (of_all[chosen] for of_all in (before, after))
     del place, between, before, after
     is_near = last - first <= _MOST_BETWEEN + 1
     chosen, first, last = chosen[is_near], first[is_near], last[is_near]

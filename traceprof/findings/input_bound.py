@@ -35,7 +35,7 @@ def input_bound(context: Context) -> Iterator[Finding]:
     # Of ranks whose recordings are shorter than the window, what was recorded counts.
     spans = zip(of_ranks, context.ranks.each(recorded_span), strict=True)
     whole_ns = sum((span & context.typical).total_ns * len(hosts) for hosts, span in spans)
-    host_ratio = fetching_ns / max(1, whole_ns) * (1 - context.slow_ratio)
+    host_ratio = fetching_ns / max(1, whole_ns)
     claim = context.idle_for("data") if has_devices else _of_places(context, _fetching)
     share = context.share(claim)
     if share < (_LEAST if has_devices else _LEAST_ON_HOST):
@@ -52,8 +52,8 @@ def input_bound(context: Context) -> Iterator[Finding]:
                 "the main thread is in data loading {share:ratio} of the time ({data:ns} of "
                 "{step:ns})",
                 share=host_ratio,
-                data=host_ratio * context.mean_step_ns,
-                step=context.mean_step_ns,
+                data=host_ratio * context.base.unit_ns,
+                step=context.base.unit_ns,
             ),
         ),
         action=context.advice(

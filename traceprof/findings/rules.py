@@ -13,8 +13,7 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind, Times
 from traceprof.findings.context import Context
-from traceprof.measures.idle.losses import DRAINED, LOSSES, find_losses, idle_times, within
-from traceprof.measures.steps.measured import typical_step_name
+from traceprof.measures.idle.losses import LOSSES, find_losses, within
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.results import Note
@@ -79,7 +78,8 @@ class Finding:
     ``claims`` is the time that it is about: what of it was not claimed before is its own, and its
     saving. ``kind`` says how sure that saving is, ``model`` what an estimate rests on, and
     ``once_ns`` what is lost once where it is not per step. ``window`` can be given to ``--window``
-    to look at the worst place, and ``ncu`` profiles a kernel that the finding names.
+    to look at the worst place, and ``ncu`` profiles a kernel that the finding names. ``beside`` are
+    subjects of other rules that are not fine either.
     """
 
     title: Note
@@ -93,6 +93,7 @@ class Finding:
     window: str = ""
     ranges: tuple[str, ...] = ()
     ncu: str = ""
+    beside: tuple[str, ...] = ()
 
 
 _AMD_WORDS: Final = (
@@ -219,7 +220,7 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
                 found.append(_settled(context, one, number, worded))
         except NotRecordedError as error:
             abstained[one.name] = str(error)
-        PROGRESS.advance()
+        PROGRESS.done += 1
     abstained = {name: _named_by(vendor, reason) for name, reason in abstained.items()}
     found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
     return found, abstained
@@ -234,6 +235,7 @@ def _require(context: Context, one: Rule) -> None:
 def _settled(context: Context, of: Rule, number: int, finding: Finding) -> SettledFinding:
     claims = context.ledger.take(finding.claims)
     saves = finding.kind not in (Kind.NONE, Kind.ONCE)
+    base, base_ns = context.base_of_claims(claims)
     return SettledFinding(
         rule=of,
         number=number,
@@ -243,8 +245,8 @@ def _settled(context: Context, of: Rule, number: int, finding: Finding) -> Settl
         saving_ratio=sum(map(context.saving_ratio, claims)) if saves else 0.0,
         saving_ns=context.saving_ns(claims) if saves else 0,
         range_ns=_range_ns(context, claims) if finding.kind is Kind.ESTIMATED else None,
-        base="the mean step" if context.slow_excess_ns else typical_step_name(context.ranks),
-        base_ns=context.mean_step_ns,
+        base=base,
+        base_ns=base_ns,
     )
 
 
@@ -254,7 +256,7 @@ def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | No
     if all(claim.between is None for claim, _ in ends):
         return None
     least, most = (
-        context.saving_ns(replace(claim, saved_ratio=ratios[i]) for claim, ratios in ends)
+        context.saving_ns([replace(claim, saved_ratio=ratios[i]) for claim, ratios in ends])
         for i in (0, 1)
     )
     return least, most
@@ -263,7 +265,7 @@ def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | No
 def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[dict[str, object]]:
     """Return the rows of the table ``losses``: one per loss that there is, the largest first."""
     judged = {device: context.judged[device] for device in context.devices}
-    losses, after_wait = find_losses(context.ranks), idle_times(context.ranks)[DRAINED]
+    losses = find_losses(context.ranks)
     claims = [
         (own.rule.name, claim.times)
         for own in found
@@ -283,8 +285,7 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
         row: dict[str, object] = {
             "loss": loss,
             "total_ns": total_ns,
-            "share_ratio": total_ns / context.judged_ns,
-            "after_wait_ns": _ns(within(times, after_wait)),
+            "share_ratio": context.share(Claim(times)),
             "claimed_ns": sum(by_rule.values()),
             "rules": ", ".join(names),
         }
@@ -303,16 +304,11 @@ _SUBJECTS: Final = {
 
 
 def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the subjects that are not fine: much of that table is lost to them, or claimed.
-
-    What follows a wait is that of the wait, as on a page.
-    """
+    """Return the subjects that are not fine: much of that table is lost to them, or claimed."""
     lost, claimed, whole_ns = Counter[str](), Counter[str](), 0.0
     for row in losses:
-        after_ns = 0 if row["loss"] == _WAITS else row["after_wait_ns"]
-        lost[row["loss"]] += row["total_ns"] - after_ns
-        lost[_WAITS] += after_ns
-        claimed[row["loss"]] += row["claimed_ns"] - after_ns
+        lost[row["loss"]] += row["total_ns"]
+        claimed[row["loss"]] += row["claimed_ns"]
         whole_ns = row["total_ns"] / row["share_ratio"]
     much, some = _CONSIDERABLE * whole_ns, _MINOR * whole_ns
     return {

@@ -293,8 +293,7 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
     times = {d: context.times[d] for place, d in device_of.items() if place in places}
     computing = {device: time.compute & together for device, time in times.items()}
     resting = {device: together - time.compute for device, time in times.items()}
-    span = context.ranks.span
-    waited = [time.clip(span.start_ns, span.end_ns).total_ns for time in others.values()]
+    waited = [(time & context.ranks.span.times).total_ns for time in others.values()]
     waited_ns, most = sum(waited), min(waited, default=0) / max(1, cost_ns)
     typical_ns = sum((time & context.typical).total_ns for time in others.values())
     due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
@@ -333,7 +332,7 @@ def devices_of_members(context: Context) -> dict[int, int]:
 
 
 def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
-    """Return the claims such that of all their time ``due_ns`` are saved, if they have as much."""
+    """Return the claims such that ``due_ns`` of their time are about it, if they have as much."""
     whole = sum(claim.total_ns for claim in claims)
     ratio = min(1.0, due_ns / whole) if whole else 0.0
-    return tuple(Claim(claim.times, claim.ground, ratio) for claim in claims)
+    return tuple(replace(claim, own_ratio=ratio) for claim in claims)

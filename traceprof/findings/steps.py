@@ -13,11 +13,13 @@ from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import STEPS, Finding, rule
+from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import lengths_of, mean_of
+from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS
 from traceprof.model.grouping import grouped_by
-from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
@@ -26,6 +28,7 @@ _LEAST_WARMUP: Final = 0.05
 _FEWEST: Final = 2
 _LEAST_SLOW: Final = 0.01
 _LEAST_OVERHEAD: Final = 0.02
+_MOST_OF_IT: Final = 0.5
 _LOWER: Final = 0.97
 """Clocks go up and down by some steps of 15 MHz without any reason."""
 _COUNTED: Final = {
@@ -51,7 +54,7 @@ def warmup(context: Context) -> Iterator[Finding]:
     lengths = steps.whole_lengths_ns
     excess_ns = float((lengths[leading] - usual).clip(min=0).sum())
     whole_ratio = excess_ns / float(lengths.sum())
-    inside = int(context.is_warmup.sum())
+    inside = int((context.kinds == WARMUP).sum())
     if whole_ratio < _LEAST_WARMUP or (count < _FEWEST and not inside):
         return
     each_ns = excess_ns / len(np.unique(processes))
@@ -98,21 +101,20 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     slow = context.slow_steps
     if not len(slow) or context.slow_ratio < _LEAST_SLOW:
         return
-    durations = context.steps.durations_ns
-    spans = context.steps.table.take(slow)
-    time = Intervals.union_of(spans["start_ns"], spans["end_ns"])
+    durations, time = context.steps.durations_ns, context.slow_time
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     worst = worst[np.sort(np.unique(table["step"][worst], return_index=True)[1])]
     n_ranks = len(np.unique(table["process"]))
     one = "one slow step of {of:count} takes {excess:ns} more than usual"
     several = "{n:count} slow steps of {of:count} take {excess:ns} more than usual in all"
+    reasons = [_why(table.row(i), context.ranks) for i in worst[:3].tolist()]
     yield Finding(
         title=Note.of(
             (one if len(worst) == 1 else several)
             + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
             + ", {share:ratio} of the time of the steps",
             n=len(worst),
-            of=len(np.unique(table["step"][context.is_judged])),
+            of=len(np.unique(table["step"][np.isin(context.kinds, (USUAL, SLOW))])),
             excess=context.slow_excess_ns / n_ranks,
             ranks=n_ranks,
             share=context.slow_ratio,
@@ -120,12 +122,13 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         claims=(context.left(dict.fromkeys(context.places, time), Ground.SLOW),),
         kind=Kind.MEASURED,
         evidence=(
-            *(_why(table.row(i)) for i in worst[:3].tolist()),
-            *_machine(table, slow, ~context.is_warmup & (context.step_outliers == 0)),
+            *reasons,
+            *_machine(table, slow, context.kinds == USUAL),
         ),
         action=_against_slow(set(table["grown_phase"][slow].tolist())),
         caveat="evaluation or saving that no range names is often meant to be there",
         window=f"step:{table['step'][worst[0]]}",
+        beside=("ranks in step",) if any("rank" in why.values for why in reasons) else (),
     )
 
 
@@ -139,14 +142,19 @@ def _against_slow(grown: set[str]) -> str:
     return f"{see}: logging, garbage collection, a slow file, other jobs on the machine"
 
 
-def _why(step: Mapping[str, Any]) -> Note:
-    """Return by how much a step is slow, and which part of it grew."""
+def _why(step: Mapping[str, Any], ranks: Ranks) -> Note:
+    """Return by how much a step is slow, which part of it grew, and which rank came late."""
     text = "step {step}: slow by {excess:ns}"
     values: dict[str, Any] = {}
     for name in ("grown_part", "grown_phase"):
         if step[name]:
             text += f", {{{name}}} +{{{name}_ns:ns}}"
             values |= {name: step[name].replace("_", " "), f"{name}_ns": step[f"{name}_ns"]}
+    late = find_rank_steps(ranks).table.known("rank", "late_ns")
+    late = late.take(late["step"] == step["step"]).in_order("-late_ns")
+    if len(late) and late["late_ns"][0] >= _MOST_OF_IT * step["excess_ns"]:
+        text += "; rank {rank} comes {late:ns} late to a collective"
+        values |= {"rank": int(late["rank"][0]), "late": float(late["late_ns"][0])}
     return Note.of(text, step=int(step["step"]), excess=float(step["excess_ns"]), **values)
 
 

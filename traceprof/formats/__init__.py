@@ -29,9 +29,11 @@ from traceprof.formats.xla.format import FORMAT as XPLANE
 from traceprof.formats.xla.format import JSON_FORMAT as XPLANE_JSON
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
+from traceprof.registries import Registry
 
-FORMATS: Final[tuple[TraceFormat, ...]] = (
-    *(NSYS, NVPROF, ROCPD, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
+FORMATS: Final[Registry[TraceFormat]] = Registry(
+    "format",
+    (NSYS, NVPROF, ROCPD, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
 )
 """In the order in which they are asked: what is more special before what is less."""
 

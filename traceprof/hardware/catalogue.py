@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
 from traceprof.files import parse_toml
+from traceprof.registries import check_distinct
 
 _LANES: Final = (1, 2, 4, 8, 16)
 _PCIE: Final = re.compile(r"gen\s*(\d+)\s*x\s*(\d+)", re.IGNORECASE)
@@ -288,6 +289,10 @@ def parse_hardware(text: str) -> Hardware:
     if not isinstance(links, dict) or not isinstance(gpus, list):
         raise UsageError("hardware: expected [[gpu]] tables and one [link] table")
     hardware = Hardware(tuple(_parse_gpu(table) for table in gpus))
+    try:
+        check_distinct("GPU", (gpu.key for gpu in hardware.gpus))
+    except ValueError as error:
+        raise UsageError(f"hardware: {error}") from error
     for name, rate in links.items():
         hardware = hardware.with_link(f"{name}={rate}")
     return hardware

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from traceprof.errors import UsageError
+from traceprof.registries import Registry
 
 if TYPE_CHECKING:
     from traceprof.measures.analyses import Analysis
@@ -59,7 +60,7 @@ class Entry:
 
 _ENTRIES: Final = """
     findings findings traceprof.findings:FINDINGS ranked advice: what costs time, and what to do
-    breakdown breakdown:device .device.times:BREAKDOWN where the time of each device went
+    breakdown breakdown:device .steps.breakdown:BREAKDOWN where the time of each device went
     steps steps:step .steps.steps:STEPS every step: duration, parts, phases, throughput
     phases breakdown:phase .steps.phases:LOOP_PHASES host and device time by phase of the training
         loop
@@ -134,16 +135,26 @@ _ENTRIES: Final = """
     operators operators .host.ranges:OPERATORS host operators by name, self and total
     quality quality .quality:QUALITY what is suspicious in the trace itself
     """
-ANALYSES: Final = tuple(
-    Entry(name, summary, module, *shown.split(":"))
-    for line in re.sub(r"\n +", " ", textwrap.dedent(_ENTRIES).strip()).splitlines()
-    for name, shown, module, summary in (line.split(" ", 3),)
-)
-"""Each with its name, its noun and way, where it is, and a line of help."""
-
-
 FORMER_NAMES: Final = {"messages": "collective-events", "ops": "operators"}
 """What analyses were called before, and are still found by."""
+
+
+def _names_of(entry: Entry) -> set[str]:
+    """Return the names under which people find an analysis, in Python and as a table, too."""
+    former = (old for old, name in FORMER_NAMES.items() if name == entry.name)
+    return {entry.name, entry.name.replace("-", "_"), entry.words, *former}
+
+
+ANALYSES: Final[Registry[Entry]] = Registry(
+    "analysis",
+    (
+        Entry(name, summary, module, *shown.split(":"))
+        for line in re.sub(r"\n +", " ", textwrap.dedent(_ENTRIES).strip()).splitlines()
+        for name, shown, module, summary in (line.split(" ", 3),)
+    ),
+    _names_of,
+)
+"""Each with its name, its noun and way, where it is, and a line of help."""
 
 
 def analysis_names() -> tuple[str, ...]:

@@ -134,11 +134,20 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
         return analysis.finish(analysis.of_ranks(ranks))
     if analysis.of_rank is None:
         raise TypeError(f"analysis {analysis.name} measures neither a rank nor all")
-    found = measure_each(ranks.parts, _measured, analysis.of_rank, len(ranks.parts) > 1)
+    return replace(analysis.finish(measured_by_rank(ranks, analysis.of_rank)), samples={})
+
+
+def measured_by_rank(ranks: Ranks, of_rank: Callable[[Trace], Result]) -> Result:
+    """Return what ``of_rank`` measures of each rank that has its data, combined as declared.
+
+    Raises:
+        NotRecordedError: no rank has the data.
+    """
+    found = measure_each(ranks.parts, _measured, of_rank, len(ranks.parts) > 1)
     measured = [one for one in found if isinstance(one, Result)]
     if not measured:
         raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
-    return replace(analysis.finish(combine(measured)), samples={})
+    return combine(measured)
 
 
 def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | NotRecordedError]:
@@ -154,7 +163,7 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
             found[analysis.name] = run_analysis(analysis, ranks)
         except NotRecordedError as error:
             found[analysis.name] = error
-        PROGRESS.advance()
+        PROGRESS.done += 1
 
     tasks: list[Callable[[], object]] = []
     for analysis in analyses:

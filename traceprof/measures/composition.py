@@ -42,8 +42,9 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import compact, grouped_by, groups_of
+from traceprof.model.grouping import grouped_by, groups_of
 from traceprof.model.intervals import Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks, measure_of_each
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
@@ -235,8 +236,8 @@ def _work_rows(trace: Trace, name: str) -> Table:
     columns = {
         "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
         "end_ns": rows["end_ns"],
-        "device": compact(rows["device"]),
-        "place": compact(places_in_part(trace, name)),
+        "device": Packed(rows["device"]),
+        "place": Packed(places_in_part(trace, name)),
         "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
         "name": rows["name"] if is_kernel else _routes(rows),
         "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
@@ -247,13 +248,13 @@ def _work_rows(trace: Trace, name: str) -> Table:
 def _routes(copies: Table) -> Names:
     """Return the direction of each copy with the kind of the host's memory."""
     columns = [copies[name] for name in ("direction", "src_kind", "dst_kind")]
-    groups = groups_of(*(own.codes for own in columns))
+    groups = groups_of(*(own.packed for own in columns))
     texts = []
     for key in groups.keys:
         direction, *ends = (own.texts[code] for own, code in zip(columns, key, strict=True))
         memory = dict(zip(("h2d", "d2h"), ends, strict=True)).get(direction, "")
         texts.append(f"{direction} {memory}".strip())
-    return Names.coded(texts, groups.number)
+    return Names.coded(texts, groups.packed)
 
 
 def _sizes(n_bytes: Ints) -> Floats:
@@ -308,7 +309,7 @@ def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Tab
 
 def _idle(charges: Table) -> Table:
     cause, name = charges["cause"], charges["name"]
-    groups = groups_of(cause.codes, name.codes)
+    groups = groups_of(cause.packed, name.packed)
     pairs = []
     for code, named in groups.keys:
         own, text = cause.texts[code], name.texts[named]
@@ -316,10 +317,10 @@ def _idle(charges: Table) -> Table:
         unnamed = NOTHING if own in OF_HOST else _WITHOUT_HOST.get(own, "")
         pairs.append((own, text or unnamed))
     causes, names = (
-        Names.coded((pair[place] for pair in pairs), groups.number) for place in (0, 1)
+        Names.coded((pair[place] for pair in pairs), groups.packed) for place in (0, 1)
     )
-    alike = groups_of(causes.codes, names.codes)
-    of_gaps = charges["gap"].astype(np.int64) * len(alike.first) + alike.number
+    alike = groups_of(causes.packed, names.packed)
+    of_gaps = charges["gap"] * len(alike.first) + alike.number
     is_first = np.zeros(len(charges), np.int64)
     is_first[np.unique(of_gaps, return_index=True)[1]] = 1
     return _sums(IDLE, causes, names, lengths_of(charges), is_first)
@@ -431,5 +432,5 @@ def _placed(work: Table, spans: _StepSpans) -> Table:
 def _classes_of(trace: Trace) -> dict[str, str]:
     """Return the class of each kernel by its name."""
     names, activities = trace.kernels["name"], trace.kernels["activity"]
-    groups = groups_of(names.codes, activities.codes)
+    groups = groups_of(names.packed, activities.packed)
     return {names.texts[name]: activities.texts[activity] for name, activity in groups.keys}

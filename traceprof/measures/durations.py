@@ -35,7 +35,7 @@ def summarise(rows: Table, keys: Sequence[str]) -> tuple[Table, Samples]:
     reduced = {"total_ns": np.add, "min_ns": np.minimum, "max_ns": np.maximum}
     columns |= {"count": groups.counts}
     columns |= {name: groups.reduced(how, durations) for name, how in reduced.items()}
-    return Table(columns), Samples(groups.number.astype(np.int64), durations)
+    return Table(columns), Samples(groups.number, durations)
 
 
 def finish_durations(result: Result) -> Result:

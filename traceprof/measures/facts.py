@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from traceprof.cache import scratch
 from traceprof.model.ranks import Ranks
-from traceprof.model.table import Table, opened, set_aside
+from traceprof.model.table import Table, in_memory, set_aside
 from traceprof.model.trace import Trace
 
 _Parameters = ParamSpec("_Parameters")
@@ -89,7 +89,7 @@ def _put_aside(known: Any) -> Any:
 def apart(known: _Result) -> Callable[[], _Result]:
     """Return what gives ``known`` again; meanwhile its large arrays are on the disk."""
     kept: Any = _put_aside(known) if scratch.files else known
-    return lambda: _changed(kept.known, opened) if isinstance(kept, _Aside) else kept
+    return lambda: _changed(kept.known, in_memory) if isinstance(kept, _Aside) else kept
 
 
 def fact(
@@ -113,7 +113,7 @@ def fact(
         kept: dict[tuple[Any, ...], Any] = of.facts
         if key in kept:
             known: _Result = kept[key]
-            return _changed(known.known, opened) if isinstance(known, _Aside) else known
+            return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
         if isinstance(of, Trace) and of.is_remote:
             found: _Result = of.fact(key, recall, args, kwargs)
             return found
@@ -133,7 +133,7 @@ def fact(
                 if not _n_threads[at]:
                     del _rights[at], _n_threads[at]
         known = kept[key]
-        return _changed(known.known, opened) if isinstance(known, _Aside) else known
+        return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
 
     return recall
 
@@ -172,4 +172,4 @@ def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
     name = _NAME.format(compute)
     kept: dict[tuple[Any, ...], _Result] = of.facts
     known = kept[name,] if (name,) in kept else compute(of)
-    return _changed(known.known, opened) if isinstance(known, _Aside) else known
+    return _changed(known.known, in_memory) if isinstance(known, _Aside) else known

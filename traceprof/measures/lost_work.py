@@ -163,7 +163,9 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
     """Return whether idle time can be judged without what is missing."""
     if not any(own.has_work for own in found):
         return False
-    wholeness, steps = wholeness_of_ranks(ranks), named_steps(steps_of_ranks(ranks))
+    # A window of steps has only those that lack no work: the others count, too.
+    every = ranks.whole if ranks.span.is_of_steps else ranks
+    wholeness, steps = wholeness_of_ranks(every), named_steps(steps_of_ranks(every))
     if len(steps):
         is_whole = wholeness[~steps.warmup()] == WHOLE
         return bool(is_whole.mean() >= _ENOUGH)
@@ -173,7 +175,7 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
 
 def _left_out(ranks: Ranks) -> Note | None:
     """Return which steps are not judged."""
-    wholeness = wholeness_of_ranks(ranks)
+    wholeness = wholeness_of_ranks(ranks.whole if ranks.span.is_of_steps else ranks)
     n = int((wholeness == LACKS_WORK).sum())
     text = (
         f"{{n:count}} of {{all:count}} steps{_of(ranks)} launched what is missing: they, and the "

@@ -144,7 +144,8 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
 def _without_work(trace: Trace) -> Iterator[_Suspicion]:
     """Work that was launched and is not there, though that of later launches is."""
     launches = lost_launches(trace)
-    span = trace.span
+    # A window of steps has only those that lack no work.
+    span = trace.whole.span if trace.span.is_of_steps else trace.span
     for place, kind in enumerate(KINDS):
         rows = launches["row"][launches["kind"] == place]
         starts = trace.whole.api_calls["start_ns"][rows]

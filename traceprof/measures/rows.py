@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from traceprof.model.grouping import (
     rows_by_values,
 )
 from traceprof.model.intervals import Growing, Intervals, overlapping_pairs
-from traceprof.model.table import Column, Names, Table, opened, set_aside
+from traceprof.model.packed import Packed
+from traceprof.model.table import Column, Names, Table, in_memory, set_aside
 from traceprof.names.ranges import are_matched
 
 Array = npt.NDArray[Any]
@@ -27,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.object_]
+_Column = TypeVar("_Column", bound="Array | Packed")
 
 
 def ints(table: Table, *names: str, rows: Array | slice = slice(None)) -> list[Ints]:
@@ -60,9 +62,10 @@ def rows_by(table: Table, column: str) -> dict[int, Ints]:
     return dict(rows_by_value(table[column]))
 
 
-def aside(values: Array) -> Array:
+def aside(values: _Column) -> _Column:
     """Return values on the disk, where these are many: all columns together take much memory."""
-    return np.asarray(opened(set_aside(values)))
+    found: _Column = in_memory(set_aside(values))
+    return found
 
 
 def picked(values: Array, rows: Array) -> Array:
@@ -78,7 +81,7 @@ def grouped(keys: Mapping[str, Column]) -> tuple[Groups, dict[str, Array]]:
     groups = groups_of(*map(codes_of, keys.values()))
     firsts = ((name, own[groups.first_rows]) for name, own in keys.items())
     return groups, {
-        name: own.plain() if isinstance(own, Names) else own.astype(np.int64)
+        name: own.plain() if isinstance(own, Names) else np.asarray(own, np.int64)
         for name, own in firsts
     }
 
@@ -104,7 +107,7 @@ def unions_of(
     for piece in pieces:
         rows = np.arange(piece.start, piece.stop)
         rows = rows if where is None else rows[where[piece]]
-        for number, at in rows_by_value(groups.number[rows]).items():
+        for number, at in rows_by_value(groups.packed[rows]).items():
             if number not in found:
                 found[number] = Growing(int(groups.counts[number]))
             own = rows[at]
@@ -156,7 +159,7 @@ def overlaps(
     return one, other, first, np.minimum(ends[one], other_ends[other])
 
 
-def are_first(*columns: Array) -> Bools:
+def are_first(*columns: Array | Packed) -> Bools:
     """Return which rows differ in any of the columns from the row before."""
     found = np.ones(len(columns[0]), np.bool_)
     found[1:] = np.logical_or.reduce([own[1:] != own[:-1] for own in columns])
@@ -202,10 +205,23 @@ def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
 def looked_up(column: Array, values: Mapping[int, Any], missing: Any) -> Array:
     """Return what ``values`` says of each row's whole number; ``missing`` where nothing."""
     place, distinct = places_of(column)
-    found: Array = np.array([*(values.get(own, missing) for own in distinct), missing])[place]
-    return found
+    return place.pick(np.array([*(values.get(own, missing) for own in distinct), missing]))
 
 
 def are_named(names: Names, pattern: re.Pattern[str]) -> Bools:
     """Return in which of the ``names`` of rows ``pattern`` is found."""
     return names.by_text(are_matched(names.texts, pattern))
+
+
+def cap_for_total(lengths: Ints, total_ns: float) -> int:
+    """Return the most to take of each length, in ns, so that all taken add up to ``total_ns``."""
+    if total_ns <= 0 or not len(lengths):
+        return 0
+    lengths = np.sort(lengths)
+    # With everything up to each length taken whole, and as much of the longer ones.
+    taken = np.cumsum(lengths) + lengths * np.arange(len(lengths) - 1, -1, -1)
+    place = int(np.searchsorted(taken, total_ns))
+    if place == len(lengths):
+        return int(lengths[-1])
+    before = int(lengths[:place].sum())
+    return round((total_ns - before) / (len(lengths) - place))

@@ -99,12 +99,12 @@ def workload(ranks: Ranks) -> Workload:
 
 def _times_of_names(part: Trace) -> Table:
     """Return the time of the kernels by name: name, activity, total_ns, count."""
-    groups = groups_of(part.kernels["name"].codes)
+    groups = groups_of(part.kernels["name"].packed)
     named = part.kernels.select("name", "activity").take(groups.first_rows)
     return Table(
         {
-            "name": named.plain("name"),
-            "activity": named.plain("activity"),
+            "name": np.asarray(named["name"]),
+            "activity": np.asarray(named["activity"]),
             "total_ns": groups.reduced(np.add, lengths_of(part.kernels)),
             "count": groups.counts,
         }
@@ -116,7 +116,7 @@ def _added_up(tables: Sequence[Table], *keys: str) -> Table:
     every = Table.stacked(tables)
     named = ((key, Names.of(every[key])) for key in keys)
     groups, labels = grouped(
-        {key: Names.coded(own.texts, own.codes, is_sorted=True) for key, own in named}
+        {key: Names.coded(own.texts, own.packed, is_sorted=True) for key, own in named}
     )
     summed = [name for name in every if name not in keys and every[name].dtype.kind == "i"]
     return Table(labels | {name: groups.reduced(np.add, every[name]) for name in summed})

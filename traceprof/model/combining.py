@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.grouping import Groups, codes_of, compact, groups_of, numbered
+from traceprof.model.grouping import Groups, codes_of, groups_of, numbered, rows_by_value
+from traceprof.model.packed import Packed
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
 from traceprof.model.table import Table, is_known, is_unknown
 
@@ -82,14 +83,10 @@ def medians_of_groups(
 def _medians_of_few(n_rows: int, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the medians of few rows: to find the middle of each costs less than to sort all."""
     found = np.full(n_rows, np.nan)
-    order = np.argsort(compact(samples.rows), kind="stable")
-    values, counts = samples.values[order], np.bincount(samples.rows, minlength=n_rows)
-    ends = np.cumsum(counts)
-    for row in np.flatnonzero(counts).tolist():
-        n = int(counts[row])
-        middle = [(n - 1) // 2, n // 2]
-        own = np.partition(values[ends[row] - n : ends[row]], middle)
-        low, high = own[middle].astype(np.float64)
+    values = samples.values
+    for row, own in rows_by_value(samples.rows).items():
+        middle = [(len(own) - 1) // 2, len(own) // 2]
+        low, high = np.partition(values[own], middle)[middle].astype(np.float64)
         found[row] = (low + high) / 2
     return found
 
@@ -102,7 +99,7 @@ def compacted(result: Result) -> Result:
 
 def counted(samples: Samples) -> Samples:
     """Return each of ``samples`` once, with how often it occurs; numbers as small as they fit."""
-    if samples.values.ndim != 1 or not len(samples.values):
+    if samples.values.ndim != 1 or not len(samples):
         return samples
     rows, values, counts = _sorted(samples)
     is_new = np.ones(len(rows), np.bool_)
@@ -113,14 +110,14 @@ def counted(samples: Samples) -> Samples:
     else:
         counts = np.add.reduceat(counts, place, dtype=np.int64)
     values = values[place]
-    small = compact(values) if values.dtype.kind == "i" else values
-    return Samples(compact(rows[place]), small, compact(counts))
+    small = Packed(values) if values.dtype.kind == "i" else values
+    return Samples(Packed(rows[place]), small, Packed(counts))
 
 
 def _as_numbers(samples: Samples) -> npt.NDArray[np.int64] | None:
     """Return one number for row and value of each sample, in their order; None where none holds."""
     rows, values = samples.rows, samples.values
-    if not len(rows) or values.dtype.kind != "i" or rows.min() < 0:
+    if not len(samples) or values.dtype.kind != "i" or rows.min() < 0:
         return None
     least = int(values.min())
     n_values = int(values.max()) - least + 1
@@ -139,16 +136,16 @@ def counted_together(every: Sequence[Samples]) -> Samples:
     Some after the others, by row and value: those of a thousand ranks together need the memory of
     those that differ.
     """
-    n_pieces = -(-sum(len(own.rows) for own in every) // _AT_ONCE)
+    n_pieces = -(-sum(map(len, every)) // _AT_ONCE)
     is_whole = all(own.values.dtype.kind == "i" and own.values.ndim == 1 for own in every)
     if n_pieces <= 1 or not is_whole:
-        return counted(_stacked(every))
+        return counted(Samples.joined(every))
     cuts = _quantiles(every, n_pieces)
     pieces = [
-        counted(_stacked([_between(own, begin, end) for own in every]))
+        counted(Samples.joined([_between(own, begin, end) for own in every]))
         for begin, end in pairwise([None, *cuts, None])
     ]
-    return _stacked(pieces)
+    return Samples.joined(pieces)
 
 
 _Place: TypeAlias = tuple[int, int]
@@ -157,40 +154,30 @@ _Place: TypeAlias = tuple[int, int]
 
 def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_Place]:
     """Return about which samples divide all into so many parts; each once, in their order."""
-    step = max(1, sum(len(own.rows) for own in every) // (_PER_PIECE * n_pieces))
-    few = _stacked([Samples(own.rows[::step], own.values[::step]) for own in every])
-    order = np.lexsort((few.values, few.rows))
+    step = max(1, sum(map(len, every)) // (_PER_PIECE * n_pieces))
+    few = Samples.joined([own.take(slice(None, None, step)) for own in every])
+    rows, values = few.rows, few.values
+    order = np.lexsort((values, rows))
     chosen = order[len(order) // n_pieces :: max(1, len(order) // n_pieces)]
-    return sorted({(int(few.rows[one]), int(few.values[one])) for one in chosen})
+    return sorted({(int(rows[one]), int(values[one])) for one in chosen})
 
 
 def _between(samples: Samples, begin: _Place | None, end: _Place | None) -> Samples:
-    own = np.ones(len(samples.rows), np.bool_)
+    own = np.ones(len(samples), np.bool_)
     if begin is not None:
         own &= ~_are_before(samples, begin)
     if end is not None:
         own &= _are_before(samples, end)
-    counts = None if samples.counts is None else samples.counts[own]
-    return Samples(samples.rows[own], samples.values[own], counts)
+    return samples.take(own)
 
 
 def _are_before(samples: Samples, place: _Place) -> npt.NDArray[np.bool_]:
     row, value = place
-    found = samples.values < value
-    found &= samples.rows == row
-    found |= samples.rows < row
+    rows = samples.rows
+    found: npt.NDArray[np.bool_] = samples.values < value
+    found &= rows == row
+    found |= rows < row
     return found
-
-
-def _stacked(every: Sequence[Samples]) -> Samples:
-    counts = [
-        np.ones(len(one.rows), np.int8) if one.counts is None else one.counts for one in every
-    ]
-    return Samples(
-        np.concatenate([one.rows for one in every]),
-        np.concatenate([one.values for one in every]),
-        np.concatenate(counts),
-    )
 
 
 def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> float:
@@ -260,17 +247,13 @@ def _samples_of(
 ) -> Samples:
     sizes = list(map(len, tables))
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    small = compact(rows)
+    small = Packed(rows)
     own = [
-        replace(one, rows=small[offset:][one.rows])
-        for one, offset in zip(
-            (result.samples[name] for result in results), offsets.tolist(), strict=True
-        )
+        result.samples[name].with_rows(small[offset:])
+        for result, offset in zip(results, offsets.tolist(), strict=True)
     ]
-    if all(one.counts is None for one in own):
-        numbers = np.concatenate([one.rows for one in own]).astype(np.int64)
-        return Samples(numbers, np.concatenate([one.values for one in own]))
-    return counted_together(own)
+    is_single = all(one.counts is None for one in own)
+    return Samples.joined(own) if is_single else counted_together(own)
 
 
 def _scalars(results: Sequence[Result]) -> dict[str, Any]:

@@ -13,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.cache import scratch
-from traceprof.model.grouping import compact, pieces_of
-from traceprof.model.table import Names, RowsOf, Table, opened, set_aside
+from traceprof.model.grouping import pieces_of
+from traceprof.model.packed import Packed, joined_numbers, packed_if_narrow
+from traceprof.model.table import Names, RowsOf, Table, in_memory, set_aside
 
 _Array = npt.NDArray[Any]
 
 _MOST_KINDS: Final = 255
 _SAMPLED: Final = 1024
+_WHOLE: Final = np.dtype(np.int64)
 _FEW: Final = 32
 """Fewer numbers take no more as they are than what would say how they are kept."""
 
@@ -50,9 +52,7 @@ class CompactTable(Table):
         own = [part if isinstance(part, CompactTable) else cls(part.columns) for part in parts]
         if len(own) == 1:
             return own[0]
-        columns = {
-            name: _joined([part._columns.rows_of(name) for part in own]) for name in own[0].names
-        }
+        columns = {name: _joined([part._columns.rows_of(name) for part in own]) for name in own[0]}
         return own[0]._with(_Columns(columns), sum(map(len, own)))
 
     def on_disk(self) -> CompactTable:
@@ -64,19 +64,19 @@ class CompactTable(Table):
     @property
     def n_bytes(self) -> int:
         """What it takes in memory."""
-        at = 0 if self._columns.at is None else opened(self._columns.at).nbytes
-        return at + sum(_values_of(opened(own)).nbytes for own in self._columns.packed.values())
+        at = 0 if self._columns.at is None else in_memory(self._columns.at).n_bytes
+        own = (_values_of(in_memory(own)) for own in self._columns.packed.values())
+        return at + sum(one.n_bytes if isinstance(one, Packed) else one.nbytes for one in own)
 
     def take(self, rows: RowsOf | Sequence[int]) -> CompactTable:
         """Return some of the rows: where they lie, not what is in them."""
         own = self._columns
         if isinstance(rows, slice):
-            places: _Array = np.arange(*rows.indices(len(self)), dtype=np.int32)
+            places: _Array = np.arange(*rows.indices(len(self)))
         else:
             given = np.asarray(rows)
             places = np.flatnonzero(given) if given.dtype == np.bool_ else given
-            places = places.astype(np.int32)
-        at = places if own.at is None else opened(own.at)[places]
+        at = Packed.below(len(self), places) if own.at is None else in_memory(own.at)[places]
         return self._with(_Columns(own.packed, at), len(at))
 
     def take_aside(self, rows: RowsOf) -> CompactTable:
@@ -88,9 +88,15 @@ class CompactTable(Table):
         packed = {name: self._columns.packed[name] for name in names}
         return self._with(_Columns(packed, self._columns.at), len(self))
 
-    def alike(self, name: str) -> _Array:
+    def alike(self, name: str) -> Packed | _Array:
         """Return whole numbers that are equal where the values of a column are, in few bytes."""
         return _values_of(self._columns.rows_of(name))
+
+    def stored(self, name: str) -> Any:
+        """Return a column to keep or to choose rows of: whole numbers are `Packed`."""
+        own = self._columns.rows_of(name)
+        is_packed = isinstance(own, _Numbers) and own.kinds is None and own.dtype.kind == "i"
+        return own.values if is_packed else self[name]
 
     def laid_out(self) -> CompactTable:
         """Return the rows without those that are not meant, in their order."""
@@ -124,11 +130,10 @@ class _Columns(Mapping[str, Any]):
     def rows_of(self, name: str) -> Any:
         """Return a column of the rows that are meant, as it is kept."""
         own = self.packed[name]
-        if isinstance(own, _Numbers) and not isinstance(own.values, np.ndarray):
-            own = _Numbers(opened(own.values), own.dtype, own.kinds)
-        elif not isinstance(own, _Numbers | np.ndarray | Names):
-            own = opened(own)
-        return own if self.at is None else own[opened(self.at)]
+        if isinstance(own, _Numbers):
+            own = _Numbers(in_memory(own.values), own.dtype, own.kinds)
+        own = in_memory(own)
+        return own if self.at is None else own[in_memory(self.at).stored]
 
     def __getitem__(self, name: str) -> Any:
         own = self.rows_of(name)
@@ -148,7 +153,7 @@ class _Columns(Mapping[str, Any]):
 class _Numbers:
     """Values as small as they fit; where ``kinds`` are given, the places of the values there."""
 
-    values: Any  # of the table's own ones those that are large are on the disk
+    values: Any  # Packed, or floats; of the table's own ones those that are large are on the disk
     dtype: np.dtype[Any]
     kinds: _Array | None = None
 
@@ -156,9 +161,13 @@ class _Numbers:
         return _Numbers(self.values[rows], self.dtype, self.kinds)
 
     def plain(self) -> _Array:
-        """Return the values as they were given."""
-        values: _Array = self.values
-        return values.astype(self.dtype, copy=False) if self.kinds is None else self.kinds[values]
+        """Return the values as they were given; whole numbers in int64."""
+        values: Packed | _Array = self.values
+        if not isinstance(values, Packed):
+            return values.astype(self.dtype, copy=False)
+        if self.kinds is not None:
+            return values.pick(self.kinds)
+        return values.wide() if self.dtype.kind == "i" else np.asarray(values, self.dtype)
 
 
 def _aside(column: Any) -> Any:
@@ -167,20 +176,24 @@ def _aside(column: Any) -> Any:
     return set_aside(column)
 
 
-def _values_of(column: Any) -> _Array:
-    own: Any = opened(column.values) if isinstance(column, _Numbers) else column
-    values: _Array = own.codes if isinstance(own, Names) else own
+def _values_of(column: Any) -> Packed | _Array:
+    own: Any = in_memory(column.values) if isinstance(column, _Numbers) else column
+    values: Packed | _Array = own.packed if isinstance(own, Names) else own
     return values
 
 
 def _packed(values: Any) -> Any:
-    if not isinstance(values, Names) and values.dtype.kind == "O":
+    if isinstance(values, np.ndarray):
+        values = packed_if_narrow(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "O":
         if not len(values) or not all(type(value) is str for value in values):
             return values
         values = Names.of(values)
     if isinstance(values, Names):
-        return Names(compact(values.codes), values.texts)
-    if values.dtype.kind not in "if" or values.dtype.itemsize < 4 or len(values) < _FEW:
+        return Names(Packed(values.packed), values.texts)
+    if isinstance(values, Packed):
+        return _Numbers(Packed(values), _WHOLE)
+    if values.dtype.kind not in "if" or len(values) < _FEW:
         return values
     coded = _with_codes(values) if len(values) >= _SAMPLED else None
     return coded or _Numbers(_smaller(values), values.dtype)
@@ -195,11 +208,11 @@ def _joined(parts: Sequence[Any]) -> Any:
         plain = [part.plain() if isinstance(part, _Numbers) else part for part in parts]
         return _packed(Table.stacked([Table({"": own}) for own in plain])[""])
     if not kinds:
-        return _Numbers(np.concatenate([part.values for part in numbers]), numbers[0].dtype)
-    distinct, places = np.unique(_bits(np.concatenate(kinds)), return_inverse=True)
-    places, first = compact(places), np.cumsum([0, *map(len, kinds)]).tolist()
+        return _Numbers(joined_numbers([part.values for part in numbers]), numbers[0].dtype)
+    distinct, found = np.unique(_bits(np.concatenate(kinds)), return_inverse=True)
+    places, first = Packed(found), np.cumsum([0, *map(len, kinds)]).tolist()
     codes = [places[at:][part.values] for at, part in zip(first, numbers, strict=False)]
-    return _Numbers(np.concatenate(codes), numbers[0].dtype, distinct.view(kinds[0].dtype))
+    return _Numbers(Packed.joined(codes), numbers[0].dtype, distinct.view(kinds[0].dtype))
 
 
 def _with_codes(values: _Array) -> _Numbers | None:
@@ -215,7 +228,7 @@ def _with_codes(values: _Array) -> _Numbers | None:
         if len(kinds) > _MOST_KINDS:
             return None
         codes = _places(kinds, bits)
-    return _Numbers(codes, values.dtype, kinds.view(values.dtype))
+    return _Numbers(Packed.of_stored(codes), values.dtype, kinds.view(values.dtype))
 
 
 def _places(kinds: _Array, bits: _Array) -> npt.NDArray[np.uint8]:
@@ -230,10 +243,11 @@ def _bits(values: _Array) -> _Array:
     return values.view(f"i{values.dtype.itemsize}") if values.dtype.kind == "f" else values
 
 
-def _smaller(values: _Array) -> _Array:
+def _smaller(values: _Array) -> Packed | _Array:
     """Return whole numbers in the smallest type that holds them all; others as they are."""
     if values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             whole = values.astype(np.int32)
-        return whole if np.array_equal(_bits(whole.astype(values.dtype)), _bits(values)) else values
-    return compact(values)
+        is_same = np.array_equal(_bits(whole.astype(values.dtype)), _bits(values))
+        return Packed.of_stored(whole) if is_same else values
+    return Packed(values)

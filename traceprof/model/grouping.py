@@ -11,17 +11,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.model.packed import Numbers, Packed
 from traceprof.model.table import Column, Names, Table, at_rows, is_known, sortable
 
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
-_FEW: Final = int(np.iinfo(np.int16).max)
-"""Numbers up to this are sorted by their digits."""
 _DENSE: Final = 1 << 16
 """Numbers in a range up to this, or to how many there are, are counted, others looked up."""
 _SPARSE: Final = 4
 """In a range of so many places for each number they are looked up."""
-_LARGE: Final = int(np.iinfo(np.int32).max)
 _AT_ONCE: Final = 1 << 20
 """So many rows at a time: what is needed for a moment is not as long as the table."""
 _SAMPLE: Final = 1 << 10
@@ -33,12 +31,12 @@ _MOST_BITS: Final = 20
 _FACTOR: Final = np.array([0x9E3779B97F4A7C15], np.uint64)
 
 
-def rows_by_value(column: npt.ArrayLike) -> Mapping[int, _Int64Array]:
+def rows_by_value(column: Numbers) -> Mapping[int, _Int64Array]:
     """Return the rows of each value of ``column``, in the order of the values; rows ascend."""
     return {values[0]: rows for values, rows in rows_by_values(column).items()}
 
 
-def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Array]:
+def rows_by_values(*columns: Numbers) -> Mapping[tuple[int, ...], _Int64Array]:
     """Return the rows of each combination of values, in their order; the rows of each ascend.
 
     Columns are of whole numbers, at least one, equally long.
@@ -57,16 +55,21 @@ class Groups:
     """
 
     values: tuple[npt.NDArray[Any], ...]
-    number: npt.NDArray[Any]
+    packed: Packed
     first: _Int64Array
     first_rows: _Int64Array
+
+    @property
+    def number(self) -> _Int64Array:
+        """The place of the combination of each row, in int64: 8 bytes for each row."""
+        return self.packed.wide()
 
     @cached_property
     def order(self) -> _Int64Array:
         """The rows by combination; it takes long to find, and is as long as the table."""
         if len(self.first) < 2:
-            return np.arange(len(self.number))
-        return np.argsort(self.number, kind="stable")
+            return np.arange(len(self.packed))
+        return np.argsort(self.packed.stored, kind="stable")  # small numbers by their digits
 
     @property
     def keys(self) -> list[tuple[int, ...]]:
@@ -76,7 +79,7 @@ class Groups:
     @property
     def counts(self) -> _Int64Array:
         """How many rows each has."""
-        return np.diff(np.append(self.first, len(self.number)))
+        return np.diff(np.append(self.first, len(self.packed)))
 
     @property
     def earlier(self) -> _Int64Array:
@@ -94,7 +97,9 @@ class Groups:
         """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
         if not len(self.first):
             return values[:0]
-        return np.asarray(reduce.reduceat(values[self.order], self.first))
+        is_whole = values.dtype.kind in "iu"
+        own = values.astype(np.int64, copy=False) if is_whole else values
+        return np.asarray(reduce.reduceat(own[self.order], self.first))
 
     def means(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return the mean of the rows of each; NaN counts."""
@@ -102,7 +107,7 @@ class Groups:
 
     def quantiles(self, values: npt.NDArray[Any], share: float = 0.5) -> npt.NDArray[np.float64]:
         """Return a quantile of the rows of each, between two of them; the median unless told."""
-        ordered = values[np.lexsort((values, self.number))].astype(np.float64)
+        ordered = values[np.lexsort((values, self.packed.stored))].astype(np.float64)
         rank = share * (self.counts - 1)
         below = rank.astype(np.int64)
         low, high = (ordered[self.first + at] for at in (below, np.ceil(rank).astype(np.int64)))
@@ -117,7 +122,7 @@ class Groups:
         """Return how many rows of each are ``chosen``."""
         found = np.zeros(len(self.first), np.int64)
         for piece in pieces_of(len(chosen)):
-            found += np.bincount(self.number[piece][chosen[piece]], minlength=len(found))
+            found += np.bincount(self.packed[piece][chosen[piece]], minlength=len(found))
         return found
 
     def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -125,7 +130,7 @@ class Groups:
         if values.dtype.kind == "b":
             return self.counts_where(values)
         if values.dtype.kind in "iu":
-            return self.reduced(np.add, values.astype(np.int64, copy=False))
+            return self.reduced(np.add, values)
         numbers = values.astype(np.float64, copy=False)  # of None NaN
         known = ~np.isnan(numbers)
         sums = self.reduced(np.add, np.where(known, numbers, 0.0))
@@ -150,14 +155,14 @@ class Groups:
         return values[self.order[np.where(earliest < len(known), earliest, self.first)]]
 
 
-def groups_of(*columns: npt.ArrayLike) -> Groups:
+def groups_of(*columns: Numbers) -> Groups:
     """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
-    every = [np.asarray(column) for column in columns]
+    every = [own.stored if isinstance(own, Packed) else np.asarray(own) for own in columns]
     return _groups_of_few(every) if len(every[0]) <= _SMALL else _groups_of_many(every)
 
 
 def _groups_of_many(every: Sequence[npt.NDArray[Any]]) -> Groups:
-    codes: npt.NDArray[Any] = np.zeros(len(every[0]), np.int8)
+    codes = Packed.repeated(0, len(every[0]))
     n_groups = 1
     for values in every:
         is_first = values[:_SAMPLE] == values[:1]
@@ -165,21 +170,23 @@ def _groups_of_many(every: Sequence[npt.NDArray[Any]]) -> Groups:
             continue
         place, distinct = places_of(values)
         if n_groups > 1:
-            kind = np.int32 if n_groups * len(distinct) < _LARGE else np.int64
-            pairs = np.multiply(codes, kind(len(distinct)), dtype=kind)
-            np.add(pairs, place, out=pairs, casting="same_kind")
+            pairs = codes.wide() * len(distinct)
+            pairs += place.stored
             place, distinct = places_of(pairs)
         codes, n_groups = place, len(distinct)
     if n_groups == 1:  # as of most tables that are grouped by process or device; or no row
-        return Groups(tuple(own[:1] for own in every), codes, *[codes[:1].astype(np.int64)] * 2)
+        none = np.zeros(min(len(codes), 1), np.int64)
+        return Groups(tuple(own[:1].astype(np.int64) for own in every), codes, none, none)
     counts, rows = np.zeros(n_groups, np.int64), np.full(n_groups, -1)
     for piece in pieces_of(len(codes)):
         counts += np.bincount(codes[piece], minlength=n_groups)
-    rows[codes[:_SAMPLE][::-1]] = np.arange(min(len(codes), _SAMPLE) - 1, -1, -1)
+    place_of = codes.stored
+    rows[place_of[:_SAMPLE][::-1]] = np.arange(min(len(codes), _SAMPLE) - 1, -1, -1)
     if len(codes) > _SAMPLE and rows.min() < 0:  # most often all are among the first rows
         for piece in reversed([*pieces_of(len(codes))]):  # the first comes last
-            rows[codes[piece][::-1]] = np.arange(piece.stop - 1, piece.start - 1, -1)
-    return Groups(tuple(values[rows] for values in every), codes, np.cumsum(counts) - counts, rows)
+            rows[place_of[piece][::-1]] = np.arange(piece.stop - 1, piece.start - 1, -1)
+    values_of = tuple(own[rows].astype(np.int64) for own in every)
+    return Groups(values_of, codes, np.cumsum(counts) - counts, rows)
 
 
 def _groups_of_few(every: Sequence[npt.NDArray[Any]]) -> Groups:
@@ -191,7 +198,8 @@ def _groups_of_few(every: Sequence[npt.NDArray[Any]]) -> Groups:
     place = dict.fromkeys(rows, 0)
     if len(place) < 2:
         none = np.zeros(min(len(rows), 1), np.int64)
-        return Groups(tuple(own[:1] for own in every), np.zeros(len(rows), np.int8), none, none)
+        all_alike = Packed.repeated(0, len(rows))
+        return Groups(tuple(own[:1].astype(np.int64) for own in every), all_alike, none, none)
     counts = dict.fromkeys(sorted(place), 0)
     first_row = dict(zip(reversed(rows), range(len(rows) - 1, -1, -1), strict=True))
     for value in rows:
@@ -199,8 +207,9 @@ def _groups_of_few(every: Sequence[npt.NDArray[Any]]) -> Groups:
     place = {value: n for n, value in enumerate(counts)}
     first = np.array([0, *accumulate(counts.values())][:-1])
     first_rows = np.array([first_row[value] for value in counts])
-    number = np.array([place[value] for value in rows], np.int16)
-    return Groups(tuple(values[first_rows] for values in every), number, first, first_rows)
+    number = Packed.below(len(place), np.array([place[value] for value in rows], np.int64))
+    values_of = tuple(own[first_rows].astype(np.int64) for own in every)
+    return Groups(values_of, number, first, first_rows)
 
 
 def grouped_by(table: Table, *names: str) -> tuple[Table, Groups]:
@@ -224,10 +233,10 @@ def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
         return np.full(len(table), -1)
     both = Table.stacked([table.select(*names), other.select(*names)])
     groups = groups_of(*(codes_of(both[name]) for name in names))
-    number = groups.number[len(table) :]
+    number = groups.number
     first = np.full(len(groups.first), -1)
-    first[number[::-1]] = np.arange(len(other))[::-1]
-    return np.asarray(first[groups.number[: len(table)]])
+    first[number[len(table) :][::-1]] = np.arange(len(other))[::-1]
+    return np.asarray(first[number[: len(table)]])
 
 
 def beside(table: Table, other: Table, *names: str) -> Table:
@@ -248,7 +257,7 @@ def joined(first: Table, second: Table, *names: str) -> Table:
     return beside(beside(keys, first, *names), second, *names)
 
 
-def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
+def numbered(*columns: Numbers) -> tuple[_Int64Array, _Int64Array]:
     """Return the number of the combination that each row has, and the first row of each number.
 
     Numbers are in the order in which combinations come first: as pandas' ``ngroup`` of
@@ -256,12 +265,12 @@ def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
     """
     groups = groups_of(*columns)
     order = np.argsort(first := groups.first_rows)
-    place = np.empty(len(order), np.int16 if len(order) <= _FEW else np.int64)
+    place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return place[groups.number], first[order]
+    return groups.packed.pick(place), first[order]
 
 
-def rows_by_first(*columns: npt.ArrayLike) -> list[_Int64Array]:
+def rows_by_first(*columns: Numbers) -> list[_Int64Array]:
     """Return the rows of each combination, in the order in which these come first; rows ascend."""
     return sorted(groups_of(*columns).rows, key=lambda rows: int(rows[0]))
 
@@ -273,30 +282,24 @@ def split_by(table: Table, column: str) -> list[tuple[Any, Table]]:
     return [(own[int(rows[0])], table.take(rows)) for rows in found]
 
 
-def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return whole numbers in the smallest type that holds them and their negatives."""
-    if values.dtype == np.int8:
-        return values
-    largest = max(int(values.max(initial=0)), -int(values.min(initial=0)) - 1)
-    return values.astype(np.min_scalar_type(-largest - 1), copy=False)
-
-
-def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
+def places_of(column: Numbers) -> tuple[Packed, list[int]]:
     """Return the place of each value among the distinct ones, and these in order.
 
     As np.unique does that of whole numbers, at a tenth of its cost where few differ.
     """
+    values = column.stored if isinstance(column, Packed) else np.asarray(column)
     if not len(values):
-        return np.empty(0, np.int16), []
+        return Packed.repeated(0, 0), []
     if len(values) <= _SMALL and values.dtype.kind == "i":
         rows = values.tolist()
         ordered = sorted({*rows})
         number = {value: n for n, value in enumerate(ordered)}
-        return np.array([number[value] for value in rows], np.int16), ordered
+        places = np.array([number[value] for value in rows], np.int64)
+        return Packed.below(len(ordered), places), ordered
     if len(values) >= _DENSE:
         few = sorted({*values[:: len(values) // _SAMPLE].tolist()})
-        if len(few) <= _VERY_FEW and (places := _places_among(few, values)) is not None:
-            return places, [*map(int, few)]
+        if len(few) <= _VERY_FEW and (among := _places_among(few, values)) is not None:
+            return among, [*map(int, few)]
     low, high = int(values.min()), int(values.max())
     if high - low < max(_DENSE, len(values)):
         counts = np.zeros(high - low + 1, np.int64)
@@ -304,29 +307,36 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
             own = np.bincount(values[piece].astype(np.int64, copy=False) - low)
             counts[: len(own)] += own
         found = np.flatnonzero(counts)
-        place = np.empty(high - low + 1, np.int16 if len(found) <= _FEW else np.int64)
-        place[found] = np.arange(len(found))
-        places = np.empty(len(values), place.dtype)
-        for piece in pieces_of(len(values)):
-            places[piece] = place[values[piece].astype(np.int64, copy=False) - low]
-        return places, (found + low).tolist()
+        return _looked_up(values, low, high, found), (found + low).tolist()
     leader = leaders_of(values)
     own = np.flatnonzero(leader == np.arange(len(values)))
     own = own[np.argsort(values[own])]
-    place = np.empty(len(values), np.int16 if len(own) <= _FEW else np.int64)
+    place = np.empty(len(values), np.int64)
     place[own] = np.arange(len(own))
-    return place[leader], values[own].tolist()
+    return Packed.below(len(own), place)[leader], values[own].tolist()
 
 
-def _places_among(few: Sequence[int], values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+def _looked_up(values: npt.NDArray[Any], low: int, high: int, found: _Int64Array) -> Packed:
+    """Return the place of each value among those ``found``, counted from ``low``."""
+    place = np.empty(high - low + 1, np.int64)
+    place[found] = np.arange(len(found))
+    small = Packed.below(len(found), place).stored
+    places = np.empty(len(values), small.dtype)
+    for piece in pieces_of(len(values)):
+        places[piece] = small[values[piece].astype(np.int64, copy=False) - low]
+    return Packed.of_stored(places)
+
+
+def _places_among(few: Sequence[int], values: npt.NDArray[Any]) -> Packed | None:
     """Return the place of each value among a few; None where others are among them."""
-    places, n_known = np.zeros(len(values), np.int16), 0
+    places = Packed.repeated(0, len(values)).stored
+    n_known = 0
     for piece in pieces_of(len(values)):
         for place, one in enumerate(few):
             is_one = values[piece] == one
             n_known += int(np.count_nonzero(is_one))
-            places[piece] += is_one.view(np.int8) * np.int8(place)
-    return places if n_known == len(values) else None
+            np.copyto(places[piece], place, where=is_one)
+    return Packed.of_stored(places) if n_known == len(values) else None
 
 
 def pieces_of(n_rows: int) -> Iterator[slice]:
@@ -407,17 +417,17 @@ def renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
     if all(old == new for old, new in names.items()):
         return values
     place, distinct = places_of(values)
-    return np.asarray(np.array([names.get(one, one) for one in distinct], np.int64)[place])
+    return place.pick(np.array([names.get(one, one) for one in distinct], np.int64))
 
 
-def codes_of(column: Column) -> npt.NDArray[Any]:
+def codes_of(column: Column) -> Packed | npt.NDArray[Any]:
     """Return a whole number for each row of any column, the same where values are."""
     if isinstance(column, Names):
-        return column.codes
+        return column.packed
     if column.dtype.kind in "iu":
         return column
     if column.dtype.kind == "b":
-        return column.astype(np.int8)
+        return Packed.of_stored(column.view(np.int8))
     place: dict[Any, int] = {}
     rows = (None if value != value else value for value in column.tolist())
     return np.fromiter((place.setdefault(row, len(place)) for row in rows), np.int64, len(column))

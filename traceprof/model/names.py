@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.cache import scratch
-
-Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
+from traceprof.model.packed import Array as Array
+from traceprof.model.packed import Bools as Bools
+from traceprof.model.packed import Ints, Packed
 
 MOST_SHARED: Final = 1 << 10
 """Up to so many texts are shared: more differ among ranks, most often."""
@@ -140,14 +140,14 @@ class Names:
     ``texts`` are distinct; not every one need occur. A few that are equal are one array: what is
     told of the names of one rank is told of all that have the same. Compared with a text, or with
     an array, it tells the rows that are equal; an index gives one text, any other choice of rows
-    the names of those. Nothing of it changes.
+    the names of those. Nothing of it changes. ``packed`` are the codes as they are stored.
     """
 
-    __slots__ = ("codes", "texts")
+    __slots__ = ("packed", "texts")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, codes: Array, texts: Iterable[str]) -> None:
-        self.codes = codes
+    def __init__(self, codes: npt.ArrayLike | Packed, texts: Iterable[str]) -> None:
+        self.packed = codes if isinstance(codes, Packed) else Packed(codes)
         self.texts: Texts = texts if isinstance(texts, np.ndarray | PackedTexts) else shared(texts)
 
     @classmethod
@@ -158,11 +158,13 @@ class Names:
         rows = values.tolist() if isinstance(values, np.ndarray) else list(values)
         texts = sorted(set(rows))
         place = {text: code for code, text in enumerate(texts)}
-        codes = np.fromiter((place[row] for row in rows), np.int32, len(rows))
-        return cls(_small(codes, len(texts)), texts)
+        codes = np.fromiter((place[row] for row in rows), np.int64, len(rows))
+        return cls(Packed.below(len(texts), codes), texts)
 
     @classmethod
-    def coded(cls, texts: Iterable[str], codes: Array, *, is_sorted: bool = False) -> Names:
+    def coded(
+        cls, texts: Iterable[str], codes: Array | Packed, *, is_sorted: bool = False
+    ) -> Names:
         """Return rows by the places of their texts among ``texts``, of which several may be equal.
 
         The texts stand as they come first, or with ``is_sorted`` in alphabetical order.
@@ -171,15 +173,16 @@ class Names:
         once = dict.fromkeys(given)  # a few sorted runs, often: these sort fast
         distinct = sorted(once) if is_sorted else list(once)
         if distinct == given:
-            return cls(_small(codes, len(given)), given)
+            own = codes if isinstance(codes, Packed) else Packed.below(len(given), codes)
+            return cls(own, given)
         place = {text: code for code, text in enumerate(distinct)}
         places = np.fromiter(map(place.__getitem__, given), np.int64, len(given))
-        return cls(_small(places, len(distinct))[codes], distinct)
+        return cls(Packed.below(len(distinct), places)[codes], distinct)
 
     @classmethod
     def repeated(cls, text: str, n_rows: int) -> Names:
         """Return the same text for each of ``n_rows``."""
-        return cls(np.zeros(n_rows, np.int8), [text] if n_rows else [])
+        return cls(Packed.repeated(0, n_rows), [text] if n_rows else [])
 
     @classmethod
     def joined(cls, parts: Sequence[Names]) -> Names:
@@ -188,23 +191,28 @@ class Names:
             return parts[0]
         texts = parts[0].texts
         if all(part.texts is texts for part in parts):
-            return cls(_small(np.concatenate([part.codes for part in parts]), len(texts)), texts)
+            return cls(Packed.joined([part.packed for part in parts]), texts)
         every = list(chain.from_iterable(part.texts for part in parts))
         own = cls.coded(every, np.arange(len(every)))
         # Small codes of each part by itself: all together are large.
         first = np.cumsum([0, *(len(part.texts) for part in parts)]).tolist()
-        codes = [own.codes[at:][part.codes] for at, part in zip(first, parts, strict=False)]
-        return cls(np.concatenate(codes), own.texts)
+        codes = [own.packed[at:][part.packed] for at, part in zip(first, parts, strict=False)]
+        return cls(Packed.joined(codes), own.texts)
+
+    @property
+    def codes(self) -> Ints:
+        """The place of each row's text among ``texts``, in int64: 8 bytes for each row."""
+        return self.packed.wide()
 
     def __len__(self) -> int:
-        return len(self.codes)
+        return len(self.packed)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.plain().tolist())
 
     def __getitem__(self, rows: Any) -> Any:
-        found = self.codes[rows]
-        return Names(found, self.texts) if isinstance(found, np.ndarray) else self.texts[found]
+        found = self.packed[rows]
+        return Names(found, self.texts) if isinstance(found, Packed) else self.texts[found]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         plain = self.plain()
@@ -224,7 +232,7 @@ class Names:
     def plain(self) -> npt.NDArray[np.object_]:
         """Return the text of each row."""
         found: npt.NDArray[np.object_] = np.empty(0, object)
-        return self.texts[self.codes] if len(self.texts) else found
+        return self.texts[self.packed.stored] if len(self.texts) else found
 
     def tolist(self) -> list[str]:
         """Return the text of each row."""
@@ -236,21 +244,22 @@ class Names:
         wanted = frozenset(texts)
         if isinstance(self.texts, PackedTexts):
             return self.by_text(self.texts.are_among(wanted))
-        if len(self.codes) < len(self.texts):
+        if len(self) < len(self.texts):
             return np.array([text in wanted for text in self.tolist()], np.bool_)
         return self.by_text(np.array([text in wanted for text in self.texts.tolist()], np.bool_))
 
     def by_text(self, values: Sequence[Any] | Array) -> Array:
         """Return, of each row, the value of its text: ``values[i]`` is that of ``texts[i]``."""
         found = np.asarray(values)
-        return found[self.codes] if len(found) else np.empty(len(self.codes), found.dtype)
+        return self.packed.pick(found) if len(found) else np.empty(len(self), found.dtype)
 
     def used(self) -> Names:
         """Return the same without the texts that do not occur."""
-        is_used = np.bincount(self.codes, minlength=len(self.texts)) > 0
+        is_used = np.bincount(self.packed, minlength=len(self.texts)) > 0
         if is_used.all():
             return self
-        return Names((np.cumsum(is_used) - 1)[self.codes], self.texts[is_used].tolist())
+        places = Packed.below(len(self.texts), np.cumsum(is_used) - 1)
+        return Names(places[self.packed], self.texts[is_used].tolist())
 
     def places(self) -> npt.NDArray[np.int64]:
         """Return the place of each row's text in alphabetical order: what rows are sorted by."""
@@ -260,7 +269,7 @@ class Names:
 
     def counts(self) -> dict[str, int]:
         """Return how many rows have each of the texts that occur, in the order of ``texts``."""
-        counts = np.bincount(self.codes, minlength=len(self.texts)).tolist()
+        counts = np.bincount(self.packed, minlength=len(self.texts)).tolist()
         return {text: n for text, n in zip(self.texts.tolist(), counts, strict=True) if n}
 
     def distinct(self) -> list[str]:
@@ -279,8 +288,10 @@ def shared(texts: Iterable[str]) -> Texts:
 
 
 @lru_cache(maxsize=256)
-def _shared(texts: tuple[str, ...]) -> npt.NDArray[np.object_]:
-    found = objects(texts)
+def _shared(texts: tuple[Any, ...]) -> npt.NDArray[np.object_]:
+    # A member of an enumeration, or a text of numpy, equals a plain text: who comes later with that
+    # would get the other one.
+    found = objects(str(text) if isinstance(text, str) else text for text in texts)
     found.flags.writeable = False
     return found
 
@@ -289,8 +300,3 @@ def objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
     """Return values as an array of one dimension, whatever they are."""
     given = list(values)
     return np.fromiter(given, object, len(given))
-
-
-def _small(codes: Array, n_texts: int) -> Array:
-    """Return codes in the smallest type that holds them all."""
-    return codes.astype(np.min_scalar_type(-max(n_texts, 1)), copy=False)

@@ -89,7 +89,7 @@ def placed_samples(samples: Table, place: SamplePlacement) -> Table:
         return samples
     given: Names = samples["source"]
     names = [place.names.get(source, source) for source in given.texts.tolist()]
-    source = Names.coded(names, given.codes, is_sorted=True)
+    source = Names.coded(names, given.packed, is_sorted=True)
     own = make_table("samples", {**samples.columns, "source": source})
     instants = own["start_ns"]
     is_new = np.ones(len(own), np.bool_)
@@ -105,7 +105,7 @@ def _rows_of_series(samples: Table) -> dict[tuple[str, str], _Int64Array]:
     source, metric = samples["source"], samples["metric"]
     return {
         (source.texts[one], metric.texts[other]): rows
-        for (one, other), rows in rows_by_values(source.codes, metric.codes).items()
+        for (one, other), rows in rows_by_values(source.packed, metric.packed).items()
     }
 
 

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.model.packed import Numbers, Packed, joined_numbers, packed_if_narrow
 from traceprof.model.table import Table
+from traceprof.registries import check_distinct
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,15 +204,25 @@ class TableSpec:
         if not isinstance(rows, Table):
             rows = Table.of_rows(rows) if rows else Table(dict.fromkeys(names, ()))
         wanted = [name for name in names if name in rows]
-        return rows if wanted == rows.names else rows.select(*wanted)
+        return rows if wanted == list(rows) else rows.select(*wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class ResultSpec:
-    """What the result of an analysis holds; the first table is the one that answers."""
+    """What the result of an analysis holds; the first table is the one that answers.
+
+    Raises:
+        ValueError: two tables, two scalars or two columns of a table have the same name.
+    """
 
     tables: tuple[TableSpec, ...]
     scalars: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_distinct("table", (table.name for table in self.tables))
+        check_distinct("scalar", (scalar.name for scalar in self.scalars))
+        for table in self.tables:
+            check_distinct(f"column of {table.name}", (column.name for column in table.columns))
 
     @classmethod
     def of(cls, *parts: str | Column | TableSpec) -> Self:
@@ -274,23 +286,67 @@ class Note:
         return cls(text, values)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Samples:
     """The single values behind a table: ``values[i]`` belongs to row ``rows[i]`` of it.
 
-    ``counts``: how often each occurs; None: once.
+    ``counts``: how often each occurs; None: once. Whole numbers that are given `Packed` are stored
+    so; they come out in int64. Nothing of it changes.
     """
 
-    rows: npt.NDArray[np.int64]
-    values: npt.NDArray[Any]
-    counts: npt.NDArray[np.int64] | None = None
+    __slots__ = ("_counts", "_rows", "_values")
+
+    def __init__(
+        self, rows: Numbers, values: npt.NDArray[Any] | Packed, counts: Numbers | None = None
+    ) -> None:
+        self._rows, self._values = packed_if_narrow(rows), packed_if_narrow(values)
+        self._counts = None if counts is None else packed_if_narrow(counts)
+
+    @classmethod
+    def joined(cls, every: Sequence[Samples]) -> Samples:
+        """Return the samples of all ``every`` (at least one), one after another."""
+        counts = None
+        if any(one._counts is not None for one in every):
+            counts = joined_numbers([one._counts_or_ones() for one in every])
+        rows = joined_numbers([one._rows for one in every])
+        return cls(rows, joined_numbers([one._values for one in every]), counts)
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """The row of the table that each sample belongs to."""
+        return np.asarray(self._rows, np.int64)
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """The samples: int64 or floats."""
+        return np.asarray(self._values)
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64] | None:
+        """How often each sample occurs; None: once."""
+        return None if self._counts is None else np.asarray(self._counts, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, chosen: slice | npt.NDArray[Any]) -> Samples:
+        """Return some of the samples."""
+        counts = None if self._counts is None else self._counts[chosen]
+        return Samples(self._rows[chosen], self._values[chosen], counts)
+
+    def with_rows(self, row_of: Packed) -> Samples:
+        """Return the samples with another row for each: ``row_of[row]``."""
+        return Samples(row_of[self._rows], self._values, self._counts)
+
+    def _counts_or_ones(self) -> Packed | npt.NDArray[Any]:
+        return Packed.repeated(1, len(self)) if self._counts is None else self._counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """The outcome of an analysis: tables by their declared names, scalars, notes.
 
-    ``samples`` are what medians are computed from, by table; a finished result has none.
+    ``samples`` are what medians are computed from, by table; a finished result has none. ``lacks``
+    says which data is missing where the result is empty for that reason; "" else.
     """
 
     name: str
@@ -299,6 +355,7 @@ class Result:
     scalars: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     samples: Mapping[str, Samples] = field(default_factory=dict)
+    lacks: str = ""
 
     @property
     def table(self) -> Table:
@@ -321,6 +378,10 @@ class Result:
     def with_scalars(self, **scalars: Any) -> Result:
         """Return the result with more scalars."""
         return replace(self, scalars={**self.scalars, **scalars})
+
+    def lacking(self, text: str) -> Result:
+        """Return the result, which is empty, with a note of the data that is missing."""
+        return replace(self.with_notes(Note(text)), lacks=text)
 
     def with_notes(self, *notes: Note) -> Result:
         """Return the result with more notes."""

@@ -42,7 +42,9 @@ SUMMARY: Final = ResultSpec.of("""
     total idle_ns: of it idle
     total waited_ns: waiting in collectives for the last rank to come
     total samples_count: the samples of its batches
+    total duration_ns: its length, as the step time counts it
     same is_warmup: whether it is warm-up
+    same is_counted: whether the step time is the mean over steps such as this one
     table makeup: what the steady window of a device is made of, all devices added up
     key part: one of the five parts
     key kind: kernel, copy, collective, waiting, rest, or the cause of idle time
@@ -133,8 +135,9 @@ class Summary:
     traces, "log:<source>", or "table". ``environment`` has text by name (os, kernel, cpu, ram,
     gpu, driver, cuda, cudnn, nccl, mpi, torch, framework, python, nic, git_commit, git_is_dirty
     …), secrets never. ``labels`` are the user's (cluster, network, data …). ``started_utc_ns`` is
-    ns since 1970. ``window`` names what ``results``, the means and ``makeup`` are about, with
-    ``steps_count`` steps in ``devices_count`` devices. ``tables`` are those of `SUMMARY`, as far as
+    ns since 1970. ``window`` names what ``results``, the means and ``makeup`` are about, in
+    ``devices_count`` devices; ``steps_count`` is how many steps of a rank the step time is the mean
+    of. ``tables`` are those of `SUMMARY`, as far as
     they are known, and ``results`` those of the analyses, by name. ``notes`` are contradictions
     and doubts.
     """

@@ -6,7 +6,7 @@ pandas comes in only where somebody asks for a frame (`Table.to_frame`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from traceprof.model.names import Bools as Bools
 from traceprof.model.names import Names as Names
 from traceprof.model.names import Texts
 from traceprof.model.names import objects as objects
+from traceprof.model.packed import Packed, packed_if_narrow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,8 @@ class Table:
     """Columns of one length by name: numpy arrays, or `Names`. Nothing of it changes.
 
     Its length is that of its rows; to go through it gives the names of its columns. Numbers that
-    are not known are NaN, other values None.
+    are not known are NaN, other values None. Whole numbers come out in int64; it stores those of
+    smaller types, and `Packed` ones, as they are given.
     """
 
     __slots__ = ("_columns", "_n_rows")
@@ -47,7 +49,7 @@ class Table:
         known: dict[str, Any] = {}
         singles, lengths = [], set() if n_rows is None else {n_rows}
         for name, given in columns.items():
-            known[name] = values = given if type(given) in _READY else _column(given)
+            known[name] = values = given if type(given) is Names else _column(given)
             if type(values) is _Single:
                 singles.append(name)
             else:
@@ -123,18 +125,13 @@ class Table:
         """The columns by name, to make another table of."""
         return {name: self[name] for name in self._columns}
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._columns)
+    def stored(self, name: str) -> Any:
+        """Return a column to keep or to choose rows of: whole numbers may be `Packed`."""
+        return in_memory(self._columns[name])
 
     def get(self, name: str, otherwise: Any = None) -> Any:
         """Return a column; ``otherwise`` where there is none."""
         return self[name] if name in self._columns else otherwise
-
-    def plain(self, name: str) -> Array:
-        """Return a column as an array; names as their texts."""
-        return np.asarray(self[name])
 
     def on_disk(self) -> Table:
         """Return the same table, whose large columns are on the disk until they are looked at."""
@@ -155,7 +152,7 @@ class Table:
             elif chosen.dtype == np.bool_ and n_chosen == len(chosen) == self._n_rows:
                 return self
         taken = {
-            name: (own if type(own) in _READY else opened(own))[chosen]
+            name: (own if type(own) in _READY else in_memory(own))[chosen]
             for name, own in self._columns.items()
         }
         one = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
@@ -168,7 +165,7 @@ class Table:
         """
         if not scratch.files:
             return self.take(rows)
-        return Table({name: set_aside(self[name][rows]) for name in self._columns})
+        return Table({name: set_aside(self.stored(name)[rows]) for name in self._columns})
 
     def known(self, *names: str) -> Table:
         """Return the rows in which all of these columns are known."""
@@ -209,7 +206,9 @@ class Table:
         for column in columns:
             name = column.removeprefix("-")
             values = sortable(self[name])
-            keys += [-values if name != column else values]
+            if name != column:
+                values = ~values if values.dtype.kind == "i" else -values
+            keys.append(values)
         return np.lexsort(keys[::-1]) if keys else np.arange(self._n_rows)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -284,7 +283,7 @@ def sortable(column: Column) -> Array:
     if isinstance(column, Names):
         return column.places()
     if column.dtype.kind == "b":
-        return column.astype(np.int8)
+        return column.astype(np.int64)
     if column.dtype.kind != "O":
         return column
     known = is_known(column)
@@ -309,7 +308,7 @@ class _NamesOnDisk:
 
     __slots__ = ("codes", "texts")
 
-    def __init__(self, codes: DiskArray, texts: Texts) -> None:
+    def __init__(self, codes: PackedOnDisk, texts: Texts) -> None:
         self.codes, self.texts = codes, texts
 
     def __len__(self) -> int:
@@ -317,6 +316,32 @@ class _NamesOnDisk:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Names, (self.codes.open(), self.texts)
+
+    def open(self) -> Names:
+        """Return the names in memory."""
+        return Names(self.codes.open(), self.texts)
+
+
+class PackedOnDisk:
+    """Packed numbers that are on the disk."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self, stored: DiskArray) -> None:
+        self.stored = stored
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed.of_stored, (self.stored.open(),)
+
+    def open(self) -> Packed:
+        """Return the numbers in memory."""
+        return Packed.of_stored(self.stored.open())
+
+
+_OnDisk: TypeAlias = DiskArray | PackedOnDisk | _NamesOnDisk
 
 
 class Opened(Mapping[str, Any]):
@@ -339,7 +364,10 @@ class Opened(Mapping[str, Any]):
 
 def set_aside(column: Any) -> Any:
     """Return a large column as it is on the disk; any other as it is."""
-    values = column.codes if isinstance(column, Names) else column
+    if isinstance(column, Names):
+        codes = set_aside(column.packed)
+        return column if codes is column.packed else _NamesOnDisk(codes, column.texts)
+    values = column.stored if isinstance(column, Packed) else column
     if (
         not isinstance(values, np.ndarray)
         or values.nbytes < scratch.LEAST_BYTES // scratch.SMALLEST
@@ -348,16 +376,18 @@ def set_aside(column: Any) -> Any:
     aside = scratch.put_aside(values)
     if aside is None:
         return column
-    return _NamesOnDisk(aside, column.texts) if isinstance(column, Names) else aside
+    return PackedOnDisk(aside) if isinstance(column, Packed) else aside
+
+
+def in_memory(column: Any) -> Any:
+    """Return a column that may be `set_aside` as it is kept; whole numbers may be `Packed`."""
+    return column.open() if isinstance(column, _OnDisk) else column
 
 
 def opened(column: Any) -> Any:
-    """Return a column to look at, whether it was `set_aside` or not."""
-    if isinstance(column, DiskArray):
-        return column.open()
-    if isinstance(column, _NamesOnDisk):
-        return Names(column.codes.open(), column.texts)
-    return column
+    """Return a column to look at and to compute with, whether it was `set_aside` or not."""
+    own = in_memory(column)
+    return own.wide() if isinstance(own, Packed) else own
 
 
 _READY: Final = frozenset((np.ndarray, Names))
@@ -365,7 +395,9 @@ _READY: Final = frozenset((np.ndarray, Names))
 
 
 def _column(values: Any) -> Any:
-    if isinstance(values, Names | np.ndarray | DiskArray | _NamesOnDisk):
+    if isinstance(values, np.ndarray):
+        return packed_if_narrow(values)
+    if isinstance(values, Names | Packed | _OnDisk):
         return values
     if isinstance(values, str) or not hasattr(values, "__len__"):
         return _Single(values)
@@ -386,7 +418,7 @@ def _repeated(single: _Single, n_rows: int) -> Any:
 
 def _or_unknown(part: Table, name: str, parts: Sequence[Table]) -> Any:
     if name in part:
-        return part[name]
+        return part.stored(name)
     known = next((own[name] for own in parts if name in own), None)
     is_number = isinstance(known, np.ndarray) and known.dtype.kind in "iuf"
     return np.full(len(part), np.nan if is_number else None, np.float64 if is_number else object)
@@ -395,7 +427,9 @@ def _or_unknown(part: Table, name: str, parts: Sequence[Table]) -> Any:
 def _joined(pieces: Sequence[Any]) -> Any:
     if all(isinstance(piece, Names) for piece in pieces):
         return Names.joined(pieces)
-    arrays = [piece.plain() if isinstance(piece, Names) else piece for piece in pieces]
+    if all(isinstance(piece, Packed) for piece in pieces):
+        return Packed.joined(pieces)
+    arrays = [np.asarray(piece) for piece in pieces]
     kinds = {own.dtype for own in arrays}
     if len(kinds) == 1:
         return np.concatenate(arrays)

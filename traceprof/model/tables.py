@@ -20,6 +20,7 @@ from traceprof.cache import scratch
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import pieces_of
 from traceprof.model.table import Names, Table, objects, set_aside
+from traceprof.registries import check_distinct
 
 ABSENT: Final = -1
 _LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
@@ -60,12 +61,14 @@ def _tables(text: str) -> Mapping[str, TableSchema]:
     "NAME of TABLE" is one with details of another. Columns have their kind behind a colon if they
     are no numbers, and "~" behind their name if they are shared out pro rata.
     """
-    tables = {}
+    tables: dict[str, TableSchema] = {}
     for declared in text.strip().split("\n\n"):
         head, _, named = " ".join(declared.split()).partition(" | ")
         title, _, summary = head.partition(": ")
         name, _, detail_of = title.partition(" of ")
         parts = [column.partition(":") for column in named.split()]
+        check_distinct(f"column of {name}", (column.rstrip("~") for column, _, _ in parts))
+        check_distinct("table", (*tables, name))
         kinds = {column.rstrip("~"): kind for column, _, kind in parts}
         times = dict.fromkeys(("start_ns", "end_ns"), ColumnKind.TIME)
         tables[name] = TableSchema(
@@ -179,7 +182,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
     )
     # Details are looked at once: as they are asked for seldom, in few bytes.
     made: Table
-    if table.detail_of:
+    if table.detail_of and length:
         made = CompactTable.of_each(typed, length)
     else:  # a column at a time: all together take much memory
         is_long = 8 * length >= scratch.LEAST_BYTES

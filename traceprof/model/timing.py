@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.model.intervals import Intervals
 from traceprof.model.table import Table
 
 OWN_DOMAIN: Final = "traceprof"
@@ -20,20 +21,68 @@ _Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimeWindow:
-    """The instants from ``start_ns`` up to but not including ``end_ns``, on a trace's clock."""
+    """A set of instants on a trace's clock: from ``start_ns`` up to ``end_ns``, without ``gaps``.
+
+    ``gaps`` are pairs of start and end: sorted, disjoint, and inside of the window. Steps that an
+    answer leaves out are gaps of its window. ``is_of_steps``: steps were asked for, not times, so
+    that shares are of a step.
+    """
 
     start_ns: int
     end_ns: int
+    gaps: tuple[tuple[int, int], ...] = ()
+    is_of_steps: bool = False
+
+    @classmethod
+    def of(
+        cls, times: Intervals, hull: TimeWindow | None = None, *, is_of_steps: bool = False
+    ) -> TimeWindow:
+        """Return the window that holds exactly ``times`` (0 to 0 where these are empty).
+
+        It lasts from the first of these instants to the last, or as long as ``hull``, inside of
+        which they are: then it may begin or end with a gap.
+        """
+        if not len(times):
+            return cls(0, 0)
+        start, end = int(times.starts[0]), int(times.ends[-1])
+        if hull is not None:
+            start, end = hull.start_ns, hull.end_ns
+        gaps = times.gaps(start, end)
+        pairs = zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True)
+        return cls(start, end, tuple(pairs), is_of_steps)
+
+    @property
+    def times(self) -> Intervals:
+        """The instants as a set of intervals."""
+        if not self.gaps:
+            return Intervals.single(self.start_ns, self.end_ns)
+        starts = np.array([self.start_ns, *(end for _, end in self.gaps)], np.int64)
+        ends = np.array([*(start for start, _ in self.gaps), self.end_ns], np.int64)
+        return Intervals.union_of(starts, ends)
+
+    @property
+    def hull(self) -> TimeWindow:
+        """The window without gaps."""
+        return TimeWindow(self.start_ns, self.end_ns, (), self.is_of_steps) if self.gaps else self
 
     @property
     def duration_ns(self) -> int:
-        """Its length; 0 for an empty window, never negative."""
-        return max(0, self.end_ns - self.start_ns)
+        """Its length without the gaps; 0 for an empty window, never negative."""
+        left_out_ns = sum(end - start for start, end in self.gaps)
+        return max(0, self.end_ns - self.start_ns - left_out_ns)
 
     def __and__(self, other: TimeWindow) -> TimeWindow:
         """Return the time in both windows (empty where they do not meet)."""
         start = max(self.start_ns, other.start_ns)
-        return TimeWindow(start, max(start, min(self.end_ns, other.end_ns)))
+        is_of_steps = self.is_of_steps or other.is_of_steps
+        end = max(start, min(self.end_ns, other.end_ns))
+        hull = TimeWindow(start, end, is_of_steps=is_of_steps)
+        if not self.gaps and not other.gaps:
+            return hull
+        both = self.times & other.times
+        if not len(both):
+            return TimeWindow(start, start)
+        return TimeWindow.of(both, hull, is_of_steps=is_of_steps)
 
     def __or__(self, other: TimeWindow) -> TimeWindow:
         """Return the time from the beginning of the first of the windows to the end of the last."""
@@ -41,7 +90,8 @@ class TimeWindow:
 
     def moved(self, ns: int) -> TimeWindow:
         """Return the window ``ns`` later."""
-        return TimeWindow(self.start_ns + ns, self.end_ns + ns)
+        gaps = tuple((start + ns, end + ns) for start, end in self.gaps)
+        return TimeWindow(self.start_ns + ns, self.end_ns + ns, gaps, self.is_of_steps)
 
     def overlaps(
         self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
@@ -51,12 +101,22 @@ class TimeWindow:
         A row without duration is inside if its instant is.
         """
         lasting = np.minimum(ends, self.end_ns) > np.maximum(starts, self.start_ns)
+        if self.gaps:
+            lasting &= self.times.covered_ns(starts, ends) > 0
         inside: npt.NDArray[np.bool_] = lasting | ((starts == ends) & self.holds(starts))
         return inside
 
+    def elapsed_ns(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return how many ns of the window lie before each instant."""
+        inside = np.clip(instants, self.start_ns, self.end_ns)
+        if not self.gaps:
+            return inside - self.start_ns
+        return self.times.covered_ns(np.full_like(inside, self.start_ns), inside)
+
     def holds(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which instants are inside."""
-        return (instants >= self.start_ns) & (instants < self.end_ns)
+        inside = (instants >= self.start_ns) & (instants < self.end_ns)
+        return inside & (self.times.covered_ns(instants, instants + 1) > 0) if self.gaps else inside
 
 
 def empty_steps() -> Table:
@@ -113,9 +173,8 @@ class Steps:
     @property
     def durations_ns(self) -> npt.NDArray[np.int64]:
         """The length of each step: on the devices where that is known, else its period."""
-        left_out = np.where(self.table["on_device"], 0, self.table["recorder_ns"])
         whole = self.table["device_end_ns"] - self.table["device_start_ns"]
-        return np.asarray(whole - left_out, np.int64)
+        return np.asarray(np.where(self.table["on_device"], whole, self.periods_ns), np.int64)
 
     @property
     def whole_lengths_ns(self) -> npt.NDArray[np.int64]:

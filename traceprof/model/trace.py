@@ -12,21 +12,19 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.cache import scratch
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
+from traceprof.model.clipping import rows_inside, rows_of_rows
 from traceprof.model.grouping import places_of
 from traceprof.model.table import RowsOf, Table, opened, set_aside
 from traceprof.model.tables import (
     ABSENT,
     TABLES,
     ColumnKind,
-    TableSchema,
     empty_table,
     make_table,
-    sort_order,
 )
 from traceprof.model.timing import Steps, TimeWindow
 
@@ -117,7 +115,7 @@ def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
     """Return warnings; of many that differ in numbers alone, as of ranks, the first and a count."""
     alike: dict[str, list[str]] = {}
     for text in warnings:
-        alike.setdefault(re.sub(r"\d+", "0", text), []).append(text)
+        alike.setdefault(re.sub(r"\d+(,\d+)*", "0", text), []).append(text)
     more = "{} (and {} more like this: `traceprof info --json` has all)".format
     return tuple(
         text
@@ -231,9 +229,9 @@ class Trace:
         rows: dict[str, Any] = {}
         for name, table in TABLES.items():
             if table.has_times:
-                clipped, inside = _clip(self.table(name), window, table)
+                clipped, inside = rows_inside(self.table(name), window, table)
                 cut[name] = clipped.on_disk() if scratch.files else clipped
-                own = _rows_of_rows(self.rows_in_whole(name), inside)
+                own = rows_of_rows(self.rows_in_whole(name), inside)
                 rows[name] = own if isinstance(own, slice) else set_aside(own)
         found = replace(self, span=window, uncut=self.whole, rows=rows, **cut)
         _cuts[id(self), window] = found
@@ -353,82 +351,3 @@ def span_of(frames: Mapping[str, Table], *known: TimeWindow) -> TimeWindow:
             starts.append(int(frame["start_ns"][0]))
             ends.append(int(frame["end_ns" if table.has_spans else "start_ns"].max()))
     return TimeWindow(min(starts, default=0), max(ends, default=0))
-
-
-def _clip(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[Table, RowsOf]:
-    """Return the rows of ``frame`` inside ``window``, clipped, and which these are."""
-    starts = frame["start_ns"]
-    first, last = map(int, np.searchsorted(starts, [window.start_ns, window.end_ns]))
-    if not table.has_spans:
-        return _rows(frame, slice(first, last))
-    # Rows stand by their start: all that begin in a window are inside, and some that began before.
-    until = first if window.duration_ns else 0
-    before = np.flatnonzero(frame["end_ns"][:until] > window.start_ns)
-    rows: RowsOf = slice(first - len(before), last)
-    if len(before) and before[0] != first - len(before):
-        rows = np.append(before, np.arange(first, last))
-    cut, found = _rows(frame, rows)
-    starts, ends = cut["start_ns"], cut["end_ns"]
-    changed: dict[str, npt.NDArray[np.int64]] = {}
-    if len(before):
-        changed["start_ns"] = starts.copy()
-        changed["start_ns"][: len(before)] = window.start_ns
-    if int(ends.max(initial=window.end_ns)) > window.end_ns:
-        changed["end_ns"] = np.minimum(ends, window.end_ns)
-    if not changed:
-        return cut, found
-    new_starts, new_ends = changed.get("start_ns", starts), changed.get("end_ns", ends)
-    for column in table.pro_rata:
-        whole = cut[column]
-        changed[column] = _pro_rata(whole, (starts, ends), (new_starts, new_ends))
-    cut = cut.assign(**changed)
-    # Rows that began before the window begin together now: the longer comes first.
-    n_first = int(np.searchsorted(new_starts, window.start_ns, side="right"))
-    order = sort_order(cut.head(n_first), table) if len(before) else None
-    if order is None:
-        return cut, found
-    places = np.arange(len(cut))
-    places[:n_first] = order
-    return cut.take(places), _rows_of_rows(found, places)
-
-
-def rows_where(inside: npt.NDArray[np.bool_]) -> RowsOf:
-    """Return the rows that are inside: a slice where nothing lies between them."""
-    rows = np.flatnonzero(inside)
-    if len(rows) == len(inside):
-        return slice(None)
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows
-
-
-def _rows(frame: Table, rows: RowsOf) -> tuple[Table, RowsOf]:
-    if isinstance(rows, slice):
-        is_whole = (rows.start or 0) == 0 and rows.stop in (None, len(frame))
-        return (frame if is_whole else frame.take(rows)), rows
-    return frame.take_aside(rows), rows
-
-
-def _rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:
-    """Return the rows of a whole table that ``inside`` of its ``rows`` are."""
-    if not isinstance(rows, slice):
-        return rows[inside]
-    offset = rows.start or 0
-    if isinstance(inside, slice):
-        stop = rows.stop if inside.stop is None else offset + inside.stop
-        return slice(offset + (inside.start or 0), stop)
-    return inside + offset
-
-
-def _pro_rata(
-    n_bytes: np.ndarray, whole: tuple[np.ndarray, np.ndarray], part: tuple[np.ndarray, np.ndarray]
-) -> np.ndarray:
-    """Return the bytes of the parts; Python integers, since bytes times ns overflows 64 bits."""
-    result = n_bytes.copy()
-    was_cut = (whole[0] != part[0]) | (whole[1] != part[1])
-    for i in np.flatnonzero(was_cut & (n_bytes != ABSENT)):
-        total, start = int(n_bytes[i]), int(whole[0][i])
-        duration = int(whole[1][i]) - start
-        until_end = total * (int(part[1][i]) - start) // duration
-        result[i] = until_end - total * (int(part[0][i]) - start) // duration
-    return result

@@ -258,7 +258,7 @@ def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
     found = objects(class_of(name).value for name in texts)
     for rule in reversed(rules):
         found[rule.pattern.found_in(texts)] = rule.activity.value
-    return Names.coded(found.tolist(), names.codes, is_sorted=True)
+    return Names.coded(found.tolist(), names.packed, is_sorted=True)
 
 
 def class_of(name: str) -> Activity:

@@ -273,14 +273,13 @@ def _by_name(kernels: Table, judge: Callable[[str, Activity], str]) -> npt.NDArr
     """Return what is judged of each kernel's name and class; one look per distinct pair."""
     names, activities = kernels["name"], kernels["activity"]
     n_activities = len(activities.texts)
-    pairs = names.codes.astype(np.int64) * n_activities + activities.codes
+    pairs = names.codes * n_activities + activities.codes
     place, distinct = places_of(pairs)
     judged = np.empty(len(distinct), object)
     for i, pair in enumerate(distinct):
         name, activity = divmod(pair, n_activities)
         judged[i] = judge(names.texts[name], Activity(activities.texts[activity]))
-    found: npt.NDArray[np.object_] = judged[place]
-    return found
+    return place.pick(judged)
 
 
 def wide_precision_of(name: str) -> str:
@@ -307,4 +306,4 @@ def copy_titles(copies: Table) -> Names:
     plain = [_COPY_TITLES.get(one, _UNKNOWN_COPY) for one in directions.texts.tolist()]
     titles = [*plain, *(title.replace("CUDA", "CUDA Unified Memory") for title in plain)]
     is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
-    return Names.coded(titles, directions.codes + len(plain) * is_managed.astype(np.int64))
+    return Names.coded(titles, directions.packed + len(plain) * is_managed.astype(np.int64))

@@ -106,14 +106,14 @@ def classify_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
     return labels_of_sizes(places_of_sizes(n_bytes))
 
 
-def places_of_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+def places_of_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the place of the class of each size among the classes."""
-    place = np.searchsorted(_LIMITS, n_bytes, side="right").astype(np.int8)
+    place = np.searchsorted(_LIMITS, n_bytes, side="right")
     place[n_bytes < 0] = len(_LABELS) - 1
     return place
 
 
-def labels_of_sizes(places: npt.NDArray[np.int8]) -> npt.NDArray[np.object_]:
+def labels_of_sizes(places: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
     """Return the classes at ``places``."""
     return np.asarray(np.array(_LABELS, object)[places], object)
 

@@ -166,7 +166,7 @@ def unnumbered_names(names: Names) -> Names:
     """
     plain = plain_names(names)
     texts = [_NUMBERED.sub("*", name) for name in plain.texts.tolist()]
-    return Names.coded(texts, plain.codes, is_sorted=True)
+    return Names.coded(texts, plain.packed, is_sorted=True)
 
 
 def plain_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
@@ -180,14 +180,8 @@ def _plain(names: Texts) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.b
     """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
     alike = _alike_at_their_end(names)
     plain = objects(map(plain_name, alike.texts))
-    distinct, codes = _distinct(plain)
-    return distinct, alike.by_text(codes), alike.by_text(np.asarray(alike.texts != plain, np.bool_))
-
-
-def _distinct(texts: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
-    """Return the distinct ones of ``texts``, sorted, and which of them each is."""
-    names = Names.of(texts)
-    return names.texts, names.codes.astype(np.int64)
+    own, differs = Names.of(plain), np.asarray(alike.texts != plain, np.bool_)
+    return own.texts, alike.by_text(own.codes), alike.by_text(differs)
 
 
 @_Once
@@ -203,19 +197,14 @@ def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
         plain = objects(map(partial(re.compile(pattern).sub, instead), plain))
     # What is nothing but a number keeps a name.
     bare = objects(name.strip() for name in plain)
-    stripped = np.where((bare == "") & (given != ""), "#", bare)
-    distinct, codes = _distinct(stripped)
-    return distinct, codes[place]
+    own = Names.of(np.where((bare == "") & (given != ""), "#", bare))
+    return own.texts, own.codes[place]
 
 
 def codes_containing(names: Texts, words: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return which of ``names`` contain one of ``words``, upper or lower case."""
-    return np.flatnonzero(are_matched(names, _any_of(*words)))
-
-
-@cache
-def _any_of(*words: str) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    pattern = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    return np.flatnonzero(are_matched(names, pattern))
 
 
 def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
@@ -260,7 +249,7 @@ def _alike_at_their_end(names: Texts) -> Names:
             if is_numbered:
                 numbered[bare] = code
         codes.append(code)
-    return Names(np.array(codes, np.int32), place)
+    return Names(np.array(codes, np.int64), place)
 
 
 @_Once
@@ -268,7 +257,7 @@ def _alike(names: Texts) -> Names:
     """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
     at_end = _alike_at_their_end(names)
     alike = (_NUMBER_OF_DECORATION.sub(r"\g<1>0", name) for name in at_end.texts)
-    return Names.coded(alike, at_end.codes)
+    return Names.coded(alike, at_end.packed)
 
 
 @lru_cache(maxsize=1 << 16)  # the files of a run use the same names
@@ -295,7 +284,7 @@ def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
         name = plain[kind_of // 2] + (DECORATED if kind_of % 2 else "")
         phase = phase_of(name, domains.texts[domain])
         found[i] = -1 if phase is None else PHASES.index(phase)
-    return np.asarray(found[place], np.int64)
+    return place.pick(found)
 
 
 def in_phase(phase: str) -> str:

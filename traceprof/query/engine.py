@@ -2,32 +2,21 @@
 
 The statement is prepared about empty views first: that tells what it reads, and only that is
 loaded. What SQLite asks leave for (reading, functions, files, settings) is refused unless it is
-listed here.
+listed here. One call of a function may take longer than any limit here, and SQLite looks at no
+limit meanwhile: a process that can be killed runs queries (`answer_parts`, by `session/querying`).
+This module imports nothing large, so that the process starts fast.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
-import numpy as np
-
 from traceprof.errors import UsageError
-from traceprof.model.grouping import places_of
-from traceprof.model.table import Column, Names, Table, objects
-from traceprof.model.tables import ABSENT, TABLES, ColumnKind, TableSchema
-
-_TYPES: Final = {
-    ColumnKind.TIME: "INTEGER",
-    ColumnKind.NUMBER: "INTEGER",
-    ColumnKind.FLOAT: "REAL",
-    ColumnKind.NAME: "TEXT",
-    ColumnKind.TEXT: "TEXT",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,75 +40,6 @@ class View:
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(column.name for column in self.columns)
-
-
-def _columns_of(table: TableSchema) -> Iterable[ViewColumn]:
-    for name, kind in table.columns.items():
-        is_time = kind is ColumnKind.TIME
-        yield ViewColumn(name, _TYPES[kind], "ns after the start of the run" if is_time else "")
-        if name == "end_ns":
-            yield ViewColumn("duration_ns", "INTEGER", "end_ns - start_ns")
-        if name == "process" and "rank" not in table.columns:
-            yield ViewColumn("rank", "INTEGER", "the rank of the process")
-
-
-VIEWS_OF_TABLES: Final[Mapping[str, View]] = {
-    name: View(name, table.summary, tuple(_columns_of(table))) for name, table in TABLES.items()
-}
-"""A view for each table of a trace, of the same name."""
-
-
-def plain_columns(
-    table: Table,
-    kinds: Mapping[str, ColumnKind],
-    wanted: Collection[str],
-    zero_ns: int,
-    ranks: Mapping[int, int],
-) -> dict[str, list[Any]]:
-    """Return the columns of a table that are ``wanted``, and those that are made of others.
-
-    Times become ns after ``zero_ns``; ``ranks`` are those of the processes, where they have one.
-    """
-    found = {
-        name: plain_values(table[name], kind, zero_ns)
-        for name, kind in kinds.items()
-        if name in wanted
-    }
-    if "duration_ns" in wanted:
-        found["duration_ns"] = (table["end_ns"] - table["start_ns"]).tolist()
-    if "rank" in wanted and "rank" not in kinds:
-        places, distinct = places_of(table["process"])
-        told = [ranks.get(process) for process in distinct]
-        known = objects([None if rank == ABSENT else rank for rank in told])
-        found["rank"] = known[places].tolist()
-    return found
-
-
-def plain_values(values: Column, kind: ColumnKind, zero_ns: int = 0) -> list[Any]:
-    """Return one column; a text that cannot be written as UTF-8 loses what is wrong in it."""
-    if isinstance(values, Names):
-        return list(values.by_text(objects(map(_text, values.texts))).tolist())
-    match kind:
-        case ColumnKind.TIME:
-            return list((values - zero_ns).tolist())
-        case ColumnKind.NUMBER:
-            return _with_none(values, values == ABSENT)
-        case ColumnKind.FLOAT:
-            return _with_none(values, np.isnan(values))
-        case _:
-            return [_text(one) for one in values]
-
-
-def _with_none(values: Any, is_unknown: Any) -> list[Any]:
-    if not is_unknown.any():
-        return list(values.tolist())
-    plain = values.astype(object)
-    plain[is_unknown] = None
-    return list(plain.tolist())
-
-
-def _text(value: object) -> str:
-    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 _FUNCTIONS: Final = """
@@ -319,15 +239,44 @@ class Query(AbstractContextManager["Query"]):
                 f"a query may only read the views of --schema: {self._refused} is refused"
             )
         if isinstance(error, MemoryError):
-            return UsageError(
-                "the query needs too much memory: ask for fewer rows or columns, or a --window"
-            )
+            return out_of_memory()
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
-            return UsageError(
-                f"the query was stopped after {self.limits.seconds:g} s: ask for less, or allow "
-                "more with --timeout"
-            )
+            return out_of_time(self.limits)
         return UsageError(f"SQL: {error} (--schema prints views and columns)")
+
+
+def out_of_time(limits: Limits) -> UsageError:
+    """Return the error of a query that was stopped."""
+    return UsageError(
+        f"the query was stopped after {limits.seconds:g} s: ask for less, or allow more with "
+        "--timeout"
+    )
+
+
+def out_of_memory() -> UsageError:
+    """Return the error of a query that needs more memory than it may take."""
+    return UsageError(
+        "the query needs too much memory: ask for fewer rows or columns, or a --window"
+    )
+
+
+def answer_parts(
+    parts: Iterator[tuple[str, Mapping[str, Sequence[Any]], int]],
+    sql: str,
+    views: Sequence[View],
+    limits: Limits,
+) -> Iterator[Any]:
+    """Yield what ``sql`` reads; then None, once it has loaded ``parts`` of it; then its answer.
+
+    Raises:
+        UsageError: as `Query` does.
+    """
+    with Query(sql, views, limits) as query:
+        yield query.reads
+        for view, columns, n_rows in parts:
+            query.add(view, columns, n_rows)
+        yield None
+        yield query.run()
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

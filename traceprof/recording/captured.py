@@ -11,7 +11,8 @@ from typing import Any, Final
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.recording import spool
 from traceprof.recording.cupti.spool import DeviceActivity, read_activities
-from traceprof.recording.orphans import is_alive
+from traceprof.recording.identities import ProcessIdentity, identity_of
+from traceprof.recording.orphans import is_running
 from traceprof.recording.sampling.sampler import Sample
 
 _A_WHILE_NS: Final = 2_000_000_000
@@ -132,7 +133,7 @@ def _main_process(
 class Captured:
     """Everything in a work folder; events and what devices did stay in their files.
 
-    ``ranks`` says which processes are whose.
+    ``ranks`` says which processes are whose, ``without_record`` which could not write who they are.
     """
 
     processes: Sequence[spool.ProcessRecord]
@@ -142,6 +143,7 @@ class Captured:
     ranks: Sequence[RankProcesses] = ()
     agent_events: Sequence[dict[str, Any]] = ()
     activities: Sequence[DeviceActivity] = ()
+    without_record: Sequence[int] = ()
 
     @property
     def parts(self) -> Sequence[spool.ProcessEvents | DeviceActivity]:
@@ -174,7 +176,17 @@ class Captured:
             activities=[part for part in self.activities if part.pid in pids],
             samples=[sample for sample in self.samples if sample.source not in others],
             ranks=[rank for rank in self.ranks if rank.main in pids],
+            without_record=self.without_record,
         )
+
+    def losses(self) -> list[str]:
+        """Return, in a sentence each, what happened and is not here."""
+        found = [loss for part in self.parts for loss in part.losses()]
+        return found + [
+            f"process {pid} could not write its record: what it did was lost (is the disk of the "
+            "work folder full? TMPDIR names another place)"
+            for pid in self.without_record
+        ]
 
     def software(self) -> dict[str, str]:
         """Return the versions in the records; where they differ those of the lowest rank."""
@@ -221,7 +233,7 @@ class Captured:
         code = next((code for code in codes if code is not None), None)
         if code is not None:
             return "killed" if code < 0 else "failed"
-        return "" if is_alive(record.pid) else "killed"
+        return "" if is_running(record.identity or ProcessIdentity(record.pid)) else "killed"
 
     def last_ns(self) -> int:
         """Return the time of the last event, 0 where there is none; in ns since 1970."""
@@ -272,6 +284,7 @@ def _record_of(activity: DeviceActivity) -> spool.ProcessRecord:
         world_size=number("world_size"),
         started_ns=activity.clocks[0].wall_ns if activity.clocks else None,
         ended="" if activity.is_cut else "finished",
+        identity=identity_of(activity.path),
     )
 
 
@@ -280,18 +293,25 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
 
     ``profiled`` are the processes of which a profiler left something.
     """
-    events = list(spool.read_events(folder))
+    events = [
+        replace(one, is_running=not one.has_ended and is_running(identity_of(one.path)))
+        for one in spool.read_events(folder)
+    ]
     windows = [
         (pid, read_kineto_events(path, with_shapes=True))
         for pid, path in spool.window_files(folder)
     ]
-    activities = [one for one in read_activities(folder) if one.record_bytes]
+    activities = [
+        replace(one, is_running=one.is_cut and is_running(identity_of(one.path)))
+        for one in read_activities(folder)
+        if one.record_bytes
+    ]
     pids = (*(pid for pid, _ in windows), *(one.pid for one in activities))
     n_events = dict.fromkeys([*profiled, *pids], 0)
     n_events |= {part.pid: part.n_events for part in events}
     records = spool.read_process_records(folder)
     known = {record.pid for record in records}
-    records += [_record_of(one) for one in activities if one.pid not in known]
+    records += {one.pid: _record_of(one) for one in activities if one.pid not in known}.values()
     ranks = find_ranks(records, spool.read_children(folder), n_events)
     return Captured(
         processes=without_inherited_ranks(records, ranks),
@@ -300,4 +320,5 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
         ranks=ranks,
         agent_events=spool.read_agent_events(folder),
         activities=activities,
+        without_record=spool.without_record(folder),
     )

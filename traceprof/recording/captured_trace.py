@@ -182,7 +182,7 @@ def _named(
 
 def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> Table:
     _, ends, _, _, _, kinds = _columns(block.ranges)
-    are_started = (np.array(kinds, object) == "s").astype(np.int8)
+    are_started = (np.array(kinds, object) == "s").astype(np.int64)
     columns = _named(block, block.ranges, to_trace_time, shown)
     columns["end_ns"] = to_trace_time(np.array(ends, np.int64))
     columns["kind"] = Names(are_started, _KINDS)

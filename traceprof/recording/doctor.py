@@ -214,7 +214,7 @@ def _check_cache() -> Check:
 
 
 def _check_decoder() -> Check:
-    if compiled.is_there():
+    if compiled.loaded() is not None:
         return Check("decoder", True, "traces are decoded by compiled code")
     advice = "for large files: install a C compiler, then pip install --force-reinstall traceprof"
     return Check("decoder", False, "traces are decoded by Python alone, slower", advice)

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from traceprof.model.trace import told_once
 from traceprof.recording.captured import Captured, gather
 from traceprof.recording.job import Job
-from traceprof.recording.orphans import is_alive
 from traceprof.recording.outputs import keep_snapshots, write_outputs
 from traceprof.recording.recorders import recorder_named
 from traceprof.recording.request import Bounds, Recording, RecordRequest, RunRecorded
 from traceprof.recording.sampling.sampler import Sample
-from traceprof.recording.spool import ProcessEvents, read_object, recorded_pids
+from traceprof.recording.spool import ProcessEvents, has_records, read_object, without_record
 from traceprof.recording.work_folder import Notes
 from traceprof.secrets import MASK, secrets_of
 
@@ -145,7 +145,7 @@ def finish(
         RecordingError: what a profiler has left is damaged.
     """
     seen = notes_on_steps(folder, request.bounds, request.step_from)
-    if not recorded_pids(folder):
+    if not has_records(folder) and not without_record(folder):
         seen = [note_without_torch(folder)]
     remarks = (*notes.remarks, *seen)
     run = RunRecorded(notes.exit_code, notes=remarks)
@@ -208,12 +208,7 @@ def _notes_on(captured: Captured) -> list[str]:
             f"{thinned} of {thinned + sum(part.n_ranges for part in captured.events)} ranges were "
             "not kept: of a name that a process used very often only every so many"
         )
-    notes += [loss for activity in captured.activities for loss in activity.losses()]
-    cut = sorted({part.pid for part in captured.parts if part.is_cut and not is_alive(part.pid)})
-    if cut:
-        which = ", ".join(map(str, cut))
-        notes.append(f"process {which} was killed: its last second may be missing")
-    return notes
+    return [*notes, *told_once(captured.losses())]
 
 
 def _notes_on_secrets(command: Sequence[str]) -> list[str]:

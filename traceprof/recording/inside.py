@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from traceprof.annotate import api
 from traceprof.errors import TraceprofError, UsageError
+from traceprof.recording.job import world_size
 from traceprof.recording.outputs import check_output
 from traceprof.recording.program import INJECT_FOLDER
 from traceprof.recording.recorders.embedded import RECORDER, environment_for
@@ -25,7 +26,6 @@ from traceprof.recording.session import Begun, recorded_with
 _RUNTIME: Final = "_traceprof_runtime"
 _WINDOWS: Final = "1,10,200"  # the program has begun before: skip 1 step, then 10 of every 200
 _INSIDE: Final = {"TRACEPROF_INSIDE": "1"}
-_SIZES: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _open: list[InsideRecording] = []
 """The one that goes on, if there is one."""
 
@@ -99,19 +99,10 @@ class InsideRecording:
 
 
 def _check_ranks(request: RecordRequest) -> None:
-    size = 0 if request.is_folder else _world_size()
+    size = 0 if request.is_folder else world_size()
     if size > 1:
         name = request.output.with_suffix("")
         raise UsageError(f"{size} ranks record: each needs a file, so name a folder ({name}/)")
-
-
-def _world_size() -> int:
-    """Return of how many ranks this process is one, 0 where it is not known."""
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    texts = filter(None, map(os.environ.get, _SIZES))
-    return next((int(text) for text in texts if text.isdecimal()), 0)
 
 
 @contextmanager

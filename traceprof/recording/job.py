@@ -11,15 +11,17 @@ import os
 import re
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from traceprof.errors import UsageError
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.model.trace import Trace
@@ -30,8 +32,19 @@ from traceprof.recording.work_folder import Notes, held, is_held
 from traceprof.secrets import masked_command, masked_name, masked_text, secrets_of, storable
 from traceprof.version import __version__
 
+if sys.platform != "win32":
+    import fcntl
+
 _RUN_VARIABLE: Final = "TRACEPROF_RUN"
 _RENDEZVOUS: Final = re.compile(r"--rdzv[-_]id(?:=(.+))?")
+_SIZES: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_SIZES_OF_JOB: Final = ("SLURM_NTASKS", "SLURM_NNODES")
+_OF_ONE_NODE: Final = re.compile(
+    r"--(nnodes(=(?!1$|1:1$)|$)|node[-_]rank|master[-_]addr|rdzv[-_]endpoint|machine_rank)"
+)
+"""Options of launchers that are started once on each node (torchrun, accelerate)."""
+_ALONE: Final = ".alone"
+"""How the name of a marker ends whose recording is all of its job."""
 _LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 
@@ -89,16 +102,45 @@ class Places:
 def is_joining(request: RecordRequest) -> bool:
     """Return whether a recording adds to a run in its folder, which others of the job began.
 
-    So it is while another launcher on this host records into it, and where the user has given the
-    job a name (``TRACEPROF_RUN``, ``--rdzv-id``) that a manifest there bears.
+    So it is while another launcher of the job on this host records into it, and where the user has
+    given the job a name (``TRACEPROF_RUN``, ``--rdzv-id``) that a manifest there bears.
+
+    Raises:
+        UsageError: what records into the folder is no launcher of this job: both would have the
+            same ranks, and the folder could not be read.
     """
     if not request.is_folder:
         return False
-    if any(is_held(path) for path in request.output.glob(_marker("*"))):
-        return True
     job = job_of(request.command)
+    others = [path for path in request.output.glob(_marker("*")) if is_held(path)]
+    for other in others:
+        named = other.read_text("utf-8", "replace").partition("\n")[2]
+        if other.name.endswith(_ALONE) or not _is_part_of_job(request.command) or named != job:
+            raise UsageError(
+                f"{request.output}: another recording writes into this folder: choose another one; "
+                "launchers of one job that share a folder set TRACEPROF_RUN to one name"
+            )
+    if others:
+        return True
     manifests = (read_manifest(path) for path in manifests_of_host(request.output))
     return bool(job) and not request.force and any(one and one.job == job for one in manifests)
+
+
+def _is_part_of_job(command: Sequence[str]) -> bool:
+    """Return whether a command may be one launcher, or one rank, of a job with several."""
+    sizes = filter(None, map(os.environ.get, _SIZES_OF_JOB))
+    are_several = any(text.isdecimal() and int(text) > 1 for text in sizes)
+    is_node = any(_OF_ONE_NODE.match(argument) for argument in command)
+    return bool(job_of(command)) or is_node or are_several or world_size() > 1
+
+
+def world_size() -> int:
+    """Return of how many ranks this process is one, 0 where it is not known."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    texts = filter(None, map(os.environ.get, _SIZES))
+    return next((int(text) for text in texts if text.isdecimal()), 0)
 
 
 def job_of(command: Sequence[str]) -> str:
@@ -121,19 +163,39 @@ def manifests_of_host(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def announced(request: RecordRequest) -> Iterator[None]:
-    """Tell other launchers on this host, for a while, that one records into the folder."""
+def announced(request: RecordRequest) -> Iterator[bool]:
+    """Tell other launchers on this host, for a while, that one records into the folder.
+
+    Yields whether it joins a run there, see `is_joining`, which says what is raised.
+    """
     if not request.is_folder:
+        yield False
+        return
+    end = "" if _is_part_of_job(request.command) else _ALONE
+    marker = request.output / _marker(f"{secrets.token_hex(8)}{end}")
+    with ExitStack() as stack:
+        with writing(marker), _alone_in(request.output):
+            joins = is_joining(request)
+            marker.write_text(f"{os.getpid()}\n{job_of(request.command)}")
+            stack.callback(marker.unlink, missing_ok=True)
+            stack.enter_context(held(marker))
+        yield joins
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep others from looking who records into a folder: of two one must see the other."""
+    if sys.platform == "win32":
         yield
         return
-    marker = request.output / _marker(secrets.token_hex(8))
-    with writing(marker):
-        marker.touch()
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with held(marker):
-            yield
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
-        marker.unlink(missing_ok=True)
+        # Closing is not enough: a process that was forked meanwhile has the descriptor, too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def _marker(name: str) -> str:

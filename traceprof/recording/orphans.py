@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from traceprof.recording.identities import ProcessIdentity
 from traceprof.recording.program import Program, exit_code_of, signals_passed_on
 from traceprof.recording.spool import has_said_its_end, recorded_pids
 
@@ -21,6 +22,7 @@ _POLL_S: Final = 0.2
 _LAUNCHER_S: Final = 20  # for its last instructions, on a busy machine
 _PATIENCE_S: Final = 5
 _SHORT_POLL_S: Final = 0.05
+_START: Final = 19  # its place in /proc/PID/stat, counted from behind the name of the process
 STARTED: Final = "started"
 PATIENCE_S: Final = float(os.environ.get("TRACEPROF_WATCHDOG_S", "60"))
 STARTING_S: Final = float(os.environ.get("TRACEPROF_START_S", "60"))
@@ -127,6 +129,37 @@ def is_alive(pid: int) -> bool:
     except (OSError, IndexError):
         return False
     return state != "Z"
+
+
+def is_running(identity: ProcessIdentity) -> bool:
+    """Return whether a process runs, in whatever PID namespace it is."""
+    if identity.is_local:
+        is_it = identity.start in (0, _start_of(identity.pid))  # else another one has its id
+        return is_it and is_alive(identity.pid)
+    namespace = f"pid:[{identity.namespace}]"
+    return any(
+        _namespace_of(folder) == namespace and _inner_id(folder) == identity.pid and is_alive(pid)
+        for pid, folder in _others()
+    )
+
+
+def _start_of(pid: int) -> int | None:
+    words = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
+    return int(words[_START]) if len(words) > _START else None
+
+
+def _namespace_of(folder: Path) -> str:
+    try:
+        return str((folder / "ns" / "pid").readlink())
+    except OSError:
+        return ""  # it is gone, or somebody else's
+
+
+def _inner_id(folder: Path) -> int:
+    """Return the id of a process in its own PID namespace."""
+    lines = _read(folder / "status").splitlines()
+    words = next((line.split() for line in lines if line.startswith(b"NSpid:")), [b"0"])
+    return int(words[-1])
 
 
 def code_left_by(pid: int, launcher: int, program: Program, folder: Path) -> int | None:

@@ -33,6 +33,7 @@ from traceprof.processes import made_side_by_side
 from traceprof.recording import job as jobs
 from traceprof.recording.captured import Captured
 from traceprof.recording.captured_trace import EventTables, event_tables, make_spool_trace
+from traceprof.recording.identities import left_in, numbers_in
 from traceprof.recording.job import Job, OutputFile
 from traceprof.recording.request import ProcessProfile, RecordRequest, handling_recorded, writing
 
@@ -217,7 +218,7 @@ class _Export:
         trace = make_spool_trace(captured, clock, job.facts, clock.epoch_ns, job.notes.host)
         samples = trace.samples.take(trace.samples["start_ns"] >= 0)
         events = map(self._lacking, event_tables(captured, clock, job.shown_name))
-        append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
+        append_to_nsys(replace(trace, samples=samples), path, _texts(job, captured), events)
         return jobs.ranks_in(trace)
 
 
@@ -269,12 +270,12 @@ def keep_snapshots(job: Job, folder: Path, files: Sequence[OutputFile]) -> list[
 
     That of a trace of one process is called as the trace, of several by the process, too.
     """
-    found = sorted(folder.glob("memory.*.pickle"))
+    found = left_in(folder, "memory.*.pickle")
     if job.request.memory_steps is not None and not found:
         return ["no snapshot of memory: torch used no GPU in the steps that --memory names"]
-    notes = []
-    for snapshot in found:
-        pid = int(snapshot.name.split(".")[1])
+    notes, numbers = [], numbers_in(folder)
+    for identity, snapshot in found:
+        pid = numbers.of(identity)
         file = next((one for one in files if one.holds(pid)), files[0])
         ending = BESIDE if len(found) == 1 or file.main == pid else f".{pid}{BESIDE}"
         path = file.path.with_suffix(ending)
@@ -300,11 +301,15 @@ def _write_spool(job: Job, part: OutputFile) -> OutputFile:
     trace = trace.with_tables({"host_ops": trace.host_ops.assign(name=names)})
     if profiles:
         trace = with_profiles(trace, profiles)
-    texts = job.texts()
-    if losses := [loss for one in captured.activities for loss in one.losses()]:
-        texts[LOSSES] = json.dumps(losses)
-    write_nsys(trace, part.path, texts, event_tables(captured, clock, job.shown_name))
+    events = event_tables(captured, clock, job.shown_name)
+    write_nsys(trace, part.path, _texts(job, captured), events)
     return replace(part, ranks=jobs.ranks_in(trace))
+
+
+def _texts(job: Job, captured: Captured) -> dict[str, str]:
+    """Return what a file with ``captured`` in it says of the recording, and of what it lost."""
+    losses = captured.losses()
+    return job.texts() | ({LOSSES: json.dumps(losses)} if losses else {})
 
 
 def _write_manifest(job: Job, files: list[OutputFile]) -> None:

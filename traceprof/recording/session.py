@@ -13,7 +13,7 @@ from traceprof.formats.runs.manifest import LOCK
 from traceprof.recording import work_folder
 from traceprof.recording.clock import now_ns
 from traceprof.recording.finishing import finish
-from traceprof.recording.job import announced, is_joining, job_of, label_of
+from traceprof.recording.job import announced, job_of, label_of
 from traceprof.recording.machine import read_environment, why_no_counters
 from traceprof.recording.orphans import kill_with_children, processes_of
 from traceprof.recording.outputs import check_output
@@ -134,15 +134,18 @@ def recorded_with(recorder: str, request: RecordRequest) -> Iterator[Begun]:
         RecordingError: the trace could not be written; the message names the folder with what was
             captured.
     """
-    notes = work_folder.notes_of(
-        request,
-        recorder,
-        read_environment(request.command),
-        is_joining=is_joining(request),
-        label=label_of(request),
-        job=job_of(request.command),
-    )
-    with work_folder.new_work_folder(notes) as folder, _kept_on_failure(folder), announced(request):
+    with ExitStack() as stack:
+        joins = stack.enter_context(announced(request))
+        notes = work_folder.notes_of(
+            request,
+            recorder,
+            read_environment(request.command),
+            is_joining=joins,
+            label=label_of(request),
+            job=job_of(request.command),
+        )
+        folder = stack.enter_context(work_folder.new_work_folder(notes))
+        stack.enter_context(_kept_on_failure(folder))
         request.detail(f"what is captured lies in {folder} until the trace is written")
         begun = Begun(folder)
         with sampling(folder) as sampler:

@@ -23,6 +23,7 @@ _UNPRINTABLE: Final = re.compile(
 
 
 _OBEYED: Final = re.compile(f"(?![\\n\\t]){_UNPRINTABLE.pattern}")
+_ESCAPED: Final = re.compile(rf"{_OBEYED.pattern}|\\(?=u[0-9a-f]{{4}})")
 
 
 def plain_text(text: object, max_length: int = _MAX_LENGTH) -> str:
@@ -38,7 +39,19 @@ def visible_text(text: str) -> str:
 
     Lines and tabs stay. Within JSON it means the same as before.
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _OBEYED.sub(_escape, text)
+
+
+def escaped_text(text: str) -> str:
+    """Return ``text`` with the same characters escaped, so that it can be restored exactly.
+
+    A backslash that begins what looks like an escape becomes an escape.
+    """
+    return text if text.isprintable() and "\\u" not in text else _ESCAPED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:

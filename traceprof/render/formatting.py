@@ -233,7 +233,7 @@ def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, .
     the column is left out.
     """
     for name in _NAMES_OF_THINGS.intersection(table, (column.name for column in columns)):
-        table = table.assign(**{name: objects(names_in_words(table.plain(name).tolist()))})
+        table = table.assign(**{name: objects(names_in_words(table[name].tolist()))})
     own = [column.name for column in columns if column.name in _OF_REMARK]
     if len(own) > 1 and _OF_REMARK[0] in table:
         rows = zip(*(table[name].tolist() for name in own), strict=True)

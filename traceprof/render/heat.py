@@ -224,7 +224,7 @@ class _Cells:
         self.ratios = _share(self._sums["own_ns"], self._sums["usual_ns"], self._counts)
         self._steps = table["step"]
         self._processes = table["process"]
-        self._phases = table.plain("phase")
+        self._phases = np.asarray(table["phase"])
 
     def worst(self, rank: int, column: int) -> tuple[int, int] | None:
         """Return process and step of the slowest step of a cell; None for one without a step."""

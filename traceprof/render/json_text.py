@@ -62,6 +62,10 @@ def document_of(document: Answered) -> dict[str, Any]:
             "start_ns": document.ns_after_start(window.start_ns),
             "end_ns": document.ns_after_start(window.end_ns),
             "duration_ns": window.duration_ns,
+            "gaps": [
+                {"start_ns": document.ns_after_start(start), "end_ns": document.ns_after_start(end)}
+                for start, end in window.gaps
+            ],
             "reason": None if reason is None else note_of(reason),
             "notes": [note_of(note) for note in document.selection.notes],
         },

@@ -15,6 +15,7 @@ from traceprof.measures import ANALYSES, load_analysis, shown_by
 from traceprof.measures.workload import WORKLOADS
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec, Unit
 from traceprof.model.summary import SUMMARY as OF_RUNS
+from traceprof.registries import check_distinct
 from traceprof.render.json_text import KEY, SCHEMA
 from traceprof.session.answer import ONE_OFF
 from traceprof.store import sqlite_type
@@ -45,6 +46,7 @@ _OVER_RANKS: Final[Mapping[Combine, str]] = {
 
 def declared_specs() -> dict[str, ResultSpec]:
     """Return what every analysis declares, by its name, and what `traceprof explain` does."""
+    check_distinct("documented result", (*(entry.name for entry in ANALYSES), EXPLAIN))
     return {
         **{entry.name: load_analysis(entry.name).spec for entry in ANALYSES},
         EXPLAIN: EXPLAIN_SPEC,
@@ -284,7 +286,13 @@ _CLOCK: Final = _record(
 _WINDOW: Final = _record(
     {
         "label": _STRING,
-        **dict.fromkeys(("start_ns", "end_ns", "duration_ns"), _INTEGER),
+        **dict.fromkeys(("start_ns", "end_ns"), _INTEGER),
+        "duration_ns": {**_INTEGER, "description": "the length without the gaps"},
+        "gaps": {
+            "description": "the steps that do not count, as times that are not in the window",
+            "type": "array",
+            "items": _record({"start_ns": _INTEGER, "end_ns": _INTEGER}),
+        },
         "reason": {
             "description": "what it is made of and why; null where it is what was asked for",
             "anyOf": [_NOTE, {"type": "null"}],

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from traceprof.errors import UsageError
+from traceprof.registries import Registry
 
 if TYPE_CHECKING:
     from traceprof.comparison import Comparison
@@ -68,12 +69,15 @@ class Renderer:
     function: str
 
 
-RENDERERS: Final[tuple[Renderer, ...]] = (
-    Renderer("text", "for a terminal", ".text.answers:render_text"),
-    Renderer("json", "for programs, see docs/schema", ".json_text:render_json"),
-    Renderer("csv", "one table, for a spreadsheet", ".tables_text:render_csv"),
-    Renderer("markdown", "tables for a text", ".tables_text:render_markdown"),
-    Renderer("html", "tables as a page", ".html_text:render_html"),
+RENDERERS: Final[Registry[Renderer]] = Registry(
+    "form",
+    (
+        Renderer("text", "for a terminal", ".text.answers:render_text"),
+        Renderer("json", "for programs, see docs/schema", ".json_text:render_json"),
+        Renderer("csv", "one table, for a spreadsheet", ".tables_text:render_csv"),
+        Renderer("markdown", "tables for a text", ".tables_text:render_markdown"),
+        Renderer("html", "tables as a page", ".html_text:render_html"),
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from traceprof.model.table import Table, is_known
 from traceprof.model.tables import ABSENT
 from traceprof.query.engine import QueryRows, View
 from traceprof.render.escape import plain_text
-from traceprof.render.tables_text import csv_lines, markdown_text, safe_cell
+from traceprof.render.tables_text import csv_lines, markdown_text
 from traceprof.units import format_bytes, format_duration, format_rate, format_ratio
 
 
@@ -22,7 +22,7 @@ def operations_csv(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
     yield csv_lines([[column.name for column in spec]])
     for chunk in chunks:
         columns = [_plain_column(chunk, column) for column in spec]
-        yield csv_lines([[safe_cell(value) for value in row] for row in zip(*columns, strict=True)])
+        yield csv_lines(zip(*columns, strict=True))
 
 
 def json_lines(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _hex(data: bytes) -> str:
 
 def _csv(answer: QueryRows, _width: int) -> str:
     rows = ([_hex(v) if isinstance(v, bytes) else v for v in row] for row in answer.rows)
-    return csv_lines([safe_cell(value) for value in row] for row in (answer.columns, *rows))
+    return csv_lines([answer.columns, *rows])
 
 
 def _json(answer: QueryRows, _width: int) -> str:

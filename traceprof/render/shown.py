@@ -124,7 +124,7 @@ def shown_table(spec: TableSpec, values: Table) -> ShownTable:
 def _telling(table: ShownTable) -> ShownTable:
     told = []
     for column in table.columns:
-        values = table.values.plain(column.name)
+        values = np.asarray(table.values[column.name])
         for own in (values[:_FIRST], values):
             says = own if own.dtype == np.bool_ else is_known(own)
             if own.dtype.kind == "O":

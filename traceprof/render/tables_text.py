@@ -13,17 +13,14 @@ from traceprof.comparison import Comparison
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, Unit
 from traceprof.render.briefing import head_of, sections_of
-from traceprof.render.escape import plain_text
+from traceprof.render.escape import escaped_text, plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings, plain, sentences, value_text
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import ShownTable, columns_of, table_of
 
 
 def to_csv(table: ShownTable) -> str:
-    """Return a table as CSV with a header; unknown values are empty.
-
-    Text that a spreadsheet would take for a formula gets a quotation mark in front.
-    """
+    """Return a table as CSV with a header; unknown values are empty (`csv_lines`)."""
     units = [column.unit for column in table]
     rows = (
         [_cell(unit, value) for unit, value in zip(units, row.values(), strict=True)]
@@ -33,31 +30,36 @@ def to_csv(table: ShownTable) -> str:
 
 
 def csv_lines(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows of cells as lines of CSV; cells are written as they are."""
+    """Return rows of plain values as lines of CSV: a row for each in every reader (`csv_cell`)."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
+    csv.writer(out, lineterminator="\n").writerows(map(csv_cell, row) for row in rows)
     return out.getvalue()
 
 
 def _cell(unit: Unit, value: Any) -> Any:
-    return safe_cell(
-        value_text(unit, value) if isinstance(value, Note | tuple | list) else plain(value)
-    )
+    return value_text(unit, value) if isinstance(value, Note | tuple | list) else plain(value)
 
 
-def safe_cell(value: Any) -> Any:
-    """Return a plain value for a cell: no formula, and empty where it is not known."""
-    if isinstance(value, str) and _is_formula(value):
-        return "'" + value
-    return "" if value is None else value
+def csv_cell(value: Any) -> Any:
+    """Return a plain value for a cell of CSV: empty if unknown, no formula, and without controls.
+
+    A text that a spreadsheet may take for a formula gets an apostrophe in front. Characters that
+    end a row or a text in some readers (carriage return, NUL), that cannot be encoded, or that a
+    terminal obeys are escaped as in JSON. Undoing the escapes and then removing the apostrophe in
+    front of a formula restores the text.
+    """
+    if not isinstance(value, str):
+        return "" if value is None else value
+    return escaped_text(f"'{value}" if _is_formula(value) else value)
 
 
 def _is_formula(text: str) -> bool:
     """Return whether a spreadsheet may take ``text`` for a formula, in whatever script.
 
-    Spaces, controls and what is not drawn may stand in front, and signs may be full-width ones.
+    Spaces, controls, apostrophes and undrawn characters may stand in front, and signs may be
+    full-width ones.
     """
-    shown = next((one for one in text if category(one)[0] not in "CZ"), "")
+    shown = next((one for one in text if one != "'" and category(one)[0] not in "CZ"), "")
     return normalize("NFKC", shown)[:1] in ("=", "+", "-", "@", "\u2212")
 
 

@@ -11,15 +11,15 @@ from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
-from traceprof.measures.steps.find import between_cycles, steps_of_ranks
+from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, TableSpec
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import Trace, TraceInfo
-from traceprof.session.doubts import Doubts, missing_in
+from traceprof.model.trace import TraceInfo
+from traceprof.session.doubts import Doubts, missing_in, refused, refuses_with_doubts
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
@@ -82,6 +82,7 @@ class Document:
         return instant_ns - self.span.start_ns
 
 
+@refuses_with_doubts
 def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     """Return the results of the analyses ``names`` about the window of ``run``.
 
@@ -94,11 +95,12 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     sums_up = run.window is None and names and all(load_analysis(name).sums_up for name in names)
     if not sums_up or _has_steps(run):
         return _answer(run, names, strict=strict)
-    found = _answer(run.within("all"), names, strict=strict)
+    found = _answer(run.within(_WHOLE), names, strict=strict)
     selection = replace(found.selection, notes=(_ALL,), reason=_ALL)
     return replace(found, selection=selection)
 
 
+_WHOLE: Final = "all"
 _ALL: Final = Note("no steps are known: all that was recorded")
 
 
@@ -122,8 +124,9 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
     every = {name: known[name] if name in known else new[name] for name in names}
     results = {name: one for name, one in every.items() if not isinstance(one, str)}
     missing = {name: one for name, one in every.items() if isinstance(one, str)}
-    if strict and missing:
-        raise NotRecordedError(next(iter(missing.values())))
+    if strict:
+        empty = [one for one in results.values() if one.lacks]
+        missing |= {one.name: one.lacks for one in empty if _lacks_data(run, one)}
     to_keep: dict[tuple[object, ...], Any] = {("result", name): one for name, one in new.items()}
     frames = (frame for result in results.values() for frame in result.tables.values())
     tells_processes = any("process" in frame for frame in frames)
@@ -136,9 +139,16 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
         document = replace(document_about(ranks, run.selection, {}), lost=lost)
         to_keep["about", tells_processes] = document
     kept.keep(to_keep)
+    if strict and missing:
+        raise refused(NotRecordedError(next(iter(missing.values()))), document.doubts.notes)
     if _ADVICE in results:
         results[_ADVICE] = with_measured(results[_ADVICE], run.paths)
     return replace(document, results=results, missing=missing)
+
+
+def _lacks_data(run: Run, result: Result) -> bool:
+    """Return whether a result that is empty is so in the whole recording, too."""
+    return run.window == _WHOLE or bool(run.within(_WHOLE).result(result.name).lacks)
 
 
 def document_about(
@@ -169,21 +179,13 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     if judged is None:
         ranks = run.of_ranks(STEP_TABLES)
         costs = one_off_costs(ranks)
-        window_ns = found.selection.window.duration_ns - max(ranks.each(_between_ns), default=0)
         n_gpus = len(set(gpus_of(ranks).values()))
-        verdict = judge(found.results, found.recorded, window_ns, costs, n_gpus)
+        verdict = judge(found.results, found.recorded, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
         after = {name: own - found.span.start_ns for name, own in instants.items()}
         judged = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
         kept.keep({("page", *names): judged})
     return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
-
-
-def _between_ns(trace: Trace) -> int:
-    """Return how much of the window lies between several recordings of a process."""
-    span = trace.span
-    times = (own.clip(span.start_ns, span.end_ns) for own in between_cycles(trace).values())
-    return max((own.total_ns for own in times), default=0)
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:

@@ -25,6 +25,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.session.doubts import refuses_with_doubts
 from traceprof.session.options import Align
 from traceprof.session.run import SELF_DESCRIPTION, Run
 from traceprof.session.selection import Selection, check_ranks, select
@@ -115,7 +116,7 @@ class FileOfRun:
                 error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
                 shown = common_ns + round(error)
             edges.append(shown - self.offset_ns)
-        return TimeWindow(*edges)
+        return TimeWindow(edges[0], edges[1])
 
     @property
     def ranks(self) -> list[int]:
@@ -219,6 +220,7 @@ class Cuts:
                 self.remarks[f"table {name} is left out: it is made by a module of SQLite"] = None
 
 
+@refuses_with_doubts
 def cut_run(
     run: Run,
     output: Path,
@@ -249,6 +251,7 @@ def cut_run(
     return cuts, selection
 
 
+@refuses_with_doubts
 def cut_steps(
     run: Run, output: Path, cutting: Cutting, *, progress: CutProgress = no_progress
 ) -> tuple[Cuts, Sequence[Selection]]:

@@ -6,10 +6,13 @@ into every form: a table that is cut off by its file looks like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from traceprof.errors import NotRecordedError, TraceError
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.lost_work import depends_on_power, missing_work, says_incomplete
 from traceprof.measures.steps.thin import may_be_thin
@@ -18,6 +21,7 @@ from traceprof.model.results import Note
 from traceprof.model.trace import DEVICE_TABLES, MOST_ALIKE, told_once
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Run
+from traceprof.session.selection import Selection
 
 INCOMPLETE: Final = "incomplete: "
 """How a sentence begins that says what is missing."""
@@ -25,6 +29,7 @@ WARNING: Final = "warning: "
 _NOT_CHECKED: Final = Note(
     "not checked: whether work of devices is missing, since the file is large (show quality)"
 )
+_LACKS_WORK: Final = "work of devices is missing (traceprof show quality)"
 _LAUNCHES: Final = frozenset({"api_calls", *DEVICE_TABLES})
 _KEPT: Final = ("missing",)
 
@@ -70,6 +75,57 @@ def doubts_of_run(name: str, notes: Iterable[Note]) -> Iterator[Note]:
     for note in filter(is_doubt, notes):
         kind = INCOMPLETE if is_incomplete(note) else WARNING
         yield Note.of(f"{kind}{{of}}: {note.text.removeprefix(kind)}", of=name, **note.values)
+
+
+def with_doubts(text: str, notes: Iterable[Note]) -> str:
+    """Return ``text``, followed by those of ``notes`` that are doubts."""
+    found = dict.fromkeys(
+        f"{INCOMPLETE if is_incomplete(note) else WARNING}{note.values.get('said', _LACKS_WORK)}"
+        for note in filter(is_doubt, notes)
+    )
+    return "; ".join((text, *found))
+
+
+def refused(error: NotRecordedError, notes: Iterable[Note]) -> NotRecordedError:
+    """Return ``error`` with those of ``notes`` that are doubts: they may be why it is raised."""
+    refusal = NotRecordedError(with_doubts(str(error), notes))
+    refusal.has_doubts = True
+    return refusal
+
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
+
+
+def refuses_with_doubts(
+    answer: Callable[Concatenate[Run, _Arguments], _Answer],
+) -> Callable[Concatenate[Run, _Arguments], _Answer]:
+    """Let a function that answers about a run say with a refusal what is in doubt of the run."""
+
+    @wraps(answer)
+    def answered(run: Run, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
+        try:
+            return answer(run, *args, **kwargs)
+        except NotRecordedError as error:
+            if error.has_doubts:
+                raise
+            notes: tuple[Note, ...] = ()
+            with suppress(TraceError):  # what else is wrong with the file is not asked for here
+                notes = doubts_of_stream(run.within("all")).notes
+            raise refused(error, notes) from error
+
+    return answered
+
+
+@refuses_with_doubts
+def selected(run: Run) -> Selection:
+    """Return the window of ``run``.
+
+    Raises:
+        NotRecordedError: what the window names is not known.
+        UsageError: the window is none of this run.
+    """
+    return run.selection
 
 
 def doubts(run: Run) -> Doubts:

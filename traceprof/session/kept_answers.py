@@ -120,7 +120,7 @@ _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
     frozenset: lambda value: ["frozenset", sorted(value)],
     dict: lambda value: ["dict", [[_plain(key), _plain(one)] for key, one in value.items()]],
     np.ndarray: _array,
-    Names: lambda names: ["names", _array(names.codes), names.texts.tolist()],
+    Names: lambda names: ["names", _array(names.packed.stored), names.texts.tolist()],
     Table: _table,
 }
 

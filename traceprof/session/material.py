@@ -28,6 +28,7 @@ from traceprof.model.table import Table
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.session.doubts import selected
 from traceprof.session.opening import rules_of
 from traceprof.session.run import SELF_DESCRIPTION, Run
 from traceprof.session.selection import Selection, check_ranks
@@ -90,7 +91,7 @@ class Material:
     @cached_property
     def selection(self) -> Selection | None:
         """The window, None for everything."""
-        return None if self.run.window in (None, "all") else self.run.selection
+        return None if self.run.window in (None, "all") else selected(self.run)
 
     @property
     def window(self) -> TimeWindow | None:
@@ -130,7 +131,9 @@ class Material:
         options = ReadOptions(
             rules_of(opening), tables, window, known, keeps_secrets=opening.keeps_secrets
         )
-        return open_trace(self.run.paths[0], options)
+        trace = open_trace(self.run.paths[0], options)
+        self.run.warn(trace.info.warnings)
+        return trace
 
     def _whole_part(self, trace: Trace, tables: frozenset[str]) -> Portion:
         if self.window is not None:

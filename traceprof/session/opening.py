@@ -92,7 +92,9 @@ def read_more(
         rules_of(opening), tables, window, known, keeps_secrets=opening.keeps_secrets
     )
     kept = {name: known.table(name) for name in TABLES if name not in tables}
-    return ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
+    more = ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
+    said = (text for part in more.whole for text in part.info.warnings)
+    return more.with_warnings(*(text for text in said if text not in ranks.info.warnings))
 
 
 def place_files(files: RunFiles, opening: Opening) -> Ranks:
@@ -194,8 +196,10 @@ def open_ranks(
         ranks, notes = _aligned(ranks)
     if opening.warmup_steps is not None:
         ranks = ranks.map(Trace.with_warmup, opening.warmup_steps)
-    pattern = opening.step_ranges
-    ranks = decide_steps(ranks) if pattern is None else mark_steps(ranks, pattern)
+    if opening.step_ranges is not None:
+        ranks = mark_steps(ranks, opening.step_ranges)
+    elif len(ranks) > 1:  # those of one are found when they are asked for
+        ranks = decide_steps(ranks)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
 
 

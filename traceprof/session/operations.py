@@ -20,6 +20,7 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
 from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.ranges import plain_names
+from traceprof.session.doubts import refuses_with_doubts
 from traceprof.session.run import Run
 
 _CHUNK: Final = 20_000
@@ -189,10 +190,10 @@ class _Source:
         if trace.kernel_shapes.empty:
             return {}
         launched = launch_shapes(trace)
-        told = launched.table.take(launched.of_kernel[rows])
+        told = launched.table.take(launched.of_kernel[rows].wide())
         shown = [c.name for c in OPERATIONS if c.name in told and c.name != "device"]
         columns: dict[str, Any] = {name: told[name] for name in shown}
-        return {**columns, "context": launched.contexts[rows]}
+        return {**columns, "context": launched.contexts[rows].wide()}
 
 
 def _ranks_of(trace: Trace, processes: Ints) -> Ints:
@@ -212,6 +213,7 @@ def _kinds(kinds: Names) -> npt.NDArray[np.object_]:
     return texts
 
 
+@refuses_with_doubts
 def operations(
     run: Run, chosen: OperationFilter | None = None, *, counts_launches: bool = False
 ) -> Operations:

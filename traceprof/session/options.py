@@ -73,4 +73,4 @@ def split_cluster(text: str) -> tuple[str, Path | None]:
     """
     if text == LOCAL or "://" in text:
         return text, None
-    return "", Path(text) if text else None
+    return "", Path(text)

@@ -12,20 +12,26 @@ from traceprof.measures import load_analysis
 from traceprof.model.results import Unit
 from traceprof.model.table import Column, Table, is_known
 from traceprof.model.tables import ABSENT, TABLES
+from traceprof.query.columns import VIEWS_OF_TABLES, plain_columns
 from traceprof.query.engine import (
-    VIEWS_OF_TABLES,
     Limits,
-    Query,
     QueryRows,
     View,
     ViewColumn,
-    plain_columns,
+    answer_parts,
+    out_of_memory,
+    out_of_time,
 )
-from traceprof.session.doubts import Doubts, doubts_of_stream
+from traceprof.session.doubts import Doubts, doubts_of_stream, refuses_with_doubts
 from traceprof.session.material import Material
 from traceprof.session.run import Run
+from traceprof.workers.limited import Limited, OutOfTimeError, ProcessDiedError
 
 STEPS: Final = "steps"
+_PREPARING_S: Final = 20.0
+"""Time for a process to start and prepare the statement: a nested WITH may be a bomb."""
+_GRACE_S: Final = 1.0
+"""SQLite stops itself at the limit, unless one call of a function takes longer."""
 _TYPES: Final = {Unit.TEXT: "TEXT", Unit.RATIO: "REAL", Unit.PER_S: "REAL"}
 _BORDERS: Final = (
     ViewColumn("start_ns", "INTEGER", "ns after the start of the run"),
@@ -57,6 +63,7 @@ def views() -> tuple[View, ...]:
     return (*VIEWS_OF_TABLES.values(), steps)
 
 
+@refuses_with_doubts
 def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
     """Return what one SELECT says of the run; without a window of all of it.
 
@@ -66,12 +73,21 @@ def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
         UsageError: the statement is wrong, no SELECT, or takes more time or memory than it may.
         TraceError: a file cannot be read.
     """
-    with Query(sql, views(), limits or Limits()) as asked:
-        source = _Source(run, asked.reads)
-        remarks = tuple(source.remarks())
-        for name, columns, n_rows in source.rows():
-            asked.add(name, columns, n_rows)
-        return Answer(asked.run(), remarks, doubts_of_stream(run))
+    limits = limits or Limits()
+    try:
+        with Limited(answer_parts, sql, views(), limits) as asked:
+            source = _Source(run, asked.answer(_PREPARING_S))
+            remarks = tuple(source.remarks())
+            for part in source.rows():
+                asked.send(part)
+            asked.finish()
+            asked.answer()
+            rows = asked.answer(limits.seconds + _GRACE_S)
+    except OutOfTimeError as error:
+        raise out_of_time(limits) from error
+    except ProcessDiedError as error:
+        raise out_of_memory() from error
+    return Answer(rows, remarks, doubts_of_stream(run))
 
 
 @dataclass

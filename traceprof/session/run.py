@@ -139,6 +139,7 @@ class _Source:
             and selection.window.duration_ns < _WORTH_CUTTING * ranks.span.duration_ns
         ):
             alone = read_more(ranks, self.opening, tables - self.tables, selection.window)
+            self.warn(alone.info.warnings)
             if tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, tables, alone.within(selection.window), is_alone=True)
         if part is None:
@@ -148,6 +149,13 @@ class _Source:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Keep what readers warned of as they read a part, for all that is said of the run."""
+        known = () if self.ranks is None else self.ranks.info.warnings
+        new = [text for text in warnings if text not in known]
+        if new and self.ranks is not None:
+            self.ranks, self.windows = self.ranks.with_warnings(*new), {}
 
     @property
     def _has_windows(self) -> bool:
@@ -224,6 +232,10 @@ class Run:
         """Whether to read a part costs less than to read all: so of one file, not read so far."""
         source = self._source
         return (source.ranks is None or source.tables < _EVERYTHING) and source.reads_parts
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Keep what readers warned of, who read more of the files elsewhere."""
+        self._source.warn(warnings)
 
     @property
     def is_large(self) -> bool:

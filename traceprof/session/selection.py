@@ -22,8 +22,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
@@ -31,93 +30,22 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError, UsageError
+from traceprof.measures.device.times import recorded_windows
+from traceprof.measures.host.ranges import RANGE, find_ranges
+from traceprof.measures.steps.base import base_within, steady_window
+from traceprof.measures.steps.costs import OCCASIONS
 from traceprof.measures.steps.find import between_cycles, pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
+from traceprof.measures.steps.ledger import CUT, INCOMPLETE, SLOW, ledger_within
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
-from traceprof.measures.steps.undisturbed import captured_span
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.table import Bools, Names, Table
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
-from traceprof.model.trace import Trace
-from traceprof.names.own_patterns import own_pattern
-from traceprof.names.ranges import WINDOW
+from traceprof.model.timing import Steps, TimeWindow
+from traceprof.model.trace import Trace, told_once
 from traceprof.units import format_duration, parse_duration
-
-RANGE: Final = re.compile(
-    r'range:(?:"(?P<quoted>[^"]*)"|/(?P<regex>(?:[^/\\]|\\.)*)/|(?P<plain>.*?))'
-    r"(?:@(?P<domain>[^@#]*))?(?:#(?P<nth>\d+)(?:\.\.(?P<last>\d+))?)?"
-)
-"""What a range window looks like; a plain name that occurs in the trace is taken as it is."""
-
-
-def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tuple[Note, ...]]:
-    """Return the window of the ranges that ``match`` names, its label, and remarks.
-
-    Raises:
-        UsageError: no such range, or not as many.
-    """
-    ranks.require("ranges")
-    text = match.group()
-    whole = text.removeprefix("range:")
-    found = _all(ranks, _called, whole)
-    first = 1
-    if found.empty or match["plain"] is None:
-        if match["regex"] is not None:
-            own_pattern(match["regex"], "range:/pattern/")
-        found = _all(ranks, _matching, match.groupdict())
-        first = int(match["nth"] or 1)
-    if found.empty:
-        known = sum(ranks.each(_names_of), Counter[str]())
-        names = ", ".join(name for name, _ in known.most_common(5))
-        raise UsageError(f"no range {whole!r} in the trace; it has {names or 'none'}")
-    last = int(match["last"] or first)
-    if not 1 <= first <= last <= len(found):
-        raise UsageError(f"{text!r} occurs {len(found)} times: #{last} is not one of them")
-    rows = found.take(slice(first - 1, last))
-    window = TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
-    notes = [
-        Note.of(
-            "{first} of {n:count} ranges of this name; #N for others", first=first, n=len(found)
-        )
-    ]
-    label = str(rows["name"][0])
-    label = f"range:{label}#{first}" + (f"..{last}" if last > first else "")
-    return window, label, tuple(notes if len(found) > 1 else ())
-
-
-def _names_of(trace: Trace) -> Counter[str]:
-    """Return how often each name occurs."""
-    return Counter(trace.ranges["name"].counts())
-
-
-def _all(ranks: Ranks, choose: Callable[..., Table], *args: Any) -> Table:
-    """Return the chosen ranges of all ranks in the order of their start, the longer first."""
-    return Table.stacked(ranks.each(choose, *args)).in_order("start_ns", "-end_ns")
-
-
-def _chosen(ranges: Table, rows: Bools) -> Table:
-    found = ranges.select("start_ns", "end_ns", "name").take(rows)
-    return found.assign(name=found["name"].plain())
-
-
-def _called(trace: Trace, name: str) -> Table:
-    return _chosen(trace.ranges, trace.ranges["name"] == name)
-
-
-def _matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
-    names: Names = trace.ranges["name"]
-    if match["regex"] is None:
-        rows = names == (match["plain"] if match["quoted"] is None else match["quoted"] or "")
-    else:
-        pattern = own_pattern(match["regex"], "range:/pattern/")
-        rows = names.by_text(pattern.found_in(names.texts.tolist()))
-    if match["domain"] is not None:
-        rows = rows & (trace.ranges["domain"] == match["domain"])
-    return _chosen(trace.ranges, rows)
-
 
 _MOST_OF_IT: Final = 0.5
 _STEP: Final = re.compile(
@@ -152,14 +80,14 @@ def select(ranks: Ranks, text: str | None) -> Selection:
     """
     selection = select_default(ranks) if text is None else _combined(ranks, text)
     if ranks.span.duration_ns == 0:
-        raise UsageError("the trace holds no events, so that there is nothing to judge")
+        why = "; ".join(told_once(ranks.info.warnings)) or "it has no rows with times"
+        raise UsageError(f"{ranks.info.path or 'the trace'}: no events to analyze: {why}")
     if selection.window.duration_ns == 0:
         raise UsageError(
             f"window {selection.label!r} is empty: the trace covers "
             f"0..{format_duration(ranks.span.duration_ns)}"
         )
-    reason = selection.notes[0] if selection.notes else None
-    return replace(selection, reason=reason, asked=text or "")
+    return replace(selection, reason=next(iter(selection.notes), None), asked=text or "")
 
 
 def check_ranks(wanted: Iterable[int], known: Iterable[int]) -> None:
@@ -180,7 +108,7 @@ def select_default(ranks: Ranks) -> Selection:
     is_found = ranks.parts[0].warmup_steps is None
     if not len(steps):
         return _in_one_recording(ranks, _main_loop(ranks))
-    found = _where_devices_were_recorded(ranks, _steady(ranks))
+    found = _steady(ranks)
     table = steps.table
     if not is_found or not table["declared_warmup"].all():
         return found
@@ -312,6 +240,7 @@ def _main_loop(ranks: Ranks) -> Selection:
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
 
+_NAMED_KINDS: Final = (SLOW, CUT, INCOMPLETE, *OCCASIONS)
 _ON_HOST: Final = (
     "no work of devices was recorded: from the first to the last pass of a model on the host"
 )
@@ -357,7 +286,8 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
 
 
 def _window_of(steps: Table) -> TimeWindow:
-    return TimeWindow(int(steps["device_start_ns"].min()), int(steps["device_end_ns"].max()))
+    start_ns, end_ns = int(steps["device_start_ns"].min()), int(steps["device_end_ns"].max())
+    return TimeWindow(start_ns, end_ns, is_of_steps=True)
 
 
 def _steady(ranks: Ranks) -> Selection:
@@ -382,27 +312,57 @@ def _steady(ranks: Ranks) -> Selection:
         leading = "first step" if count == 1 else "first {dropped:count} steps"
         text += f"; without the {leading}, {{lost:ns}}, {why}"
         values |= {"dropped": count, "lost": lost_ns}
-    return Selection(window, "steady", (_with_origin(text, steps, kept, ranks, **values),))
+    found = Selection(window, "steady", (_with_origin(text, steps, kept, ranks, **values),))
+    return _of_usual_steps(ranks, _where_devices_were_recorded(ranks, found))
+
+
+def _of_usual_steps(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection`` with all but the usual steps as gaps of its window, and what these are.
+
+    The same steps count for every answer: `traceprof.measures.steps.base` says which.
+    """
+    window = steady_window(ranks, selection.window)
+    every = base_within(ranks, selection.window).left_out
+    left_out = {kind: own for kind, own in every.items() if kind in _NAMED_KINDS}
+    if window.hull == replace(selection.window, is_of_steps=True) and not window.gaps:
+        return replace(selection, window=window)
+    words = [f"{{n{i}:count}} {kind} ({{ns{i}:ns}})" for i, kind in enumerate(left_out)]
+    values: dict[str, Any] = {}
+    for i, (n, ns) in enumerate(left_out.values()):
+        values |= {f"n{i}": n, f"ns{i}": ns}
+    text = f"Steps that do not count: {', '.join(words)}."
+    notes = (Note.of(text, **values),) if left_out else ()
+    return replace(selection, window=window, notes=(*selection.notes, *notes))
 
 
 def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selection:
-    """Return ``selection``, or its part in which devices were recorded at all.
+    """Return ``selection``, or the part of it in which the work of devices was recorded.
 
-    The embedded recorder sees devices in windows of a few steps: outside them a device that was
-    busy would look idle. The last whole window counts.
+    The embedded recorder records devices in windows of a few steps, other profilers a part of a
+    program: outside of it a device that was busy would look idle. The last window counts.
     """
-    windows = Table.stacked(ranks.each(_device_windows)).in_order("start_ns")
-    if "kernels" not in ranks.recorded:
+    ledger = ledger_within(ranks, selection.window)
+    kept = ledger["is_covered"]
+    windows = [own for part in ranks.each(_last_windows) for own in part.items()]
+    for process, (_, last_ns) in windows:
+        kept = kept & ((ledger["process"] != process) | (ledger["start_ns"] >= last_ns))
+    if kept.all() or not kept.any():
         return selection
-    if windows.empty:
-        return _captured(ranks, selection)
-    part = selection.window & TimeWindow(int(windows["start_ns"][-1]), int(windows["end_ns"][-1]))
-    if not part.duration_ns:
-        return selection
+    n = max((n for _, (n, _) in windows), default=0)
     note = Note.of(
-        "the last of {n:count} window(s) in which the embedded recorder saw devices", n=len(windows)
+        "the last of {n:count} window(s) in which the embedded recorder saw devices", n=n
     )
-    return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
+    if not windows:
+        note = Note("the part in which the profiler recorded devices: steps go on outside of it")
+    window = _window_of(ledger.take(kept))
+    return Selection(window, f"{selection.label}, recorded", (*selection.notes, note))
+
+
+def _last_windows(trace: Trace) -> dict[int, tuple[int, int]]:
+    """Return how many windows the recorder had in each process, and when the last one began."""
+    return {
+        process: (len(own), int(own.starts[-1])) for process, own in recorded_windows(trace).items()
+    }
 
 
 def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
@@ -416,21 +376,6 @@ def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
         return selection
     note = Note.of("the last of {n:count} recordings of a process", n=len(last) + 1)
     return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
-
-
-def _captured(ranks: Ranks, selection: Selection) -> Selection:
-    """Return the part of ``selection`` that a profiler captured, where steps lie outside of it."""
-    captured = captured_span(ranks)
-    part = None if captured is None else selection.window & captured
-    if part is None or not part.duration_ns:
-        return selection
-    note = Note("the part in which the profiler recorded devices: steps go on outside of it")
-    return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
-
-
-def _device_windows(trace: Trace) -> Table:
-    ranges = trace.ranges.select("start_ns", "end_ns", "domain", "name")
-    return ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == WINDOW))
 
 
 def _with_origin(text: str, steps: Steps, chosen: Table, ranks: Ranks, **values: Any) -> Note:

@@ -12,22 +12,25 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.measures import shown_by
+from traceprof.measures.steps.base import ITERATION, WINDOW
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
+from traceprof.model.activity import IDLE
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
-from traceprof.names.ranges import UNCLAIMED
-from traceprof.session.pace import STEADY, Base, base_of, fill, on_pace
+from traceprof.session.pace import MAX_STEADY_RATIO, on_pace
 from traceprof.session.shares import (
+    BY_HOST,
     COMMUNICATION,
     CONSIDERABLE,
-    causes_of_idle,
+    MIN_REST_RATIO,
     idle_by_cause,
     missing_work,
     on_compute,
     on_idle,
     on_peak,
     parts_of,
+    shares_of_causes,
     table_of,
 )
 
@@ -73,12 +76,11 @@ class Verdict:
     how long steps are, those of ``pace``, and where the time goes. ``parts`` is the share of each
     of the five parts that the sentences are about ({} where no device worked), ``idle`` what of
     these idle time has which cause, the largest first, and ``made_of`` says that and what the
-    compute is. ``has_steps``: the window is made of steps,
-    warm-up with them. ``fine`` are the subjects that were checked and where nothing was found,
-    ``unknown`` what could not be judged and why. ``once`` is what costs time once, ``periodic``
-    what does now and then, as evaluation every 50 steps: neither is in the sentences. ``lost`` says
-    what of the devices' work is missing, why, and what to do; where too little is left the verdict
-    says nothing of devices.
+    compute is. ``has_steps``: steps lie in the window. ``fine`` are the subjects that were
+    checked and where nothing was found, ``unknown`` what could not be judged and why. ``once`` is
+    what costs time once, ``periodic`` what does now and then, as evaluation every 50 steps: neither
+    is in the sentences. ``lost`` says what of the devices' work is missing, why, and what to do;
+    where too little is left the verdict says nothing of devices.
     ``next_command`` is what to run next, with TRACE for the file.
     """
 
@@ -100,14 +102,13 @@ class Verdict:
 def judge(
     results: Mapping[str, Result],
     recorded: frozenset[str],
-    window_ns: int,
     one_off: Table,
     n_gpus: int | None = None,
 ) -> Verdict:
     """Return the verdict on ``results``; ``n_gpus`` is how many GPUs its devices are, where known.
 
-    ``recorded`` are the tables that the trace has, ``window_ns`` is how long the window is that the
-    results are about, and ``one_off`` what the run paid once (`traceprof.measures.steps.costs`).
+    ``recorded`` are the tables that the trace has, ``one_off`` is what the run paid once
+    (`traceprof.measures.steps.costs`).
     """
     steps = results.get("steps")
     has_any = steps is not None and not steps.table.empty
@@ -116,28 +117,28 @@ def judge(
     is_known = findings is None or bool(findings.scalars.get("is_idle_known", True))
     # Devices were asked for and nothing of them came: even steps of the host tell little.
     asked = "kernels" in recorded
-    kinds = {str(note.values["kind"]) for note in occasions}
-    base = base_of(steps, window_ns, kinds, has_lost=bool(lost))
-    parts = parts_of(results, steps, base.rows) if is_known else {}
-    again, once = _told_apart(occasions, _outside(one_off, occasions))
-    idle = idle_by_cause(results, parts, is_mean=base.rows is None)
-    pace = tuple(on_pace(results, kinds, window_ns, base))
+    base = steps.scalars["base"] if steps is not None else WINDOW
+    is_pattern = steps is not None and bool(steps.scalars["is_pattern"])
+    parts = parts_of(results) if is_known else {}
+    again, once = _told_apart(occasions, [*_outside(one_off, occasions)])
+    idle = idle_by_cause(results) if parts else {}
+    pace = tuple(on_pace(steps))
     by = bound_by(results, parts)
     is_judged = bool(parts) and by != _NO_KERNEL
     return Verdict(
         bound_by=by,
-        sentences=(*pace, *(_where(results, parts, base, n_gpus) if is_known else ())),
+        sentences=(*pace, *(_where(results, parts, n_gpus) if is_known else ())),
         fine=_fine(results, parts, steps) if is_judged or (has_any and not asked) else (),
         unknown=_unknown(results),
         once=once,
         next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
         periodic=again,
         parts=parts,
-        has_steps=steps is not None and fill(steps.table, window_ns),
+        has_steps=has_any and (base != WINDOW or not is_pattern),
         lost=lost,
         pace=pace,
         idle=idle,
-        made_of=(*on_compute(results, parts), *on_peak(results), *on_idle(idle, base.name)),
+        made_of=(*on_compute(results, parts), *on_peak(results), *on_idle(idle, base)),
     )
 
 
@@ -170,15 +171,10 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
 def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> dict[str, float]:
     """Return the shares of ``parts``, with those of the causes of idle time in place of it."""
     shares = dict(parts)
-    idle_ratio = shares.pop("idle")
-    causes = causes_of_idle(results)
-    if not len(causes):
-        return {**shares, "unknown": idle_ratio}
-    total_ns = causes["total_ns"].sum()
-    for cause, ns in zip(causes["cause"].tolist(), causes["total_ns"].tolist(), strict=True):
-        share = idle_ratio * ns / total_ns if total_ns else 0.0
-        shares[cause] = shares.get(cause, 0.0) + share
-    return shares
+    idle_ratio = shares.pop(IDLE)
+    causes = shares_of_causes(results)
+    shares[COMMUNICATION] += causes.pop(BY_HOST, 0.0)
+    return {**shares, **causes} if causes else {**shares, "unknown": idle_ratio}
 
 
 def _mostly_of_a_rule(found: Table) -> str:
@@ -222,11 +218,11 @@ _SLOW: Final = ("straggler", "slow_host")
 
 
 def _where(
-    results: Mapping[str, Result], parts: Mapping[str, float], base: Base, n_gpus: int | None
+    results: Mapping[str, Result], parts: Mapping[str, float], n_gpus: int | None
 ) -> Iterable[Note]:
     """Return where the time of a step goes, on the devices or else on the host."""
     steps = results.get("steps")
-    start, values = base.words, dict(base.values)
+    start, values = _base_in_words(steps)
     if "breakdown" in results:
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
@@ -240,11 +236,23 @@ def _where(
         return
     phases = table_of(results, "phases")
     if len(phases):
-        shares = _host_shares(phases, steps, base)
+        first = phases.take(phases["process"] == phases["process"][0])
+        shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
         yield from _with_shares(start, shares, " on the host", values)
     yield from _operators(table_of(results, "operators"))
+
+
+def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
+    """Return what shares are of, with its values."""
+    if steps is None or steps.scalars["base"] == WINDOW:
+        return "The window", {}
+    values = {"step": steps.scalars["base_ns"]}
+    if steps.scalars["base"] == ITERATION:
+        return "An iteration of the repeating pattern, {step:ns},", values
+    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
+    return f"A {kind} of {{step:ns}}", values
 
 
 _MOST_OPERATORS: Final = 5
@@ -274,28 +282,15 @@ def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
     return "forward without gradients" if is_work else EVALUATION
 
 
-def _host_shares(phases: Table, steps: Result | None, base: Base) -> dict[str, float]:
-    """Return the share of each phase in the first process."""
-    process = phases["process"][0]
-    first = phases.take(phases["process"] == process)
-    # Passes that no range names are known of the window alone.
-    names = {f"{name}_ns" for name in first["phase"]} - {f"{UNCLAIMED}_ns"}
-    if steps is not None and base.rows is not None and names <= {*steps.table}:
-        own = steps.table.take((steps.table["process"] == process) & base.rows)
-        if whole_ns := float(own["period_ns"].sum()):
-            known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
-            sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
-            sums[UNCLAIMED] = max(whole_ns - sum(sums.values()), 0.0)
-            return {name: ns / whole_ns for name, ns in sums.items()}
-    return dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
-
-
 def _with_shares(
     start: str, shares: Mapping[str, float], end: str, values: Mapping[str, Any]
 ) -> Iterable[Note]:
     """Return a sentence with the shares that make up at least 1 %, the largest first."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
+    rest = sum(share for name, share in ranked if share < LEAST_SHARE)
+    if shown and rest >= MIN_REST_RATIO:
+        shown.append(("other", rest))
     if shown:
         words = ", ".join(f"{{share{i}:ratio}} {{part{i}}}" for i in range(len(shown)))
         numbered: dict[str, Any] = {}
@@ -311,10 +306,15 @@ _REPEATED: Final = (EVALUATION, CHECKPOINT, GARBAGE)
 def _told_apart(
     occasions: Iterable[Note], outside: Iterable[Note]
 ) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
-    """Return what was done several times, and what once."""
+    """Return what was done several times, and what once.
+
+    What was done once in the window, and again ``outside`` of it, is in the sum of all.
+    """
     sides: tuple[list[Note], list[Note]] = [], []
+    summed = {note.values["kind"] for note in outside if note.values["n"] > 1}
     for note in occasions:
-        sides[note.values["n"] == 1].append(note)
+        if note.values["n"] > 1 or note.values["kind"] not in summed & {*_REPEATED}:
+            sides[note.values["n"] == 1].append(note)
     for note in outside:
         sides[note.values["n"] == 1 or note.values["kind"] not in _REPEATED].append(note)
     return tuple(sides[0]), tuple(sides[1])
@@ -332,7 +332,9 @@ def _outside(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
         if ns > most.get(kind, {"outside_ns": 0})["outside_ns"] and not again.get(kind):
             most[kind] = row
     for kind, row in most.items():
-        ns, n = row["outside_ns" if kind in again else "total_ns"], int(row["count"])
+        n = int(row["count"])
+        is_sum = kind not in again or (n > 1 and kind in _REPEATED)
+        ns = row["total_ns" if is_sum else "outside_ns"]
         times = " {n:count} times, {ns:ns} in all" if n > 1 and kind in _REPEATED else " {ns:ns}"
         yield Note.of(f"{{kind}}{times}", kind=kind, n=n, ns=int(ns))
 
@@ -345,9 +347,9 @@ def _fine(
     if checked.empty:
         return ()
     visible = {"idle time"} if parts.get("idle", 0.0) >= CONSIDERABLE else set()
-    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= STEADY:
+    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= MAX_STEADY_RATIO:
         visible.add("even steps")
-    if steps is not None and steps.scalars.get("disturbance_ratio", 0.0) >= CONSIDERABLE:
+    if steps is not None and steps.scalars.get("profiler_overhead_ratio", 0.0) >= CONSIDERABLE:
         visible.add("profiler")
     fine = checked["subject"][checked["is_fine"].astype(bool)]
     return tuple(subject for subject in fine if subject not in visible)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof.model.table import Array, Names, Table
 from traceprof.snapshots.reading import ALLOCATED, NO_STACK
@@ -44,11 +45,17 @@ def phases_of(replayed: Replay, origins: Sequence[Origin]) -> Names:
     if not any("::" in frame.name for stack in memory.stacks for frame in stack):
         # Threads of autograd have no frames of Python, and those of C++ were not asked for.
         phases[memory.events["stack"] == NO_STACK] = Phase.BACKWARD
-    at_ns = memory.events["at_ns"]
-    for span in optimizer_spans(memory.spans).rows():
-        inside = (at_ns >= span["start_ns"]) & (at_ns <= span["end_ns"]) & (at_ns >= 0)
-        phases[inside & ((phases == Phase.FORWARD) | (phases == Phase.UNKNOWN))] = Phase.OPTIMIZER
+    inside = _in_optimizer(memory.events["at_ns"], optimizer_spans(memory.spans))
+    phases[inside & ((phases == Phase.FORWARD) | (phases == Phase.UNKNOWN))] = Phase.OPTIMIZER
     return Names.of(phases)
+
+
+def _in_optimizer(at_ns: Counts, spans: Table) -> npt.NDArray[np.bool_]:
+    """Return whether each event is in a span, its ends included: more have begun than ended."""
+    own = spans.take(spans["end_ns"] >= spans["start_ns"])
+    n_begun = np.searchsorted(np.sort(own["start_ns"]), at_ns, "right")
+    n_ended = np.searchsorted(np.sort(own["end_ns"]), at_ns, "left")
+    return (n_begun > n_ended) & (at_ns >= 0)
 
 
 def optimizer_spans(spans: Table) -> Table:
@@ -93,13 +100,19 @@ def kinds_of(replayed: Replay, origins: Sequence[Origin]) -> Names:
     return Names.of(_named_by_us(replayed, found))
 
 
+def ascending(at_ns: Counts) -> Counts:
+    """Return the times of events, none before the one ahead of it: a clock may step back."""
+    found: Counts = np.maximum.accumulate(at_ns)
+    return found
+
+
 def _begun(replayed: Replay) -> Counts:
     """Return the first event from the start of each step of an optimizer on."""
     at_ns = replayed.memory.events["at_ns"]
     starts = optimizer_spans(replayed.memory.spans)["start_ns"]
     if not len(at_ns) or at_ns[0] < 0:
         return np.empty(0, np.int64)
-    found: Counts = np.searchsorted(at_ns, starts)
+    found: Counts = np.searchsorted(ascending(at_ns), starts)
     return found[found < len(at_ns)]
 
 

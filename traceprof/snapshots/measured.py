@@ -11,14 +11,16 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.comparison import Comparison
+from traceprof.errors import TraceError
 from traceprof.model.grouping import grouped_by
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Names, Table
 from traceprof.snapshots import MEMORY_NAME
-from traceprof.snapshots.kinds import kinds_of, optimizer_spans, origins_of
-from traceprof.snapshots.reading import LIVE, DeviceMemory, read_snapshot
+from traceprof.snapshots.kinds import ascending, kinds_of, optimizer_spans, origins_of
+from traceprof.snapshots.reading import LIVE, DeviceMemory, read_snapshot, unpacked_bytes
 from traceprof.snapshots.replay import BEFORE, Replay, out_of_memory, replay, unaccounted_bytes
 from traceprof.snapshots.specs import ABOUT, COLUMNS, KINDS, SPECS
+from traceprof.workers.limited import Limited, OutOfTimeError, ProcessDiedError
 
 _MOST_POINTS: Final = 600
 _LEAST_TOLD: Final = 0.0005
@@ -26,6 +28,9 @@ _LEAST_TOLD: Final = 0.0005
 _PEAK, _RAN_OUT, _END = "at the peak", "when memory ran out", "at the end"
 _STEPS_OF_GROWTH: Final = 3
 _MUCH_MORE: Final = 1.25
+_LEAST_S, _S_PER_MB = 30.0, 4.0
+_LEAST_BYTES, _PER_BYTE = 512 << 20, 32
+"""An event takes 60 bytes of a pickle; it, its stack and what is measured of it 1000 of memory."""
 _EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
@@ -71,43 +76,89 @@ class _Device:
         return self.lives.take((self.lives["start"] <= event) & (self.lives["end"] > event))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """What held the memory of one snapshot's devices: rows by the result that they are of."""
+
+    rows: dict[str, list[dict[str, Any]]]
+    curves: list[Table]
+    verdict: list[Note]
+    notes: list[Note]
+
+
 def memory(paths: Sequence[Path]) -> Comparison:
     """Return what held the memory of devices in the snapshots of ``paths``.
 
+    A process whose time and memory are bounded by the size of each file reads them.
+
     Raises:
-        TraceError: one cannot be read, or is no snapshot.
+        TraceError: one cannot be read, is no snapshot, or takes more time or memory than it may.
     """
-    devices = [_Device(path.name, one) for path in paths for one in read_snapshot(path).devices]
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SPECS}
-    curves: list[Table] = []
-    verdict: list[Note] = []
-    notes: list[Note] = []
-    for one in devices:
-        rows[MEMORY_NAME].append(_row(one))
-        for when, event in one.instants().items():
-            alive = one.alive_at(event)
-            rows["kinds"] += _by_kind(one, when, alive)
-            rows["holders"] += _holders(one, when, alive)
-        steps = _steps(one)
-        rows["steps"] += steps
-        rows["growth"] += _growth(one, steps)
-        curves.append(_curve(one))
-        verdict += _verdict(one, rows)
-        notes += _notes(one)
+    sizes = [unpacked_bytes(path) for path in paths]
+    most_bytes = _LEAST_BYTES + _PER_BYTE * max(sizes, default=0)
+    with Limited(_measure_each, list(paths), most_bytes=most_bytes) as reader:
+        found = [_answer(reader, *one) for one in zip(paths, sizes, strict=True)]
+    rows = {name: [row for one in found for row in one.rows[name]] for name in SPECS}
     results = {
         name: Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(rows[name])})
         for name, spec in SPECS.items()
         if rows[name] or name == MEMORY_NAME
     }
+    curves = [curve for one in found for curve in one.curves]
     if curves:
         results[MEMORY_NAME] = results[MEMORY_NAME].with_table(Table.stacked(curves), "curve")
+    verdict = tuple(note for one in found for note in one.verdict)
     return Comparison(
         ", ".join(path.name for path in paths),
         results,
-        verdict=tuple(verdict) or (Note("the allocator held no memory of a device"),),
-        notes=tuple({repr(note): note for note in notes}.values()),
+        verdict=verdict or (Note("the allocator held no memory of a device"),),
+        notes=tuple({repr(note): note for one in found for note in one.notes}.values()),
         about=ABOUT,
     )
+
+
+def _answer(reader: Limited, path: Path, n_bytes: int) -> _Measured:
+    """Return what the process measures of the next snapshot."""
+    most_s = _LEAST_S + _S_PER_MB * n_bytes / 1e6
+    try:
+        found: _Measured = reader.answer(most_s)
+    except OutOfTimeError as error:
+        raise TraceError(
+            f"{path}: reading it takes more than {most_s:.0f} s, too much for a snapshot of its "
+            "size: is it damaged?"
+        ) from error
+    except (MemoryError, ProcessDiedError) as error:
+        raise TraceError(f"{path}: it asks for more memory than a file of its size may") from error
+    return found
+
+
+def _measure_each(_parts: Iterator[Any], paths: Sequence[Path]) -> Iterator[_Measured]:
+    for path in paths:
+        yield _measure([_Device(path.name, one) for one in read_snapshot(path).devices])
+
+
+def _measure(devices: Sequence[_Device]) -> _Measured:
+    found = _Measured({name: [] for name in SPECS}, [], [], [])
+    for one in devices:
+        rows = _rows(one)
+        for name, own in rows.items():
+            found.rows[name].extend(own)
+        found.curves.append(_curve(one))
+        found.verdict.extend(_verdict(one, rows))
+        found.notes.extend(_notes(one))
+    return found
+
+
+def _rows(one: _Device) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SPECS}
+    rows[MEMORY_NAME] = [_row(one)]
+    for when, event in one.instants().items():
+        alive = one.alive_at(event)
+        rows["kinds"] += _by_kind(one, when, alive)
+        rows["holders"] += _holders(one, when, alive)
+    rows["steps"] = _steps(one)
+    rows["growth"] = _growth(one, rows["steps"])
+    return rows
 
 
 def _row(one: _Device) -> dict[str, Any]:
@@ -196,7 +247,7 @@ def _ends_of_steps(one: _Device) -> list[int]:
         ends_ns = np.sort(optimizer_spans(one.memory.spans)["end_ns"])
     if not len(at_ns) or at_ns[0] < 0:
         return []
-    return [int(at) - 1 for at in np.searchsorted(at_ns, ends_ns, "right")]
+    return [int(at) - 1 for at in np.searchsorted(ascending(at_ns), ends_ns, "right")]
 
 
 def _steps(one: _Device) -> list[dict[str, Any]]:
@@ -228,7 +279,8 @@ def _growth(one: _Device, steps: Sequence[dict[str, Any]]) -> list[dict[str, Any
     _, groups = grouped_by(placed, "place", "operator")
     found = []
     for rows in groups.rows:
-        per_step = np.bincount(step[rows], placed["size_bytes"][rows])
+        _, of_step = np.unique(step[rows], return_inverse=True)
+        per_step = np.bincount(of_step, placed["size_bytes"][rows])
         per_step = per_step[per_step > 0]
         names = {name: placed[name][int(rows[0])] for name in ("place", "operator", "calls")}
         told = {"per_step_bytes": float(np.median(per_step)), "steps_count": len(per_step)}
@@ -270,9 +322,8 @@ def _curve(one: _Device) -> Table:
 
 
 def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[Note]:
-    row = rows[MEMORY_NAME][-1]
-    of_device = [own for own in rows["kinds"] if one.keys.items() <= own.items()]
-    holders = [own for own in rows["holders"] if one.keys.items() <= own.items()]
+    (row,) = rows[MEMORY_NAME]
+    of_device = rows["kinds"]
     name = f"{one.name}, device {one.memory.device}"
     if row["out_of_memory_count"]:
         yield from _of_failure(name, row)
@@ -286,7 +337,7 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
         parts = {f"part{i}": own["held_ratio"] for i, own in enumerate(shown)}
         values = {"name": name, "level": sum(own["held_bytes"] for own in kinds), "when": when}
         yield Note.of(f"{{name}}: {{level:bytes}} allocated {{when}}: {said}", **values, **parts)
-    first = next((own for own in holders if own["when"] == when and own["place"]), None)
+    first = next((own for own in rows["holders"] if own["when"] == when and own["place"]), None)
     if first is not None:
         yield Note.of(
             "of what has a stack most is held by {place} ({what}): {held:bytes} in {n:count} "
@@ -296,7 +347,7 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
             held=first["held_bytes"],
             n=first["allocations_count"],
         )
-    growth = [own for own in rows["growth"] if one.keys.items() <= own.items()]
+    growth = rows["growth"]
     if growth:
         yield Note.of(
             "memory grows with every step: {size:bytes} of each stay, made by {place}; what "

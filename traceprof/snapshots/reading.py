@@ -2,7 +2,9 @@
 
 ``torch.cuda.memory._dump_snapshot`` writes plain dicts, lists, texts and numbers (torch 2.0 and
 later; c10/cuda/CUDACachingAllocator.h, torch/csrc/cuda/memory_snapshot.cpp). What a pickle would
-call or import is refused, and what it may allocate is bounded by its size.
+call or import is refused. A few bytes of a pickle can name one list in itself again and again:
+values are checked for their types before anything formats, hashes or copies them, and a list that
+is named several times is refused. The caller bounds time and memory (`measured.memory`).
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import io
 import pickle
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,8 +38,15 @@ _OURS: Final = "traceprof"
 """What `traceprof record --memory` adds: the tensors of parameters, gradients and optimizers."""
 
 _MOST_BYTES: Final = 4 << 30
-_PER_BYTE, _AT_LEAST_BYTES = 48, 1 << 30
-"""An empty list takes one byte of a pickle and 56 of memory, a reference two and eight."""
+_MOST_RATIO, _SMALL_BYTES = 64, 64 << 20
+"""gzip makes snapshots 8 to 20 times smaller, and zeros 1000 times."""
+_CHUNK_BYTES: Final = 1 << 20
+_MOST_DEVICES: Final = 1024
+_MOST_NUMBER: Final = 1 << 15
+"""Of a device."""
+_MOST_SUM_BYTES: Final = 1 << 61
+_MOST_CHARACTERS: Final = 200
+"""Of a name in an error."""
 
 _NOT_ONE: Final = "no memory snapshot of PyTorch"
 _WANTED: Final = "expected what torch.cuda.memory._dump_snapshot or record --memory writes"
@@ -81,11 +90,10 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A snapshot: its devices, and how the allocator was set."""
+    """A snapshot: its devices."""
 
     path: Path
     devices: tuple[DeviceMemory, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_snapshot(path: Path) -> bool:
@@ -125,17 +133,16 @@ def _beside(path: Path) -> list[Path]:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Return the snapshot in a file.
+    """Return the snapshot in a file; call it where time and memory are bounded.
 
     Raises:
         TraceError: it cannot be read, or is no such snapshot; the message says what is wrong.
     """
     try:
-        data = _bytes_of(path)
-        with _bounded(len(data)):
-            plain = _Plain(io.BytesIO(data)).load()
-    except TraceError:
-        raise
+        with _opened(path) as file:
+            plain = _Plain(file).load()
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     except MemoryError as error:
@@ -150,19 +157,37 @@ def read_snapshot(path: Path) -> Snapshot:
         raise TraceError(f"{path}: a damaged memory snapshot of PyTorch: {error!r}") from error
 
 
-def _bytes_of(path: Path) -> bytes:
+def unpacked_bytes(path: Path) -> int:
+    """Return the size of the pickle in a file, gzipped or not, in bytes; takes no memory.
+
+    Raises:
+        TraceError: the file cannot be read, or holds more than a file of its size may.
+    """
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
-    with path.open("rb") as file:
-        is_zipped = file.read(2) == b"\x1f\x8b"
+    n_bytes = 0
     try:
-        with gzip.open(path) if is_zipped else path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        packed_bytes = path.stat().st_size
+        most_bytes = min(_MOST_BYTES, max(_SMALL_BYTES, _MOST_RATIO * packed_bytes))
+        with _opened(path) as file:
+            while n_bytes <= most_bytes and (chunk := file.read(_CHUNK_BYTES)):
+                n_bytes += len(chunk)
     except (EOFError, zlib.error) as error:
         raise TraceError(f"{path}: its compression is damaged: {error}") from error
-    if len(data) > _MOST_BYTES:
-        raise TraceError(f"{path}: a snapshot of more than {_MOST_BYTES >> 30} GiB")
-    return data
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    if n_bytes > most_bytes:
+        raise TraceError(
+            f"{path}: {packed_bytes} bytes hold a snapshot of more than {most_bytes >> 20} MiB: "
+            "expected less"
+        )
+    return n_bytes
+
+
+def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    with path.open("rb") as file:
+        is_zipped = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if is_zipped else path.open("rb")
 
 
 if sys.platform == "linux":
@@ -176,29 +201,11 @@ class _Plain(_Base):  # type: ignore[misc, valid-type]
     """Reads plain values: nothing is imported, nothing is called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise TraceError(f"{_NOT_ONE}: it would import {module}.{name}, which no snapshot does")
+        what = f"{module}.{name}"[:_MOST_CHARACTERS]
+        raise TraceError(f"{_NOT_ONE}: it would import {what}, which no snapshot does")
 
     def persistent_load(self, _id: Any) -> Any:
         raise TraceError(f"{_NOT_ONE}: it refers to what is elsewhere")
-
-
-@contextmanager
-def _bounded(n_bytes: int) -> Iterator[None]:
-    """Bound the memory that this process may take meanwhile, where the system can."""
-    if sys.platform != "linux":
-        yield
-        return
-    import resource  # noqa: PLC0415 - Unix alone has it
-
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    bound = pages * resource.getpagesize() + _AT_LEAST_BYTES + _PER_BYTE * n_bytes
-    known = [limit for limit in before if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(bound, *known) if known else bound, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 class _Reader:
@@ -206,26 +213,27 @@ class _Reader:
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
         self.plain = plain
-        self.stacks: list[Stack] = []
-        self._rows: dict[int, int] = {}  # the id of a list of frames → its row
-        self._alike: dict[Stack, int] = {}
+        self.ours = _mapping(plain.get(_OURS) or {})
 
     def snapshot(self, path: Path) -> Snapshot:
-        segments = _each(self.plain["segments"])
         traces = _each(self.plain.get("device_traces") or [])
-        numbers = {int(one["device"]) for one in segments}
-        numbers |= {number for number, trace in enumerate(traces) if trace}
-        ours = self.plain.get(_OURS) or {}
+        segments = _by_device(self.plain["segments"])
+        tensors = _by_device(self.ours.get("tensors", []))
+        spans = _by_device(self.plain.get("external_annotations") or [])
+        numbers = {*segments, *(number for number, trace in enumerate(traces) if trace)}
+        if len(numbers) > _MOST_DEVICES:
+            raise ValueError(f"{len(numbers)} devices: expected at most {_MOST_DEVICES}")
         devices = tuple(
             self._device(
                 number,
-                traces[number] if number < len(traces) else [],
-                [one for one in segments if int(one["device"]) == number],
-                [one for one in ours.get("tensors", ()) if int(one["device"]) == number],
+                _each(traces[number]) if 0 <= number < len(traces) else [],
+                segments.get(number, []),
+                tensors.get(number, []),
+                spans.get(number, []),
             )
             for number in sorted(numbers)
         )
-        return Snapshot(path, devices, self.plain.get("allocator_settings") or {})
+        return Snapshot(path, devices)
 
     def _device(
         self,
@@ -233,83 +241,119 @@ class _Reader:
         trace: Sequence[Mapping[str, Any]],
         segments: Sequence[Mapping[str, Any]],
         tensors: Sequence[Mapping[str, Any]],
+        spans: Sequence[Mapping[str, Any]],
     ) -> DeviceMemory:
+        stacks = _Stacks()
         trace = [one for one in trace if one["action"] != "snapshot"]
         events = Table(
             {
-                "action": _texts([str(one["action"]) for one in trace]),
-                "address": _numbers([one.get("addr", one.get("device_free", 0)) for one in trace]),
-                "size_bytes": _numbers([one["size"] for one in trace]),
-                "at_ns": _times([one.get("time_us", -1) for one in trace]),
-                "stack": _numbers([self._stack(one.get("frames")) for one in trace]),
-                "free_bytes": _numbers([one.get("device_free", -1) for one in trace]),
+                "action": _texts(one["action"] for one in trace),
+                "address": _numbers(one.get("addr", one.get("device_free", 0)) for one in trace),
+                "size_bytes": _sizes(one["size"] for one in trace),
+                "at_ns": _times(one.get("time_us", -1) for one in trace),
+                "stack": _numbers(stacks.row(one.get("frames")) for one in trace),
+                "free_bytes": _numbers(one.get("device_free", -1) for one in trace),
             }
         )
-        blocks = [block for one in segments for block in _each(one["blocks"])]
-        sizes = [block["size"] for block in blocks]
+        blocks = [block for blocks in _blocks(segments) for block in blocks]
         held = Table(
             {
                 "address": _numbers(_addresses(segments)),
-                "size_bytes": _numbers(sizes),
-                "requested_bytes": _numbers(
-                    [one.get("requested_size", one["size"]) for one in blocks]
-                ),
-                "state": _texts([str(one["state"]) for one in blocks]),
-                "stack": _numbers([self._stack(_frames_of(one)) for one in blocks]),
+                "size_bytes": _sizes(block["size"] for block in blocks),
+                "requested_bytes": _sizes(one.get("requested_size", one["size"]) for one in blocks),
+                "state": _texts(one["state"] for one in blocks),
+                "stack": _numbers(stacks.row(_frames_of(one)) for one in blocks),
             }
         )
         own = Table(
             {
-                "size_bytes": _numbers([one["total_size"] for one in segments]),
-                "kind": _texts([str(one.get("segment_type", "")) for one in segments]),
+                "size_bytes": _sizes(one["total_size"] for one in segments),
+                "kind": _texts(one.get("segment_type", "") for one in segments),
             }
         )
         named = Table(
             {
-                "address": _numbers([one["address"] for one in tensors]),
-                "size_bytes": _numbers([one["size"] for one in tensors]),
-                "kind": _texts([str(one["kind"]) for one in tensors]),
-                "name": _texts([str(one["name"]) for one in tensors]),
+                "address": _numbers(one["address"] for one in tensors),
+                "size_bytes": _sizes(one["size"] for one in tensors),
+                "kind": _texts(one["kind"] for one in tensors),
+                "name": _texts(one["name"] for one in tensors),
             }
         )
-        spans = _spans(
-            [one for one in self.plain.get("external_annotations") or () if one["device"] == number]
-        )
-        ends = _times((self.plain.get(_OURS) or {}).get("step_ends_us", ()))
-        return DeviceMemory(number, events, held, own, spans, named, ends, self.stacks)
+        ends = np.sort(_times(_each(self.ours.get("step_ends_us", []), is_flat=True)))
+        return DeviceMemory(number, events, held, own, _spans(spans), named, ends, stacks.found)
 
-    def _stack(self, frames: Any) -> int:
-        """Return the row of a stack; equal ones have one."""
+
+class _Stacks:
+    """The stacks of one device; equal ones have one row, and each frame is read once."""
+
+    def __init__(self) -> None:
+        self.found: list[Stack] = []
+        self._frames: dict[int, Frame] = {}  # the id of a dict → the frame
+        self._rows: dict[int, int] = {}  # the id of a list of frames → its row
+        self._alike: dict[Stack, int] = {}
+
+    def row(self, frames: Any) -> int:
+        """Return the row of a stack."""
         if not frames:
             return NO_STACK
         known = self._rows.get(id(frames))
         if known is None:
-            stack = tuple(
-                Frame(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames
-            )
+            stack = tuple(map(self._frame, _each(frames, is_flat=True)))
             known = self._alike.setdefault(stack, len(self._alike))
-            if known == len(self.stacks):
-                self.stacks.append(stack)
+            if known == len(self.found):
+                self.found.append(stack)
             self._rows[id(frames)] = known
         return known
 
+    def _frame(self, plain: Any) -> Frame:
+        known = self._frames.get(id(plain))
+        if known is None:
+            known = Frame(_text(plain["filename"]), _number(plain["line"]), _text(plain["name"]))
+            self._frames[id(plain)] = known
+        return known
 
-def _each(values: Any) -> list[Any]:
-    """Return a list whose lists are all its own: one that is said many times would have no end."""
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected a dict, not {type(value).__name__}")
+    return value
+
+
+def _by_device(values: Any) -> dict[int, list[Mapping[str, Any]]]:
+    """Return dicts by the number of the device that each names."""
+    found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for one in _each(values):
+        number = _number(_mapping(one)["device"])
+        if not -_MOST_NUMBER <= number < _MOST_NUMBER:
+            raise ValueError(f"a device has a number of {number.bit_length()} bits: expected 15")
+        found[number].append(one)
+    return found
+
+
+def _blocks(segments: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Return the blocks of each segment; segments share none."""
+    return _each([_each(one["blocks"]) for one in segments])
+
+
+def _each(values: Any, *, is_flat: bool = False) -> list[Any]:
+    """Return a list whose parts are each named once: a few bytes can name one part without end.
+
+    ``is_flat``: parts are numbers or frames, which may be the same.
+    """
     if not isinstance(values, list):
         raise TypeError(f"expected a list, not {type(values).__name__}")
-    if len({*map(id, values)}) < len(values):
+    if not is_flat and len({*map(id, values)}) < len(values):
         raise ValueError("one part is named several times")
     return values
 
 
-def _addresses(segments: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+def _addresses(segments: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
     """Yield the address of each block; torch before 2.1 tells those of segments alone."""
     for segment in segments:
         at = segment["address"]
         for block in segment["blocks"]:
             yield block.get("address", at)
-            at += block["size"]
+            at += _number(block["size"])
 
 
 def _frames_of(block: Mapping[str, Any]) -> Any:
@@ -323,7 +367,7 @@ def _spans(marks: Sequence[Mapping[str, Any]]) -> Table:
     found: list[tuple[str, int, int]] = []
     begun: dict[str, list[int]] = {}
     for mark in marks:
-        name, at_ns = str(mark["name"]), int(mark["time_us"]) * 1000
+        name, at_ns = _text(mark["name"]), _number(mark["time_us"]) * 1000
         if mark["stage"] == "START":
             begun.setdefault(name, []).append(at_ns)
         elif begun.get(name):
@@ -338,14 +382,33 @@ def _spans(marks: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _numbers(values: Any) -> Any:
-    return np.array([int(value) for value in values], np.int64)
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"expected a whole number, not {type(value).__name__}")
+    return value
 
 
-def _times(values: Sequence[int]) -> Any:
-    found = _numbers(values)
-    return np.where(found < 0, -1, found * 1000)
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, not {type(value).__name__}")
+    return value
 
 
-def _texts(values: Sequence[str]) -> Names:
-    return Names.of(np.array(values, object))
+def _numbers(values: Iterable[Any]) -> npt.NDArray[np.int64]:
+    return np.array([_number(value) for value in values], np.int64)
+
+
+def _sizes(values: Iterable[Any]) -> npt.NDArray[np.int64]:
+    """Return sizes in bytes, whose sums are exact in 64 bits."""
+    found = [_number(value) for value in values]
+    if min(found, default=0) < 0 or sum(found) >= _MOST_SUM_BYTES:
+        raise ValueError("sizes below 0, or larger than any memory")
+    return np.array(found, np.int64)
+
+
+def _times(values: Iterable[Any]) -> npt.NDArray[np.int64]:
+    return np.array([max(_number(value) * 1000, -1) for value in values], np.int64)
+
+
+def _texts(values: Iterable[Any]) -> Names:
+    return Names.of(np.array([_text(value) for value in values], object))

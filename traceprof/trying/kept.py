@@ -57,7 +57,9 @@ def _summary(
             "step": numbers,
             "steps_count": np.ones(len(steps), np.int64),
             "period_ns": steps,
+            "duration_ns": steps,
             "is_warmup": np.zeros(len(steps), np.bool_),
+            "is_counted": np.ones(len(steps), np.bool_),
         }
     )
     return Summary(

@@ -22,6 +22,7 @@ from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
 from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals
 from traceprof.session.answer import Document, answer, page
+from traceprof.session.doubts import selected
 from traceprof.session.run import Run, open_run
 from traceprof.viewer.timeline import About, Timeline, TimelineStore, read_timeline, write_timeline
 
@@ -377,7 +378,7 @@ class Pane:
         """
         with self._asked() as run:
             whole = run.within("all").trace()
-            return whole, run.within(window).selection.window if window else None
+            return whole, selected(run.within(window)).window.hull if window else None
 
     def summary(self, window: str | None, name: str) -> Summary:
         """Return what a comparison needs to know of a window, of a run that is called ``name``.

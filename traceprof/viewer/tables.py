@@ -66,7 +66,7 @@ def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> 
 
 
 def _about(place: int, document: Document) -> html.P:
-    window, label = document.selection.window, document.selection.label
+    window, label = document.selection.window.hull, document.selection.label
     start = document.ns_after_start(window.start_ns)
     words = f"{label}: {format_duration(window.duration_ns)}"
     return html.P(

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.grouping import compact
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -304,7 +304,7 @@ class _Columns:
     def of_channel(self, channel: Channel) -> dict[str, Any]:
         """Return the places of the columns that ``channel`` has."""
         return {
-            name: self.add(values if name in _INSTANTS else compact(values))
+            name: self.add(values if name in _INSTANTS else Packed(values).stored)
             for name, values in ((name, channel.column(name)) for name in channel.columns)
         }
 

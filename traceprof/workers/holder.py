@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from traceprof.model.intervals import Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.table import Names
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
@@ -214,5 +215,7 @@ def _as_error(error: Exception) -> bytes:
 
 
 def _n_bytes(trace: Trace) -> int:
-    columns = (own for name in TABLES for own in trace.table(name).columns.values())
-    return sum((own.codes if isinstance(own, Names) else own).nbytes for own in columns)
+    tables = map(trace.table, TABLES)
+    columns = (table.stored(name) for table in tables for name in table)
+    stored = (own.packed if isinstance(own, Names) else own for own in columns)
+    return sum(own.n_bytes if isinstance(own, Packed) else own.nbytes for own in stored)

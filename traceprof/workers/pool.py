@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 from abc import abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, TypeAlias
 
 from traceprof.errors import TraceError, TraceprofError
-from traceprof.processes import alone, start_thread, trim, usable_bytes
+from traceprof.processes import trim, usable_bytes
 from traceprof.workers.holder import Holder
 from traceprof.workers.remote import Pool, Question
 from traceprof.workers.remote_intervals import TimeQuestion, unpacked
 from traceprof.workers.spill import folder_on_disk
+from traceprof.workers.started import StartedProcess, start
 
 Asked: TypeAlias = Question | TimeQuestion
 Report: TypeAlias = Callable[[int, int], None]
@@ -278,11 +275,8 @@ class ProcessPool(WorkerPool):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Process:
-    """A process that answers, and our end of the pipe to it."""
-
-    process: SpawnProcess
-    pipe: Connection
+class _Process(StartedProcess):
+    """A process that answers."""
 
     def result(self) -> bytes:
         """Return what it answers.
@@ -295,36 +289,21 @@ class _Process:
         except (EOFError, OSError) as error:
             raise DiedError from error
 
-    def end(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
 
 def _start(most_bytes: int) -> _Process:
     """Start a process that answers, and keeps so many bytes at most."""
-    spawning = get_context("spawn")
-    ours, its = spawning.Pipe()
-    process = spawning.Process(target=_serve, args=(its, most_bytes), daemon=True)
     try:
-        with alone():
-            process.start()
+        started = start(_serve, most_bytes)
     except OSError as error:
-        ours.close()
         raise TraceprofError(
             f"a process of --jobs cannot be started ({error.strerror}; ulimit -u says how many may "
             "run): fewer --jobs"
         ) from error
-    finally:
-        its.close()
-    return _Process(process, ours)
+    return _Process(started.process, started.pipe)
 
 
 def _serve(pipe: Connection, most_bytes: int) -> None:
-    """Answer until nobody asks any more; Ctrl-C is for who asks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    start_thread(_end_with_parent)
+    """Answer until nobody asks any more."""
     holder = Holder(most_bytes)
     while True:
         try:
@@ -335,13 +314,6 @@ def _serve(pipe: Connection, most_bytes: int) -> None:
         if isinstance(posted, Path):
             posted.unlink(missing_ok=True)
         pipe.send_bytes(holder.answer(question))
-
-
-def _end_with_parent() -> None:
-    """End with who asks, also in the middle of an answer."""
-    if (parent := parent_process()) is not None:
-        parent.join()
-        os._exit(1)
 
 
 def picked_up(posted: bytes | Path) -> Asked:

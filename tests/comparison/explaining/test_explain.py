@@ -104,7 +104,7 @@ def test_typical_is_the_steady_step_of_median_length() -> None:
     result = explained(Loop(longer_ns=2 * MS).trace())
     assert (result.scalars["own"], result.scalars["against"]) == ("step 3", "step 1")
     assert sentences(result.notes) == [
-        "step 1 is the one of median length among 5 other steady steps"
+        "step 1 is the one of median length among 4 other usual steps"
     ]
 
 
@@ -145,8 +145,8 @@ def test_the_document_is_about_the_step() -> None:
 @pytest.mark.parametrize(
     ("text", "against", "said"),
     [
-        ("10ms..20ms", None, "say what to hold it against"),
-        ("step:2..3", None, "say what to hold it against"),
+        ("10ms..20ms", None, "say what to compare it with"),
+        ("step:2..3", None, "say what to compare it with"),
         ("step:77", None, "no step 77"),
         ("step:3", "nonsense", "not understood"),
     ],
@@ -159,7 +159,7 @@ def test_what_cannot_be_held_against_anything_is_said(
 
 
 def test_a_single_step_has_no_typical_one() -> None:
-    with pytest.raises(UsageError, match="no other to be held against"):
+    with pytest.raises(UsageError, match="there is no other step to compare step 0 with"):
         explained(Loop(steps=1).trace(), "step:0")
 
 

@@ -169,8 +169,9 @@ def test_independent_ranks_are_as_fast_as_their_devices() -> None:
     # The host runs ahead: its periods are 10 ms, the devices take 20 ms for 10 samples.
     columns = {"rank": [0] * 5 + [1] * 5, "step": [*range(5)] * 2, "steps_count": [1] * 10}
     times = {"at_ns": [20 * MS * i for i in range(5)] * 2, "period_ns": [10 * MS] * 10}
-    spans = {"device_ns": [1.0 * MS, *[20.0 * MS] * 4] * 2, "samples_count": [10] * 10}
-    rows = {**columns, **times, **spans, "life": [0] * 10, "is_warmup": [False] * 10}
+    spans = {"duration_ns": [1.0 * MS, *[20.0 * MS] * 4] * 2, "samples_count": [10] * 10}
+    kinds = {"is_warmup": [False] * 10, "is_counted": [False, *[True] * 4] * 2}
+    rows = {**columns, **times, **spans, **kinds, "life": [0] * 10}
     run = sized(2, 190, collectives=0)
     run = replace(run, tables={**run.tables, "steps": Table(rows)})
     found = scaling([sized(1, 500), run])

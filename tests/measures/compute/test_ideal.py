@@ -34,6 +34,7 @@ from traceprof.render.formatting import sentences
 from traceprof.session.answer import answer
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
+from traceprof.session.selection import select_default
 
 PRODUCT: tuple[Any, Any, Any] = ([[4096, 4096], [4096, 4096]], [HALF] * 2, [])
 SUM: tuple[Any, Any, Any] = ([[4096, 4096]] * 2, [HALF] * 2, [])
@@ -138,7 +139,8 @@ def told(builder: TraceBuilder) -> list[str]:
 
 def test_waiting_for_a_slow_rank_is_what_was_planted() -> None:
     plan = Plan(n_ranks=4, n_steps=8, extra_ns={(3, "backward"): 20 * MS})
-    result = run("ideal", make_ranks_of(plan))
+    ranks = make_ranks_of(plan)
+    result = run("ideal", ranks.within(select_default(ranks).window))
     devices, steps = result.scalars["devices_count"], result.scalars["steps_count"]
     assert devices == 4
     # Three of four ranks wait for 20 ms of each step.

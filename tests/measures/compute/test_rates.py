@@ -183,7 +183,7 @@ def test_flops_that_pytorch_wrote_itself_count_where_sizes_do_not_tell(
     has_c: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_c:
-        monkeypatch.setattr(compiled, "is_there", lambda: False)
+        monkeypatch.setattr(compiled, "loaded", lambda: None)
     types = {"Input type": ["c10::BFloat16"], "Input Dims": [[1000, 1000]]}
     trace = of_inductor(tmp_path, kernel_flop=2_000_000_000, kernel_num_gb=0.006, **types)
     result = run("flops", trace)

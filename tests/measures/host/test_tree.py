@@ -45,3 +45,13 @@ def test_a_path_has_the_names_around_it() -> None:
     assert table["depth"].tolist() == [0, 1, 0, 1]
     assert table["device_ns"].tolist() == [3, 3, 2, 2]
     assert table["host_ns"].tolist() == [90, 70, 90, 70]
+
+
+def test_a_level_of_one_path_below_many_is_counted_on_from_these() -> None:
+    builder = TraceBuilder()
+    for place in range(200):
+        builder.range(f"layer {chr(200 + place)}", 100 * place, 100 * place + 90)
+    builder.range("inside", 10, 80)
+    table = run("tree", builder.build()).table
+    assert len(table) == 201
+    assert table["path"][table["depth"] == 1].tolist() == [f"layer {chr(200)} › inside"]

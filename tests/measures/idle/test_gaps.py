@@ -15,22 +15,24 @@ from traceprof.measures.idle.gaps import (
     times_in_gaps,
 )
 from traceprof.measures.idle.idle import causes_of_gaps
+from traceprof.measures.idle.losses import find_idle_parts
 from traceprof.model import grouping
 from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import Trace
 
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 200), st.integers(1, 20), st.integers(0, 60), st.integers(0, 1)),
-        max_size=12,
-    ),
-    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 40), st.integers(0, 2)), max_size=6),
-    st.integers(0, 100),
+works = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(1, 20), st.integers(0, 60), st.integers(0, 1)),
+    max_size=12,
 )
-def test_the_causes_add_up_to_the_idle_time(
+host_states = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(1, 40), st.integers(0, 2)), max_size=6
+)
+
+
+def trace_of(
     work: list[tuple[int, int, int, int]], states: list[tuple[int, int, int]], cut: int
-) -> None:
+) -> Trace:
+    """Return kernels and what the host does (loading, waiting, profiling), cut to a window."""
     builder = TraceBuilder().kernel("gemm", 90, 95)
     for start, length, ahead, device in work:
         launched = (start - ahead, start - ahead + 3)
@@ -42,11 +44,18 @@ def test_the_causes_add_up_to_the_idle_time(
             builder.api_call("cudaDeviceSynchronize", start, start + length)
         else:
             builder.overhead("flush", start, start + length)
-    trace = builder.build(span=(-80, 300)).within(TimeWindow(cut, 250))
-    gaps = find_gaps(trace)
+    return builder.build(span=(-80, 300)).within(TimeWindow(cut, 250))
+
+
+@settings(deadline=None, max_examples=50)
+@given(works, host_states, st.integers(0, 100))
+def test_the_causes_add_up_to_the_idle_time(
+    work: list[tuple[int, int, int, int]], states: list[tuple[int, int, int]], cut: int
+) -> None:
+    trace = trace_of(work, states, cut)
+    gaps, parts = find_gaps(trace), find_idle_parts(trace)
     lengths = gaps["end_ns"] - gaps["start_ns"]
     causes = causes_of_gaps(trace, np.arange(len(gaps)))
-    parts = find_gap_parts(trace)
     assert (parts["end_ns"] > parts["start_ns"]).all()
     assert (causes.sum(axis=1) == lengths).all()
     for place in range(len(CAUSES)):
@@ -55,6 +64,26 @@ def test_the_causes_add_up_to_the_idle_time(
         busy = device_time(trace, device).busy
         if device in gaps["device"] or len(busy):
             assert lengths[gaps["device"] == device].sum() == 250 - cut - busy.total_ns
+
+
+@settings(deadline=None, max_examples=50)
+@given(works, host_states, st.integers(0, 100))
+def test_what_a_wait_drained_is_of_the_wait_and_nothing_else_differs(
+    work: list[tuple[int, int, int, int]], states: list[tuple[int, int, int]], cut: int
+) -> None:
+    trace = trace_of(work, states, cut)
+    gaps, parts, before = find_gaps(trace), find_idle_parts(trace), find_gap_parts(trace)
+    assert (before["end_ns"] > before["start_ns"]).all()
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).tolist()
+    assert times_in_gaps(len(gaps), before, *range(len(CAUSES))).tolist() == lengths
+    more = {
+        name: times_in_gaps(len(gaps), parts, place) - times_in_gaps(len(gaps), before, place)
+        for place, name in enumerate(CAUSES)
+    }
+    assert (more.pop("synchronising") >= 0).all()
+    assert (more.pop("launch") <= 0).all()
+    assert (more.pop("host") <= 0).all()
+    assert not any(times.any() for times in more.values())
 
 
 def test_many_gaps_are_looked_at_in_pieces() -> None:

@@ -69,3 +69,53 @@ def test_of_many_symbols_a_sample_tells_whether_they_repeat() -> None:
     assert found.length == len(turn)
     shuffled = chance.permutation(repeated)
     assert find_period(shuffled, np.ones(len(shuffled), np.int64)) is None
+
+
+def changed_before(lasts: list[int], codes: np.ndarray) -> np.ndarray:
+    """Return ``codes`` with another symbol before each of ``lasts``: these turns end unlike."""
+    changed = codes.copy()
+    for last in lasts:
+        changed[last - 1] = 77
+    return changed
+
+
+def test_turns_that_end_a_little_differently_are_not_merged() -> None:
+    codes = repeated([*range(20)], 40)
+    pauses = np.zeros(len(codes), np.int64)
+    pauses[codes == 19] = 9
+    period = find_period(changed_before([10 * 20 + 19, 11 * 20 + 19, 30 * 20 + 19], codes), pauses)
+    assert period is not None
+    assert period.length == 20
+    assert period.lasts.tolist() == np.flatnonzero(codes == 19).tolist()
+
+
+def test_a_missed_end_is_where_the_last_symbol_comes_again() -> None:
+    # The twelfth turn has two symbols more, so that its end is not half way.
+    turn = [*range(20)]
+    codes = np.array(turn * 11 + [5, 5, *turn] + turn * 28, np.int64)
+    pauses = np.zeros(len(codes), np.int64)
+    pauses[codes == 19] = 9
+    period = find_period(changed_before([11 * 20 + 21], codes), pauses)
+    assert period is not None
+    assert period.lasts.tolist() == np.flatnonzero(codes == 19).tolist()
+
+
+def test_a_pause_of_no_whole_number_of_turns_is_not_cut() -> None:
+    # Half a turn of other work between two turns: there is nothing to cut it at.
+    turn = [*range(20)]
+    codes = np.array(turn * 5 + [*range(100, 110)] + turn * 35, np.int64)
+    pauses = np.zeros(len(codes), np.int64)
+    pauses[codes == 19] = 9
+    period = find_period(codes, pauses)
+    assert period is not None
+    assert period.lasts.tolist() == np.flatnonzero(codes == 19).tolist()
+
+
+@given(st.sets(st.integers(5, 54), max_size=5))
+def test_whichever_turns_end_unlike_all_are_found(unlike: set[int]) -> None:
+    codes = repeated([*range(12)], 60)
+    pauses = np.zeros(len(codes), np.int64)
+    pauses[codes == 11] = 9
+    period = find_period(changed_before([12 * i + 11 for i in unlike], codes), pauses)
+    assert period is not None
+    assert period.lasts.tolist() == np.flatnonzero(codes == 11).tolist()

@@ -179,7 +179,7 @@ def test_one_step_has_one_length() -> None:
     builder = TraceBuilder().step(0, 100, number=0)
     builder.kernel("gemm", 10, 100, launched_ns=(5, 6))
     said = sentences(run("steps", builder.build()).notes)
-    assert "1 steady step: 100 ns" in said
+    assert "1 usual step: 100 ns" in said
 
 
 def test_lengths_of_several_ranks_say_so() -> None:
@@ -193,4 +193,4 @@ def test_lengths_of_several_ranks_say_so() -> None:
                 "k", at, at + 100, launched_ns=launched, process=process, device=process - 1
             )
     said = sentences(run("steps", builder.build()).notes)
-    assert any(own.startswith("6 steady steps of 2 ranks: median 100 ns") for own in said)
+    assert any(own.startswith("6 usual steps of 2 ranks: median 100 ns") for own in said)

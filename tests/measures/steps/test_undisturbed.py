@@ -1,4 +1,4 @@
-"""Steps that no profiler disturbed, and what recording did to the others."""
+"""Steps that were not profiled, and what profiling did to the others."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ def said(document: Document) -> str:
     return " ".join(map(note_text, document.verdict.sentences))
 
 
+_OF_PROFILING = {"unprofiled_count", "profiled_ns", "profiler_overhead_ratio"}
+
+
+def assert_idle_adds_up(document: Document) -> None:
+    """The causes of idle time are shares of the same step as the parts; 1 % may be left out."""
+    assert document.verdict is not None
+    idle, parts = document.verdict.idle, document.verdict.parts
+    assert parts["idle"] - 0.01 <= sum(idle.values()) <= parts["idle"] + 1e-9
+    assert sum(parts.values()) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("has_window", [True, False])
 def test_what_recording_adds_is_measured_and_taken_out(has_window: bool) -> None:
     # 100 kernels of 100 µs with gaps of 1 µs; of 46 µs while each launch is recorded.
@@ -65,11 +76,18 @@ def test_what_recording_adds_is_measured_and_taken_out(has_window: bool) -> None
     assert (own.period_ns, own.excess_ns) == (10_100 * US, 4_500 * US)
     document = page_of(trace)
     scalars = document.results["steps"].scalars
-    assert scalars["disturbance_ratio"] == pytest.approx(4_500 / 10_100)
-    assert scalars["disturbance_per_launch_ns"] == pytest.approx(45 * US)
+    assert scalars["profiler_overhead_ratio"] == pytest.approx(4_500 / 10_100)
+    assert scalars["profiler_overhead_per_launch_ns"] == pytest.approx(45 * US)
+    assert (scalars["base"], scalars["base_ns"], scalars["step_ns"]) == ("step", *[10_100 * US] * 2)
+    assert scalars["profiled_ns"] == 14_600 * US
+    # 19 steps come after the window; the last has no next one, and of the others the first half
+    # is left out, in which the host runs ahead.
+    assert (scalars["unprofiled_count"], scalars["steady_count"]) == (9, 9)
+    assert scalars["usual_count"] == LAST - FIRST + 1
     assert document.verdict is not None
     assert document.verdict.bound_by == "GPU-bound"
-    assert document.verdict.parts["compute"] == pytest.approx(100 / 101, abs=0.001)
+    assert document.verdict.parts["compute"] == pytest.approx(100 / 101)
+    assert sum(document.verdict.parts.values()) == pytest.approx(1)
     assert "A step of 10.10 ms is 99.0 % compute" in said(document)
     words = "take 1.446 times as long (45.00 µs more for each launch), which is taken out"
     assert words in said(document)
@@ -85,8 +103,10 @@ def test_the_table_of_steps_tells_the_throughput_of_the_page() -> None:
         if note.text.startswith("throughput")
     )
     # Steps of 10.1 ms, of 14.6 ms while they are recorded.
-    assert told == "throughput: 495 samples/s without the profiler, 342.5 with it"
-    assert "99.01 steps/s, 495 samples/s; with it" in said(document)
+    assert told == "throughput: 495 samples/s (steps that were not profiled)"
+    assert "Step time 10.10 ms (99.01 steps/s, 495 samples/s): mean of 9 unprof" in said(document)
+    scalars = document.results["steps"].scalars
+    assert scalars["samples_per_s"] == pytest.approx(5 * scalars["steps_per_s"])
 
 
 def test_a_finding_saves_at_most_what_undisturbed_steps_allow() -> None:
@@ -101,11 +121,14 @@ def test_a_finding_saves_at_most_what_undisturbed_steps_allow() -> None:
 
 def test_steps_that_take_as_long_change_nothing() -> None:
     document = page_of(recorded_in_part(20, 0, 50))
-    assert document.results["steps"].scalars["disturbance_ratio"] == 0
-    assert "with it they take as long" in said(document)
+    scalars = document.results["steps"].scalars
+    assert scalars["profiler_overhead_ratio"] == 0
+    assert scalars["profiled_ns"] == scalars["step_ns"] == 7_000 * US
+    assert "Profiled steps take as long." in said(document)
+    assert_idle_adds_up(document)
 
 
-def test_what_cannot_be_taken_out_is_said() -> None:
+def test_what_no_launch_explains_is_taken_out_of_the_idle_time() -> None:
     # The loader, too, takes longer while it is recorded: no launch has to do with that.
     builder, now = TraceBuilder(), 0
     for number in range(N_STEPS):
@@ -117,7 +140,13 @@ def test_what_cannot_be_taken_out_is_said() -> None:
             launched = (data_end, data_end + US)
             builder.kernel("gemm", data_end + US, now, launched_ns=launched)
         builder.step(begin, now, number)
-    assert "23.1 % of the time cannot be taken out" in said(page_of(builder.build()))
+    document = page_of(builder.build())
+    assert document.verdict is not None
+    assert document.results["steps"].scalars["profiler_overhead_ratio"] == pytest.approx(0.3)
+    assert "A step of 10.00 ms is 70.0 % compute, 30.0 % idle." in said(document)
+    # The loader of a step that is not profiled takes 3 ms.
+    assert document.verdict.idle == pytest.approx({"data": 0.3}, abs=0.001)
+    assert_idle_adds_up(document)
 
 
 def test_of_a_host_that_runs_ahead_nothing_is_concluded() -> None:
@@ -138,7 +167,9 @@ def test_without_undisturbed_steps_nothing_changes() -> None:
         builder.step(now, now + 1_000 * US, number)
         now += 1_000 * US
     assert not disturbances(builder.build())
-    assert "undisturbed_ns" not in page_of(builder.build()).results["steps"].scalars
+    document = page_of(builder.build())
+    assert not _OF_PROFILING & {*document.results["steps"].scalars}
+    assert "rofiled" not in said(document)
 
 
 def test_gpt_on_an_h100_is_what_its_undisturbed_steps_are(
@@ -148,11 +179,15 @@ def test_gpt_on_an_h100_is_what_its_undisturbed_steps_are(
     assert document.verdict is not None
     assert document.verdict.bound_by == "GPU-bound"
     scalars = document.results["steps"].scalars
-    for name in ("undisturbed_ns", "undisturbed_p10_ns", "undisturbed_p90_ns"):
+    for name in ("step_ns", "base_ns", "median_ns", "p10_ns", "p90_ns"):
         assert 10.9e6 <= scalars[name] <= 11.7e6
-    assert 1.35 <= 1 + scalars["disturbance_ratio"] <= 1.45
+    assert scalars["step_ns"] == scalars["base_ns"] == scalars["mean_ns"]
+    assert scalars["profiled_ns"] > 1.3 * scalars["step_ns"]
+    assert 1.35 <= 1 + scalars["profiler_overhead_ratio"] <= 1.45
     table = document.results["findings"].table
-    idle_ns = document.verdict.parts["idle"] * scalars["undisturbed_ns"]
+    assert_idle_adds_up(document)
+    assert set(table["base"]) <= {"a step", "the mean step with slow steps"}
+    idle_ns = document.verdict.parts["idle"] * scalars["step_ns"]
     for rule, ns in zip(table["rule"].tolist(), table["saving_ns"].tolist(), strict=True):
         assert rule not in ("launch_bound", "host_code") or ns <= idle_ns
     assert "profiler" not in document.verdict.fine
@@ -162,5 +197,6 @@ def test_gpt_on_an_h100_is_what_its_undisturbed_steps_are(
 
 def test_graphs_on_an_h100_whose_host_runs_ahead(real_trace: Callable[[str], Path]) -> None:
     scalars = open_run([real_trace("h100/graphs-embedded.sqlite.gz")]).result("steps").scalars
-    assert "undisturbed_ns" not in scalars
-    assert 8.0e6 <= scalars["median_ns"] <= 8.5e6
+    assert not _OF_PROFILING & {*scalars}
+    for name in ("step_ns", "median_ns"):
+        assert 8.0e6 <= scalars[name] <= 8.5e6

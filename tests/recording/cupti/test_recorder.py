@@ -326,6 +326,47 @@ start(); launch(60000); finish(); time.sleep(0.1); recorder.traceprof_stop()
     assert not left.one.is_cut
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_program_that_closes_its_file_has_nothing_written_into_its_own(
+    program, tmp_path, is_removed
+):
+    unlink = "for path in glob.glob(os.environ['TRACEPROF_DIR'] + '/cupti.*'): os.unlink(path)"
+    left = program(f"""
+start(); launch(200); finish(); recorder.traceprof_capture(0)
+{unlink if is_removed else ""}
+os.closerange(3, 256)
+files = [os.open(f"{tmp_path}/mine{{k}}", os.O_RDWR | os.O_CREAT) for k in range(12)]
+recorder.traceprof_capture(1); launch(300); finish(); recorder.traceprof_stop()
+for file in files: os.write(file, b"mine")
+""")
+    assert {(tmp_path / f"mine{k}").read_bytes() for k in range(12)} == {b"mine"}
+    if is_removed:
+        assert "bytes of what the GPU did in process" in left.printed
+        assert left.activities == []
+    else:
+        assert len(left.tables["kernels"]) == 500
+
+
+def test_a_program_that_replaces_itself_leaves_a_file_for_each(program):
+    left = program(f"""
+sys.path.insert(0, {str(INJECT_FOLDER)!r})
+from _traceprof_runtime.identity import identity  # its files are named as those of hooks
+if len(sys.argv) > 3: print(identity())
+start(); launch(7); finish(); recorder.traceprof_stop()
+if len(sys.argv) < 4:
+    os.execv(sys.executable, [*sys.orig_argv, "again"])
+""")
+    first, second = left.activities
+    assert (first.pid, first.program, second.program) == (second.pid, 0, 1)
+    names = [f"cupti.{left.printed.strip()}.{number}.spool" for number in range(2)]
+    assert [one.path.name for one in left.activities] == names
+    tables = [next(activity_tables(one, {}, lambda times: times, str)) for one in left.activities]
+    calls = [set(part["kernels"]["correlation"].tolist()) for part in tables]
+    assert len(calls[0] | calls[1]) == 14
+    for part in tables:
+        assert set(part["kernels"]["correlation"]) == set(part["api_calls"]["correlation"])
+
+
 def test_a_program_that_is_no_python_is_recorded_from_its_first_use_of_cuda(libraries, tmp_path):
     """The driver loads the library; the program's own end is enough."""
     source = tmp_path / "program.c"

@@ -130,7 +130,10 @@ def test_what_was_done_before_a_kill_is_kept(recorded):
     end = f"{WRITTEN}\nwritten(6 * (70 * 216 + 54 * 40)); os.kill(os.getpid(), signal.SIGKILL)"
     run = recorded(_STEPS + end)
     assert run.done.returncode == 137
-    assert "was killed: its last second may be missing" in run.done.stderr
+    assert "GPU work of process" in run.done.stderr
+    assert "may be lost: it was killed" in run.done.stderr
+    (warning,) = run.trace.info.warnings
+    assert "may be lost: it was killed" in warning
     assert len(run.trace.kernels) == 6 * 70
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,9 @@ from tests.measures.generated_run import Plan, make_trace_of
 from tests.render.figures import figures_in, traces_in
 from tests.running import run
 from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result
 from traceprof.model.trace import Trace
+from traceprof.render.palette import PART_STYLES
 from traceprof.render.report.critical_path import path_figure
 from traceprof.render.report.figures import (
     durations_figure,
@@ -28,6 +32,7 @@ from traceprof.render.report.traffic import (
 )
 
 US, MS = 1_000, 1_000_000
+PART_COLUMNS = {part.column for part in PART_STYLES}
 
 
 def _around(trace: Trace) -> Around:
@@ -46,6 +51,24 @@ def test_bars_of_ranks_are_the_parts_of_their_time() -> None:
     assert traces["Compute"]["y"] == pytest.approx(seconds, rel=1e-5)
     assert len(traces["waited for others"]["y"]) == 3
     assert ranks_figure(run("ranks", make_trace_of(Plan(n_ranks=1))), _around(trace)) == ""
+
+
+def test_ranks_of_which_no_device_was_recorded_have_no_bars() -> None:
+    trace = make_trace_of(Plan(n_ranks=3, n_steps=4))
+    found = run("ranks", trace)
+    columns = [name for name in found.table if name in PART_COLUMNS]
+
+    def without(n_unknown: int) -> Result:
+        """Return the result where so many ranks, the first ones, have no devices."""
+        table = found.table
+        unknown = np.arange(len(table)) < n_unknown
+        hidden = {name: np.where(unknown, None, table[name]) for name in columns}
+        return replace(found, tables={"ranks": table.assign(**hidden)})
+
+    assert ranks_figure(without(3), _around(trace)) == ""
+    assert ranks_figure(without(2), _around(trace)) == ""
+    traces = traces_in(ranks_figure(without(1), _around(trace)))
+    assert traces["Compute"]["x"] == [f"rank {rank}" for rank in found.table["rank"][1:]]
 
 
 def test_the_path_of_a_step_fills_it_and_its_pieces_lead_to_their_place() -> None:

@@ -172,5 +172,13 @@ def test_an_event_is_on_the_first_line_that_is_free(
     assert Lines().of(starts, ends).tolist() == expected
 
 
+def test_events_that_overlap_without_nesting_take_the_first_line_that_is_free() -> None:
+    starts, ends = np.array([(0, 3), (1, 3), (2, 5), (4, 7)], np.int64).T
+    assert Lines().of(starts, ends).tolist() == [0, 1, 2, 0]
+    # Events without a length lie one behind the other.
+    starts, ends = np.array([(0, 9), (3, 3), (3, 3)], np.int64).T
+    assert Lines().of(starts, ends).tolist() == [0, 1, 1]
+
+
 def _longest_first(span: tuple[int, int]) -> tuple[int, int]:
     return span[0], -span[1]

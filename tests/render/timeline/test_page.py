@@ -129,23 +129,23 @@ def test_shift_and_drag_measures_and_sums_up(open_page: Open) -> None:
     page = open_page(render_timeline(_small_trace(), title="small"))
     box = page.page.locator(".overlay").bounding_box()
     assert box
-    xs = [box["x"] + page.js(f"traceprof.xOf({t})") for t in (100_000, 300_000)]
+    xs = [box["x"] + page.js(f"traceprof.xOf({t})") for t in (1_100_000, 1_300_000)]
     page.page.keyboard.down("Shift")
-    page.page.mouse.move(xs[0], box["y"] + 100)
+    page.page.mouse.move(xs[0], box["y"] + 120)
     page.page.mouse.down()
-    page.page.mouse.move(xs[1], box["y"] + 100, steps=4)
+    page.page.mouse.move(xs[1], box["y"] + 120, steps=4)
     page.page.mouse.up()
     page.page.keyboard.up("Shift")
     start, end = page.js("traceprof.selection")
     pixel = page.js("traceprof.binNs")
-    assert (start, end) == pytest.approx((100_000, 300_000), abs=2 * pixel)
+    assert (start, end) == pytest.approx((1_100_000, 1_300_000), abs=2 * pixel)
     rows = page.js(
         "[...document.querySelectorAll('.details tr')]"
         ".map((row) => [...row.cells].map((cell) => cell.textContent))"
     )
     sums = {cells[0]: cells[1:] for cells in rows}
     # Snapped to the edges of the kernel; for its last quarter the all-reduce runs too.
-    assert (start, end) == (100_000, 300_000)
+    assert (start, end) == (1_100_000, 1_300_000)
     assert sums["process 1 · GPU 0"] == ["0.0 %", "75.0 %", "25.0 %", *["0.0 %"] * 3]
     assert sums["gemm"] == ["100.0 %", "200.0 µs", "1", *["200.0 µs"] * 3]
 

@@ -87,8 +87,9 @@ def test_a_filter_finds_any_lane_also_in_what_is_folded(
     reader.click(page.get_by_role("button", name="Lanes", exact=True))
     reader.click(page.get_by_role("button", name="Fold all"))
     _filter(reader, text)
-    steps, *rows = page.locator(".lane.row:not(.chart) .name").all_inner_texts()
-    assert steps.startswith("Steps")
+    host, devices, *rows = page.locator(".lane.row:not(.chart) .name").all_inner_texts()
+    assert host.startswith("Steps on the host")
+    assert devices.startswith("Steps on the devices")
     assert rows == found
     page.keyboard.press("Escape")
 
@@ -101,7 +102,7 @@ def test_a_filter_is_in_the_address_and_gives_way_to_what_one_goes_to(
     reader.until("location.hash.includes('filter=stream%2020')")
     other = _open(elsewhere, page.url)
     rows = elsewhere.page.locator(".lane.row:not(.chart) .name")
-    assert rows.all_inner_texts()[1:] == ["Stream 20"] * 2
+    assert rows.all_inner_texts()[2:] == ["Stream 20"] * 2
     other.click_at(38.5 * MS, "Stream 20")
     assert other.title == "ncclDevKernel_AllReduce"
     # The launch of dgrad is on a lane that the filter leaves out.
@@ -144,7 +145,8 @@ def test_what_one_hid_is_remembered_unless_an_address_says_otherwise(reader: Rea
     page.goto(f"{plain}#at=step:3")
     page.reload()
     page.locator("[data-ready]").wait_for()
-    assert reader.page.js("[traceprof.t0, traceprof.t1]") == [30 * MS, 40 * MS]
+    # On the devices, from the end of what step 2 launched to the end of its own.
+    assert reader.page.js("[traceprof.t0, traceprof.t1]") == [28 * MS, 38 * MS]
     assert not any(text.startswith("rank 1") for text in _lines(reader.page))
     # One that was sent says so where nothing was hidden.
     page.goto(f"{plain}#at=step:3&hide=none")

@@ -13,6 +13,16 @@ test("a cell that a sheet would take for a formula is text, numbers stay numbers
   assert.equal(csvCell("@a"), "'@a");
   assert.equal(csvCell("-3.000 µs"), "-3.000 µs");
   assert.equal(csvCell('a "b", c'), '"a ""b"", c"');
+  assert.equal(csvCell("\u200b =1"), "'\u200b =1");
+  assert.equal(csvCell("'=1"), "''=1");
+  assert.equal(csvCell("＝1"), "'＝1");
+});
+
+test("no name ends a row or a text, and escapes can be undone", () => {
+  assert.equal(csvCell("a\r=1"), "a\\u000d=1");
+  assert.equal(csvCell("a\0\u2028\u202e\ufeff\ud800b"), "a\\u0000\\u2028\\u202e\\ufeff\\ud800b");
+  assert.equal(csvCell("a\\u000d"), "a\\u005cu000d");
+  assert.equal(csvCell("a\nb\t"), '"a\nb\t"');
 });
 
 test("facts and tables become rows with their captions", () => {

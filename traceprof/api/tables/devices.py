@@ -30,6 +30,13 @@ class TablesOfDevices(ShownRun):
             communication_overlap_ns: communication that compute hides
             transfer_overlap_ns: copies from or to elsewhere that kernels hide
             kernel_ns: when any kernel ran
+            compute_ratio: the share of compute in a step (of the window, where the scalar base says
+                window); the next four shares are of the same, and together they are 100%
+            exposed_communication_ratio: the share of exposed communication
+            exposed_transfer_ratio: the share of exposed copies
+            device_memory_ratio: the share of copies inside the device
+            idle_ratio: the share of idle time; where steps that were not profiled tell how long a
+                step is, what is left of such a step beside the work
             utilisation_ratio: kernel_ns of duration_ns: GPU-Util of nvidia-smi
             communication_overlap_ratio: the share of communication that is hidden
             transfer_overlap_ratio: the share of these copies that is hidden
@@ -37,8 +44,9 @@ class TablesOfDevices(ShownRun):
         Table ``total``: all devices added up, their parts and their durations
             duration_ns, compute_ns, exposed_communication_ns, exposed_transfer_ns,
             device_memory_ns, idle_ns, communication_ns, transfer_ns, communication_overlap_ns,
-            transfer_overlap_ns, kernel_ns, utilisation_ratio, communication_overlap_ratio,
-            transfer_overlap_ratio
+            transfer_overlap_ns, kernel_ns, compute_ratio, exposed_communication_ratio,
+            exposed_transfer_ratio, device_memory_ratio, idle_ratio, utilisation_ratio,
+            communication_overlap_ratio, transfer_overlap_ratio
         """
         return self._table("breakdown", by)
 
@@ -191,9 +199,12 @@ class TablesOfDevices(ShownRun):
             device: the number of the device in the run
             cause: what the device waited for
             total_ns: how long
-            share_ratio: total_ns of the window, as far as the device was recorded in it
+            share_ratio: its share of a step, as `breakdown` has it (of the window without steps)
             idle_ratio: total_ns of the idle time of the device
             gap_count: gaps in which it is the largest cause
+
+        Table ``total``: one row per cause, the largest first: all devices together
+            cause, total_ns, share_ratio
 
         Table ``names``: one row per device, cause and name that the host was in, the largest first:
         the time of the host's causes, charged by overlap

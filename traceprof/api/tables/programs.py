@@ -25,7 +25,8 @@ class TablesOfPrograms(ShownRun):
             saving_ns: the same of step_ns
             least_saving_ns: of an estimated saving the least of its range
             most_saving_ns: and the most
-            base: what saving_ns is a part of: a step, the mean step, or the window
+            base: what saving_ns is a part of: a step, an iteration, the window, or, of slow steps,
+                the mean step with these
             base_ns: how long that is
             measured_ratio: what its advice saved when `traceprof try --from` tried it
             once_ns: what it costs once, where it is not per step
@@ -43,7 +44,7 @@ class TablesOfPrograms(ShownRun):
 
         Table ``losses``: one row per part of the analysed time of the devices: with compute they
         fill it
-            loss, total_ns, share_ratio, after_wait_ns, claimed_ns, rules
+            loss, total_ns, share_ratio, claimed_ns, rules
 
         Table ``abstained``: one row per rule that could not judge
             rule, subject, reason
@@ -90,8 +91,10 @@ class TablesOfPrograms(ShownRun):
             backward_ns: when the host was in backward, and in no other phase inside
             communication_ns: when the host was in communication, and in no other phase inside
             optimizer_ns: when the host was in optimizer, and in no other phase inside
-            profiler_ns: when the profiler itself took the time; windows that it begins or ends
-                between steps are in no period_ns
+            outside_ns: when the host was in none of these phases: with them and profiler_ns it adds
+                up to period_ns
+            profiler_ns: when the profiler itself took the time of the period; windows that it
+                begins or ends between steps are in no period_ns
             h2d_bytes: copies from host to device that start in it
             d2h_bytes: copies from device to host that start in it
             p2p_bytes: copies between devices that start in it
@@ -112,6 +115,8 @@ class TablesOfPrograms(ShownRun):
             grown_phase_ns: how much longer than usual that was
             excess_cause: what made it longer that is meant to be done now and then: evaluation,
                 checkpoint, compiling or loading kernels (no slow step, and not in the statistics)
+            kind: usual, warm-up, slow, cut by an edge, incomplete (work that it launched is
+                missing), or excess_cause: usual ones count
         """
         return self._table("steps", by)
 

@@ -24,7 +24,7 @@ class TablesOfRanks(ShownRun):
         the waiting
             rank: the rank
             device: its device; all, where it has several
-            step_ns: the mean step
+            step_ns: the step time of the rank
             compute_ns: when compute kernels ran
             exposed_communication_ns: communication that no compute hid
             idle_ns: when nothing ran

@@ -33,7 +33,7 @@ from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
-from traceprof.session.doubts import doubts_of_run
+from traceprof.session.doubts import doubts_of_run, refused
 
 
 def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
@@ -187,7 +187,8 @@ def scaling(
     points = [point_of(run, by_nodes=by_nodes) for run in runs]
     usable = [one for one in points if one.size > 0 and one.rate.value > 0]
     if not usable:
-        raise NotRecordedError(_none_usable(points, by_nodes=by_nodes))
+        error = NotRecordedError(_none_usable(points, by_nodes=by_nodes))
+        raise refused(error, (note for run in runs for note in run.notes))
     groups = groups_of(usable, by, ignored)
     found = [one for group in groups for one in measured_group(group, base, assumed)]
     what = "nodes" if by_nodes else _devices(usable)

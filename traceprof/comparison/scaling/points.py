@@ -12,12 +12,14 @@ import numpy as np
 
 from traceprof.comparison.scaling.laws import Rate, mean_rate
 from traceprof.comparison.sides import (
+    STEP,
     devices_of,
     ranks_count_of,
     shares_of,
     steady_steps,
     table_of,
     timed_steps,
+    units_of,
 )
 from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.measures.rows import Ints, Texts, floats
@@ -58,7 +60,7 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
     devices it is the time of the hosts' phases, which add up to the window, too. Ranks that are
     not ``in_step`` do not fill the window that holds them all: what is at its edges is left out.
     """
-    made, devices, steps = run.table("makeup"), run.devices_count, run.steps_count
+    made, devices, steps = run.table("makeup"), run.devices_count, units_of(run, STEP)
     if not steps:
         return {}, False
     if devices and len(made):
@@ -84,7 +86,7 @@ def _added_up(names: Column, ns: Ints) -> dict[str, int]:
 
 def _losses(made: Table) -> Texts:
     """Return what each row of the composition would be lost to."""
-    part, kind, name = (made.plain(column) for column in ("part", "kind", "name"))
+    part, kind, name = (np.asarray(made[column]) for column in ("part", "kind", "name"))
     losses = objects(_OF_PART[one] for one in part)
     losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _WAITS
     losses[(kind == WAITING) & (name == NOT_IN_STEP)] = _STARTING

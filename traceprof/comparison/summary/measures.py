@@ -8,13 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.comparison.sides import STEP, series_of, steady_steps, timed_steps
+from traceprof.comparison.sides import STEP, series_of, steady_steps
 from traceprof.comparison.statistics import interval_of_mean, interval_of_median
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.rows import Floats, floats
-from traceprof.measures.steps.find import pattern_of_ranks
+from traceprof.measures.steps.base import ITERATION, WINDOW, base_of
+from traceprof.measures.steps.ledger import all_steps
 from traceprof.model.activity import PARTS
-from traceprof.model.grouping import codes_of, grouped_by, groups_of, numbered
+from traceprof.model.grouping import codes_of, grouped_by, numbered
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Result, Unit
 from traceprof.model.summary import Summary
@@ -27,7 +28,7 @@ _HIGHER, _LOWER, _NEITHER = "higher", "lower", ""
 
 
 def measures_of_run(
-    ranks: Ranks, results: Mapping[str, Result], tables: Mapping[str, Table], steps_count: int
+    ranks: Ranks, results: Mapping[str, Result], tables: Mapping[str, Table]
 ) -> Table:
     """Return the measures of the window: measure, value, unit, scope, better, source.
 
@@ -35,9 +36,9 @@ def measures_of_run(
     """
     rows = [
         *_of_size(ranks),
-        *_of_throughput(results),
-        *_of_steps(tables["steps"], results),
-        *_of_parts(ranks, results, steps_count),
+        *_of_throughput(ranks),
+        *_of_steps(tables["steps"]),
+        *_of_parts(ranks, results),
         *_of_collectives(results),
         *_of_hardware(results),
     ]
@@ -75,7 +76,7 @@ def _intervals(measures: Table, steps: Table) -> Mapping[str, Floats]:
 
 _BY_PERIOD: Final = ("step_period_ns",)
 _BY_RATE: Final = ("samples_per_s", "steps_per_s")
-_MEDIANS: Final = {"median_samples_per_s": "samples_per_s", "median_step_period_ns": "period_ns"}
+_MEDIANS: Final = {"median_step_period_ns": "period_ns"}
 
 
 def _of_size(ranks: Ranks) -> Iterator[_Row]:
@@ -90,67 +91,44 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     yield "devices_count", devices or np.nan, Unit.COUNT, "run", _NEITHER
     hosts = {*processes["host"], *(part.info.host for part in whole)}
     yield "nodes_count", len(hosts - {""}) or np.nan, Unit.COUNT, "run", _NEITHER
-    turns = groups_of(pattern_of_ranks(ranks).table["process"]).counts.max(initial=0)
-    yield "turns_count", turns or np.nan, Unit.COUNT, "run", _NEITHER
+    base = base_of(ranks)
+    turns = max(1, round(base.steps_count)) if base.unit == ITERATION else np.nan
+    yield "turns_count", turns, Unit.COUNT, "run", _NEITHER
 
 
 def _largest_group(trace: Trace) -> int:
     return int(trace.collectives["group_size"].max(initial=ABSENT))
 
 
-def _of_throughput(results: Mapping[str, Result]) -> Iterator[_Row]:
-    if "steps" not in results:
+def _of_throughput(ranks: Ranks) -> Iterator[_Row]:
+    """Yield the step time and the rates, all of the base, as every command shows them."""
+    base = base_of(ranks)
+    if not len(base.lengths_ns):
         return
-    scalars = results["steps"].scalars
-    for name, source in ("samples_per_s", "mean"), ("median_samples_per_s", "median"):
-        rate = scalars.get(f"{source}_samples_per_s", np.nan)
-        # A recording in windows has steps that nobody disturbed: the program is as fast as they.
-        yield name, scalars.get("undisturbed_samples_per_s", rate), Unit.PER_S, "run", _HIGHER
-
-
-def _periods_of(periods: Table, results: Mapping[str, Result]) -> tuple[float, float]:
-    """Return the mean and the median time of a step of the program.
-
-    Of a recording in windows it is that of the steps that nobody disturbed; where all are timed on
-    devices they are of their spans: the periods of a host that runs ahead are short.
-    """
-    scalars = results["steps"].scalars if "steps" in results else {}
-    if "undisturbed_ns" in scalars:
-        return scalars["undisturbed_ns"], scalars["undisturbed_ns"]
-    mean_ns = _sum(periods, "period_ns") / _sum(periods, "steps_count")
-    if "steps_per_s" in scalars:
-        table = results["steps"].table
-        if "device_ns" in table and len(table.known("device_ns")) == len(table):
-            mean_ns = 1e9 / scalars["steps_per_s"]
-    return mean_ns, float(np.nanmedian(periods["period_ns"] / periods["steps_count"]))
-
-
-def _of_steps(steps: Table, results: Mapping[str, Result]) -> Iterator[_Row]:
-    """Yield the lengths of steady steps, of all ranks: of ranks that keep step the same."""
-    scalars = results["steps"].scalars if "steps" in results else {}
-    is_pattern = bool(scalars.get("is_pattern"))
-    what = "turn" if is_pattern else "step"
-    for statistic in ("mean", "median"):
-        value = scalars.get(f"{statistic}_ns", np.nan)
-        yield f"{statistic}_{what}_ns", value, Unit.NS, "rank", _LOWER
-    if is_pattern or steps.empty:
+    if all_steps(ranks).is_pattern:
+        yield "turn_ns", base.step_ns, Unit.NS, "rank", _LOWER
         return
+    yield "samples_per_s", base.samples_count * base.per_s, Unit.PER_S, "run", _HIGHER
+    yield "step_period_ns", base.step_ns, Unit.NS, "rank", _LOWER
+    median_ns = float(np.median(base.lengths_ns))
+    yield "median_step_period_ns", median_ns, Unit.NS, "rank", _LOWER
+    yield "steps_per_s", base.per_s, Unit.PER_S, "rank", _HIGHER
+    if base.is_unprofiled:
+        yield "unprofiled_count", len(base.lengths_ns), Unit.COUNT, "run", _NEITHER
+        yield "profiled_count", max(1, round(base.steps_count)), Unit.COUNT, "run", _NEITHER
+
+
+def _of_steps(steps: Table) -> Iterator[_Row]:
+    """Yield what else is known of the steps that count: the mean over them."""
     steady = steady_steps(steps)
-    periods = timed_steps(steady.without("device_ns"))
-    if count := _sum(periods, "steps_count"):
-        mean_ns, median_ns = _periods_of(timed_steps(steady), results)
-        yield "step_period_ns", mean_ns, Unit.NS, "rank", _LOWER
-        yield "median_step_period_ns", median_ns, Unit.NS, "rank", _LOWER
-        yield "between_steps_ns", _sum(periods, "between_ns") / count, Unit.NS, "rank", _LOWER
-        yield "steps_per_s", 1e9 / mean_ns if mean_ns else np.nan, Unit.PER_S, "rank", _HIGHER
+    if count := _sum(steady, "steps_count"):
+        yield "between_steps_ns", _sum(steady, "between_ns") / count, Unit.NS, "rank", _LOWER
     known = steady.known("device_ns") if "device_ns" in steady else steady.head(0)
-    if len(known):
+    if len(known) and "waited_ns" in known:
+        waited_ns = _sum(known, "waited_ns") / _sum(known, "steps_count")
         device_ns = _sum(known, "device_ns") / _sum(known, "steps_count")
-        yield "step_device_ns", device_ns, Unit.NS, "rank", _LOWER
-        if "waited_ns" in known:
-            waited_ns = _sum(known, "waited_ns") / _sum(known, "steps_count")
-            yield "waited_ns", waited_ns, Unit.NS, "rank", _LOWER
-            yield "step_own_ns", device_ns - waited_ns, Unit.NS, "rank", _LOWER
+        yield "waited_ns", waited_ns, Unit.NS, "rank", _LOWER
+        yield "step_own_ns", device_ns - waited_ns, Unit.NS, "rank", _LOWER
     if "samples_count" in steady and _sum(steady, "samples_count") > 0:
         fetched = steady.take(steady["samples_count"] > 0)  # a batch may be for several steps
         each = fetched["samples_count"] / fetched["steps_count"]
@@ -168,24 +146,22 @@ def _kernels_count(trace: Trace) -> int:
     return len(trace.kernels)
 
 
-def _of_parts(ranks: Ranks, results: Mapping[str, Result], steps_count: int) -> Iterator[_Row]:
+def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
     if "breakdown" not in results or results["breakdown"].tables["total"].empty:
         return
-    total = results["breakdown"].tables["total"].row(0)
-    n_devices = len(results["breakdown"].table)
+    total, base = results["breakdown"].tables["total"].row(0), base_of(ranks)
     for part in PARTS:
-        ratio = total[f"{part}_ns"] / total["duration_ns"] if total["duration_ns"] else np.nan
         better = _NEITHER if part == "compute" else _LOWER
+        ratio = total[f"{part}_ratio"]
         yield f"{part}_ratio", ratio, Unit.RATIO, "device", better
-        if steps_count and n_devices:
-            each = total[f"{part}_ns"] / (n_devices * steps_count)
-            yield f"{part}_ns", each, Unit.NS, "device", better or _LOWER
+        if base.unit != WINDOW:
+            yield f"{part}_ns", ratio * base.unit_ns, Unit.NS, "device", better or _LOWER
     names = ("utilisation_ratio", "communication_overlap_ratio", "transfer_overlap_ratio")
     for name in names:
         yield name, float(total.get(name, np.nan)), Unit.RATIO, "device", _HIGHER
-    kernels = sum(ranks.each(_kernels_count))
-    if steps_count and n_devices:
-        each = kernels / (n_devices * steps_count)
+    if base.unit != WINDOW:
+        n_units = len(results["breakdown"].table) * base.steps_count
+        each = sum(ranks.each(_kernels_count)) / n_units
         yield "kernels_per_step_count", each, Unit.COUNT, "device", _NEITHER
     if "classes" in results:
         matrix = results["classes"].table.known("tensor_core_ns")

@@ -21,23 +21,26 @@ from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.composition import WAITING, composition_of_devices, place_of_work
 from traceprof.measures.device.times import used_devices
+from traceprof.measures.idle.losses import scaled_to_base
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import Floats, Ints, Texts, lengths_of
+from traceprof.measures.steps.base import STEP, base_of, base_within, counted_steps
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.workload import workload
 from traceprof.model.activity import PARTS
-from traceprof.model.grouping import Groups, beside, grouped_by, groups_of, numbered
+from traceprof.model.grouping import Groups, beside, codes_of, grouped_by, groups_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
 from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import MATRIX_WORK, precisions
 from traceprof.secrets import kept_variables
 from traceprof.session.answer import PAGE, hardware_of, ranks_of_processes
-from traceprof.session.doubts import doubts_of
+from traceprof.session.doubts import doubts_of, refuses_with_doubts
 from traceprof.session.run import Run
 from traceprof.store.summaries import masked_run
 from traceprof.units import format_bytes
@@ -129,7 +132,7 @@ MOST_ROWS: Final = 4_000
 
 _FEWEST_PER_RANK: Final = 20
 _SUMS: Final = (
-    *("steps_count", "period_ns", "between_ns", "device_ns"),
+    *("steps_count", "period_ns", "between_ns", "device_ns", "duration_ns"),
     *(f"{part}_ns" for part in PARTS),
     *("waited_ns", "samples_count"),
 )
@@ -149,14 +152,26 @@ def rank_numbers(ranks: Ranks) -> tuple[Mapping[int, int], bool]:
     return numbers, len(active) > 1
 
 
-def steps_of_run(ranks: Ranks) -> Table:
-    """Return the steps of ``ranks``, cut or whole, or blocks of them, as `SUMMARY` has them."""
+def steps_of_run(ranks: Ranks, window: TimeWindow) -> Table:
+    """Return the steps of ``ranks``, cut or whole, or blocks of them, as `SUMMARY` has them.
+
+    Those that the base of ``window`` is about are marked as counted.
+    """
     measured = measured_steps(ranks)
     if measured.is_pattern or measured.table.empty:
         return SUMMARY.table("steps").of_rows()
     steps, (numbers, _) = measured.table, rank_numbers(ranks)
     rank = [numbers[process] for process in steps["process"].tolist()]
-    steps = steps.assign(life=0, rank=rank, steps_count=1, at_ns=steps["host_at_ns"])
+    is_counted = counted_steps(ranks, window)
+    lengths = np.where(is_counted & base_within(ranks, window).is_unprofiled, steps["period_ns"], 0)
+    steps = steps.assign(
+        life=0,
+        rank=rank,
+        steps_count=1,
+        at_ns=steps["host_at_ns"],
+        duration_ns=np.where(lengths > 0, lengths, steps["duration_ns"]),
+        is_counted=is_counted,
+    )
     found = find_rank_steps(ranks)
     waits = found.table
     if len(waits) and (waits["collectives_count"] > 0).any():
@@ -169,8 +184,9 @@ def steps_of_run(ranks: Ranks) -> Table:
 def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
     """Return at most about ``most_rows`` rows: neighbours added up where there are more.
 
-    Blocks are the same on all ranks, and hold either warm-up or none. Sums stay exact; one of
-    which a part is not known is not known. Steps without a batch of their own add no samples.
+    Blocks are the same on all ranks, and hold either steps that count or others. Sums stay exact;
+    one of which a part is not known is not known. Steps without a batch of their own add no
+    samples.
     """
     spec = SUMMARY.table("steps")
     steps = steps.in_order("life", "rank", "at_ns", "step")
@@ -180,7 +196,8 @@ def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
     size = -(-(int(place.max(initial=-1)) + 1) // per_rank)
     if size <= 1:
         return spec.of_rows(steps)
-    keys = steps["life"], steps["rank"], steps["is_warmup"].astype(np.int8), place // size
+    flags = (codes_of(steps[name]) for name in ("is_warmup", "is_counted") if name in steps)
+    keys = steps["life"], steps["rank"], *flags, place // size
     number, first = numbered(*keys)
     groups, found = groups_of(number), steps.take(first)
     for name in _SUMS:
@@ -196,7 +213,7 @@ def composition_of_run(ranks: Ranks) -> tuple[int, Table, tuple[Note, ...]]:
     """Return how many devices worked, what they did in the window, and what is not told.
 
     Columns: part, kind, name, ns, count, n_bytes (see `composition_of_devices`), of all devices.
-    The ns add up to the window of all devices, as far as it was recorded.
+    The ns add up to the steps of the base of all devices, else to the window as far as recorded.
     """
     spans = {
         (place, device): ranks.span
@@ -205,7 +222,9 @@ def composition_of_run(ranks: Ranks) -> tuple[int, Table, tuple[Note, ...]]:
     }
     why_not = find_blame(ranks.whole).why_not
     made = composition_of_devices(ranks, spans, knows_waits=not why_not)
-    made = made.assign(name=_named_by_rank(made, rank_numbers(ranks)[0]))
+    causes = np.where(made["part"] == "idle", made["kind"], "")
+    scaled, _ = scaled_to_base(ranks, made["ns"], causes.tolist())
+    made = made.assign(name=_named_by_rank(made, rank_numbers(ranks)[0]), ns=scaled)
     together, groups = grouped_by(made, "part", "kind", "name")
     together = together.assign(**_sums(made, groups))
     note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
@@ -236,11 +255,13 @@ def bounded_result(result: Result) -> Result:
     """Return a result with the first rows of its tables, and how many are left out of each."""
     notes = []
     tables = dict(result.tables)
+    # Iterations of a pattern are compared by these rows, and steps by the table `steps`.
+    most = MOST_ROWS if result.scalars.get("is_pattern") else _MOST_ROWS
     for name, table in result.tables.items():
-        if len(table) > _MOST_ROWS:
-            tables[name] = table.head(_MOST_ROWS)
+        if len(table) > most:
+            tables[name] = table.head(most)
             text = "{kept:count} of {n:count} rows of {name} are kept"
-            notes.append(Note.of(text, kept=_MOST_ROWS, n=len(table), name=name))
+            notes.append(Note.of(text, kept=most, n=len(table), name=name))
     return replace(result, tables=tables).with_notes(*notes)
 
 
@@ -263,6 +284,7 @@ KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energy", "flops"
 """The analyses whose results are kept: those of the page, and what runs are compared by."""
 
 
+@refuses_with_doubts
 def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = None) -> Summary:
     """Return what is kept of ``run``, about the window that it is seen through.
 
@@ -279,7 +301,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     ranks = run.of_ranks()
     results = {own: bounded_result(result) for own, result in answers.results.items()}
     is_default = selection.window == run.within(None).selection.window
-    steps = steps_of_run(every if is_default else ranks)
+    steps = steps_of_run(every if is_default else ranks, ranks.span)
     tables = {"steps": steps, **history_of_run(every)}
     devices: int | None = None
     notes: tuple[Note, ...] = selection.notes
@@ -291,8 +313,9 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     _, are_guessed = rank_numbers(every)
     if are_guessed:
         notes += (_GUESSED,)
-    steps_count = _steps_in(ranks)
-    tables["measures"] = measures_of_run(ranks, answers.results, tables, steps_count)
+    base = base_of(ranks)
+    steps_count = max(1, round(base.timed_count)) if base.unit == STEP else None
+    tables["measures"] = measures_of_run(ranks, answers.results, tables)
     info = every.info
     environment = environment_of(every)
     command = environment.pop("command", "")
@@ -307,7 +330,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         sources=tuple(_sources(every)),
         window=selection.label,
         window_ns=selection.window.duration_ns,
-        steps_count=steps_count or None,
+        steps_count=steps_count,
         devices_count=devices,
         tables={own: SUMMARY.table(own).of_rows(table) for own, table in tables.items()},
         results=results,
@@ -319,13 +342,6 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
 _GUESSED: Final = Note(
     "no file says the ranks: processes are numbered in the order of their identifiers"
 )
-
-
-def _steps_in(ranks: Ranks) -> int:
-    """Return how many steps of a rank lie in the window, of the rank with the most."""
-    # Numbers may begin anew in every epoch: rows count.
-    counts = groups_of(steps_of_ranks(ranks).table["process"]).counts
-    return int(counts.max(initial=0))
 
 
 def _start(ranks: Ranks) -> int | None:

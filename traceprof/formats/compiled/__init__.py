@@ -37,14 +37,9 @@ _VERSION: Final = 2
 """Of these functions: a library that was compiled from other source is not called."""
 
 
-def is_there() -> bool:
-    """Return whether it can be used; ``TRACEPROF_COMPILED=0`` in the environment says no."""
-    return loaded() is not None
-
-
 @cache
 def loaded() -> Any:
-    """Return the library; None where there is none that fits."""
+    """Return the library; None where there is none that fits, or ``TRACEPROF_COMPILED`` is 0."""
     if os.environ.get("TRACEPROF_COMPILED") == "0" or not LIBRARY.exists():
         return None
     try:

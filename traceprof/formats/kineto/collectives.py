@@ -83,7 +83,7 @@ def _described(
             "thread": np.where(on_host, rows.thread, ABSENT),
             "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
-            "dtype": Names.coded((name for name, _ in dtypes), told.codes, is_sorted=True),
+            "dtype": Names.coded((name for name, _ in dtypes), told.packed, is_sorted=True),
             "group": rows.text("Process Group Name"),
             "group_size": rows.number("Group size"),
             "backend": Names.repeated(backend, len(rows)),
@@ -135,7 +135,7 @@ def _backend(rows: Rows) -> str:
 
 
 def _ops(names: Names) -> Names:
-    return Names.coded(map(collective_op, names.texts.tolist()), names.codes, is_sorted=True)
+    return Names.coded(map(collective_op, names.texts.tolist()), names.packed, is_sorted=True)
 
 
 def _has_op(rows: Rows) -> npt.NDArray[np.bool_]:

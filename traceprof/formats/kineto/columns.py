@@ -246,13 +246,14 @@ def decode(text: bytes, *, with_inputs: bool = False) -> EventColumns | None:
 
     The arguments that are wanted the C is told by text, lengths, kinds and parts.
     """
-    if not compiled.is_there():
+    library = compiled.loaded()
+    if library is None:
         return None
     kinds_of = _WITH_INPUTS if with_inputs else _KINDS
     lengths = np.array(list(map(len, kinds_of)), np.int64)
     wanted = np.array(list(kinds_of.values()), np.int8)
     room = _Room(text, len(kinds_of))
-    n = compiled.loaded().traceprof_events(
+    n = library.traceprof_events(
         *(text, len(text), ABSENT, len(kinds_of), "".join(kinds_of).encode(), address(lengths)),
         *(address(wanted), address(_PARTS), *room.addresses()),
     )

@@ -51,11 +51,7 @@ def make_info(
             f"{events.bytes_behind} bytes behind the end of the JSON document are not read: "
             "another trace was appended, or the file is damaged; events may be missing"
         )
-    if events.left_out:
-        warnings.append(
-            f"{events.left_out} events left out: their time or length is missing, or none that "
-            "can be"
-        )
+    warnings += left_out(events)
     if n_untimed:
         warnings.append(
             f"{n_untimed} events left out: their times are 0, or years away from all others "
@@ -75,6 +71,14 @@ def make_info(
         utc_epoch_ns=utc_ns if utc_ns >= FIRST_EPOCH_NS else None,
         warnings=tuple(warnings),
     )
+
+
+def left_out(events: KinetoEvents) -> list[str]:
+    """Return a sentence about the events that are in no table, if there are any."""
+    said = (
+        f"{events.left_out} events left out: their time or length is missing, or none that can be"
+    )
+    return [said] if events.left_out else []
 
 
 def unread_kinds(events: KinetoEvents) -> dict[str, int]:
@@ -244,7 +248,7 @@ def cut_note_in(notes: Any) -> CutNote:
     kept = [one.get("tables") for one in every if isinstance(one, dict)]
     names = [noted_names(one) for one in kept if isinstance(one, list)]
     return CutNote(
-        TimeWindow(*edges),
+        TimeWindow(edges[0], edges[1]),
         noted_names(note.get("recorded")),
         noted_numbers(note.get("used_devices")),
         reduce(frozenset.__and__, names) if names else None,

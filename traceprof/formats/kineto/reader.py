@@ -133,6 +133,8 @@ def _why_nothing(events: KinetoEvents) -> str:
         return "a trace of torch.profiler that is cut off before its first event: record it again"
     if len(events):
         return "no event has a time: the profiler stamped all with 0, record again"
+    if said := header.left_out(events):
+        return f"no events to analyze: {said[0]}"
     unread = header.unread_kinds(events)
     kinds = header.listed(sorted(map(header.named, unread)))
     if _OF_KINETO & events.header.keys() or PASSED_OVER & events.unread.keys():

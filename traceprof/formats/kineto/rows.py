@@ -140,7 +140,7 @@ _CUDA_DEVICE: Final = 1
 
 def make_api_calls(rows: Rows) -> Table:
     """Return the calls of the CUDA or HIP runtime and driver."""
-    names = Names.coded(map(plain_api_name, rows.name.texts), rows.name.codes, is_sorted=True)
+    names = Names.coded(map(plain_api_name, rows.name.texts), rows.name.packed, is_sorted=True)
     own = {"correlation": rows.number("correlation"), "name": names}
     return make_table("api_calls", {**_place_on_host(rows), **own})
 
@@ -183,11 +183,11 @@ def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
     plain = [name.removeprefix(MODULE_PREFIX) for name in modules.name.texts.tolist()]
     early = operators.where(_is_early_annotation(operators))
     annotated = [_ranges(rows, rows.name, "") for rows in (annotations, early)]
-    module_names = Names.coded(plain, modules.name.codes, is_sorted=True)
+    module_names = Names.coded(plain, modules.name.packed, is_sorted=True)
     ranges = stack("ranges", annotated)
     names = ranges["name"]
     once = names.by_text([not name.startswith(_STEP) for name in names.texts.tolist()])
-    _, first = numbered(ranges["process"], names.codes)
+    _, first = numbered(ranges["process"], names.packed)
     once[first] = True
     return with_depth(
         stack("ranges", [ranges.take(once), _ranges(modules, module_names, "nn.Module")])
@@ -356,7 +356,7 @@ def make_copies(rows: Rows) -> Table:
 def make_syncs(rows: Rows) -> Table:
     """Return the synchronisations of host and streams."""
     kinds = (_SYNC_KINDS.get(name, "unknown") for name in rows.name.texts.tolist())
-    own = {"kind": Names.coded(kinds, rows.name.codes, is_sorted=True)}
+    own = {"kind": Names.coded(kinds, rows.name.packed, is_sorted=True)}
     return make_table("syncs", {**_place_on_device(rows), **own})
 
 

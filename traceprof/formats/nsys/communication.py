@@ -82,7 +82,7 @@ def _counted_names(database: Database) -> list[tuple[str, int]]:
     )
     texts = raw["text"]
     assert isinstance(texts, Names)
-    groups = groups_of(texts.codes, raw["textId"])
+    groups = groups_of(texts.packed, raw["textId"])
     return [
         (texts.texts[code] or names.get(key, ""), n)
         for (code, key), n in zip(groups.keys, groups.counts.tolist(), strict=True)

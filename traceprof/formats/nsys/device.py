@@ -14,7 +14,7 @@ from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import compact
+from traceprof.model.packed import Packed
 from traceprof.model.table import Column, Table, opened, set_aside
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
@@ -111,13 +111,13 @@ def _read(
 ) -> tuple[Mapping[str, Column], cupti.Place]:
     """Return columns of device work, and when and where it was."""
     columns = dict.fromkeys((*_PLACE, *needed, *optional), ColumnType.INTEGER)
-    raw = database.read_columns(table, columns, window, optional, where)
+    raw = database.read_columns(table, columns, window, optional, where, spare=_SHAPE)
     starts = np.asarray(raw["start"], np.int64)
     return raw, {
         "start_ns": starts,
         "end_ns": opened(set_aside(np.maximum(starts, np.asarray(raw["end"], np.int64)))),
         "device": np.asarray(raw["deviceId"], np.int64),
         "stream": known(raw["streamId"]),
-        "process": compact(process_of(raw["globalPid"])),
+        "process": Packed(process_of(raw["globalPid"])),
         "correlation": known(raw["correlationId"]),
     }

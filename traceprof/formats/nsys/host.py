@@ -17,12 +17,12 @@ from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite import conditions
 from traceprof.formats.sqlite.columns import NULL, ColumnType, known
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.grouping import compact, groups_of
+from traceprof.model.clipping import rows_where
+from traceprof.model.grouping import groups_of
 from traceprof.model.names import PackedTexts
 from traceprof.model.table import Column, Names, Table, objects
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import rows_where
 
 _INTEGER: Final = ColumnType.INTEGER
 _SPAN: Final = ("start", "end", "globalTid")
@@ -46,7 +46,7 @@ def read_api_calls(
     wanted = dict.fromkeys((*_SPAN, "nameId", "correlationId"), _INTEGER)
     raw = database.read_columns(schema.API_CALLS, wanted, window, where=where)
     names = schema.named(database, raw["nameId"])
-    plain = Names.coded(map(cupti.plain_api_name, names.texts), names.codes, is_sorted=True)
+    plain = Names.coded(map(cupti.plain_api_name, names.texts), names.packed, is_sorted=True)
     own = {"correlation": known(raw["correlationId"]), "name": plain}
     return make_table("api_calls", {**schema.placed(raw), **own})
 
@@ -181,8 +181,8 @@ def _may_be_steps(database: Database) -> conditions.Condition:
 
 
 def _described(events: Table) -> dict[str, Column]:
-    own = events.select("process", "thread", "payload", "domain", "name")
-    return {"start_ns": events["start"], **own.columns}
+    names = ("process", "thread", "payload", "domain", "name")
+    return {"start_ns": events["start"], **{name: events[name] for name in names}}
 
 
 def _texts(database: Database, texts: Column, ids: Column) -> Names:
@@ -204,7 +204,7 @@ def _texts(database: Database, texts: Column, ids: Column) -> Names:
     every = insert(place[is_new], objects(new)) if new else many
     of_many = (np.arange(len(many)) + shift)[texts.codes]
     codes = np.where(own, of_many, (place + before)[registered.codes])
-    return Names(compact(codes), every)
+    return Names(codes, every)
 
 
 def _domains(events: Table) -> Names:
@@ -216,14 +216,14 @@ def _domains(events: Table) -> Names:
     created = events.take(events["eventType"] == schema.NVTX_DOMAIN)
     titles = {(row["process"], row["domainId"]): row["name"] for row in created.rows()}
     groups = groups_of(events["process"], events["domainId"])
-    names = []
+    number, names = groups.packed, []
     for index, (process, domain) in enumerate(groups.keys):
         if domain in (0, NULL):
             names.append("")
         elif (process, domain) in titles:
             names.append(titles[process, domain])
         else:
-            inside = events["name"][groups.number == index].distinct()
+            inside = events["name"][number == index].distinct()
             is_nccl = all(name.startswith("nccl") for name in inside)
             names.append("NCCL" if is_nccl else f"domain {domain}")
-    return Names.coded(names, groups.number, is_sorted=True)
+    return Names.coded(names, number, is_sorted=True)

@@ -34,7 +34,7 @@ from traceprof.model.table import Column, Names, Table
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
-_NET: Final = "NET_NIC_METRIC"
+NETWORK: Final = "NET_NIC_METRIC"
 _PORT: Final = "portId"
 _SERIES: Final = ("globalId", _PORT, "metricsListId", "metricsIdx")
 _BYTES: Final = re.compile(
@@ -50,7 +50,7 @@ _MEMORY: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _GPU_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 _CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
 _NEEDED: Final = {
-    _NET: ("start", "end", "globalId", "metricsListId", "metricsIdx", "value"),
+    NETWORK: ("start", "end", "globalId", "metricsListId", "metricsIdx", "value"),
     _GPU: ("timestamp", "typeId", "metricId", "value"),
     _MEMORY: ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"),
     _GPU_FAULTS: ("start", "deviceId", "numberOfPageFaults"),
@@ -123,7 +123,7 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
     sources = [f"gpu:{kind & _GPU_INDEX}" for kind, _ in groups.keys]
     metrics = [titles.get((kind, own), f"metric {own}") for kind, own in groups.keys]
     source, metric = (
-        Names.coded(texts, groups.number, is_sorted=True) for texts in (sources, metrics)
+        Names.coded(texts, groups.packed, is_sorted=True) for texts in (sources, metrics)
     )
     return _samples(raw["timestamp"], source, metric, raw["value"])
 
@@ -249,7 +249,7 @@ def _memory_usage(database: Database) -> Table:
         held[rows] = np.cumsum(change[rows])
     return _samples(
         raw["start"],
-        Names.coded(sources, groups.number, is_sorted=True),
+        Names.coded(sources, groups.packed, is_sorted=True),
         Names.repeated("cuda_allocated_bytes", len(raw)),
         held,
     )
@@ -276,7 +276,7 @@ def network_metrics(database: Database) -> Table:
     the first interval; where nothing was recorded between two intervals the counter is NaN once.
     Other metrics bear their unit, and stand at the start of their interval.
     """
-    raw = Table(_read(database, _NET, _PORT))
+    raw = Table(_read(database, NETWORK, _PORT))
     if raw.empty:
         return empty_table("samples")
     raw = raw.assign(**{_PORT: known(raw[_PORT])})

@@ -39,11 +39,11 @@ def read_mpi_collectives(database: Database) -> Table:
             "collectives",
             {
                 **schema.placed(raw),
-                "op": Names.coded(ops, names.codes, is_sorted=True),
+                "op": Names.coded(ops, names.packed, is_sorted=True),
                 "n_bytes": known(raw["size"]),
                 "group": [name for name, _, _ in used],
                 "group_size": [size for _, size, _ in used],
-                "backend": Names.coded(backends, names.codes, is_sorted=True),
+                "backend": Names.coded(backends, names.packed, is_sorted=True),
                 "group_rank": [rank for _, _, rank in used],
                 # MPI_ANY_SOURCE, MPI_PROC_NULL and MPI_ANY_TAG are negative.
                 "peer": np.maximum(known(raw["remoteRank"]), ABSENT),

@@ -15,7 +15,16 @@ from traceprof.formats.nsys import communication, device, host, target
 from traceprof.formats.nsys.format import FORMAT
 from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_collectives
-from traceprof.formats.nsys.schema import COLLECTIVES, KERNELS
+from traceprof.formats.nsys.schema import (
+    COLLECTIVES,
+    HOST_SOURCES,
+    KERNELS,
+    MANIFEST,
+    MPI_SOURCES,
+    OPERATORS,
+    OVERHEADS,
+    SYNCS,
+)
 from traceprof.formats.nsys.sidecar import read_losses, read_own
 from traceprof.formats.nsys.survey import (
     read_diagnostics,
@@ -26,6 +35,7 @@ from traceprof.formats.nsys.survey import (
 from traceprof.formats.shared import collectives
 from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
+from traceprof.formats.sqlite.spare import without_spared
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.table import Table
 from traceprof.model.tables import empty_table, stack
@@ -33,6 +43,14 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.processes import do_side_by_side
 
+_MADE_OF: Final = {
+    "kernel_shapes": (f"{KERNELS}.gridX", f"{KERNELS}.blockX"),
+    "syncs": (SYNCS,),
+    "threads": ("ThreadNames",),
+    "overheads": OVERHEADS,
+    "host_ops": (*HOST_SOURCES, *MPI_SOURCES, OPERATORS),
+}
+"""What other tables do without → the tables, or columns, of the file that it is made of."""
 _WORTH_THREADS: Final = 32 << 20
 _ONE_AT_A_TIME: Final = 800_000_000
 """So large a file in bytes is read table by table."""
@@ -68,7 +86,9 @@ class _Reading:
     def trace(self) -> Trace:
         """Return what is asked for, and what was read for it."""
         if self.options.known is not None:
-            return self.options.known.with_tables(self.events)
+            known = self.options.known.with_tables(self.events)
+            spared = self.database.catalogue.spared
+            return without_spared(known, spared, _MADE_OF) if spared else known
         options, survey = self.options, self.survey
         tables = self.events | {
             "devices": target.read_devices(self.database),
@@ -94,11 +114,16 @@ class _Reading:
         )
         # A part of another file covers at least its window.
         span = survey.span if note.window is None else survey.span | note.window
-        info = target.read_info(self.database, FORMAT.name)
-        info = replace(info, is_part=note.window is not None, is_of_some=note.is_of_some)
+        losses = read_losses(self.database) if MANIFEST in self.database.tables else []
+        info = replace(
+            target.read_info(self.database, FORMAT.name),
+            is_part=note.window is not None,
+            is_of_some=note.is_of_some,
+            warnings=(*self._warnings(), *losses, *read_diagnostics(self.database)),
+        )
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        told = (*read_losses(self.database), *read_diagnostics(self.database))
-        return trace.with_warnings(*self._warnings(), *told)
+        spared = self.database.catalogue.spared
+        return without_spared(trace, spared, _MADE_OF) if spared else trace
 
     @cached_property
     def survey(self) -> Survey:

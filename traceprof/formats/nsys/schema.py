@@ -39,6 +39,7 @@ MPI_SOURCES: Final = {
 OPERATORS: Final = "TRACEPROF_HOST_OPS"
 COLLECTIVES: Final = "TRACEPROF_COLLECTIVES"
 SAMPLES: Final = "TRACEPROF_SAMPLES"
+MANIFEST: Final = "TRACEPROF_MANIFEST"
 
 NVTX_MARK: Final = 34
 NVTX_PUSH_POP: Final = 59
@@ -79,7 +80,7 @@ TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     "TRACEPROF_ENVIRONMENT": "name TEXT NOT NULL, value TEXT",
     # How the file came about. recorded: the tables of the Trace that were captured, as a JSON
     # list, so that an empty table is told from one that nobody asked for
-    "TRACEPROF_MANIFEST": "name TEXT NOT NULL, value TEXT",
+    MANIFEST: "name TEXT NOT NULL, value TEXT",
 }
 
 _GPU_ROW: Final = """

@@ -46,7 +46,7 @@ _READ_AS: Final = {
     ColumnKind.NAME: ColumnType.TEXT,
 }
 LOSSES: Final = "losses"
-"""In the manifest of a recording: what devices did and the trace lacks, sentences as JSON."""
+"""In the manifest of a recording: what happened and the trace lacks, sentences as JSON."""
 _NAME: Final = "nameId"
 _ID: Final = 0xFFFFFF
 
@@ -73,15 +73,15 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
         columns["name"] = schema.named(database, raw[_NAME])
     if name == "collectives":  # one that we have no word for keeps its name
         plain = [collective_op(op) or op for op in columns["op"].texts.tolist()]
-        columns["op"] = Names.coded(plain, columns["op"].codes, is_sorted=True)
+        columns["op"] = Names.coded(plain, columns["op"].packed, is_sorted=True)
     return make_table(name, columns)
 
 
 def read_losses(database: Database) -> list[str]:
-    """Return what the recorder said of device work that the trace lacks."""
-    told = database.settings("TRACEPROF_MANIFEST").get(LOSSES, "[]")
+    """Return what the recorder said of what happened and the trace lacks."""
+    sentences = database.settings(schema.MANIFEST).get(LOSSES, "[]")
     try:
-        listed = json.loads(told)
+        listed = json.loads(sentences)
     except ValueError:
         return []
     return [str(one) for one in listed] if isinstance(listed, list) else []
@@ -94,10 +94,10 @@ def append_traceprof_tables(
     for name in _STORED:
         if name in trace.recorded or len(trace.table(name)):
             _append(connection, name, trace.table(name), strings)
-    create(connection, "TRACEPROF_MANIFEST", schema.TRACEPROF_TABLES)
+    create(connection, schema.MANIFEST, schema.TRACEPROF_TABLES)
     rows = {**manifest, "recorded": json.dumps(sorted(trace.recorded))}
     connection.executemany(
-        "INSERT INTO TRACEPROF_MANIFEST VALUES (?, ?)",
+        f"INSERT INTO {schema.MANIFEST} VALUES (?, ?)",
         [(name, storable(value)) for name, value in rows.items()],
     )
 

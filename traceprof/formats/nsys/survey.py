@@ -16,7 +16,13 @@ import numpy.typing as npt
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.communication import count_communication, has_communication
 from traceprof.formats.nsys.device import has_kernel_shapes
-from traceprof.formats.nsys.metrics import GENERIC, generic_extent, metric_sources, network_metrics
+from traceprof.formats.nsys.metrics import (
+    GENERIC,
+    NETWORK,
+    generic_extent,
+    metric_sources,
+    network_metrics,
+)
 from traceprof.formats.nsys.mpi import count_mpi_collectives
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Condition, among
@@ -48,15 +54,20 @@ def survey_of(
             return TableExtent(n_calls or n_annotations)
         return TableExtent(n_annotations)
 
+    def with_counters(samples: TableExtent) -> TableExtent:
+        if NETWORK in database.tables:
+            samples |= TableExtent.of(network_metrics(database))
+        if GENERIC in database.tables:
+            samples |= generic_extent(database)
+        return samples
+
     closed = TableExtent(end_ns=max(capture_end_ns or 0, 0))
     more: dict[str, Callable[[TableExtent], TableExtent]] = {
         "ranges": lambda ranges: ranges | closed if ranges.n_open else ranges,
         "collectives": with_told,
-        "samples": lambda samples: samples | TableExtent.of(network_metrics(database)),
     }
-    if GENERIC in database.tables:
-        by_rows = more["samples"]
-        more["samples"] = lambda samples: by_rows(samples) | generic_extent(database)
+    if not database.tables.isdisjoint((NETWORK, GENERIC)):
+        more["samples"] = with_counters
     found = {
         "kernels": _rows_of(schema.KERNELS, schema.GRAPHS, owner=_ON_DEVICE),
         "copies": _rows_of(schema.COPIES, schema.MEMSETS, owner=_ON_DEVICE),

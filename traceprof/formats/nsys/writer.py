@@ -319,7 +319,7 @@ class EventAppender:
 
     def _domains_of(self, rows: Table) -> list[int]:
         """Return the id of the domain of each row; ids count per process."""
-        number, first = numbered(rows["process"], rows["domain"].codes)
+        number, first = numbered(rows["process"], rows["domain"].packed)
         pairs = zip(rows["process"][first].tolist(), rows["domain"][first], strict=True)
         ids = np.array([self._domain(*pair) for pair in pairs], np.int64)
         listed: list[int] = ids[number].tolist()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof.formats.nvprof.file import NvprofFile, object_ids, whole
 from traceprof.formats.nvprof.format import PREFIX
@@ -46,7 +47,7 @@ def read_kernels(
     with_shapes = with_shapes and has_kernel_shapes(file)
     optional = ("graphNodeId", *_SHAPE) if with_shapes else ("graphNodeId",)
     for table in filter(file.has, _KERNELS):
-        raw = file.columns(table, (*_PLACE, "name"), window, optional)
+        raw = file.columns(table, (*_PLACE, "name"), window, optional, _SHAPE)
         place, names = _place(file, raw), file.kernel_names(raw["name"])
         kernels.append(cupti.make_kernels(place, names, file.rules, raw["graphNodeId"]))
         if with_shapes:
@@ -116,7 +117,7 @@ def read_syncs(file: NvprofFile, window: TimeWindow | None = None) -> Table:
     return cupti.make_syncs(_place(file, raw), raw["type"])
 
 
-def _place(file: NvprofFile, raw: cupti.Place) -> cupti.Place:
+def _place(file: NvprofFile, raw: Mapping[str, npt.NDArray[np.int64]]) -> cupti.Place:
     stream = known(raw["streamId"])
     return {
         "start_ns": raw["start_ns"],

@@ -56,6 +56,7 @@ class NvprofFile:
         names: Sequence[str],
         window: TimeWindow | None = None,
         optional: Sequence[str] = (),
+        spare: Sequence[str] = (),
     ) -> dict[str, npt.NDArray[np.int64]]:
         """Return whole-number columns of a table, and ``start_ns`` and ``end_ns``.
 
@@ -66,7 +67,7 @@ class NvprofFile:
         if window is not None:
             window = window.moved(self.zero_ns)
         wanted = dict.fromkeys(("start", "end", *names, *optional), ColumnType.INTEGER)
-        raw = self.database.read_columns(PREFIX + table, wanted, window, optional)
+        raw = self.database.read_columns(PREFIX + table, wanted, window, optional, spare=spare)
         values = {name: np.asarray(column, np.int64) for name, column in raw.items()}
         kept = (values["start"] > 0) & (values["end"] > 0)
         values = {name: column[kept] for name, column in values.items()}
@@ -98,7 +99,7 @@ class NvprofFile:
         """Return the names of kernels as C++ writes them."""
         mangled = self.names(ids)
         plain = (pydemumble.demangle(name) or name for name in mangled.texts.tolist())
-        return Names.coded(plain, mangled.codes, is_sorted=True)
+        return Names.coded(plain, mangled.packed, is_sorted=True)
 
 
 def open_nvprof(database: Database, rules: Sequence[OwnRule]) -> NvprofFile:

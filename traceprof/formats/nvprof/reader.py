@@ -29,12 +29,19 @@ from traceprof.formats.shared.collectives import annotated_collectives, is_annot
 from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.pages.totals import TableExtent
+from traceprof.formats.sqlite.spare import without_spared
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, RowSource, Survey, outline_from
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
+_KERNELS: Final = (f"{PREFIX}KERNEL", f"{PREFIX}CONCURRENT_KERNEL")
+_MADE_OF: Final = {
+    "kernel_shapes": [f"{one}.{axis}" for one in _KERNELS for axis in ("gridX", "blockX")],
+    "syncs": (f"{PREFIX}SYNCHRONIZATION",),
+}
+"""What other tables do without → the tables, or columns, of the file that it is made of."""
 _WITH_ENDS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
 _IS_KEPT: Final = f"{whole('start')} > 0 AND {whole('end')} > 0"
 """Records whose times are 0, or none, were lost by the profiler."""
@@ -148,7 +155,9 @@ class _Reading:
     def trace(self) -> Trace:
         """Return what is asked for, and what was read for it."""
         if self.options.known is not None:
-            return self.options.known.with_tables(self._events)
+            known = self.options.known.with_tables(self._events)
+            spared = self.file.database.catalogue.spared
+            return without_spared(known, spared, _MADE_OF) if spared else known
         options, survey = self.options, self.survey
         tables = self._events | {
             "devices": read_devices(self.file),
@@ -167,9 +176,15 @@ class _Reading:
         info = read_info(self.file, FORMAT.name)
         note = cut_note(self.file.database)
         recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
-        info = replace(info, is_part=note.window is not None, is_of_some=note.is_of_some)
+        info = replace(
+            info,
+            is_part=note.window is not None,
+            is_of_some=note.is_of_some,
+            warnings=tuple(self._warnings()),
+        )
         trace = make_trace(info, tables, recorded, self._span, worked).with_worked(note.devices)
-        return trace.with_warnings(*self._warnings())
+        spared = self.file.database.catalogue.spared
+        return without_spared(trace, spared, _MADE_OF) if spared else trace
 
     @property
     def _span(self) -> TimeWindow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ class ProfiledProcess:
     def __init__(self, database: Database, suffix: str) -> None:
         self.database = database
         self.suffix = suffix
-        self.n_left_out = 0
+        self.left_out = Counter[str]()
 
     def table(self, name: str) -> str:
         """Return what a table is called in the file."""
@@ -52,7 +53,7 @@ class ProfiledProcess:
         rows = self.numbers(name, "start", "end", *columns)
         starts, ends = rows["start"], rows["end"]
         can_be = (starts > -_LATEST_NS) & (starts <= ends) & (ends < _LATEST_NS)
-        self.n_left_out += int((~can_be).sum())
+        self.left_out[name] += int((~can_be).sum())
         return rows if can_be.all() else rows.take(can_be)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:

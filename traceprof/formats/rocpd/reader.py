@@ -8,6 +8,7 @@ launched it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ from traceprof.names.classes import classify
 from traceprof.names.messages import collective_op
 
 _COPIES: Final = "memory_copy"
+_READ_FROM: Final = {KERNELS: "kernels", _COPIES: "copies"}
+"""Table of the file → the table that its rows become."""
 _CALLS: Final = re.compile(r"^(rocm_)?hip_\w*api", re.IGNORECASE)
 _MARKERS: Final = re.compile(r"(rocm_)?marker|user$", re.IGNORECASE)
 _RCCL: Final = re.compile(r"(rocm_)?rccl", re.IGNORECASE)
@@ -86,9 +89,9 @@ class _Reading:
         tables = {name: stack(name, own) for name, own in parts.items()}
         starts = [int(own["start_ns"][0]) for own in tables.values() if len(own)]
         if not starts:
+            why = "; ".join((*self._left_out(), "record with `rocprofv3 --sys-trace -- PROGRAM`"))
             raise TraceError(
-                f"{self.database.path}: a database of rocprofv3 without events: record with "
-                "`rocprofv3 --sys-trace -- PROGRAM`"
+                f"{self.database.path}: a database of rocprofv3 without events to analyze: {why}"
             )
         zero_ns = min(starts)
         tables = {name: _since(own, zero_ns) for name, own in tables.items()}
@@ -100,8 +103,18 @@ class _Reading:
         tables["processes"] = machine.read_processes(self.processes)
         tables["threads"] = machine.read_threads(self.processes)
         tables["environment"] = machine.read_environment(self.processes)
-        has_rows = {name for name, own in tables.items() if len(own)}
-        return make_trace(self._info(), tables, has_rows)
+        recorded = {name for name, own in tables.items() if len(own)}
+        # Those of which all rows are left out were recorded, too.
+        every = (name for process in self.processes for name in +process.left_out)
+        recorded |= {_READ_FROM[name] for name in every if name in _READ_FROM}
+        return make_trace(self._info(), tables, recorded)
+
+    def _left_out(self) -> Iterator[str]:
+        """Yield a sentence about the rows that are in no table."""
+        if n_rows := sum(process.left_out.total() for process in self.processes):
+            yield (
+                f"{n_rows} rows left out: they end before they start, or have no time that can be"
+            )
 
     def _info(self) -> TraceInfo:
         told: dict[str, str] = {}
@@ -111,13 +124,7 @@ class _Reading:
                 str(tag): str(value) for tag, value in process.rows("metadata", "tag", "value")
             }
             hosts += filter(None, process.texts("info_node", "hostname").values())
-        n_left_out = sum(process.n_left_out for process in self.processes)
-        warnings = self.database.catalogue.warnings()
-        if n_left_out:
-            warnings.append(
-                f"{n_left_out} rows left out: they end before they start, or have no time that "
-                "can be"
-            )
+        warnings = [*self.database.catalogue.warnings(), *self._left_out()]
         return TraceInfo(
             path=str(self.database.path),
             format=FORMAT.name,
@@ -252,7 +259,7 @@ class _Tables:
         rows, own_kinds = regions.take(is_other), kinds[is_other]
         plain = (kind.lower().removeprefix("rocm_") for kind in own_kinds.texts)
         sources = [kind.removesuffix("_api") or "region" for kind in plain]
-        own = {"name": self._names(rows), "source": Names.coded(sources, own_kinds.codes)}
+        own = {"name": self._names(rows), "source": Names.coded(sources, own_kinds.packed)}
         return make_table("host_ops", {**self._on_thread(rows), **own})
 
     def _ranges(self, rows: Table) -> Table:
@@ -263,7 +270,7 @@ class _Tables:
             for event, function in zip(rows["event_id"].tolist(), functions, strict=True)
         ]
         is_process = functions.by_text(["Process" in text for text in functions.texts])
-        kinds = Names.coded(["push_pop", "start_end"], np.asarray(is_process, np.int8))
+        kinds = Names.coded(["push_pop", "start_end"], np.asarray(is_process, np.int64))
         own = {"name": texts, "kind": kinds}
         return make_table("ranges", {**self._on_thread(rows), **own})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,8 @@ _SUFFIXES: Final = frozenset(
     {".sqlite", ".nvprof", ".nsys-rep", ".qdrep", ".qdstrm", ".nvvp", ".json", ".gz"}
 )
 """How files are called that are traces, readable or not; beside them lie logs and empty files."""
+_SHOWN: Final = 200
+"""Characters of a name in an error."""
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 
 
@@ -135,7 +138,8 @@ def files_of(paths: Sequence[Path | str]) -> list[Path]:
     """Return the traces that ``paths`` mean: files, directories, patterns, manifests.
 
     Raises:
-        TraceError: a manifest is damaged, or a directory is what a recording has not finished.
+        TraceError: a manifest is damaged, a directory is what a recording has not finished, or no
+            file can have such a name.
     """
     return _find(paths).files
 
@@ -253,12 +257,24 @@ def is_run(paths: Sequence[Path | str]) -> bool:
     """Return whether ``paths`` are a run: anything but a single trace file."""
     if len(paths) != 1:
         return True
-    path = Path(paths[0])
+    path = _path_of(paths[0])
     if path.is_file():
         return read_manifest(path) is not None
     if path.is_dir():
         return not _is_trace(path)
     return _WILDCARDS.search(str(path)) is not None
+
+
+def _path_of(given: Path | str) -> Path:
+    """Return a path that the system can look for."""
+    path = Path(given)
+    try:
+        path.lstat()
+    except (OSError, ValueError) as error:  # too long, with a NUL, no Unicode; or not there
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            shown = str(given)[:_SHOWN]
+            raise TraceError(f"no file can be called {shown!a}: {error.args[-1]}") from error
+    return path
 
 
 def _is_file(path: Path) -> bool:
@@ -295,7 +311,7 @@ def _run(
 def _find(paths: Sequence[Path | str]) -> _Found:
     found = _Found()
     for given in paths:
-        path = Path(given)
+        path = _path_of(given)
         if path.is_dir() and _is_trace(path):
             found.files.append(path)
         elif path.is_dir():
@@ -383,4 +399,4 @@ def _add_manifest(found: _Found, path: Path) -> bool:
 def _natural(path: Path) -> tuple[Any, ...]:
     """Return a key that sorts rank2 before rank10."""
     parts = re.split(r"(\d+)", str(path))
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.columns import distinct, known
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import compact, rows_by_values
+from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
+from traceprof.model.packed import Packed
 from traceprof.model.table import Column, Names, Table, set_aside
 from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
 from traceprof.names.classes import OwnRule, classify
 
-Place: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
+Place: TypeAlias = Mapping[str, npt.NDArray[np.int64] | Packed]
 """When and where device work was: start_ns, end_ns, device, stream, process, correlation."""
 
 _CODED_DIRECTIONS: Final = "unknown h2d d2h h2d d2h d2d d2d d2d d2d h2h p2p h2d d2h p2p"
@@ -93,12 +94,13 @@ def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
     Where that is told alone, it stays where the two are not known.
     """
     # As many rows as kernels: in few bytes before the next column is looked at.
-    shape = {column: compact(known(raw[stored])) for column, stored in KERNEL_SHAPE.items()}
-    static, dynamic = shape["static_shared_bytes"], shape["dynamic_shared_bytes"]
+    shape = {column: Packed(known(raw[stored])) for column, stored in KERNEL_SHAPE.items()}
+    static, dynamic = (shape[f"{kind}_shared_bytes"].wide() for kind in ("static", "dynamic"))
     are_known = (static >= 0) & (dynamic >= 0)
-    together = compact(static.astype(np.int64) + dynamic)
-    shape["shared_bytes"] = np.where(are_known, together, shape["shared_bytes"])
-    del together
+    shape["shared_bytes"] = Packed(
+        np.where(are_known, static + dynamic, shape["shared_bytes"].wide())
+    )
+    del static, dynamic
     return make_table("kernel_shapes", {**place, **shape})
 
 
@@ -154,7 +156,7 @@ def make_annotations(
     """Return ranges that end at ``ends``, with their depth, and the marks at ``points``."""
     own = {
         "end_ns": np.maximum(spans["start_ns"], ends),
-        "kind": Names.coded(["start_end", "push_pop"], is_nested.view(np.int8), is_sorted=True),
+        "kind": Names.coded(["start_end", "push_pop"], codes_of(is_nested), is_sorted=True),
     }
     ranges = make_table("ranges", {**spans, **own})
     return Annotations(with_depth(ranges), make_table("marks", points), n_unclosed)
@@ -165,7 +167,7 @@ def with_depth(ranges: Table) -> Table:
     order = sort_order(ranges, TABLES["ranges"])
     ranges = ranges if order is None else ranges.take(order)
     depth = np.zeros(len(ranges), np.int64)
-    groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].codes)
+    groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].packed)
     starts, ends = ranges["start_ns"], ranges["end_ns"]
     for rows in groups.values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])

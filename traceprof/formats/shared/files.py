@@ -42,7 +42,7 @@ def examine(path: Path) -> Candidate:
         raise TraceError(f"{path}: {kind}, where a file is expected: write it to a file first")
     try:
         if path.is_dir():
-            names = frozenset(entry.name for entry in os.scandir(path) if entry.is_file())
+            names = frozenset(one.name for one in path.iterdir() if one.is_file())
             if any(Path(name).suffix in TABLE_FILES for name in names):
                 return Candidate(path, b"", files=names)
         with path.open("rb") as file:

@@ -70,8 +70,8 @@ class JsonArrayStream:
     no JSON. ``bytes_behind`` are those that follow on a whole document, without space around them:
     another one, or what damage made of this. ``text`` is the last value as it is written, where it
     was read by itself. A number with a fraction or an exponent, or of a thousand digits, is a
-    ``str``. Bytes that are not UTF-8 come as lone surrogates (`mend_text`). Iteration raises
-    `TooDeepError` where lists in lists have no end.
+    ``str``. Texts are Unicode (`mend_text`). Iteration raises `TooDeepError` where lists in lists
+    have no end.
     """
 
     file: ByteSource
@@ -129,7 +129,7 @@ class JsonArrayStream:
                 self._position += 1
                 yield from self._items(parse)
             else:
-                self.header[mend_text(str(key))] = _mended(self._value())
+                self.header[str(key)] = self._value()
                 self.header_texts.append((key_text, self.text))
 
     def _count_behind(self) -> None:
@@ -205,7 +205,8 @@ class JsonArrayStream:
             is_all = self._at_end and len(window) == len(self._buffer) - self._position
             try:
                 text = window.decode("utf-8", "surrogateescape")
-                value, end = _JSON.raw_decode(text)
+                given, end = _JSON.raw_decode(text)
+                value = _mended(given)
             except RecursionError:
                 raise TooDeepError from None
             except json.JSONDecodeError as error:

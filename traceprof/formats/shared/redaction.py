@@ -29,14 +29,14 @@ def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     That is looked for in texts about the machine; what a program wrote into names of its ranges
     is passed on as it is, as `traceprof.formats.cut` does.
     """
-    plain = partial(without_secrets, secrets=secrets)
-
-    def shown(text: str) -> str:
-        return masked_text(plain(text))
-
+    of_names: _Change | None = None
+    shown: _Change = masked_text
+    if secrets:
+        of_names = partial(without_secrets, secrets=secrets)
+        shown = partial(_masked, secrets=secrets)
     warnings = tuple(map(shown, trace.info.warnings))
     info = replace(trace.info, host=shown(trace.info.host), warnings=warnings)
-    masked = _with_texts(trace, plain if secrets else None, shown, _TEXTS_OF_MACHINE)
+    masked = _with_texts(trace, of_names, shown, _TEXTS_OF_MACHINE)
     # A variable's name may tell that its value is a secret.
     names, texts = trace.environment["name"], list(masked.environment["value"])
     values = [
@@ -46,6 +46,10 @@ def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     if values != texts:
         masked = masked.with_tables({"environment": masked.environment.assign(value=values)})
     return masked if info == trace.info else replace(masked, info=info)
+
+
+def _masked(text: str, secrets: Sequence[str]) -> str:
+    return masked_text(without_secrets(text, secrets))
 
 
 def shortened(trace: Trace) -> Trace:
@@ -81,8 +85,9 @@ def _with_texts(
                     columns |= {} if after is before else {column: after}
             elif kind is ColumnKind.TEXT and name in told:
                 texts = rows[column].tolist()
-                shown = list(map(of_texts, texts))
-                columns |= {} if shown == texts else {column: shown}
+                if max(map(len, texts), default=0) > most:
+                    shown = list(map(of_texts, texts))
+                    columns |= {} if shown == texts else {column: shown}
         if columns:
             changes[name] = rows.assign(**columns)
     return trace.with_tables(changes) if changes else trace
@@ -92,7 +97,7 @@ def renamed(names: Names, shown: _Change) -> Names:
     """Return ``names`` as ``shown`` has each; the same object where none changes."""
     before = names.texts.tolist()
     after = list(map(shown, before))
-    return names if after == before else Names.coded(after, names.codes)
+    return names if after == before else Names.coded(after, names.packed)
 
 
 def without_secrets(text: str, secrets: Sequence[str]) -> str:

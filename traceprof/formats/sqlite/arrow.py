@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite import columns as cells
+from traceprof.formats.sqlite.spare import MistypedColumnError
 from traceprof.model.table import Column, Names
 from traceprof.processes import made_side_by_side
 
@@ -37,7 +38,7 @@ def stream_columns(
     )
     batches = [batch for batches in streamed for batch in batches]
     return {
-        name: _to_column(path, f"{table}.{name}", kind, [batch.column(place) for batch in batches])
+        name: _to_column(path, table, name, kind, [batch.column(place) for batch in batches])
         for place, (name, kind) in enumerate(kinds.items())
     }
 
@@ -53,7 +54,9 @@ def _stream(path: Path, uri: str, sql: str) -> Iterator[pa.RecordBatch]:
         raise TraceError(f"{path}: cannot be read ({reason})") from error
 
 
-def _to_column(path: Path, name: str, kind: cells.ColumnType, parts: Sequence[pa.Array]) -> Column:
+def _to_column(
+    path: Path, table: str, name: str, kind: cells.ColumnType, parts: Sequence[pa.Array]
+) -> Column:
     whole = pa.chunked_array(parts) if parts else None
     if whole is None or len(whole) == 0:
         return cells.all_null(kind, 0)
@@ -61,7 +64,7 @@ def _to_column(path: Path, name: str, kind: cells.ColumnType, parts: Sequence[pa
         return _names_of(whole)
     if kind is cells.ColumnType.INTEGER:
         if not pa.types.is_integer(whole.type):
-            raise TraceError(f"{path}: column {name} is not of whole numbers")
+            raise MistypedColumnError(path, table, name)
         return np.asarray(whole.to_numpy(), np.int64)
     values = np.array(whole.to_numpy(), np.float64)
     values[values == cells.NULL_REAL] = np.nan

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.grouping import places_of
-from traceprof.model.table import Array, Column, Names
+from traceprof.model.packed import Packed
+from traceprof.model.table import Column, Names
 from traceprof.model.tables import ABSENT
 
 NULL: Final = int(np.iinfo(np.int64).min)
@@ -54,10 +55,10 @@ def all_null(kind: ColumnType, length: int) -> Column:
         case ColumnType.REAL:
             return np.full(length, np.nan)
         case ColumnType.TEXT:
-            return Names(np.zeros(length, np.int8), [""])
+            return Names(Packed.repeated(0, length), [""])
 
 
-def distinct(values: Column) -> tuple[Array, list[int]]:
+def distinct(values: Column) -> tuple[Packed, list[int]]:
     """Return the place of each whole number among the distinct ones, and these, as `places_of`."""
     numbers = np.asarray(values, np.int64)
     is_null = numbers == NULL

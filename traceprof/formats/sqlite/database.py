@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import reduce
 from pathlib import Path
@@ -26,8 +26,9 @@ from traceprof.formats.sqlite.columns import NULL, ColumnType, all_null, decoded
 from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
 from traceprof.formats.sqlite.pages.columns import PageTable, read_pages
 from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
-from traceprof.formats.sqlite.pages.tree import Identity, NotPlainError, identity_of, layout_of
+from traceprof.formats.sqlite.pages.tree import FileIdentity, NotPlainError, identity_of, layout_of
 from traceprof.formats.sqlite.schema import Catalogue, UnsoundRowsError, quoted
+from traceprof.formats.sqlite.spare import MistypedColumnError, SpareColumnError, is_spare
 from traceprof.model.cutting import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.model.table import Column, Opened, set_aside
 from traceprof.model.timing import TimeWindow
@@ -37,7 +38,7 @@ _OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 
 
-def _checked_identity(path: Path) -> Identity:
+def _checked_identity(path: Path) -> FileIdentity:
     """Return what identifies a file that is a whole SQLite database with nothing pending beside it.
 
     Raises:
@@ -106,6 +107,8 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
                 return read(database)
             except UnsoundRowsError as found:
                 database.leave_out(found.table)
+            except SpareColumnError as found:
+                database.spare(found.table, found.column)
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 # What SQLite gives of a file that is cut off or written over meanwhile is anything.
                 if _checked_identity(path) != database.identity:
@@ -203,6 +206,8 @@ class Database(AbstractContextManager["Database"]):
         window: TimeWindow | None = None,
         optional: Sequence[str] = (),
         where: Condition | str | None = None,
+        *,
+        spare: Collection[str] = (),
     ) -> Mapping[str, Column]:
         """Return ``columns`` of ``table``, one array each, in the order of the rows.
 
@@ -213,6 +218,7 @@ class Database(AbstractContextManager["Database"]):
                 there is one; a row without an end is an instant).
             optional: columns that may be missing; they come back as all NULL.
             where: only rows for which this holds; as SQL it is slower.
+            spare: optional columns; one that is not of whole numbers is left out (`reading`).
 
         Raises:
             TraceError: a column that is not optional is missing, or the data is damaged.
@@ -227,7 +233,12 @@ class Database(AbstractContextManager["Database"]):
         if present and not isinstance(where, str):
             found = self._from_pages(table, present, self._wanted(table, window, where))
         if found is None:
-            found = self._from_sqlite(table, present, window, where)
+            try:
+                found = self._from_sqlite(table, present, window, where)
+            except MistypedColumnError as error:
+                if is_spare(table) or error.column in spare:
+                    raise SpareColumnError(table, error.column) from error
+                raise
         sound = self.catalogue.soundness(table)
         if sound is not None and sound.is_broken(found):
             raise UnsoundRowsError(table)  # see `reading`
@@ -244,7 +255,18 @@ class Database(AbstractContextManager["Database"]):
 
     def leave_out(self, table: str) -> None:
         """Leave the rows that cannot be out of ``table``, whatever is read of it from now on."""
-        self.catalogue.leave_out(table)
+        try:
+            self.catalogue.leave_out(table)
+        except MistypedColumnError as error:
+            if not is_spare(table):
+                raise
+            self.spare(table, error.column)
+        self.found.clear()
+
+    def spare(self, table: str, column: str) -> None:
+        """Leave out a column, or its table, in everything that is read after this."""
+        self.catalogue.spare(table, column)
+        self.tables = self.catalogue.tables
         self.found.clear()
 
     def _from_pages(
@@ -269,7 +291,7 @@ class Database(AbstractContextManager["Database"]):
     def pages_of(self, table: str) -> PageTable | None:
         """Return ``table`` as pages that can be decoded; None where only SQLite can read it."""
         name = self.catalogue.stored(table)
-        if name is None or not compiled.is_there():
+        if name is None or compiled.loaded() is None:
             return None
         if name not in self._pages:
             self._pages[name] = None

@@ -38,7 +38,7 @@ class StringIds:
 
     def ids_of(self, names: Names) -> list[int]:
         """Return the ids of a column of names; new ones in the order in which these come first."""
-        number, first = numbered(names.codes)
+        number, first = numbered(names.packed)
         ids = np.array([self.id_of(text) for text in names[first]], np.int64)
         listed: list[int] = ids[number].tolist() if len(ids) else []
         return listed

@@ -20,6 +20,7 @@ import numpy as np
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite.columns import NULL
+from traceprof.formats.sqlite.spare import MistypedColumnError, is_spare
 
 Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
 """Runs SQL with parameters; raises TraceError where SQLite cannot."""
@@ -47,6 +48,7 @@ _NAMES_OF_COLUMNS: Final = """
     uint64Value utcEpochNs value worldSize
 """
 _PLAIN_COLUMNS: Final = {name.lower(): name for name in _NAMES_OF_COLUMNS.split()}
+"""Lower-case name of a column → the name that profilers write."""
 
 
 def quoted(identifier: str) -> str:
@@ -64,11 +66,6 @@ def plain_table(name: str) -> str:
     if name.lower() in _MIXED:
         return _MIXED[name.lower()]
     return name.upper() if name.upper().startswith(_UPPER) else name
-
-
-def plain_column(name: str) -> str:
-    """Return the name of a column as profilers write it; one that is not read as it is."""
-    return _PLAIN_COLUMNS.get(name.lower(), name)
 
 
 def versioned_tables(names: Iterable[str]) -> dict[str, str]:
@@ -303,6 +300,8 @@ class Catalogue:
         self.tables = frozenset(self._stored)
         self.left_out: dict[str, dict[str, int]] = {}
         """Table → what is wrong with rows that are left out → how many; none: it was looked for."""
+        self.spared: dict[str, str] = {}
+        """Table, or table.column, that is left out since it cannot be read → a sentence of that."""
         self.zero_is_lost = False
         self._selects: dict[str, str] = {}
         self._columns: dict[str, frozenset[str]] = {}
@@ -318,7 +317,7 @@ class Catalogue:
         for table, name in self._stored.items():
             rows, is_known = f"main.{quoted(name)}", is_of_profiler(table)
             found = self._columns_of(name) if is_known else []
-            plain = list(map(plain_column, found))
+            plain = [_PLAIN_COLUMNS.get(column.lower(), column) for column in found]
             if is_known:
                 self._columns[table] = frozenset(plain)
             if plain != found:
@@ -397,6 +396,17 @@ class Catalogue:
             self.left_out[table] = {words: n for words, n in faults if n}
             self._show(table, f"SELECT * FROM {self.source(table)} WHERE {sound.sql()}")
 
+    def spare(self, table: str, column: str) -> None:
+        """Leave a column, or its table, out: to who reads on, the file does not have it."""
+        why = f"column {table}.{column} is not of whole numbers"
+        if is_spare(table):
+            self.tables -= {table}
+            self._columns[table] = frozenset()
+            self.spared[table] = f"table {table} is left out: {why}"
+        else:
+            self._columns[table] = self.columns(table) - {column}
+            self.spared[f"{table}.{column}"] = f"{why}: its values are left out"
+
     def _check_types(self, table: str, sound: Soundness) -> None:
         """Check that what tells of rows is numbers: a text is greater than all of them."""
         if sound.zero_is_lost:  # and what is no number is read as 0
@@ -407,9 +417,7 @@ class Catalogue:
                 f"WHERE typeof({quoted(column)}) NOT IN ('integer', 'null') LIMIT 1"
             )
             if rows:
-                raise TraceError(
-                    f"{self._path}: column {table}.{column} is not of whole numbers ({rows[0][0]})"
-                )
+                raise MistypedColumnError(self._path, table, column, rows[0][0])
 
     def _show(self, table: str, select: str) -> None:
         self._query(f"DROP VIEW IF EXISTS temp.{quoted(table)}")

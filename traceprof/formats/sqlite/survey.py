@@ -54,7 +54,8 @@ class RowSource:
 
     def place(self, owner: Sequence[Any]) -> tuple[int, int]:
         """Return process and device of what ``owner`` gives; `ABSENT` where there is no device."""
-        return self.process_of(owner[0]), int(owner[1]) if len(owner) > 1 else ABSENT
+        device = owner[1] if len(owner) > 1 else ABSENT
+        return self.process_of(owner[0]), ABSENT if isinstance(device, str) else int(device)
 
     def select(self, database: Database, what: str, *conditions: str) -> str:
         """Return a query of these rows, on the table as it is stored."""
@@ -192,7 +193,8 @@ class Survey:
         tables = (self.tables[name] for name in EVENT_TABLES if name in self.tables)
         owned = (table["process"] for table in tables if "process" in table)
         found = {one for owners in owned for one in places_of(owners)[1]}
-        found |= {process for process, _ in self._places(EVENT_TABLES)}
+        unread = self._owned(EVENT_TABLES)
+        found |= {one.process_of(owner[0]) for one, scan in unread for owner in scan.owners}
         return np.array(sorted(one for one in found if one >= 0), np.int64)
 
     def process_rows(self, name: str) -> dict[int, int]:
@@ -221,7 +223,9 @@ class Survey:
         """
         tables = (self.tables[name] for name in DEVICE_TABLES if name in self.tables)
         found = {one for table in tables for one in places_of(table["device"])[1]}
-        return found | {device_of(*place) for place in self._places(DEVICE_TABLES)}
+        unread = self._owned(DEVICE_TABLES)
+        places = {one.place(owner) for one, scan in unread for owner in scan.owners}
+        return found | {device_of(*place) for place in places}
 
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
         """Return how many rows of a table satisfy a condition in SQL."""
@@ -246,10 +250,6 @@ class Survey:
             for source in self.sources.get(name, ())
             if source.process and name not in self.tables
         ]
-
-    def _places(self, names: Iterable[str]) -> set[tuple[int, int]]:
-        """Return (process, device as the file numbers it) of the rows that were not read."""
-        return {one.place(owner) for one, scan in self._owned(names) for owner in scan.owners}
 
     def _n_of(self, source: RowSource, scan: Scan) -> Mapping[tuple[Any, ...], int]:
         """Return how many rows each owner has."""

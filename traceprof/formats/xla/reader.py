@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from traceprof.names.ranges import phase_of
 _DEVICE: Final = re.compile(r"/device:(?P<kind>GPU|TPU):(?P<number>\d+)")
 _HOST: Final = re.compile(r"/host:(CPU|CUPTI|ROCTRACER|python-tracer)")
 _STREAM: Final = re.compile(r"Stream #(\d+)")
+_TOO_LARGE: Final = re.compile(rf"(?:{_DEVICE.pattern}|{_STREAM.pattern})(?<=\d{{19}})")
 _OPERATIONS: Final = ("XLA Ops", "Async XLA Ops")
 _STEPS: Final = "Steps"
 _DETAIL: Final = re.compile(r"(?<!\w)(\w++):(\S++)")
@@ -54,7 +56,13 @@ def read_json(path: Path, options: ReadOptions) -> Trace:
 def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> Trace:
     starts = [int(line.starts_ns.min()) for one in space.planes for line in one.lines if len(line)]
     if not starts:
-        raise TraceError(f"{path}: a trace of jax.profiler or TensorFlow without events")
+        why = "".join(f": {said}" for said in _left_out(space))
+        raise TraceError(f"{path}: a trace of jax.profiler or TensorFlow without events{why}")
+    names = chain.from_iterable((one.name, *(n.name for n in one.lines)) for one in space.planes)
+    if odd := next(filter(_TOO_LARGE.match, names), ""):
+        raise TraceError(
+            f"{path}: a damaged trace: no device or stream has the number of {odd[:60]!r}"
+        )
     zero_ns = min(starts)
     process = _process(space)
     rows = _Tables(process, zero_ns, options)
@@ -77,11 +85,9 @@ def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> 
 
 def _process(space: Space) -> int:
     """Return the process that was traced; in Chrome JSON it is the number of the host's plane."""
-    told = (plane.stats.get("process_id") for plane in space.planes)
-    found = next((one for one in told if isinstance(one, int)), None)
-    if found is not None:
-        return found
-    return next((plane.number for plane in space.planes if _HOST.match(plane.name)), 0)
+    told = [_whole(plane.stats.get("process_id")) for plane in space.planes]
+    told += [_whole(plane.number) for plane in space.planes if _HOST.match(plane.name)]
+    return next((one for one in told if one != ABSENT), 0)
 
 
 class _Tables:
@@ -288,7 +294,9 @@ def _shapes(line: Line) -> dict[str, Any]:
         }
 
     static, dynamic = of("static_shared"), of("dynamic_shared")
-    both = [a + b if min(a, b) >= 0 else ABSENT for a, b in zip(static, dynamic, strict=True)]
+    both = [
+        _whole(a + b) if min(a, b) >= 0 else ABSENT for a, b in zip(static, dynamic, strict=True)
+    ]
     return {
         **axes("grid"),
         **axes("block"),
@@ -344,6 +352,12 @@ def _profiler(space: Space, version: object) -> str:
     return f"{RecordedBy.JAX} {version or ''}".strip()
 
 
+def _left_out(space: Space) -> list[str]:
+    """Return a sentence about the events that are in no table, if there are any."""
+    said = f"{space.left_out} events left out: they have no time that can be"
+    return [said] if space.left_out else []
+
+
 def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo:
     """Return where the trace comes from; times are of the day, or since the profiler started."""
     stats = {name: value for plane in space.planes for name, value in plane.stats.items()}
@@ -354,8 +368,7 @@ def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo
     warnings = []
     if not space.is_complete:
         warnings.append("the file is cut off: what follows is missing")
-    if space.left_out:
-        warnings.append(f"{space.left_out} events left out: they have no time that can be")
+    warnings += _left_out(space)
     n_events = sum(len(line) for plane in space.planes for line in plane.lines)
     if format_name == JSON_FORMAT.name and n_events >= _MOST_IN_JSON:
         warnings.append(

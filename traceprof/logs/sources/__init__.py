@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.logs.source import LogReader, LogSource, source_of
+from traceprof.registries import Registry
 
 _LINES: Final = Path(__file__).with_name("lines.toml")
 
-SOURCES: Final[tuple[LogSource, ...]] = tuple(
-    source_of(name, table) for name, table in tomllib.loads(_LINES.read_text("utf-8")).items()
+SOURCES: Final[Registry[LogSource]] = Registry(
+    "source of logs",
+    (source_of(name, table) for name, table in tomllib.loads(_LINES.read_text("utf-8")).items()),
 )
 """Those first whose lines are the more telling."""
 

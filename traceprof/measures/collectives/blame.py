@@ -27,6 +27,7 @@ from traceprof.measures.facts import of_window
 from traceprof.measures.rows import are_first, sums_at
 from traceprof.model.grouping import codes_of, groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -53,17 +54,17 @@ def beyond_others(values: npt.NDArray[Any], keys: npt.NDArray[Any]) -> npt.NDArr
     return found
 
 
-def pieces_of(keys: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int32]]:
+def pieces_of(keys: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the rows of some keys after those of others, all of one key together.
 
     What is laid out for every row takes ten times its memory.
     """
-    order = np.argsort(keys, kind="stable").astype(np.int32)
-    firsts = np.flatnonzero(are_first(keys[order]))
+    order = Packed(np.argsort(keys, kind="stable"))
+    firsts = np.flatnonzero(are_first(order.pick(keys)))
     cuts = np.unique(np.searchsorted(firsts, np.arange(0, len(order), _AT_ONCE)))
     begins = firsts[cuts[cuts < len(firsts)]].tolist()
     for begin, end in pairwise([*begins, len(order)]):
-        yield order[begin:end]
+        yield order[begin:end].wide()
 
 
 def _beyond(ordered: npt.NDArray[Any], is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -205,7 +206,7 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
     rows = find_matches(ranks).collectives.rows
     rows = rows.take(rows["is_timed"] & (rows["member"] >= 0))
     by_class = groups_of(*(codes_of(rows[name]) for name in ("group", "group_size", "op")))
-    of_members = groups_of(by_class.number, rows["member"]).keys
+    of_members = groups_of(by_class.packed, rows["member"]).keys
     several = np.bincount([place for place, _ in of_members], minlength=len(by_class.keys)) > 1
     alone_count = by_class.reduced(np.add, (rows["match"] < 0).astype(np.int64))
     if int(alone_count[several].sum()) > _MOST_ALONE * int(by_class.counts[several].sum()):
@@ -226,7 +227,8 @@ class _Chain:
         match = waits["match"]
         self.begins = np.flatnonzero(are_first(match))
         self.ends = np.append(self.begins, len(match))[1:]
-        self.place = np.repeat(np.arange(len(self.begins), dtype=np.int32), self.ends - self.begins)
+        places = Packed(np.arange(len(self.begins))).stored
+        self.place = Packed.of_stored(np.repeat(places, self.ends - self.begins))
         # By match. All others have a value for each row: of a thousand ranks these are large.
         heads = waits.take(self.begins)
         names = ("match", "last_member", "last_start_ns", "sync_ns")
@@ -239,16 +241,16 @@ class _Chain:
         self.weight_of = waits["exposed_ns"].astype(np.float64)
         own = waits["own_ns"].astype(np.float64)
         own_of_last = self._of_last(own)
-        is_known = (self.wait > 0) & (self.sync_ns != ABSENT)[self.place]
+        is_known = (self.wait > 0) & self.place.pick(self.sync_ns != ABSENT)
         self.own_share = np.zeros(len(own), np.float64)
         more_own = np.clip(own_of_last - own, 0, self.wait)
         np.divide(more_own, self.wait, self.own_share, where=is_known)
         del own, more_own
         self.passed_share = np.where(is_known, 1 - self.own_share, 0.0)
         self.grown_here = self.own_share
-        rows = np.flatnonzero(self.is_message[self.place])
+        rows = np.flatnonzero(self.place.pick(self.is_message))
         if len(rows):
-            beyond = own_of_last[rows] * more[self.last[self.place[rows]]]
+            beyond = own_of_last[rows] * more[self.place[rows].pick(self.last)]
             beyond /= np.maximum(self.wait[rows], 1)
             self.grown_here = self.own_share.copy()
             self.grown_here[rows] = np.minimum(self.own_share[rows], beyond)
@@ -259,10 +261,10 @@ class _Chain:
 
     def _of_last(self, values: _Float64Array) -> _Float64Array:
         """Return, for each row, the value of the rank that came last to its match."""
-        is_last = np.flatnonzero(self.member == self.last[self.place])
+        is_last = np.flatnonzero(self.member == self.place.pick(self.last))
         by_match = np.zeros(len(self.begins), np.float64)
-        by_match[self.place[is_last]] = values[is_last]
-        return by_match[self.place]
+        by_match[self.place[is_last].wide()] = values[is_last]
+        return self.place.pick(by_match)
 
     def charge(self, waited: _Float64Array) -> Table:
         """Return to whom ``waited`` ns of each row go back, and when these held the others up."""
@@ -300,7 +302,7 @@ class _Chain:
         for member, matches in rows_by_value(self.last).items():
             rows = self.rows_of[member]
             found[matches, 1] = np.searchsorted(rows, self.begins[matches])
-            after = np.searchsorted(self.at_ns[self.place[rows]], sync[matches], side="right")
+            after = np.searchsorted(self.place[rows].pick(self.at_ns), sync[matches], side="right")
             found[matches, 0] = np.minimum(after, found[matches, 1])
             found[matches[sync[matches] == ABSENT], 0] = found[matches[sync[matches] == ABSENT], 1]
         return [(int(a), int(b)) for a, b in found]

@@ -116,7 +116,7 @@ def _summed(work: Table, starts: Int64Array) -> Table:
     medians = {}
     for name in ("after_ns", "duration_ns", "exposed_ns"):
         known = is_known(work[name])
-        samples = Samples(groups.number[known].astype(np.int64), work[name][known])
+        samples = Samples(groups.number[known], work[name][known])
         medians[name] = medians_of(table, samples)
     seconds = groups.sums(work["duration_ns"]) / 1e9
     return table.assign(

@@ -141,7 +141,8 @@ class _Classes:
         """Return the distinct texts of each class, sorted, as one text."""
         _, rows = numbered(self.number, *(codes_of(self.work[name]) for name in columns))
         own = self.work.take(rows)
-        texts = (" ".join(parts).strip() for parts in zip(*map(own.plain, columns), strict=True))
+        every = zip(*(own[name] for name in columns), strict=True)
+        texts = (" ".join(parts).strip() for parts in every)
         found: list[set[str]] = [set() for _ in self.first]
         for number, text in zip(self.number[rows].tolist(), texts, strict=True):
             found[number].add(text)

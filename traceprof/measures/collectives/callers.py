@@ -74,7 +74,7 @@ def _called_in(trace: Trace, kept: npt.NDArray[np.bool_], names: Names, none: st
     rows = np.flatnonzero(kept & (trace.ranges["kind"] == "push_pop"))
     launches = Launches(call, work["process"], calls)
     found = adopting_range_of_launches(trace, trace.ranges.take(rows), launches)
-    codes = np.append(names.codes[rows].astype(np.int64), len(names.texts))
+    codes = np.append(names.codes[rows], len(names.texts))
     used, place = np.unique(codes[found], return_inverse=True)
     return Names.coded([*names.texts[used[used < len(names.texts)]], none], place)
 
@@ -161,7 +161,7 @@ def _are_sharded(work: Table) -> Bools:
 
     Tensor parallelism does so with activations, but it reduces in the forward pass, too.
     """
-    groups = groups_of(work["process"], work["group"].codes)
+    groups = groups_of(work["process"], work["group"].packed)
 
     def has_any(rows: Bools) -> Bools:
         return np.asarray(groups.reduced(np.logical_or, rows), np.bool_)

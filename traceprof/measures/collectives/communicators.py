@@ -134,7 +134,7 @@ def launch_of_rows(rows: Table) -> Int64Array:
     member = rows["member"][places]
     calls = groups_of(*(rows[name][places] for name in ("process", "thread", "call_ns")))
     # A member twice in one call: several collectives in a group, which nothing tells apart.
-    pairs = groups_of(calls.number, member)
+    pairs = groups_of(calls.packed, member)
     is_shared = calls.reduced(np.logical_and, (pairs.counts == 1)[pairs.number])
     is_shared &= calls.differ(member)
     found[places] = np.where(is_shared[calls.number], calls.number, ABSENT)

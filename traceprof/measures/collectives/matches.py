@@ -157,7 +157,7 @@ def _summarised(rows: Table) -> Table:
     last = np.flatnonzero(starts == last_start[number])
     # A receive is the other end of a send: the match is called after the latter.
     op = heads["op"]
-    op = Names.coded(["send" if text == "recv" else text for text in op.texts.tolist()], op.codes)
+    op = Names.coded(["send" if text == "recv" else text for text in op.texts.tolist()], op.packed)
     known = {
         name: first_of(name, np.flatnonzero(~np.isnan(rows[name])))
         for name in ("operation_bytes", "bus_bytes")
@@ -253,7 +253,7 @@ def _match_unnamed(work: Table, places: Int64Array, numbers: _Numbers) -> None:
         launch = launch_of_rows(group)
         numbers.take(group_places, launch, MatchedBy.LAUNCH)
         rest = np.flatnonzero(launch < 0)
-        for own in rows_by_first(communicator[rest], group["op"].codes[rest]):
+        for own in rows_by_first(communicator[rest], group["op"].packed[rest]):
             chosen = rest[own]
             rows = group.take(chosen)
             if _is_of_one(rows["member"]):
@@ -274,7 +274,7 @@ def _shared(place: Int64Array, limit: int) -> Int64Array:
     number, _ = places_of(place)
     sizes = np.bincount(number)
     is_shared = (sizes > 1) & ((sizes <= limit) | (limit < 1))
-    return np.where(is_shared[number], place, ABSENT)
+    return np.where(number.pick(is_shared), place, ABSENT)
 
 
 def _runs_side_by_side(rows: Table, place: Int64Array) -> npt.NDArray[np.bool_]:

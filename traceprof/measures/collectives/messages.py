@@ -127,7 +127,7 @@ def peers_of_rows(members: Sequence[Member], rows: Table) -> Int64Array:
 def _mapped(values: Int64Array, places: Mapping[int, int]) -> Int64Array:
     place, distinct = places_of(values)
     found = np.array([places.get(value, ABSENT) for value in distinct], np.int64)
-    return np.asarray(found[place])
+    return place.pick(found)
 
 
 @fact
@@ -162,7 +162,7 @@ def _timed_calls(trace: Trace) -> Table:
     shared = calls.take((kernels.counts > 1)[kernels.number])
     if shared.empty:
         return alone
-    ends = groups_of(*(shared[name] for name in _LAUNCH), shared["op"].codes)
+    ends = groups_of(*(shared[name] for name in _LAUNCH), shared["op"].packed)
     launched = work.take(work["correlation"] != ABSENT)
     place = first_alike(shared, launched, *_LAUNCH)
     is_there = place >= 0

@@ -63,7 +63,7 @@ def _merged(calls: Table) -> Table:
     counts = ~in_exchange | (calls["op"] == "send")
     sizes = kernels.reduced(np.add, np.where(counts, calls["n_bytes"], 0))
     is_sized = kernels.reduced(np.logical_and, ~counts | (calls["n_bytes"] != ABSENT))
-    op = np.where(several, "other", first.plain("op")).astype(object)
+    op = np.where(several, "other", np.asarray(first["op"])).astype(object)
     exchange = np.full(len(first), "", object)
     own = calls.take(in_exchange)
     if len(own):
@@ -216,11 +216,11 @@ def _as_annotated(trace: Trace, work: Table) -> Table:
         return work
     asked = work.take(unnamed)
     found = innermost(ranges.take(kept), asked["process"], asked["thread"], asked["call_ns"])
-    own = asked.plain("op")
+    own = np.asarray(asked["op"])
     op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], own)
     # Even parts of known size were recognised before; of a gather, sizes are not what they send.
     uneven = np.where(op == "all_to_all", "all_to_all_v", own)
-    renamed = work.plain("op").copy()
+    renamed = np.asarray(work["op"]).copy()
     renamed[unnamed] = np.where(asked["n_bytes"] >= 0, uneven, op)
     return work.assign(op=Names.of(renamed))
 
@@ -234,7 +234,7 @@ def _communication_kernels(trace: Trace) -> Table:
     kinds = [kernel_kind(str(name)) for name in names.texts]
     told = ("op", "algorithm", "protocol")
     return kernels.assign(
-        **{own: Names.coded([getattr(kind, own) for kind in kinds], names.codes) for own in told},
+        **{own: Names.coded([getattr(kind, own) for kind in kinds], names.packed) for own in told},
         launch_ns=launches.start_ns,
         launch_end_ns=launches.end_ns,
         thread=launches.thread,
@@ -310,7 +310,7 @@ def _alone(kernels: Table) -> Table:
     columns = ["start_ns", "end_ns", "process", "thread", "device", "stream", "exposed_ns"]
     op, nothing = kernels["op"], Names.repeated("", len(kernels))
     return kernels.select(*columns, "algorithm", "protocol", "correlation").assign(
-        op=Names.coded([text or "other" for text in op.texts.tolist()], op.codes),
+        op=Names.coded([text or "other" for text in op.texts.tolist()], op.packed),
         **dict.fromkeys(_NUMBERS, ABSENT),
         **dict.fromkeys(("dtype", "group", "backend", "exchange"), nothing),
         kernels=1,

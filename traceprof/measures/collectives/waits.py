@@ -21,6 +21,7 @@ from traceprof.measures.rows import are_first
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -237,22 +238,22 @@ def where_in(table: Table, rows: Table) -> Int64Array:
     if table.empty:
         return found
     there = _keys(table, n_members)
-    order = np.argsort(there, kind="stable").astype(np.int32)
-    there = there[order]
+    order = Packed(np.argsort(there, kind="stable"))
+    there = order.pick(there)
     # Some after the others: what is laid out for every row takes several times the memory.
     for begin in range(0, len(rows), _AT_ONCE):
         places = np.arange(begin, min(begin + _AT_ONCE, len(rows)))
         wanted = _keys(rows.take(places), n_members)
         place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
         is_there = (there[place] == wanted) & (wanted >= 0)
-        found[places[is_there]] = order[place[is_there]]
+        found[places[is_there]] = order[place[is_there]].wide()
     return found
 
 
 def value_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
     """Return what ``table`` says of the match and the member of each of ``rows``."""
     place = where_in(table, rows)
-    values = np.append(table[name].astype(np.int64), nothing)
+    values = np.append(table[name], nothing)
     found: Int64Array = values[place]
     return found
 

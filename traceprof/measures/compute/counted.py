@@ -57,7 +57,7 @@ def counted_operators(trace: Trace) -> Table:
     """
     given = trace.operator_inputs
     texts = [given[name] for name in ["name", "dims", "types", "concrete", "flop", "gigabytes"]]
-    groups = groups_of(*(own.codes for own in texts))
+    groups = groups_of(*(own.packed for own in texts))
     found = [
         work_of(*(own.texts[code] for own, code in zip(texts, key, strict=True)))
         for key in groups.keys
@@ -117,7 +117,7 @@ def work_of_kernels(trace: Trace) -> Table:
     sums = np.sum([_sums(operators, *piece) for piece in pieces()], axis=0)
     worked = Table.stacked([_worked(operators, sums, *piece).on_disk() for piece in pieces()])
     said = np.append(operators["precision"].codes, -1)[row]
-    alike = groups_of(kernels["name"].codes, kernels["activity"].codes, said)
+    alike = groups_of(kernels["name"].packed, kernels["activity"].packed, said)
     some = alike.first_rows
     precision, on_units = _precision(operators, row[some], kernels.take(some))
     has_flop = worked["flop"] > 0

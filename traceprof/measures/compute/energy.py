@@ -18,9 +18,9 @@ from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.counters import samples_named
 from traceprof.measures.rows import Floats, Ints, bounds
+from traceprof.measures.steps.base import base_of
 from traceprof.measures.steps.epochs import epochs_of_ranks
 from traceprof.measures.steps.find import steps_of_ranks
-from traceprof.measures.steps.measured import measured_steps, typical_step_ns
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
@@ -88,7 +88,7 @@ def measure_energy(ranks: Ranks) -> Result:
         },
         {"steps_count": n_steps, "gpus_count": n_gpus},
     )
-    step_ns = typical_step_ns(ranks) if n_steps else 0.0
+    step_ns = base_of(ranks).step_ns if n_steps else 0.0
     return found.with_notes(*_notes(rows, span, n_steps, step_ns, has_power=has_power))
 
 
@@ -161,11 +161,10 @@ def _units(ranks: Ranks, stated: Stated, of_step: Sequence[float]) -> Iterator[d
     """Yield what a step takes, ``of_step`` joules and of them at rest, and samples and tokens."""
     if not len(steps_of_ranks(ranks.whole)):
         return
-    step_ns = typical_step_ns(ranks)
-    scalars = measured_steps(ranks).scalars
-    rate = scalars.get("undisturbed_mean_samples_per_s", scalars.get("mean_samples_per_s"))
+    base = base_of(ranks)
+    step_ns = base.step_ns
     per_step = {"a step": 1.0, "1 000 steps": 1e3}
-    for unit, n in ("sample", (rate or 0) * step_ns / 1e9), ("token", stated.tokens):
+    for unit, n in ("sample", np.nan_to_num(base.samples_count)), ("token", stated.tokens):
         per_step |= {f"a {unit}": 1 / n, f"a million {unit}s": 1e6 / n} if n else {}
     for unit, steps in per_step.items():
         joules, idle = (steps * own for own in of_step)

@@ -31,8 +31,9 @@ from traceprof.measures.device.times import (
     recorded_times,
     used_devices,
 )
+from traceprof.measures.idle.losses import scaled_to_base
 from traceprof.measures.rows import Floats, Ints, lengths_of
-from traceprof.measures.steps.measured import measured_steps
+from traceprof.measures.steps.base import WINDOW, base_of
 from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, ResultSpec
@@ -75,6 +76,7 @@ PARTS: Final = (
 )
 """From the ideal to the measured step, in this order."""
 _COMPUTE: Final = "compute"
+_CAUSES: Final = {part: cause for cause, part in _OF_IDLE.items()}
 _LEAST_SHARE: Final = 0.001
 
 IDEAL_SPEC: Final = ResultSpec.of("""
@@ -87,7 +89,7 @@ IDEAL_SPEC: Final = ResultSpec.of("""
     same share_ratio: step_ns of the whole
     same total_ns: of all devices and steps of the window
     scalars:
-    same base: what step_ns is of: the mean step, or the window
+    same base: what step_ns is of: step, iteration, or window
     same length_ns: how long that is: the sum of step_ns
     same steps_count: how many steps
     same devices_count: how many devices
@@ -148,7 +150,7 @@ def _unfilled(trace: Trace) -> Floats:
     waves = np.asarray(shapes.table["waves"], np.float64)
     whole = np.maximum(np.ceil(np.nan_to_num(waves)), 1)
     empty = np.where(np.isnan(waves), 0.0, 1 - waves / whole)
-    found: Floats = empty[shapes.of_kernel[trace.rows_in_whole("kernels")]]
+    found: Floats = shapes.of_kernel[trace.rows_in_whole("kernels")].pick(empty)
     return found
 
 
@@ -166,7 +168,7 @@ def measure_ideal(ranks: Ranks) -> Result:
     made = composition_of_devices(ranks, spans, knows_waits=not why_not)
     sums = Counter[str]()
     for part, kind, name, ns in zip(
-        *(made.plain(own) for own in ("part", "kind", "name", "ns")), strict=True
+        *(np.asarray(made[own]) for own in ("part", "kind", "name", "ns")), strict=True
     ):
         if part == "idle":
             sums[_OF_IDLE.get(str(kind), _OF_IDLE["unknown"])] += int(ns)
@@ -229,7 +231,8 @@ def _put_stated(
     devices = [device for _, device in spans]
     precision = main_precision(ranks)
     peaks = [flop_peak_of(ranks, device, precision) for device in devices]
-    n_steps = _steps_of(ranks)
+    base = base_of(ranks)
+    n_steps = 0 if base.unit == WINDOW else base.steps_count
     if not flop or not n_steps or not all(peaks):
         return []
     n_gpus = max(1, len(set(gpus_of(ranks).values())))
@@ -244,18 +247,12 @@ def _put_stated(
     return [Note.of(text, ns=each_ns)] if ideal_ns > matrix_ns else []
 
 
-def _steps_of(ranks: Ranks) -> int:
-    """Return how many steps of each process lie wholly inside the window."""
-    table = measured_steps(ranks).table
-    return int(np.unique(table["process"], return_counts=True)[1].max()) if len(table) else 0
-
-
 def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
-    """Return the sums as means over steps and devices, whose floors add up as the sums do."""
+    """Return the sums as means over steps and devices, which add up to the step of the base."""
     parts = [name for name in PARTS if sums[name]]
     total = np.array([sums[name] for name in parts], np.int64)
-    n_steps = _steps_of(ranks)
-    until = np.cumsum(total) // (n_devices * max(1, n_steps))
+    scaled, units = scaled_to_base(ranks, total, [_CAUSES.get(part, "") for part in parts])
+    until = np.rint(np.cumsum(scaled) / units).astype(np.int64)
     step = np.diff(until, prepend=0)
     length = int(until[-1]) if len(until) else 0
     table = Table(
@@ -268,35 +265,24 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
         },
         len(parts),
     )
-    is_pattern = measured_steps(ranks).is_pattern if n_steps else False
-    base = "the mean iteration of the pattern" if is_pattern else "the mean step"
+    base = base_of(ranks)
     scalars = {
-        "base": base if n_steps else "the window",
+        "base": base.unit,
         "length_ns": length,
-        "steps_count": n_steps,
+        "steps_count": 0 if base.unit == WINDOW else round(base.steps_count),
         "devices_count": n_devices,
     }
     tables = {"ideal": IDEAL_SPEC.tables[0].of_rows(table)}
-    undisturbed_ns = measured_steps(ranks).scalars.get("undisturbed_ns")
-    flops = ranks.info.recorded_by.how_to("flops")
-    notes = tuple(_notes(parts, table, scalars, undisturbed_ns, flops))
+    notes = tuple(_notes(parts, table, scalars, ranks.info.recorded_by.how_to("flops")))
     return Result("ideal", IDEAL_SPEC, tables, scalars, notes)
 
 
 def _notes(
-    parts: Sequence[str],
-    table: Table,
-    scalars: Mapping[str, Any],
-    undisturbed_ns: float | None,
-    flops: str,
+    parts: Sequence[str], table: Table, scalars: Mapping[str, Any], flops: str
 ) -> list[Note]:
-    of = "{n:count} of them, " if scalars["steps_count"] else ""
+    of = "mean of {n:count}, " if scalars["steps_count"] else ""
     text = f"{{base}}: {{ns:ns}} ({of}{{devices:count}} device(s))"
     told = {"ns": scalars["length_ns"], "n": scalars["steps_count"]}
-    if _OF_IDLE["profiler"] in parts and undisturbed_ns is not None:
-        text += "; without the profiler {left:ns} (steps that were not recorded take {own:ns})"
-        told["left"] = scalars["length_ns"] - int(table["step_ns"][-1])
-        told["own"] = undisturbed_ns
     notes = [Note.of(text, base=scalars["base"], devices=scalars["devices_count"], **told)]
     if AT_PEAK not in parts:
         notes.append(
@@ -311,9 +297,7 @@ def _notes(
         its = "the FLOPs that are known" if UNKNOWN_MATRIX in parts else "its FLOPs"
         text = f"at the peak {its} take {{ideal:ns}}: "
         text += "less than 0.1 % of it" if share < _LEAST_SHARE else "{share:ratio} of it"
-        own = ideal / told["own"] if "own" in told else np.nan
-        text += ", {own:ratio} of a step that was not recorded" if own == own else ""
-        notes.append(Note.of(text, ideal=ideal, share=share, own=own))
+        notes.append(Note.of(text, ideal=ideal, share=share))
     return notes
 
 

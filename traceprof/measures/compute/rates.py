@@ -103,7 +103,7 @@ def _peaks(trace: Trace, precision: Names) -> tuple[Floats, Floats]:
     """Return the FLOP/s and the bytes per second that each kernel can reach; 0: not known."""
     devices = trace.kernels["device"]
     flops, memory = np.zeros(len(devices)), np.zeros(len(devices))
-    number, first = numbered(devices, precision.codes)
+    number, first = numbered(devices, precision.packed)
     for place, row in enumerate(first.tolist()):
         device = int(devices[row])
         own, link = number == place, peak_of(trace, device, Link.MEMORY)
@@ -184,7 +184,7 @@ def _experts(trace: Trace) -> Table:
     own = operators.assign(total_ns=ns.astype(np.int64))
     own = own.take(own["name"].isin(GROUPED) & (ns > 0))
     # Other than two sizes with three have tokens where weights are, or tell no number of experts.
-    given = (json.loads(text)[:2] for text in own.plain("dims"))
+    given = (json.loads(text)[:2] for text in own["dims"])
     told = [(a[0], b[0]) if len(a) == 2 and len(b) == 3 else (0, 0) for a, b in given]
     sizes = np.array(told, np.int64).reshape(-1, 2)
     own = own.assign(tokens_count=sizes[:, 0], experts_count=sizes[:, 1]).take(sizes[:, 1] > 0)
@@ -208,7 +208,7 @@ def _with_peaks(trace: Trace, result: Result) -> Result:
     own = np.flatnonzero(found["is_counted"])
     peak, memory = _peaks(trace, found["precision"])
     precision = found["precision"][own]
-    first = own[numbered(precision.codes)[1]]
+    first = own[numbered(precision.packed)[1]]
     table = Table(
         {
             "precision": found["precision"][first].plain(),
@@ -278,7 +278,7 @@ def _path(name: str) -> str:
 
 
 def _joined(table: Table) -> Table:
-    groups = groups_of(Names.of(table["layer"]).codes)
+    groups = groups_of(Names.of(table["layer"]).packed)
     sums = {name: groups.reduced(np.add, table[name]) for name in _ADDED}
     return table.take(groups.first_rows).assign(**sums)
 

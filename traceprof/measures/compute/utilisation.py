@@ -18,13 +18,9 @@ from traceprof.measures.device.times import used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import Ints, lengths_of, mean_of, rows_by, span_at
+from traceprof.measures.steps.base import base_of, named_usual_steps
 from traceprof.measures.steps.find import steps_of_ranks
-from traceprof.measures.steps.measured import (
-    are_typical,
-    measured_steps,
-    typical_step_name,
-    typical_step_ns,
-)
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, ResultSpec
@@ -79,7 +75,7 @@ def flop_of_steps(trace: Trace) -> Table:
     Columns flop, model_flop, kernels_ns, unknown_ns and told_ns.
     """
     steps = steps_of_ranks(Ranks.of(trace)).table
-    steps = steps.take(are_typical(Ranks.of(trace)))
+    steps = steps.take(named_usual_steps(Ranks.of(trace)))
     whole = trace.whole
     sums = _sums_of(work_of_kernels(whole), lengths_of(whole.kernels))
     launches = launches_of(whole, "kernels")
@@ -123,7 +119,7 @@ def _flop_of_window(trace: Trace) -> dict[str, float]:
 def _counted_flop(ranks: Ranks) -> dict[str, float]:
     """Return what the sizes of operators tell of a step of all ranks together: the mean step."""
     sums = dict.fromkeys(_SUMS, 0.0)
-    if are_typical(ranks).any():
+    if named_usual_steps(ranks).any():
         for table in ranks.each(flop_of_steps):
             processes = max(1, len(np.unique(table["process"])))
             for name in _SUMS if len(table) else ():
@@ -167,7 +163,7 @@ def _time_by_precision(trace: Trace) -> dict[str, int]:
     """Return the time of the kernels that compute much, by what they multiply in."""
     work = work_of_kernels(trace).take(trace.rows_in_whole("kernels"))
     is_heavy = trace.kernels["activity"].isin([own.value for own in UNCOUNTED]) | (work["flop"] > 0)
-    groups = groups_of(work["precision"].codes[is_heavy])
+    groups = groups_of(work["precision"].packed[is_heavy])
     sums = groups.reduced(np.add, lengths_of(trace.kernels)[is_heavy])
     texts = work["precision"].texts
     return {str(texts[key]): int(ns) for (key,), ns in zip(groups.keys, sums, strict=True)}
@@ -188,7 +184,8 @@ def measure_mfu(ranks: Ranks) -> Result:
     rows = list(_sources(ranks, stated))
     if not rows and "operator_inputs" not in ranks.recorded:
         raise NotRecordedError(f"{_HOW}{ranks.info.recorded_by.how_to('flops')}")
-    step_ns = typical_step_ns(ranks)
+    base = base_of(ranks)
+    step_ns = base.step_ns if named_usual_steps(ranks).any() else base.unit_ns
     gpus = gpus_of(ranks)
     n_gpus = max(1, len(set(gpus.values())))
     n_all = max(n_gpus, round(n_gpus * _part_of_job(ranks)))
@@ -196,8 +193,7 @@ def measure_mfu(ranks: Ranks) -> Result:
     devices = [device for part in ranks for device in used_devices(part)]
     peaks = {flop_peak_of(ranks, device, precision) for device in devices}
     peak = peaks.pop() if len(peaks) == 1 else None
-    scalars = measured_steps(ranks).scalars
-    samples = scalars.get("undisturbed_samples_per_s", scalars.get("mean_samples_per_s"))
+    samples = base.samples_count * base.per_s
     seconds = step_ns / 1e9
     for row in rows:
         n = n_all if row["source"] in (AS_GIVEN, BY_PARAMETERS) else n_gpus
@@ -211,13 +207,13 @@ def measure_mfu(ranks: Ranks) -> Result:
             "mfu_ratio": row["model_flop"] / could,
             "hfu_ratio": row["executed_flop"] / could,
             "tokens_per_s": np.nan if stated.tokens is None else stated.tokens / seconds,
-            "samples_per_s": np.nan if samples is None else samples,
+            "samples_per_s": samples,
         }
     table = MFU_SPEC.tables[0].of_rows(rows)
     counted = MFU_SPEC.table("counted").of_rows(counted_by_torch(ranks))
     found = Result("mfu", MFU_SPEC, {"mfu": table, "counted": counted})
     told = [Note.of(TOLD, share=row["told_ratio"]) for row in rows[:1] if row.get("told_ratio")]
-    return found.with_notes(*told, *_notes(table, typical_step_name(ranks)), *_on_clocks(ranks))
+    return found.with_notes(*told, *_notes(table, base.unit), *_on_clocks(ranks))
 
 
 _HELD: Final = 0.05

@@ -79,8 +79,8 @@ def counters_of(trace: Trace) -> list[CounterSeries]:
     is_share = metrics.by_text(np.array([_is_share(name) for name in metrics.texts], np.bool_))
     is_gpu = sources.by_text(np.array([_is_gpu(name) for name in sources.texts], np.bool_))
     own = samples.take(is_share & is_gpu)
-    found = []
-    for (source, metric), rows in rows_by_values(own["source"].codes, own["metric"].codes).items():
+    found, rows_of = [], rows_by_values(own["source"].packed, own["metric"].packed)
+    for (source, metric), rows in rows_of.items():
         device = int(own["source"].texts[source].removeprefix(_SOURCE))
         series = _series(device, own["metric"].texts[metric], own.take(rows), trace)
         if len(series.shares):
@@ -122,7 +122,7 @@ SPEC: Final = ResultSpec.of("""
         had moved it; not of links, which copies move
     largest top_ratio: the largest sample
     """)
-NO_COUNTERS: Final = Note(
+_NO_COUNTERS: Final = (
     "no counters of GPUs were sampled: record with nsys and --gpu-metrics (it needs the right to: "
     "NVreg_RestrictProfilingToAdminUsers=0, or root)"
 )
@@ -134,8 +134,8 @@ def measure_counters(ranks: Ranks) -> Result:
     for row in chain.from_iterable(ranks.each(_rows_of_one)):
         rows.setdefault((row["device"], row["counter"]), row)
     table = SPEC.tables[0].of_rows(list(rows.values()))
-    notes = tuple(_notes(ranks)) if rows else (NO_COUNTERS,)
-    return Result("counters", SPEC, {"counters": table}, notes=notes)
+    result = Result("counters", SPEC, {"counters": table})
+    return result.with_notes(*_notes(ranks)) if rows else result.lacking(_NO_COUNTERS)
 
 
 def _rows_of_one(trace: Trace) -> list[dict[str, Any]]:

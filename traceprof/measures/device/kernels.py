@@ -196,7 +196,7 @@ def measure_classes(trace: Trace) -> Result:
     added |= {name: where_known(added[name], can_use) for name in _OF_MATRIX_UNITS}
     keys["phase"] = np.array([*PHASES, UNCLAIMED], object)[keys["phase"]]
     table = Table(keys | {"count": groups.counts} | added)
-    samples = Samples(groups.number.astype(np.int64), durations)
+    samples = Samples(groups.number, durations)
     return Result("classes", CLASSES_SPEC, {"classes": table}, samples={"classes": samples})
 
 

@@ -13,7 +13,7 @@ from traceprof.measures.host.states import HostPhases, find_host_phases
 from traceprof.measures.rows import Floats, Texts, grouped, ratio_of, sums_at
 from traceprof.model.grouping import codes_of, groups_of
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.results import Result, ResultSpec
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
@@ -122,7 +122,7 @@ def _phases_at(host: HostPhases, samples: Table) -> Texts:
 
 
 def _finish(result: Result) -> Result:
-    return result.with_notes(Note(_NONE)) if result.table.empty else result
+    return result.lacking(_NONE) if result.table.empty else result
 
 
 MEMORY = Analysis(

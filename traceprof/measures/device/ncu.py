@@ -51,7 +51,7 @@ def function_names(kernels: Table) -> Names:
     """Return the function of each kernel: its name without types, scopes and arguments."""
     names = kernels["name"]
     functions = (parse_name(name).identifier or name for name in names.texts.tolist())
-    return Names.coded(functions, names.codes)
+    return Names.coded(functions, names.packed)
 
 
 @fact

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.hardware.catalogue import Hardware, built_in_hardware
 from traceprof.hardware.occupancy import LIMITS, cu_limits_of, occupancy_of, occupancy_of_cu
@@ -16,6 +15,7 @@ from traceprof.measures.rows import Ints, grouped, ints, lengths_of
 from traceprof.model.combining import combine
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import codes_of, groups_of, numbered
+from traceprof.model.packed import Packed
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
@@ -42,8 +42,8 @@ class LaunchShapes:
     each kernel.
     """
 
-    of_kernel: npt.NDArray[np.int32]
-    contexts: npt.NDArray[np.int32]
+    of_kernel: Packed
+    contexts: Packed
     table: Table
 
 
@@ -59,8 +59,8 @@ def launch_shapes(trace: Trace) -> LaunchShapes:
     )
     # Rows before columns: compact ones are made plain by looking at them.
     table = shapes.take(first).select(*_KEYS)
-    contexts = shapes["context"].astype(np.int32)
-    return LaunchShapes(of_kernel.astype(np.int32), contexts, _with_occupancy(table, trace))
+    contexts = Packed(shapes.stored("context"))
+    return LaunchShapes(Packed(of_kernel), contexts, _with_occupancy(table, trace))
 
 
 @fact
@@ -174,7 +174,7 @@ _COUNTS: Final = ("registers", "shared_bytes", "sm_blocks")
 def measure_occupancy(trace: Trace) -> Result:
     """Return the ways of launching kernels; of one that the window cuts its part inside."""
     shapes = launch_shapes(trace)
-    of_kernel = shapes.of_kernel[trace.rows_in_whole("kernels")]
+    of_kernel = shapes.of_kernel[trace.rows_in_whole("kernels")].wide()
     groups, found = grouped({"name": trace.kernels["name"], "shape": of_kernel})
     shape = shapes.table.take(found["shape"])
     kept = shape.select("occupancy_ratio", "limiter", "waves", "tail_ratio")

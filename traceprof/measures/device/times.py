@@ -1,4 +1,4 @@
-"""When each device did what: the unions that the five parts are made of, and their table.
+"""When each device did what: the unions that the five parts are made of.
 
 The parts add up to the window exactly; `traceprof.model.activity` says what they are.
 """
@@ -10,15 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import Launches, launches_of
-from traceprof.measures.rows import Ints, bounds, ratio_of, unions_by
+from traceprof.measures.rows import Bools, Ints, bounds, unions_by
 from traceprof.model.activity import Activity, DeviceTime, Part
 from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
+from traceprof.model.results import Note, Result
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -50,11 +49,8 @@ def recorded_times(trace: Trace, device: int) -> Intervals:
     The files of a run seldom begin and end together, and the embedded recorder sees devices in
     windows of a few steps: a device is not idle before, between and after.
     """
-    span = trace.span
     known = _recordings_of_devices(trace).get(device)
-    if known is None:
-        return Intervals.single(span.start_ns, span.end_ns)
-    return known.clip(span.start_ns, span.end_ns)
+    return trace.span.times if known is None else known & trace.span.times
 
 
 @fact
@@ -102,29 +98,49 @@ def work_before_recording(trace: Trace) -> Mapping[tuple[int, int], Intervals]:
     if trace.info.is_part:  # whatever reaches into a part is in it
         return found
     for name in DEVICE_TABLES:
-        work = trace.table(name)
-        first = groups_of(work["device"], work["stream"]).first_rows
-        launches = launches_of(trace, name)
+        work, launches = trace.table(name), launches_of(trace, name)
+        opened_ns, number = _windows_of_work(trace, work, launches)
+        first = groups_of(work["device"], work["stream"], number).first_rows
         call = launches.call[first]
         first, call = first[call >= 0], call[call >= 0]
         called, starts = trace.api_calls["end_ns"][call], work["start_ns"][first]
         waits_ns = starts - called
-        is_early = called - trace.span.start_ns < waits_ns
+        is_early = called - opened_ns[first] < waits_ns
         for row in np.flatnonzero(is_early & (waits_ns > _LONG_NS)).tolist():
             process, device = (int(work[column][first[row]]) for column in ("process", "device"))
             wait = Intervals.single(int(called[row]), int(starts[row]))
             free = wait - _times_of_devices(trace)[device].busy
+            alike = number == number[first[row]]
             least_ns = max(
-                _FREE * wait.total_ns, _ALONE * _longest_wait(work, launches, first[row])
+                _FREE * wait.total_ns, _ALONE * _longest_wait(work, launches, first[row], alike)
             )
             if free.total_ns > least_ns:
-                found[process, device] = found.get((process, device), free) & free
+                known = found.get((process, device), Intervals.empty())
+                # What another stream of the same window did meanwhile is no unknown time.
+                both = known & free
+                found[process, device] = both if len(both) else known | free
     return found
 
 
-def _longest_wait(work: Table, launches: Launches, row: int) -> int:
-    """Return how long what follows a row in its stream waits most, launched, with that free."""
-    alike = (work["device"] == work["device"][row]) & (work["stream"] == work["stream"][row])
+def _windows_of_work(trace: Trace, work: Table, launches: Launches) -> tuple[Ints, Ints]:
+    """Return when the recording that each row was launched in began, and the number of that."""
+    opened_ns = np.full(len(work), trace.span.start_ns)
+    number = np.zeros(len(work), np.int64)
+    for process, windows in recorded_windows(trace).items():
+        rows = np.flatnonzero((work["process"] == process) & launches.is_known)
+        place = np.searchsorted(windows.starts, launches.start_ns[rows], side="right") - 1
+        rows, place = rows[place >= 0], place[place >= 0]
+        opened_ns[rows], number[rows] = windows.starts[place], place + 1
+    return opened_ns, number
+
+
+def _longest_wait(work: Table, launches: Launches, row: int, alike: Bools) -> int:
+    """Return how long what follows a row in its stream waits most, launched, with that free.
+
+    ``alike`` are the rows of the same recording.
+    """
+    alike = alike & (work["device"] == work["device"][row])
+    alike &= work["stream"] == work["stream"][row]
     rows = np.flatnonzero(alike & launches.is_known)
     starts, ends = (times[rows] for times in bounds(work))
     ready = np.maximum(np.maximum.accumulate(ends)[:-1], launches.of_rows(rows[1:]).end_ns)
@@ -157,8 +173,8 @@ def device_times(trace: Trace) -> Mapping[int, DeviceTime]:
     whole = _times_of_devices(trace)
     if trace.uncut is None:
         return whole
-    span = trace.span
-    return {device: time.clip(span.start_ns, span.end_ns) for device, time in whole.items()}
+    times = trace.span.times
+    return {device: time.within(times) for device, time in whole.items()}
 
 
 def devices_of_processes(trace: Trace) -> Mapping[int, tuple[int, ...]]:
@@ -232,72 +248,7 @@ def device_parts(trace: Trace) -> Table:
     return Table.of_rows(rows)
 
 
-_MEASURES: Final = columns("""
-    total duration_ns: the length of the window, as far as it was recorded
-    total compute_ns: when compute kernels ran
-    total exposed_communication_ns: when communication ran and no compute hid it
-    total exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
-    total device_memory_ns: when only copies and memsets inside the device ran
-    total idle_ns: when nothing ran
-    total communication_ns: when communication ran, hidden or not
-    total transfer_ns: when copies from or to elsewhere ran, hidden or not
-    total communication_overlap_ns: communication that compute hides
-    total transfer_overlap_ns: copies from or to elsewhere that kernels hide
-    total kernel_ns: when any kernel ran
-    derived utilisation_ratio: kernel_ns of duration_ns: GPU-Util of nvidia-smi
-    derived communication_overlap_ratio: the share of communication that is hidden
-    derived transfer_overlap_ratio: the share of these copies that is hidden
-    """)
-_ON_GRAPHS: Final = (
-    "{graphs:count} CUDA graph launches were traced whole and count as compute: "
-    "gaps and communication inside them are not seen, unless their kernels are recorded"
-)
 _NEARLY_ALL: Final = 0.99
-_RATIOS: Final = (
-    ("utilisation_ratio", "kernel_ns", "duration_ns"),
-    ("communication_overlap_ratio", "communication_overlap_ns", "communication_ns"),
-    ("transfer_overlap_ratio", "transfer_overlap_ns", "transfer_ns"),
-)
-BREAKDOWN_SPEC: Final = ResultSpec.of(
-    """
-    table devices: one row per device that worked
-    key device: the number of the device in the run
-    same name: what the device is
-    """,
-    *_MEASURES,
-    TableSpec("total", "all devices added up, their parts and their durations", _MEASURES),
-    """
-    scalars:
-    total graphs_count: CUDA graphs that were traced whole, as one kernel each
-    same window_ns: the length of the window
-    """,
-)
-
-
-def measure_breakdown(trace: Trace) -> Result:
-    """Return the five parts of every device that worked anywhere in the recording."""
-    graphs = (trace.kernels["activity"] == Activity.CUDA_GRAPH.value).sum()
-    return Result(
-        "breakdown",
-        BREAKDOWN_SPEC,
-        tables={"devices": BREAKDOWN_SPEC.table("devices").of_rows(device_parts(trace))},
-        scalars={"graphs_count": int(graphs), "window_ns": trace.span.duration_ns},
-    )
-
-
-def _finish(result: Result) -> Result:
-    devices = result.table
-    if devices.empty:
-        empty = result.with_table(BREAKDOWN_SPEC.table("total").of_rows(), "total")
-        return empty.with_notes(Note("device work was recorded, but there was none"))
-    measures = [c.name for c in BREAKDOWN_SPEC.table("total") if c.name in devices]
-    whole = Table({name: devices[name].sum(keepdims=True) for name in measures})
-    for name, table in (("devices", devices), ("total", whole)):
-        ratios = {own: ratio_of(table[part], table[of]) for own, part, of in _RATIOS}
-        result = result.with_table(table.assign(**ratios), name)
-    graphs = int(result.scalars["graphs_count"])
-    notes = [Note.of(_ON_GRAPHS, graphs=graphs)] if graphs else []
-    return result.with_notes(*notes, *note_on_unrecorded(result, devices["duration_ns"]))
 
 
 def note_on_unrecorded(result: Result, recorded_ns: Ints) -> tuple[Note, ...]:
@@ -312,13 +263,3 @@ def note_on_unrecorded(result: Result, recorded_ns: Ints) -> tuple[Note, ...]:
     text += ": the rest is not known, no idle time"
     most_ns = int(recorded_ns[part].max())
     return (Note.of(text, n=int(part.sum()), most=most_ns, window=window_ns),)
-
-
-BREAKDOWN = Analysis(
-    "breakdown",
-    BREAKDOWN_SPEC,
-    needs=("kernels", "copies"),
-    uses=("devices",),
-    of_rank=measure_breakdown,
-    finish=_finish,
-)

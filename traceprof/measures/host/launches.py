@@ -29,6 +29,7 @@ from traceprof.model.combining import medians_of
 from traceprof.model.grouping import first_rows, rows_by_value, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.nesting import parents_of
+from traceprof.model.packed import Packed
 from traceprof.model.results import Note, Result, ResultSpec, Samples
 from traceprof.model.table import Names, RowsOf, Table
 from traceprof.model.tables import ABSENT
@@ -231,7 +232,7 @@ def _launched(trace: Trace, name: str) -> Table:
         launched_ns=launches.end_ns,
         call=launches.call,
         api=launches.calls["name"][launches.call],
-        table=Names(np.full(len(known), DEVICE_TABLES.index(name), np.int8), DEVICE_TABLES),
+        table=Names(Packed.repeated(DEVICE_TABLES.index(name), len(known)), DEVICE_TABLES),
     )
 
 
@@ -293,7 +294,7 @@ def _by_call(rows: Table, call: Ints) -> tuple[Table, Ints]:
             **{name: groups.reduced(np.add, own) / groups.counts for name, own in means.items()},
         }
     )
-    return table, groups.number.astype(np.int64)
+    return table, groups.number
 
 
 def _finish(result: Result) -> Result:

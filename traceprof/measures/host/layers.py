@@ -169,10 +169,7 @@ def measure_layers(ranks: Ranks) -> Result:
 def _measure(trace: Trace, source: str) -> Result:
     spans = layer_spans(trace, source)
     outermost = spans.is_outermost
-    starts, ends = (
-        np.clip(instants, trace.span.start_ns, trace.span.end_ns)
-        for instants in (spans.start_ns, spans.end_ns)
-    )
+    starts, ends = map(trace.span.elapsed_ns, (spans.start_ns, spans.end_ns))
     measures = {
         "count": trace.span.overlaps(spans.start_ns, spans.end_ns).astype(np.int64),
         "host_ns": (ends - starts) * outermost,
@@ -210,7 +207,7 @@ def paths_of_layers(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
 def _finish(result: Result) -> Result:
     table = result.table
     if not result.scalars["source"]:
-        return result.with_notes(Note(_NONE))
+        return result.lacking(_NONE)
     shown = table.take((table["count"] > 0) | (table.get("work_count", 0) > 0))
     largest = "device_ns" if "device_ns" in shown and shown["device_ns"].any() else "host_ns"
     note = Note.of("layers are from: {source}", source=result.scalars["source"])

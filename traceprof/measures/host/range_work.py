@@ -250,7 +250,7 @@ def _kinds(trace: Trace, nested: NestedRanges) -> tuple[Table, Ints]:
     ranges = trace.whole.ranges.select("name", "domain").take(nested.rows)
     domains = ranges["domain"]
     groups, kinds = grouped({"name": unnumbered_names(ranges["name"]), "domain": domains})
-    return Table(kinds), groups.number.astype(np.int64)
+    return Table(kinds), groups.number
 
 
 def _host(trace: Trace, n_kinds: int, codes: Ints, nested: NestedRanges) -> dict[str, Ints]:

@@ -1,21 +1,27 @@
-"""NVTX and other host ranges, and host operators, by name, with their self time."""
+"""NVTX and other host ranges, and host operators: by name, with self times; windows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
+from traceprof.errors import UsageError
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.rows import Ints, bounds, sums_at
 from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.nesting import parents_of
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Table
+from traceprof.model.table import Bools, Names, Table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.names.own_patterns import own_pattern
 from traceprof.names.ranges import plain_names
 
 _BY_THREAD: Final = ("process", "thread")
@@ -121,3 +127,76 @@ OPERATORS = Analysis(
     of_rank=measure_operators,
     finish=_finish_operators,
 )
+
+
+RANGE: Final = re.compile(
+    r'range:(?:"(?P<quoted>[^"]*)"|/(?P<regex>(?:[^/\\]|\\.)*)/|(?P<plain>.*?))'
+    r"(?:@(?P<domain>[^@#]*))?(?:#(?P<nth>\d+)(?:\.\.(?P<last>\d+))?)?"
+)
+"""What a range window looks like; a plain name that occurs in the trace is taken as it is."""
+
+
+def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tuple[Note, ...]]:
+    """Return the window of the ranges that ``match`` names, its label, and remarks.
+
+    Raises:
+        UsageError: no such range, or not as many.
+    """
+    ranks.require("ranges")
+    text = match.group()
+    whole = text.removeprefix("range:")
+    found = _all(ranks, _called, whole)
+    first = 1
+    if found.empty or match["plain"] is None:
+        if match["regex"] is not None:
+            own_pattern(match["regex"], "range:/pattern/")
+        found = _all(ranks, _matching, match.groupdict())
+        first = int(match["nth"] or 1)
+    if found.empty:
+        known = sum(ranks.each(_names_of), Counter[str]())
+        names = ", ".join(name for name, _ in known.most_common(5))
+        raise UsageError(f"no range {whole!r} in the trace; it has {names or 'none'}")
+    last = int(match["last"] or first)
+    if not 1 <= first <= last <= len(found):
+        raise UsageError(f"{text!r} occurs {len(found)} times: #{last} is not one of them")
+    rows = found.take(slice(first - 1, last))
+    window = TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
+    notes = [
+        Note.of(
+            "{first} of {n:count} ranges of this name; #N for others", first=first, n=len(found)
+        )
+    ]
+    label = str(rows["name"][0])
+    label = f"range:{label}#{first}" + (f"..{last}" if last > first else "")
+    return window, label, tuple(notes if len(found) > 1 else ())
+
+
+def _names_of(trace: Trace) -> Counter[str]:
+    """Return how often each name occurs."""
+    return Counter(trace.ranges["name"].counts())
+
+
+def _all(ranks: Ranks, choose: Callable[..., Table], *args: Any) -> Table:
+    """Return the chosen ranges of all ranks in the order of their start, the longer first."""
+    return Table.stacked(ranks.each(choose, *args)).in_order("start_ns", "-end_ns")
+
+
+def _chosen(ranges: Table, rows: Bools) -> Table:
+    found = ranges.select("start_ns", "end_ns", "name").take(rows)
+    return found.assign(name=found["name"].plain())
+
+
+def _called(trace: Trace, name: str) -> Table:
+    return _chosen(trace.ranges, trace.ranges["name"] == name)
+
+
+def _matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
+    names: Names = trace.ranges["name"]
+    if match["regex"] is None:
+        rows = names == (match["plain"] if match["quoted"] is None else match["quoted"] or "")
+    else:
+        pattern = own_pattern(match["regex"], "range:/pattern/")
+        rows = names.by_text(pattern.found_in(names.texts.tolist()))
+    if match["domain"] is not None:
+        rows = rows & (trace.ranges["domain"] == match["domain"])
+    return _chosen(trace.ranges, rows)

@@ -50,7 +50,9 @@ def are_of_loop(trace: Trace, table: str, main: Mapping[int, tuple[int, int]]) -
         own = working_threads(trace, process, *main[process]) if process in main else None
         is_working[place] = own is None or thread in own
     working: Bools = np.append(is_working, True)[_threads_of_work(trace, table)]
-    return working | _are_collectives(trace) if table == "kernels" else working
+    if table == "kernels":
+        working |= trace.kernels["activity"] == Activity.COMMUNICATION.value
+    return working
 
 
 @fact
@@ -63,7 +65,7 @@ def _threads_of_calls(trace: Trace) -> Groups:
 def _threads_of_work(trace: Trace, table: str) -> Array:
     """Return which of the threads launched each row of a device table; -1 where it is not known."""
     number = _threads_of_calls(trace).number
-    return np.append(number, number.dtype.type(-1))[launches_of(trace, table).call]
+    return np.append(number, -1)[launches_of(trace, table).call]
 
 
 def are_working(
@@ -79,11 +81,6 @@ def are_working(
         working = working_threads(trace, own, *main[own]) if own in main else None
         if working is not None:
             found[rows] = np.isin(thread[rows], list(working))
-    return found
-
-
-def _are_collectives(trace: Trace) -> Bools:
-    found: Bools = trace.kernels["activity"] == Activity.COMMUNICATION.value
     return found
 
 
@@ -108,7 +105,7 @@ def _launch_counts(trace: Trace) -> dict[tuple[int, ...], tuple[int, int]]:
     """Return how many kernels, and collectives among them, each thread that launches launched."""
     keys = _threads_of_calls(trace).keys
     chosen = [_threads_of_work(trace, name) for name in DEVICE_TABLES]
-    chosen.append(chosen[0][_are_collectives(trace)])
+    chosen.append(chosen[0][trace.kernels["activity"] == Activity.COMMUNICATION.value])
     kernels, copies, collectives = (
         np.bincount(own + 1, minlength=len(keys) + 1)[1:].tolist() for own in chosen
     )

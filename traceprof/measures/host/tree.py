@@ -61,9 +61,10 @@ def measure_tree(ranks: Ranks) -> Result:
 def _measure(trace: Trace, source: str, most: int) -> Result:
     spans = layer_spans(trace, source)
     node, above, layers = _nodes(spans)
-    instants, window = (spans.start_ns, spans.end_ns), (trace.span.start_ns, trace.span.end_ns)
+    instants = spans.start_ns, spans.end_ns
     inside = trace.span.overlaps(*instants).astype(np.int64)
-    measures = {"count": inside, "host_ns": np.diff(np.clip(instants, *window), axis=0)[0]}
+    starts, ends = map(trace.span.elapsed_ns, instants)
+    measures = {"count": inside, "host_ns": ends - starts}
     if trace.recorded & set(DEVICE_TABLES):
         work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
         measures["device_ns"] = work.total_ns
@@ -117,7 +118,7 @@ def _nodes(spans: LayerSpans) -> tuple[Ints, Ints, Ints]:
 
 def _finish(result: Result) -> Result:
     if not result.scalars["source"]:
-        return result.with_notes(Note(_NONE))
+        return result.lacking(_NONE)
     times = [name for name in ("device_ns", "host_ns") if name in result.table]
     # What is around takes at least as long, so that no path is kept without those above it.
     table = result.table.in_order(*(f"-{name}" for name in times), "depth", "path")

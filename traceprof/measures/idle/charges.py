@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.states import is_launch
-from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
+from traceprof.measures.idle.gaps import CAUSES, find_gaps
 from traceprof.measures.idle.lanes import Doing, HostLane, HostLanes, lanes_within
+from traceprof.measures.idle.losses import find_idle_parts
 from traceprof.measures.rows import (
     Array,
+    Bools,
     Ints,
     are_first,
     bounds,
@@ -38,8 +39,9 @@ from traceprof.measures.rows import (
     sums_at,
     unions_by,
 )
-from traceprof.model.grouping import are_among, compact, places_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import are_among, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
+from traceprof.model.packed import Packed, joined_numbers
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -63,27 +65,20 @@ def pieces_of_parts(parts: Table, lanes: HostLanes) -> Table:
         for process, rows in rows_by_value(parts["process"]).items()
     }
     none = np.empty(0, np.int64)
-    found = [(compact(none), none, none, *(compact(none) for _ in range(3)), none.astype(np.bool_))]
+    names = ("part", "start_ns", "end_ns", "name", "operator", "lane")
+    found = [Table(dict.fromkeys(names, none) | {"is_own": none.astype(np.bool_)})]
     for number, lane in enumerate(lanes.lanes):
         if lane.process not in of_processes:
             continue
         rows = of_processes[lane.process].within(lane)
         place, piece, *times = overlaps(starts[rows], ends[rows], lane.starts, lane.ends)
         part = rows[place]
-        found.append(
-            (
-                compact(part),
-                *times,
-                compact(lane.name)[piece],
-                compact(lane.operator)[piece],
-                np.full(len(part), number, np.min_scalar_type(-number - 1)),
-                thread[part] == lane.thread,
-            )
-        )
-    names = ("part", "start_ns", "end_ns", "name", "operator", "lane", "is_own")
-    columns = map(np.concatenate, zip(*found, strict=True))
-    pieces = Table(dict(zip(names, columns, strict=True)))
-    return pieces.assign(doing=lanes.doing[pieces["name"]])
+        of_lane = (Packed(own)[piece] for own in (lane.name, lane.operator))
+        columns = (Packed(part), *times, *of_lane, Packed.repeated(number, len(part)))
+        own = dict(zip(names, columns, strict=True))
+        found.append(Table(own | {"is_own": thread[part] == lane.thread}))
+    pieces = Table.stacked(found)
+    return pieces.assign(doing=lanes.doing[pieces.stored("name")])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,12 +110,12 @@ class ChargedPieces(NamedTuple):
     Of the smallest types that hold them: there are as many rows as launches.
     """
 
-    part: Array
+    part: Packed
     start_ns: Ints
     end_ns: Ints
-    name: Array
-    operator: Array
-    by: npt.NDArray[np.int8]
+    name: Packed
+    operator: Packed
+    by: Packed
 
 
 def chosen_pieces(parts: Table, pieces: Table) -> ChargedPieces:
@@ -133,9 +128,9 @@ def chosen_pieces(parts: Table, pieces: Table) -> ChargedPieces:
     offset = parts["offset_ns"]
     starts, ends = bounds(parts)
     lengths = ends - starts
-    columns = ("part", "start_ns", "name", "operator", "is_own")
-    part, begin, name, operator, is_own = (pieces[own] for own in columns)
-    first = offset[part] + begin - starts[part]
+    part, name, operator = (Packed(pieces.stored(own)) for own in ("part", "name", "operator"))
+    begin, is_own = pieces["start_ns"], pieces["is_own"]
+    first = part.pick(offset - starts) + begin
     last = first + (pieces["end_ns"] - begin)
     free = Intervals.single(0, int(lengths.sum()))
     found = []
@@ -143,15 +138,21 @@ def chosen_pieces(parts: Table, pieces: Table) -> ChargedPieces:
         rows = layer[np.argsort(first[layer])]
         row, _, x0, x1 = overlaps(first[rows], last[rows], free.starts, free.ends)
         row = rows[row]
-        by = np.where(is_own[row], np.int8(LAUNCHING), np.int8(OTHER))
-        found.append((compact(part[row]), x0, x1, name[row], operator[row], by))
+        found.append((Packed(part[row]), x0, x1, name[row], operator[row], _by(is_own[row])))
         free = free - Intervals.union_of(first[rows], last[rows])
     row, _, x0, x1 = overlaps(offset, offset + lengths, free.starts, free.ends)
-    nothing = np.full(len(row), -1, np.int8)
-    found.append((compact(row), x0, x1, nothing, nothing, np.zeros(len(row), np.int8)))
-    part, x0, x1, name, operator, by = map(np.concatenate, zip(*found, strict=True))
-    to_time = (starts - offset)[part]
+    nothing = Packed.repeated(-1, len(row))
+    found.append((Packed(row), x0, x1, nothing, nothing, Packed.repeated(0, len(row))))
+    parts_of, x0s, x1s, *others = zip(*found, strict=True)
+    x0, x1 = map(np.concatenate, (x0s, x1s))
+    part, name, operator, by = map(Packed.joined, (parts_of, *others))
+    to_time = part.pick(starts - offset)
     return ChargedPieces(part, x0 + to_time, x1 + to_time, name, operator, by)
+
+
+def _by(is_own: Bools) -> Packed:
+    """Return the place in `BY` of what is of the launching thread or not."""
+    return Packed.below(len(BY), np.where(is_own, LAUNCHING, OTHER))
 
 
 def _layers(parts: Table, pieces: Table) -> Iterator[Ints]:
@@ -167,8 +168,7 @@ def _layers(parts: Table, pieces: Table) -> Iterator[Ints]:
 
 def _ranks(parts: Table, pieces: Table) -> Ints:
     """Return which thread of its gap each piece is of, by the time that they cover of it."""
-    gap = parts["gap"].astype(np.int64)[pieces["part"]]
-    lane = pieces["lane"].astype(np.int64)
+    gap, lane = parts["gap"][pieces["part"]], pieces["lane"]
     n_lanes = int(lane.max(initial=0)) + 1
     pairs, place = np.unique(gap * n_lanes + lane, return_inverse=True)
     covered = sums_at(place, lengths_of(pieces), len(pairs))
@@ -180,7 +180,7 @@ def _ranks(parts: Table, pieces: Table) -> Ints:
     return rank[place]
 
 
-_Columns: TypeAlias = tuple[Array, ...]
+_Columns: TypeAlias = tuple[Packed | Array, ...]
 """gap, start_ns, end_ns, cause, name, operator, by"""
 
 NOTHING: Final = "(nothing recorded)"
@@ -227,7 +227,7 @@ def charged_by_host(trace: Trace) -> Table:
     times = find_charges(trace).times
     times = times.take(times["cause"].isin(OF_HOST))
     texts = np.append(NOTHING, times["name"].texts[1:])
-    named = {own: Names(times[own].codes, texts) for own in ("name", "operator")}
+    named = {own: Names(times[own].packed, texts) for own in ("name", "operator")}
     return times.assign(**named, ns=lengths_of(times))
 
 
@@ -239,7 +239,7 @@ def time_by_name(rows: Table) -> dict[str, int]:
     names = rows["name"].texts
     device, numbers = places_of(rows["device"])
     n_names = max(1, len(names))
-    keys = device.astype(np.int64) * n_names + rows["name"].codes
+    keys = device.wide() * n_names + rows["name"].codes
     covered = union_lengths(keys, rows["start_ns"], rows["end_ns"], len(numbers) * n_names)
     totals = covered.reshape(-1, n_names).sum(axis=0)
     order = np.argsort(-totals, kind="stable")
@@ -252,7 +252,7 @@ def _asked_parts(trace: Trace) -> Table:
     ``offset_ns`` is where each lies on an axis on which they all stand one behind the other:
     there the gaps of several devices do not overlap.
     """
-    gaps, parts = find_gaps(trace), find_gap_parts(trace)
+    gaps, parts = find_gaps(trace), find_idle_parts(trace)
     asked = are_among(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
     parts = parts.take(asked)
     process, thread = ints(gaps, "holder", "thread", rows=parts["gap"])
@@ -279,53 +279,51 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
 
 def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) -> Table:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
-    every = find_gap_parts(trace)
+    every = find_idle_parts(trace)
     rest = every.take(~are_among(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
-    theirs = (rest[own] for own in ("gap", "start_ns", "end_ns", "cause"))
-    none = np.full(len(rest), -1, np.int8)
-    columns = [*zip(_of_parts(parts, chosen), (*theirs, none, none, none + 1), strict=True)]
-    order = compact(np.lexsort([np.concatenate(columns[at]) for at in (1, 0)]))
+    theirs = (rest.stored(own) for own in ("gap", "start_ns", "end_ns", "cause"))
+    none, nobody = (Packed.repeated(value, len(rest)) for value in (-1, 0))
+    columns = [*zip(_of_parts(parts, chosen), (*theirs, none, none, nobody), strict=True)]
+    order = Packed(np.lexsort([np.asarray(joined_numbers(columns[at])) for at in (1, 0)]))
     # A column at a time: all together take much memory.
-    whole = [np.concatenate(columns.pop(0))[order] for _ in range(len(columns))]
+    whole = [joined_numbers(columns.pop(0))[order.stored] for _ in range(len(columns))]
     del order
     return _named(trace, _joined(whole), lanes)
 
 
 def _running(trace: Trace, parts: Table, pieces: Table, lanes: HostLanes) -> Table:
     runs = pieces.take(pieces["doing"] == Doing.RUNS)
-    columns = ("part", "start_ns", "end_ns", "name", "operator")
-    by = np.where(runs["is_own"], np.int8(LAUNCHING), np.int8(OTHER))
-    part, starts, ends, name, operator = (runs[own] for own in columns)
-    chosen = ChargedPieces(part, starts, ends, name, operator, by)
+    part, name, operator = (Packed(runs.stored(own)) for own in ("part", "name", "operator"))
+    chosen = ChargedPieces(part, *bounds(runs), name, operator, _by(runs["is_own"]))
     return _named(trace, _of_parts(parts, chosen), lanes)
 
 
 def _of_parts(parts: Table, chosen: ChargedPieces) -> _Columns:
     """Return the same with the gap and the cause of each part."""
     part, starts, ends, name, operator, by = chosen
-    gap, cause = (parts[own][part] for own in ("gap", "cause"))
+    gap, cause = (Packed(parts.stored(own))[part] for own in ("gap", "cause"))
     return gap, starts, ends, cause, name, operator, by
 
 
 def _named(trace: Trace, columns: _Columns, lanes: HostLanes) -> Table:
     gap, starts, ends, cause, name, operator, by = columns
     names = objects(("", *lanes.names))
-    small = np.min_scalar_type(-len(names) - 1)
+    name, operator = (Packed.below(len(names), np.asarray(own) + 1) for own in (name, operator))
     return Table(
         {
-            "gap": compact(gap),
-            "device": find_gaps(trace)["device"][gap],
+            "gap": Packed(gap),
+            "device": Packed(find_gaps(trace).stored("device"))[Packed(gap)],
             "start_ns": starts,
             "end_ns": ends,
             "cause": Names(cause, CAUSES),
-            "name": Names(name.astype(small) + small.type(1), names),
-            "operator": Names(operator.astype(small) + small.type(1), names),
+            "name": Names(name, names),
+            "operator": Names(operator, names),
             "by": Names(by, BY),
         }
     )
 
 
-def _joined(columns: list[Array]) -> _Columns:
+def _joined(columns: list[Packed | Array]) -> _Columns:
     """Return the columns with neighbours as one row that differ in nothing but their times.
 
     It takes them out of the list: a column at a time is there twice.

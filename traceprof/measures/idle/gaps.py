@@ -25,6 +25,7 @@ from traceprof.measures.rows import (
     Ints,
     are_first,
     bounds,
+    cap_for_total,
     ints,
     lengths_of,
     overlaps,
@@ -33,8 +34,9 @@ from traceprof.measures.rows import (
 )
 from traceprof.measures.steps.undisturbed import awaited_since, disturbances
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import are_among, compact, pieces_of, rows_by_value
+from traceprof.model.grouping import are_among, pieces_of, rows_by_value
 from traceprof.model.intervals import Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -49,9 +51,9 @@ class DeviceWork:
     begin. ``by_end`` are the same rows by end, ``ends_sorted`` these ends.
     """
 
-    rows: Array
+    rows: Packed
     starts: Ints
-    by_end: Array
+    by_end: Packed
     ends_sorted: Ints
 
     def after(self, instants: Ints) -> Ints:
@@ -64,10 +66,10 @@ class DeviceWork:
         place = np.searchsorted(self.ends_sorted, instants, side="right") - 1
         return self._row(self.by_end, place, place >= 0)
 
-    def _row(self, rows: Array, place: Ints, is_any: Bools) -> Ints:
+    def _row(self, rows: Packed, place: Ints, is_any: Bools) -> Ints:
         if not len(rows):
             return np.full(len(place), -1, np.int64)
-        return np.where(is_any, rows[np.where(is_any, place, 0)], -1)
+        return np.where(is_any, rows[np.where(is_any, place, 0)].wide(), -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,13 +111,13 @@ class Pieces:
         """The name of each kernel, the direction of each copy; "" where there is no row."""
         names, directions = self.trace.kernels["name"], self.trace.copies["direction"]
         texts = [*names.texts.tolist(), *directions.texts.tolist(), ""]
-        codes = self._of_either(names.codes, directions.codes.astype(np.int64) + len(names.texts))
+        codes = self._of_either(names.codes, directions.codes + len(names.texts))
         return Names.coded(texts, np.where(self.rows >= 0, codes, len(texts) - 1))
 
     def _of_either(self, kernels: Array, copies: Array) -> Array:
         """Return the values of the rows, of columns of both tables; any where there is no row."""
         found = np.zeros(len(self.rows), np.result_type(kernels, copies))
-        rows = self.rows.astype(np.int64, copy=False)
+        rows = self.rows
         is_kernel = (rows >= 0) & (rows < len(kernels))
         found[is_kernel] = kernels[rows[is_kernel]]
         is_copy = rows >= len(kernels)
@@ -127,24 +129,27 @@ class Pieces:
 def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
     """Return the work of each device in the whole recording."""
     tables = [trace.table(name) for name in DEVICE_TABLES]
-    device = np.concatenate([compact(table["device"]) for table in tables])
-    rows_of: dict[int, Array] = dict.fromkeys(used_devices(trace), np.empty(0, np.int64))
-    rows_of.update((number, compact(rows)) for number, rows in rows_by_value(device).items())
+    device = Packed.joined([Packed(table["device"]) for table in tables])
+    rows_of = dict.fromkeys(used_devices(trace), Packed.repeated(0, 0))
+    rows_of.update((number, Packed(rows)) for number, rows in rows_by_value(device).items())
     return {number: _in_order(tables, rows) for number, rows in rows_of.items()}
 
 
-def _in_order(tables: Sequence[Table], rows: Array) -> DeviceWork:
+def _in_order(tables: Sequence[Table], rows: Packed) -> DeviceWork:
     def times(name: str) -> Ints:
-        return picked(np.concatenate([table[name] for table in tables]), rows)
+        return picked(np.concatenate([table[name] for table in tables]), rows.stored)
 
-    by_start = compact(np.argsort(times("start_ns"), kind="stable"))
-    ends, ordered = times("end_ns")[by_start], rows[by_start]
-    by_end = compact(np.argsort(ends, kind="stable"))
-    return DeviceWork(ordered, times("start_ns")[by_start], ordered[by_end], ends[by_end])
+    by_start = Packed(np.argsort(times("start_ns"), kind="stable"))
+    ends, ordered = by_start.pick(times("end_ns")), rows[by_start]
+    by_end = Packed(np.argsort(ends, kind="stable"))
+    starts = by_start.pick(times("start_ns"))
+    return DeviceWork(ordered, starts, ordered[by_end], by_end.pick(ends))
 
 
-_Parts: TypeAlias = "tuple[Array, Ints, Ints, Array]"
+_Parts: TypeAlias = tuple[Packed, Ints, Ints, Packed]
 """Rows of gaps, and the start, end and cause of a part of each."""
+_Cut: TypeAlias = tuple[Ints, Ints, Ints, Ints]
+"""Rows of times, and the start, end and state of a piece of each."""
 _Found: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]
 """Start, end, the work before and after each gap of a device, and how much of it is at an edge."""
 
@@ -242,7 +247,8 @@ def _carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) -
     of_rows[head + 1] = parts["cause"][is_cut]
     ends[head] = starts[head] + taken[is_cut]
     starts[head + 1] = ends[head]
-    return Table(dict(zip(_PARTS, (gap[rows], starts, ends, of_rows), strict=True)))
+    columns = Packed(gap[rows]), starts, ends, Packed(of_rows)
+    return Table(dict(zip(_PARTS, columns, strict=True)))
 
 
 @of_window
@@ -278,25 +284,11 @@ def _added_by_recording(trace: Trace) -> Mapping[int, tuple[int, ...]]:
         for causes in _DISTURBED:
             places = [CAUSES.index(cause) for cause in causes]
             lengths = times_in_gaps(len(gaps), parts, *places)[is_own]
-            most.append(_level(lengths, left_ns))
+            most.append(cap_for_total(lengths, left_ns))
             left_ns -= int(np.minimum(lengths, most[-1]).sum())
         if any(most):
             found[process] = tuple(most)
     return found
-
-
-def _level(lengths: Ints, total_ns: float) -> int:
-    """Return how much to take of each length at most, so that all of it is ``total_ns``."""
-    if total_ns <= 0 or not len(lengths):
-        return 0
-    lengths = np.sort(lengths)
-    # With everything up to each length taken whole, and as much of the longer ones.
-    taken = np.cumsum(lengths) + lengths * np.arange(len(lengths) - 1, -1, -1)
-    place = int(np.searchsorted(taken, total_ns))
-    if place == len(lengths):
-        return int(lengths[-1])
-    before = int(lengths[:place].sum())
-    return round((total_ns - before) / (len(lengths) - place))
 
 
 @of_window
@@ -315,9 +307,11 @@ def _as_recorded(trace: Trace) -> tuple[Table, Table]:
 def _parts_of(trace: Trace, gaps: Table, ends_of: _Ends, n_before: int) -> Table:
     """Return the parts of gaps, one after another; ``n_before`` gaps come before these."""
     found = [*_parts_of_known(trace, gaps, ends_of), *_parts_of_others(gaps, ends_of)]
-    gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
+    of_gaps, *times, of_causes = zip(*found, strict=True)
+    gap, cause = map(Packed.joined, (of_gaps, of_causes))
+    starts, ends = map(np.concatenate, times)
     order = np.argsort(starts, kind="stable")  # gaps of a device follow one another, too
-    columns = compact(gap.astype(np.int64)[order] + n_before), starts[order], ends[order]
+    columns = Packed(gap[order].wide() + n_before), starts[order], ends[order]
     return Table(dict(zip(_PARTS, (*columns, cause[order]), strict=True)))
 
 
@@ -340,12 +334,12 @@ def _bounded_gaps(trace: Trace, device: int, found: _Found) -> tuple[Table, _End
     moved = is_any & after.is_migration
     linked = is_any & (launches.is_known | moved)
     gaps = {
-        "device": compact(np.full(len(starts), device)),
+        "device": Packed.repeated(device, len(starts)),
         "start_ns": starts,
         "end_ns": ends,
-        "process": compact(np.where(is_any, process, -1)),
-        "holder": compact(np.where(is_any, process, before.process)),
-        "thread": compact(np.where(linked & ~moved, launches.thread, -1)),
+        "process": Packed(np.where(is_any, process, -1)),
+        "holder": Packed(np.where(is_any, process, before.process)),
+        "thread": Packed(np.where(linked & ~moved, launches.thread, -1)),
         "before": before.names,
         "after": after.names,
     }
@@ -362,7 +356,7 @@ def _gaps_of(trace: Trace, device: int) -> Iterator[_Found]:
     idle = recorded_times(trace, device) - device_time(trace, device).busy
     first_ns, last_ns = span.end_ns, span.start_ns
     if len(work.rows):
-        first, last_ns = Pieces(trace.whole, work.rows[:1]), int(work.ends_sorted[-1])
+        first, last_ns = Pieces(trace.whole, work.rows[:1].wide()), int(work.ends_sorted[-1])
         first_ns = awaited_since(trace, first.process, first.launches.start_ns, work.starts[0])
     # Before the first and after the last work of the recording, wherever the window is.
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns))
@@ -409,13 +403,13 @@ def _parts_of_known(trace: Trace, gaps: Table, following: _Ends) -> Iterator[_Pa
 def _of_cause(rows: Ints, starts: Ints, ends: Ints, cause: Ints | int) -> _Parts:
     """Return parts of the gaps ``rows``, without those that last for no time."""
     kept = np.flatnonzero(ends > starts)
-    causes = np.full(len(rows), cause, np.int8)
-    return compact(rows[kept]), starts[kept], ends[kept], causes[kept]
+    causes = Packed(np.full(len(rows), cause)[kept])
+    return Packed(rows[kept]), starts[kept], ends[kept], causes
 
 
 def _split_by_state(
     trace: Trace, process: Array, starts: Ints, ends: Ints, is_long: Bools
-) -> Iterator[_Parts]:
+) -> Iterator[_Cut]:
     """Yield when the host of each time was in which state, -1 where in none.
 
     What the host communicates beside its launches holds up none of them: long times alone are that.
@@ -444,7 +438,7 @@ def _split_by_state(
             yield _cut(own[chosen], first[chosen], last[chosen], time, cause)
 
 
-def _cut(rows: Ints, starts: Ints, ends: Ints, time: Intervals, cause: int) -> _Parts:
+def _cut(rows: Ints, starts: Ints, ends: Ints, time: Intervals, cause: int) -> _Cut:
     """Return what of each span lies in ``time``."""
     span, _, first, last = overlaps(starts, ends, time.starts, time.ends)
     return rows[span], first, last, np.full(len(span), cause)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from traceprof.measures.analyses import Analysis
+from traceprof.measures.analyses import Analysis, measured_by_rank
 from traceprof.measures.device.times import (
     devices_of_processes,
     note_on_unrecorded,
@@ -16,7 +15,8 @@ from traceprof.measures.device.times import (
     used_devices,
 )
 from traceprof.measures.idle.charges import charged_by_host, find_charges
-from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
+from traceprof.measures.idle.gaps import CAUSES, find_gaps, times_in_gaps
+from traceprof.measures.idle.losses import Analyzed, analyzed, find_idle_parts
 from traceprof.measures.rows import (
     Floats,
     Ints,
@@ -30,11 +30,13 @@ from traceprof.measures.rows import (
 )
 from traceprof.measures.steps.completeness import completeness
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.model.grouping import grouped_by, groups_of, rows_by_value
 from traceprof.model.intervals import union_lengths
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, Unit, derived, key
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PROFILER
 
 _EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
 _HOST_CAUSES: Final = ("data", "synchronising", "launch", "host")
@@ -42,7 +44,7 @@ _HOST_BOUND: Final = 0.3
 _SHOWN: Final = 12
 _NAMED: Final = 3
 _DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
-_SHARE: Final = "total_ns of the window, as far as the device was recorded in it"
+_SHARE: Final = "its share of a step, as `breakdown` has it (of the window without steps)"
 
 IDLE_SPEC: Final = ResultSpec.of(
     """
@@ -57,6 +59,11 @@ IDLE_SPEC: Final = ResultSpec.of(
     """
     derived idle_ratio: total_ns of the idle time of the device
     total gap_count: gaps in which it is the largest cause
+    table total: one row per cause, the largest first: all devices together
+    key cause: what devices waited for
+    total total_ns: how long
+    derived share_ratio: its share of a step, the mean over devices as `breakdown` has it (of the
+        window without steps)
     table names: one row per device, cause and name that the host was in, the largest first: the
         time of the host's causes, charged by overlap
     """,
@@ -79,7 +86,7 @@ IDLE_SPEC: Final = ResultSpec.of(
     """
     total recorded_ns: the length of the window, as far as recorded
     total idle_ns: how long it was idle
-    derived share_ratio: idle_ns of recorded_ns
+    derived share_ratio: the share of idle time, as `breakdown` has it
     table histogram: the gaps of each device by length
     """,
     _DEVICE,
@@ -100,8 +107,13 @@ IDLE_SPEC: Final = ResultSpec.of(
 )
 
 
-def measure_idle(trace: Trace) -> Result:
+def measure_idle(ranks: Ranks) -> Result:
     """Return the idle time of each device by cause."""
+    return _finish(measured_by_rank(ranks, _measure), analyzed(ranks))
+
+
+def _measure(trace: Trace) -> Result:
+    """Return the idle time of each device of one rank."""
     gaps = find_gaps(trace)
     tables = {
         "causes": _by_cause(trace, gaps),
@@ -123,10 +135,10 @@ def measure_idle(trace: Trace) -> Result:
 
 def _by_cause(trace: Trace, gaps: Table) -> Table:
     """Return a row per device and cause that some gap of it has."""
-    parts, rows_of = find_gap_parts(trace), rows_by_value(gaps["device"])
+    parts, rows_of = find_idle_parts(trace), rows_by_value(gaps["device"])
     numbers = np.array(list(rows_of), np.int64)
     total_ns, gap_count = (np.zeros((len(numbers), len(CAUSES)), np.int64) for _ in range(2))
-    largest, most_ns = np.zeros(len(gaps), np.int8), np.zeros(len(gaps), np.int64)
+    largest, most_ns = (np.zeros(len(gaps), np.int64) for _ in range(2))
     for cause in np.unique(parts["cause"]).tolist():
         ns = times_in_gaps(len(gaps), parts, cause)
         largest[ns > most_ns] = cause
@@ -207,7 +219,7 @@ def _waited_for_host(trace: Trace, steps: Table, gaps: Table) -> Floats:
     """
     waited = np.zeros(len(steps))
     causes = [CAUSES.index(cause) for cause in _HOST_CAUSES]
-    lost = times_in_gaps(len(gaps), find_gap_parts(trace), *causes).astype(np.float64)
+    lost = times_in_gaps(len(gaps), find_idle_parts(trace), *causes).astype(np.float64)
     closed = gaps["end_ns"]
     gaps_of = rows_by_value(gaps["device"])
     devices_of = devices_of_processes(trace)
@@ -221,20 +233,24 @@ def _waited_for_host(trace: Trace, steps: Table, gaps: Table) -> Floats:
     return waited
 
 
-def _finish(result: Result) -> Result:
+def _finish(result: Result, of: Analyzed) -> Result:
     table, devices, names = (result.tables[name] for name in ("causes", "devices", "names"))
-    lengths = (devices[name].tolist() for name in ("device", "recorded_ns"))
-    recorded_ns = dict(zip(*lengths, strict=True))
     of_device = groups_of(table["device"])
     idle_ns = of_device.reduced(np.add, table["total_ns"])[of_device.number]
+    shares = {name: _shares(own, of) for name, own in (("causes", table), ("names", names))}
     table = table.assign(
-        share_ratio=_shares(table, "total_ns", recorded_ns),
+        share_ratio=shares["causes"],
         idle_ratio=table["total_ns"] / idle_ns,
         place=[CAUSES.index(cause) for cause in table["cause"].tolist()],
     )
-    names = names.assign(share_ratio=_shares(names, "total_ns", recorded_ns))
+    names = names.assign(share_ratio=shares["names"])
     names = names.in_order("-total_ns", "device", "cause", "name", "operator", "thread")
-    devices = devices.assign(share_ratio=_shares(devices, "idle_ns", recorded_ns))
+    result = result.with_table(_together(table, of), "total")
+    sums = dict.fromkeys(devices["device"].tolist(), 0.0)
+    for device, share in zip(table["device"].tolist(), shares["causes"].tolist(), strict=True):
+        sums[device] += np.nan_to_num(share)
+    known = devices["recorded_ns"] > 0
+    devices = devices.assign(share_ratio=np.where(known, np.array([*sums.values()]), np.nan))
     result = result.with_table(table.in_order("-total_ns", "device", "place"))
     result = result.with_table(names, "names").with_table(devices, "devices")
     missing = int(result.scalars["missing_count"])
@@ -246,10 +262,22 @@ def _finish(result: Result) -> Result:
     )
 
 
-def _shares(table: Table, column: str, recorded_ns: Mapping[int, int]) -> Floats:
-    """Return times of devices as shares of how long each was recorded; NaN where it was not."""
-    of = np.array([recorded_ns.get(own) or np.nan for own in table["device"].tolist()], np.float64)
-    return np.asarray(table[column] / of, np.float64)
+def _together(causes: Table, of: Analyzed) -> Table:
+    """Return the causes of all devices together, the largest first; ``causes`` have shares."""
+    keys, groups = grouped_by(causes, "cause")
+    whole_ns = np.array([of.whole_ns.get(own, 0.0) for own in causes["device"].tolist()])
+    shares = groups.sums(causes["share_ratio"] * whole_ns) / (sum(of.whole_ns.values()) or np.nan)
+    table = keys.assign(total_ns=groups.sums(causes["total_ns"]), share_ratio=shares)
+    return IDLE_SPEC.table("total").of_rows(table.in_order("-total_ns", "cause"))
+
+
+def _shares(table: Table, of: Analyzed) -> Floats:
+    """Return idle times as shares of the base; NaN for what the profiler added to the base."""
+    devices = table["device"].tolist()
+    whole_ns = np.array([of.whole_ns.get(own) or np.nan for own in devices], np.float64)
+    scales = np.array([of.idle_scale.get(own, 1.0) for own in devices], np.float64)
+    is_added = (table["cause"] == PROFILER) & of.is_unprofiled
+    return np.where(is_added, np.nan, table["total_ns"] * scales / whole_ns)
 
 
 def _named(names: Table) -> list[Note]:
@@ -289,8 +317,7 @@ IDLE = Analysis(
     uses=("ranges", "host_ops", "overheads", "devices", "collectives"),
     whole=("kernels", "copies"),
     of_steps=True,
-    of_rank=measure_idle,
-    finish=_finish,
+    of_ranks=measure_idle,
 )
 
 
@@ -329,7 +356,7 @@ def measure_gaps(trace: Trace) -> Result:
 
 def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
     """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
-    parts = find_gap_parts(trace)
+    parts = find_idle_parts(trace)
     parts = parts.take(np.isin(parts["gap"], gaps))
     order = np.argsort(gaps)
     place = order[np.searchsorted(gaps[order], parts["gap"])]

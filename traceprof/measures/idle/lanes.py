@@ -14,7 +14,6 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, ints
@@ -22,6 +21,7 @@ from traceprof.model import nesting
 from traceprof.model.grouping import pieces_of, places_of, rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.names import Texts, shared
+from traceprof.model.packed import Packed
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import CYCLE, WINDOW, are_matched, common_categories
@@ -81,7 +81,7 @@ class HostLanes:
 
     lanes: tuple[HostLane, ...]
     names: tuple[str, ...]
-    doing: npt.NDArray[np.int8]
+    doing: Packed
 
 
 def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> HostLanes:
@@ -115,8 +115,7 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Tab
     taken, texts = within.take(kept), table["name"].texts
     named = are_matched(texts, _OPERATOR) if name == "ranges" else name == "host_ops"
     is_operator = taken["name"].by_text(named & ~are_matched(texts, _NO_OPERATOR))
-    codes = taken["name"].codes.astype(np.int64)
-    return taken.assign(name=codes, is_operator=is_operator)
+    return taken.assign(name=taken["name"].codes, is_operator=is_operator)
 
 
 def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
@@ -126,17 +125,17 @@ def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
         place, distinct = places_of(rows["name"])
         known = trace.whole.table(table)["name"].texts[np.array(distinct, np.int64)]
         texts.append(np.where(known == "", _UNNAMED, known))
-        places.append(place.astype(np.int64) + n_before)
+        places.append(place.wide() + n_before)
         n_before += len(distinct)
     names, codes = common_categories(shared(np.concatenate(texts).tolist()))
     return names, codes[np.concatenate(places)]
 
 
-def _doings(names: Texts) -> npt.NDArray[np.int8]:
+def _doings(names: Texts) -> Packed:
     waits = is_synchronisation(Names(np.arange(len(names)), names))
     waits |= _are(names, _OS_WAITS) | _are(names, _PYTHON_WAITS)
     sleeps = _are(names, _OS_SLEEPS)
-    return np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)).astype(np.int8)
+    return Packed(np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)))
 
 
 def _are(names: Texts, pattern: re.Pattern[str]) -> Bools:

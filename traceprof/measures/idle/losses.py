@@ -7,19 +7,26 @@ they fill the time of a device exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from traceprof.measures.device.times import device_times, used_devices
+from traceprof.measures.device.times import (
+    device_parts,
+    device_times,
+    recorded_times,
+    used_devices,
+)
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_states
 from traceprof.measures.idle.gaps import CAUSES, carved, find_gap_parts, find_gaps, times_in_gaps
 from traceprof.measures.rows import Ints, are_first, bounds, unions_by, unions_of
-from traceprof.measures.steps.measured import judged_times, measured_steps
-from traceprof.model.activity import BUSY_PARTS
+from traceprof.measures.steps.base import WINDOW, base_of_shares
+from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.grouping import places_of, rows_by_values
 from traceprof.model.intervals import Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
@@ -92,6 +99,18 @@ def _parts(part: Trace) -> Table:
     return parts
 
 
+@of_window
+def find_idle_parts(part: Trace) -> Table:
+    """Return the parts of `find_gaps` by cause (places in `CAUSES`), as every command shows them.
+
+    Idle time after a wait for the device is that of the wait: it is synchronization.
+    """
+    parts = _parts(part)
+    is_drained = parts["cause"] == len(CAUSES)
+    waits = CAUSES.index("synchronising")
+    return parts.assign(cause=Packed(np.where(is_drained, waits, parts["cause"])))
+
+
 def _waits_before(part: Trace) -> tuple[Ints, Ints]:
     """Return how long the host had waited for the device where each gap opens, 0 where not.
 
@@ -153,7 +172,7 @@ def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = Fals
             for chosen in (is_held, is_late)
         )
         if is_all and device in times:
-            late = Intervals.single(span.start_ns, span.end_ns) - times[device].compute
+            late = span.times - times[device].compute
         both = (held & holds) | _late_after(late - holds, holds, bounds(own), slack_ns)
         found[device] = found.get(device, Intervals.empty()) | both
     return found
@@ -184,6 +203,7 @@ def _late_after(
 Times: TypeAlias = Mapping[int, Intervals]
 """When, by device."""
 
+_NOTHING: Final = Intervals.empty()
 LOSSES: Final = (*BUSY_PARTS[1:], *CAUSES)
 """The parts of a device's time that are no compute, as `breakdown` has them, idle by cause."""
 
@@ -195,20 +215,82 @@ def find_losses(ranks: Ranks) -> Mapping[str, Times]:
     for own in ranks.each(_lost_by_work):
         for name, times in own.items():
             busy[name] |= times
-    return {**busy, **times_of_causes(ranks, find_gap_parts, CAUSES)}
+    return {**busy, **times_of_causes(ranks, find_idle_parts, CAUSES)}
 
 
 @of_window
-def undisturbed_times(ranks: Ranks) -> Times:
-    """Return when each device is judged, without what the profiler added to its steps.
+def analyzed_times(ranks: Ranks) -> Times:
+    """Return the time of each device that shares of the window are of.
 
-    Where no undisturbed steps tell how much that is, nothing is taken out.
+    It is the window, as far as the device was recorded in it. Where steps that were not profiled
+    tell how long a step is, what the profiler added is no part of it.
     """
-    judged = judged_times(ranks)
-    if "undisturbed_ns" not in measured_steps(ranks).scalars:
-        return judged
-    added = idle_times(ranks)["profiler"]
-    return {device: time - added.get(device, Intervals.empty()) for device, time in judged.items()}
+    found = {d: recorded_times(part, d) for part in ranks for d in used_devices(part)}
+    if base_of_shares(ranks).is_unprofiled:
+        added = idle_times(ranks)["profiler"]
+        found = {device: time - added.get(device, _NOTHING) for device, time in found.items()}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Analyzed:
+    """What times of devices in the window are as shares of a step (of the window without steps).
+
+    ``whole_ns`` is, by device, what its times are divided by, and ``idle_scale`` how much idle time
+    a step without the profiler has, of that of a profiled step. ``shares`` are those of the five
+    parts, of all devices together; they add up to 1.
+    """
+
+    whole_ns: Mapping[int, float]
+    idle_scale: Mapping[int, float]
+    shares: Mapping[str, float]
+    is_unprofiled: bool = False
+
+
+@of_window
+def analyzed(ranks: Ranks) -> Analyzed:
+    """Return what times of devices in the window are shares of."""
+    base = base_of_shares(ranks)
+    parts = {device: own for of in ranks.each(_parts_of_devices) for device, own in of.items()}
+    whole_ns = {device: base.whole_ns(own) for device, own in parts.items()}
+    scales = dict.fromkeys(parts, 1.0)
+    if base.is_unprofiled:
+        for device, time in analyzed_times(ranks).items():
+            busy_ns = sum(parts[device].values()) - parts[device][IDLE]
+            idle_ns = time.total_ns - busy_ns
+            scales[device] = (whole_ns[device] - busy_ns) / idle_ns if idle_ns > 0 else 1.0
+    shares = base.shares(list(parts.values()))
+    return Analyzed(whole_ns, scales, shares, base.is_unprofiled)
+
+
+def scaled_to_base(ranks: Ranks, ns: Ints, causes: Sequence[str]) -> tuple[Ints, int]:
+    """Return times of all devices in the window so that they add up to whole steps, and how many.
+
+    ``ns`` are times of what devices did and were idle for, together all of the window; ``causes``
+    says of idle ones for what, "" of others. Idle times are those of steps that were not profiled,
+    where such steps are known. Of a window without steps nothing changes.
+    """
+    base, of = base_of_shares(ranks), analyzed(ranks)
+    n_devices = max(1, len(of.whole_ns))
+    if base.unit == WINDOW or not ns.sum():
+        return ns, n_devices
+    units = max(1, round(base.steps_count)) * n_devices
+    idle = np.array([bool(cause) for cause in causes], np.bool_)
+    times = ns.astype(np.float64)
+    if of.is_unprofiled:
+        times[[cause == "profiler" for cause in causes]] = 0.0
+        busy_ns = times[~idle].sum()
+        times[idle] *= max(0.0, sum(of.whole_ns.values()) - busy_ns) / max(1.0, times[idle].sum())
+    until = np.rint(np.cumsum(times) * (units * base.unit_ns / times.sum())).astype(np.int64)
+    return np.diff(until, prepend=0), units
+
+
+def _parts_of_devices(part: Trace) -> dict[int, dict[str, int]]:
+    """Return the ns of each of the five parts in the window, by device."""
+    return {
+        row["device"]: {name: int(row[f"{name}_ns"]) for name in PARTS}
+        for row in device_parts(part).rows()
+    }
 
 
 def _lost_by_work(part: Trace) -> dict[str, dict[int, Intervals]]:

@@ -16,6 +16,7 @@ from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import innermost_pieces
 from traceprof.measures.rows import Bools, Ints, are_first, bounds, ints, overlaps, sums_at
 from traceprof.measures.steps.find import find_steps
+from traceprof.model.packed import Packed
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
@@ -63,7 +64,7 @@ def _waits_of_whole(trace: Trace) -> _Waits:
     pattern = np.where(copies[rows], PATTERNS.index("blocking copy"), 0)
     reads = _reads_a_value(trace, rows, copies[rows])
     pattern = np.where(reads, PATTERNS.index(READS_A_VALUE), pattern)
-    return _Waits(rows, Names(pattern.astype(np.int8), PATTERNS), _labels(trace, rows))
+    return _Waits(rows, Names(Packed.below(len(PATTERNS), pattern), PATTERNS), _labels(trace, rows))
 
 
 def _labels(trace: Trace, waits: Ints) -> Names:
@@ -73,7 +74,7 @@ def _labels(trace: Trace, waits: Ints) -> Names:
     at = ints(trace.api_calls, "process", "thread", "start_ns", rows=waits)
     lanes = ranges.select("process", "thread", "start_ns", "end_ns").take(nested)
     names = ranges["name"]
-    codes = np.append(names.codes[nested].astype(np.int64), -1)[innermost(lanes, *at)]
+    codes = np.append(names.codes[nested], -1)[innermost(lanes, *at)]
     distinct, place = np.unique(codes, return_inverse=True)
     known = distinct[distinct >= 0]  # -1 for none comes first
     none = [""] * (len(distinct) - len(known))

@@ -25,10 +25,11 @@ from traceprof.measures.idle.gaps import LATENCY_NS
 from traceprof.measures.rows import Array, Ints, Texts, aside
 from traceprof.model.activity import Part
 from traceprof.model.grouping import groups_of, pieces_of, places_of
+from traceprof.model.packed import Packed, joined_numbers
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_Columns = Mapping[str, Array]
+_Columns = Mapping[str, Any]
 
 DEVICE_KINDS: Final = tuple(part.value for part in Part)
 DEPENDS_NS: Final = 10_000
@@ -54,9 +55,9 @@ class Graph:
 
     starts: Ints
     ends: Ints
-    kinds: npt.NDArray[np.int8]
+    kinds: Packed
     n_bytes: Ints
-    directions: npt.NDArray[np.int8]
+    directions: Packed
     direction_names: Texts
     launched: Ints
     work_before: Ints
@@ -92,7 +93,7 @@ def dependencies(trace: Trace) -> Mapping[int, Graph]:
 def _by_process(columns: _Columns) -> dict[int, _Columns]:
     """Return the columns of a table that is sorted by process, for each: views, no copies."""
     number, processes = places_of(columns["process"])
-    firsts = np.searchsorted(number, np.arange(len(processes)))
+    firsts = np.searchsorted(number.wide(), np.arange(len(processes)))
     lasts = np.append(firsts[1:], len(number))
     return {
         process: {name: column[first:last] for name, column in columns.items()}
@@ -100,47 +101,47 @@ def _by_process(columns: _Columns) -> dict[int, _Columns]:
     }
 
 
-def _work(trace: Trace) -> dict[str, Ints]:
+def _work(trace: Trace) -> dict[str, Any]:
     """Return the work of the devices by process and start, ``lane`` being the stream of each."""
     parts = [_work_of(trace, name) for name in DEVICE_TABLES]
-    columns = {name: aside(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+    columns = {name: aside(joined_numbers([own[name] for own in parts])) for name in parts[0]}
     del parts
-    columns["lane"] = groups_of(columns.pop("device"), columns.pop("stream")).number
+    columns["lane"] = groups_of(columns.pop("device"), columns.pop("stream")).packed
     order = np.argsort(columns["start_ns"], kind="stable")
-    order = order[np.argsort(places_of(columns["process"])[0][order], kind="stable")]
+    order = order[groups_of(columns["process"][order]).order]
     for name, column in columns.items():
         columns[name] = aside(column[order])
     return columns
 
 
-def _work_of(trace: Trace, name: str) -> dict[str, Array]:
+def _work_of(trace: Trace, name: str) -> dict[str, Any]:
     """Return the rows of a device table with kind and launch (`_NEVER` where it is not known)."""
     table, launches = trace.table(name), launches_of(trace, name)
     known = launches.is_known
     is_copy = name == "copies"
     columns = ("start_ns", "end_ns", "device", "stream", "process")
-    nothing = np.zeros(len(table), np.int8)
+    n_rows = len(table)
     return {
         **{column: table[column] for column in columns},
         "kind": _kinds_of(trace, name),
         "launch_ns": np.where(known, launches.start_ns, _NEVER),
         "launched_ns": np.where(known, launches.end_ns, _NEVER),
-        "n_bytes": table["n_bytes"] if is_copy else nothing,
-        "direction": table["direction"].codes if is_copy else nothing + _NONE,
+        "n_bytes": table["n_bytes"] if is_copy else Packed.repeated(0, n_rows),
+        "direction": table["direction"].packed if is_copy else Packed.repeated(_NONE, n_rows),
     }
 
 
-def _kinds_of(trace: Trace, name: str) -> npt.NDArray[np.int8]:
+def _kinds_of(trace: Trace, name: str) -> Packed:
     """Return the place of each row in `DEVICE_KINDS`; copies of the host alone are transfers."""
     places = places_in_part(trace, name)
     otherwise = DEVICE_KINDS.index("transfer") if name == "copies" else 0
-    return np.where(places < 0, otherwise, places).astype(np.int8)
+    return Packed.below(len(DEVICE_KINDS), np.where(places < 0, otherwise, places))
 
 
 def _graph(work: _Columns, waits: _Columns, directions: Texts) -> Graph:
     starts, ends = work["start_ns"], work["end_ns"]
     wait_starts, wait_ends = waits["start_ns"], waits["end_ns"]
-    launch = work["launch_ns"]
+    launch: Ints = work["launch_ns"]
     launched = np.where(launch == _NEVER, starts, np.minimum(launch, starts))
     by_end = np.argsort(ends, kind="stable")
     in_order = ends[by_end]
@@ -231,7 +232,7 @@ class Segments:
 
     start_ns: Ints
     end_ns: Ints
-    kind: npt.NDArray[np.int8]
+    kind: Packed
     row: Ints
     graph: Graph
 
@@ -268,18 +269,17 @@ def walk_back(graph: Graph, span: TimeWindow) -> Segments:
     of_nodes = (_segments(graph, nodes, path[own], arrived[:-1][own]) for own in pieces)
     closing = ([span.start_ns], [arrived[-1]], [HOST], [_END])
     parts = [_inside(columns, span) for columns in (opening, *of_nodes, closing)]
-    columns = (aside(np.concatenate(column)) for column in zip(*parts, strict=True))
-    starts, ends, kinds, rows = columns
-    return Segments(starts, ends, kinds, rows, graph)
+    starts, ends, kinds, rows = zip(*parts, strict=True)
+    begun, ended, of_work = (aside(np.concatenate(own)) for own in (starts, ends, rows))
+    return Segments(begun, ended, aside(Packed.joined(kinds)), of_work, graph)
 
 
-def _inside(columns: Sequence[Any], span: TimeWindow) -> list[Array]:
+def _inside(columns: Sequence[Any], span: TimeWindow) -> tuple[Ints, Ints, Packed, Ints]:
     """Return the columns of segments that take time in ``span``."""
-    types = (np.int64, np.int64, np.int8, np.int64)
-    starts, *others = map(np.asarray, columns, types)
+    starts, ends, kinds, rows = (np.asarray(own, np.int64) for own in columns)
     starts = np.maximum(starts, span.start_ns)
-    kept = others[0] > starts
-    return [own[kept] for own in (starts, *others)]
+    kept = ends > starts
+    return starts[kept], ends[kept], Packed(kinds[kept]), rows[kept]
 
 
 def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
@@ -352,12 +352,12 @@ def _segments(graph: Graph, nodes: _Nodes, path: Ints, arrived: Ints) -> tuple[A
     """
     is_row, left = path < nodes.n_rows, nodes.left[path]
     row = np.where(is_row, path + nodes.first_row, _END)
-    ended, begun, kind = np.empty_like(path), left.copy(), np.full(len(path), SYNC, np.int8)
+    ended, begun, kind = np.empty_like(path), left.copy(), np.full(len(path), SYNC)
     ended[is_row] = np.minimum(graph.ends[row[is_row]], arrived[is_row])
     ended[~is_row] = graph.wait_ends[path[~is_row] - nodes.n_rows + nodes.first_wait]
-    begun[is_row], kind[is_row] = graph.starts[row[is_row]], graph.kinds[row[is_row]]
-    behind, none = np.where(is_row, np.int8(LATENCY), np.int8(HOST)), np.full(len(path), _END)
-    of_launch = np.full(len(path), LATENCY, np.int8)
+    begun[is_row], kind[is_row] = graph.starts[row[is_row]], graph.kinds[row[is_row]].wide()
+    behind, none = np.where(is_row, LATENCY, HOST), np.full(len(path), _END)
+    of_launch = np.full(len(path), LATENCY)
     return (
         np.stack([ended, begun, left], axis=1).ravel(),
         np.stack([arrived, ended, begun], axis=1).ravel(),

@@ -32,7 +32,7 @@ from traceprof.measures.device.times import (
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_phases, hold_devices_up
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
-from traceprof.measures.idle.losses import find_losses, held_up, undisturbed_times, within
+from traceprof.measures.idle.losses import analyzed_times, find_losses, held_up, within
 from traceprof.measures.path.graph import (
     DEVICE_KINDS,
     HOST,
@@ -43,13 +43,9 @@ from traceprof.measures.path.graph import (
     walk_back,
 )
 from traceprof.measures.rows import Ints, bounds, ints, rows_by, unions_of
+from traceprof.measures.steps.base import base_of, named_usual_steps, usual_time
 from traceprof.measures.steps.find import find_steps, steps_of_ranks
-from traceprof.measures.steps.measured import (
-    are_typical,
-    measured_steps,
-    typical_step_ns,
-    typical_time,
-)
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.traffic.copies import copy_speeds
 from traceprof.model.grouping import first_alike
 from traceprof.model.intervals import Intervals
@@ -250,21 +246,21 @@ _BOUND: Final = Note(
 def measure_whatif(ranks: Ranks) -> Result:
     """Return upper bounds of what could be gained."""
     speeds = copy_speeds(ranks)
-    judged = typical_time(ranks)
+    judged = usual_time(ranks)
     # Without what the profiler added, where steps without it tell how much that is.
-    added_ratio = measured_steps(ranks).scalars.get("disturbance_ratio", 0.0)
+    added_ratio = measured_steps(ranks).scalars.get("profiler_overhead_ratio", 0.0)
     kept_ns = round(judged.total_ns / (1 + added_ratio))
-    spans = steps_of_ranks(ranks).table.take(are_typical(ranks))
+    spans = steps_of_ranks(ranks).table.take(named_usual_steps(ranks))
     found = [own for part in ranks.each(_gains_of_one, speeds, judged, spans) for own in part]
     gains = _together(found, kept_ns) if found else {}
-    step_ns = typical_step_ns(ranks)
+    step_ns = base_of(ranks).unit_ns
     ratio = np.array(list(gains.values()), np.float64) / max(1, kept_ns)
     cases = Table(
         {
             "case": list(gains),
             "gain_ns": ratio * step_ns,
             "gain_ratio": ratio,
-            "speedup": 1 / (1 - ratio),
+            "speedup": 1 / np.where(ratio < 1, 1 - ratio, np.nan),
             "process_count": len(found),
         }
     )
@@ -375,7 +371,7 @@ def _needed_ns(busy: Sequence[tuple[int, ...]], case: str, without: str) -> int:
 
 def _lost_by_devices(ranks: Ranks) -> Table:
     """Return what all devices lose to each case, in the analysed time and in the window."""
-    losses, judged = find_losses(ranks), undisturbed_times(ranks)
+    losses, judged = find_losses(ranks), analyzed_times(ranks)
     judged_ns = sum(time.total_ns for time in judged.values())
     recorded_ns = sum(
         recorded_times(part, device).total_ns for part in ranks for device in used_devices(part)
@@ -402,7 +398,7 @@ def _faster_copies(copies: Segments, speeds: Mapping[str, float], judged: Interv
     on_path = judged.covered_ns(copies.start_ns, copies.end_ns)
     length = (graph.ends[rows] - graph.starts[rows]).astype(np.float64)
     of_names = [speeds.get(name, np.nan) for name in graph.direction_names]
-    speed = np.array([*of_names, np.nan])[graph.directions[rows]]
+    speed = graph.directions[rows].pick(np.array([*of_names, np.nan]))
     n_bytes = graph.n_bytes[rows]
     ideal = np.where(n_bytes >= 0, n_bytes, np.nan) / speed * 1e9
     slack = np.clip(1 - ideal / np.maximum(length, 1), 0, 1)
@@ -412,7 +408,7 @@ def _faster_copies(copies: Segments, speeds: Mapping[str, float], judged: Interv
 def _on_steps(ranks: Ranks, judged: Intervals) -> list[Note]:
     """Return what of the window is not judged, where that is anything."""
     window_ns = ranks.span.duration_ns
-    is_typical = are_typical(ranks)
+    is_typical = named_usual_steps(ranks)
     if not is_typical.any() or judged.total_ns == window_ns:
         return []
     return [

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.measures.collectives.blame import beyond_others, pieces_of
 from traceprof.measures.collectives.matches import Matches, find_matches
@@ -24,8 +23,8 @@ from traceprof.measures.host.states import find_host_phases
 from traceprof.measures.rows import are_first, bounds, rows_by, unions_of
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import compact
 from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
@@ -70,25 +69,25 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
     late_ns = beyond_others(rows["start_ns"], rows["match"])
     known = {"match": rows["match"], "member": rows["member"], "late_ns": late_ns}
     order = _in_step_in_order(ranks, matches, rows)
-    found = CompactTable({name: values[order] for name, values in known.items()})
+    found = CompactTable({name: order.pick(values) for name, values in known.items()})
     del known, late_ns
     for name, spent in _time_in_phases(ranks, matches, rows):
-        found = found.assign(**{name: spent[order]})
+        found = found.assign(**{name: order.pick(spent)})
     return found
 
 
-def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> npt.NDArray[np.int32]:
+def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> Packed:
     """Return the places of the rows whose ranks were in step, by the start of the last rank."""
     in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
     known = np.flatnonzero(in_step.among(in_step.table["match"]))
     own = rows.take(known)
     order = np.lexsort((own["member"], in_step.per_row(own, "last_start_ns")))
-    return known[order].astype(np.int32)
+    return Packed.below(len(rows), known[order])
 
 
 def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
     """Return the phases among the columns of `find_arrivals`."""
-    return [name for name in arrivals.names if name not in _KNOWN_COLUMNS]
+    return [name for name in arrivals if name not in _KNOWN_COLUMNS]
 
 
 @of_window
@@ -150,9 +149,7 @@ def _spans(
     return [(tuple(own),) for own in asked]
 
 
-def _before_arrivals(
-    trace: Trace, asked: tuple[_Spans, ...]
-) -> dict[int, dict[str, npt.NDArray[Any]]]:
+def _before_arrivals(trace: Trace, asked: tuple[_Spans, ...]) -> dict[int, dict[str, Packed]]:
     """Return, by rank, the ns of every phase in each of its spans, as small as they fit."""
     doings = _doings(trace) if asked else {}
     found = {}
@@ -161,7 +158,7 @@ def _before_arrivals(
         spent = {name: time.covered_ns(starts, ends) for name, time in phases.items()}
         left = ends - starts - claimed.covered_ns(starts, ends)
         spent[rest] = left + spent.get(rest, 0)
-        found[member] = {name: compact(ns) for name, ns in spent.items()}
+        found[member] = {name: Packed(ns) for name, ns in spent.items()}
     return found
 
 

@@ -131,7 +131,7 @@ def _sequences(kinds: Int64Array) -> Int64Array:
     found, n = kinds, int(kinds.max(initial=0)) + 1
     for _ in range(_REMEMBERED):
         before = np.concatenate(([ABSENT], found[:-1]))
-        found = places_of((before + 1) * n + kinds)[0].astype(np.int64)
+        found = places_of((before + 1) * n + kinds)[0].wide()
     return found
 
 
@@ -260,7 +260,7 @@ def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
     is_mine = table["member"] == place
     mine, others = table.take(is_mine), table.take(~is_mine)
     n, ns, name = mine["n"], mine["ns"], mine["name"].codes
-    usual, n_ranks = groups_of(others["name"].codes), len(np.unique(others["member"]))
+    usual, n_ranks = groups_of(others["name"].packed), len(np.unique(others["member"]))
     mean_ns, count = (np.full(len(mine["name"].texts), nothing) for nothing in (np.nan, 0.0))
     (known,) = usual.values
     mean_ns[known] = usual.quantiles(others["ns"] / others["n"])

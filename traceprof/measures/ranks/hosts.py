@@ -211,9 +211,9 @@ def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, 
     group = Names.of(group_of[process] for process in table["process"].tolist())
     found, of_group = grouped_by(table.assign(group=group), "group")
     means = {name: of_group.means(table[own]).tolist() for name, own in _STEP_MEANS.items()}
-    per_step = groups_of(of_group.number, table["step"])
+    per_step = groups_of(of_group.packed, table["step"])
     most, least = (per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum))
-    owner = groups_of(of_group.number[per_step.first_rows])
+    owner = groups_of(of_group.packed[per_step.first_rows])
     means["skew_ns"] = owner.means(most - least).tolist()
     rows = Table(means, len(found)).rows()
     return dict(zip(found["group"].tolist(), rows, strict=True))
@@ -266,7 +266,7 @@ def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
     across, or not known where it has ranks without a trace and the others are of one group.
     """
     rows, table, groups = matches.shared, matches.table, Names.of(names)
-    pairs = groups_of(rows["match"], groups.codes[rows["member"]])
+    pairs = groups_of(rows["match"], groups.packed[rows["member"]])
     own = rows.take(pairs.first_rows)
     place = matches.places(own)
     several = np.bincount(place, minlength=len(table)) > 1

@@ -69,8 +69,10 @@ def own_times(ranks: Ranks) -> Table:
     no compute hides), has_messages. Ranks without device work are left out. Where the clocks are so
     far apart that the window holds no steps of some ranks, it is of the whole recording.
     """
-    members = find_members(ranks)
-    within, whole = (Table.stacked(one.each(_of_one, members)) for one in (ranks, ranks.whole))
+    members, hull = find_members(ranks), ranks.span.hull
+    # A gap that is one rank's, where clocks differ, lies in a step of another.
+    around = ranks if hull == ranks.span else ranks.whole.within(hull)
+    within, whole = (Table.stacked(one.each(_of_one, members)) for one in (around, ranks.whole))
     is_missing = len(within) < len(whole) or (within["n_steps"] == 0).any()
     return (whole if is_missing else within).in_order("place")
 

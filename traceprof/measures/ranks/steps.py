@@ -182,7 +182,7 @@ def _phases(
     sums = excess_by(arrivals, placed, len(steps)).take(known)
     each = np.stack([sums[name] for name in sums], axis=1)
     least = _NOTABLE_RATIO * steps.durations_ns[known]
-    names = np.array(sums.names, object)[each.argmax(axis=1)]
+    names = np.array(list(sums), object)[each.argmax(axis=1)]
     found[known] = np.where(each.max(axis=1) >= least, names, "")
     return found
 

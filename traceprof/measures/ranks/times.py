@@ -17,7 +17,7 @@ from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.times import device_parts, devices_of_processes
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import sums_at
-from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.base import base_of
 from traceprof.model.activity import PARTS
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
@@ -96,16 +96,16 @@ def _apart(trace: Trace) -> Trace:
 def times_of_ranks(ranks: Ranks) -> Table:
     """Return one row per rank, in the order of `find_members`.
 
-    Columns: rank, device, step_ns (the mean), compute_ns, exposed_communication_ns,
+    Columns: rank, device, step_ns (its step time), compute_ns, exposed_communication_ns,
     exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (in shared collectives and
     for messages, for the last rank to come, without compute meanwhile), last_ratio (the share of
     them to which it came last itself; both only where the ranks were in step),
     collectives_count (how many it shares), host, process. None where not known, or withheld (see
     `why_withheld`).
     """
-    steps = steps_of_ranks(ranks)
-    by_process = groups_of(steps.table["process"])
-    means = (own.tolist() for own in (*by_process.values, by_process.means(steps.durations_ns)))
+    base = base_of(ranks)
+    by_process = groups_of(base.processes)
+    means = (own.tolist() for own in (*by_process.values, by_process.means(base.lengths_ns)))
     step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
     whose, in_step = waits["member"], waits["is_in_step"]
@@ -145,7 +145,7 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     work = collectives_of_ranks(ranks)
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
-        ops, by_op = work["op"], groups_of(work["op"].codes)
+        ops, by_op = work["op"], groups_of(work["op"].packed)
         most = np.lexsort((by_op.first_rows, -by_op.counts))[:_SHOWN]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
@@ -177,7 +177,7 @@ SPEC: Final = ResultSpec.of("""
         waiting
     key rank: the rank
     key device [text]: its device; all, where it has several
-    same step_ns: the mean step
+    same step_ns: the step time of the rank
     total compute_ns: when compute kernels ran
     total exposed_communication_ns: communication that no compute hid
     total idle_ns: when nothing ran

@@ -77,7 +77,7 @@ def cause_of_steps(trace: Trace, steps: Table) -> Texts:
     order = np.argsort(groups.reduced(np.add, lengths_of(between)), kind="stable")
     longest_first = keys.take(order[::-1])
     place = first_alike(steps, longest_first, "process", "step")
-    return np.append(longest_first.plain("cause"), "")[place]
+    return np.append(longest_first["cause"], "")[place]
 
 
 @fact

@@ -20,16 +20,17 @@ import numpy as np
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import captures, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
 from traceprof.model.grouping import are_among, pieces_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import PHASES, phases_of_ranges
+from traceprof.names.ranges import PHASES, are_matched, phases_of_ranges
 
 KINDS: Final = ("kernel", "graph", "copy", "memset")
 _PATTERNS: Final = (
@@ -124,24 +125,6 @@ def _order_of_ranks(ranks: Ranks) -> Ints:
     return steps.order("process", "start_ns") if len(ranks) > 1 else np.arange(len(steps))
 
 
-def are_seen(trace: Trace, steps: Table) -> Bools:
-    """Return which steps lie, at least in part, where devices were recorded, and lack no work."""
-    inside = np.nan_to_num(covered_ns(steps, recorded_windows(trace)), nan=1.0) > 0
-    seen: Bools = inside | steps["on_device"]
-    return seen & (wholeness_of_steps(trace) == WHOLE) if len(find_steps(trace)) else seen
-
-
-@of_window
-def seen_of_ranks(ranks: Ranks) -> Bools:
-    """Return the same of the steps of all ranks, as `steps_of_ranks` has them."""
-    return np.concatenate(ranks.each(_seen_of_steps))[_order_of_ranks(ranks)]
-
-
-@of_window
-def _seen_of_steps(trace: Trace) -> Bools:
-    return are_seen(trace, find_steps(trace).table)
-
-
 @fact
 def lost_launches(trace: Trace) -> Table:
     """Return the calls that launched work which is missing, and not because recording ended.
@@ -174,23 +157,21 @@ def _launching(trace: Trace) -> tuple[Ints, Ints]:
     """Return the rows of all calls that launch work, but for what a stream captures; their kind."""
     calls = trace.api_calls
     names: Names = calls["name"]
-    kind = names.by_text(np.array([_kind_of(text) for text in names.texts], np.int8))
+    kind_of = np.full(len(names.texts), ABSENT)
+    for place, pattern in enumerate(_PATTERNS):
+        kind_of[are_matched(names.texts, pattern)] = place
+    kind = names.by_text(kind_of)
     is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
     rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
-    rows = rows[~_are_captured(trace, rows)]
+    times = captures(trace)
+    if len(times):
+        rows = rows[~_are_captured(calls, rows, times)]
     return rows, kind[rows]
 
 
-def _kind_of(name: str) -> int:
-    return next((i for i, own in enumerate(_PATTERNS) if own.match(name)), ABSENT)
-
-
-def _are_captured(trace: Trace, rows: Ints) -> Bools:
+def _are_captured(calls: Table, rows: Ints, times: Table) -> Bools:
     """Return which calls a stream captured into a graph: those have no work of their own."""
     found = np.zeros(len(rows), np.bool_)
-    calls, times = trace.api_calls, captures(trace)
-    if not len(times):
-        return found
     threads = rows_by_values(calls["process"][rows], calls["thread"][rows])
     for thread, at in rows_by_values(times["process"], times["thread"]).items():
         if thread in threads:
@@ -274,16 +255,17 @@ def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """Return of calls how long their work waited, 0 where there is none, and when it ended."""
     began = trace.api_calls["start_ns"]
     # The last one is of work without a call.
-    place = np.full(len(began) + 1, -1, np.min_scalar_type(-len(began) - 1))
-    place[rows] = np.arange(len(rows))
+    places = np.full(len(began) + 1, -1)
+    places[rows] = np.arange(len(rows))
+    place = Packed.below(len(began) + 1, places)
     delay_ns, until_ns = (np.zeros(len(rows), np.int64) for _ in range(2))
     for name in DEVICE_TABLES:
         starts, ends = bounds(trace.table(name))
         call = launches_of(trace, name).call
         for piece in pieces_of(len(call)):
-            own = np.flatnonzero(place[call[piece]] >= 0) + piece.start
-            np.maximum.at(delay_ns, place[call[own]], starts[own] - began[call[own]])
-            np.maximum.at(until_ns, place[call[own]], ends[own])
+            own = np.flatnonzero(place[call[piece]] != -1) + piece.start
+            np.maximum.at(delay_ns, place[call[own]].wide(), starts[own] - began[call[own]])
+            np.maximum.at(until_ns, place[call[own]].wide(), ends[own])
     return delay_ns, until_ns
 
 

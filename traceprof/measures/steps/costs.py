@@ -179,15 +179,16 @@ def one_off_costs(ranks: Ranks) -> Table:
     """Return what each process paid once, in the whole recording.
 
     Columns: kind (of `traceprof.measures.steps.costs.ONE_OFF_KINDS`), count (how often), total_ns
-    (how long: no time counts for two kinds), outside_ns (how much of that lies outside the window),
-    start_ns and end_ns (of the first and the last of it, on the clock of the run) and process. The
-    longest come first.
+    (how long: no time counts for two kinds), outside_ns (how much of that lies before the start or
+    after the end of the window: its gaps are steps that the table of steps names), start_ns and
+    end_ns (of the first and the last of it, on the clock of the run) and process. The longest come
+    first.
     What takes less than a thousandth of the recording is left out.
     """
     rows = []
     for part in ranks:
         for (process, kind), (count, time) in costs_of_processes(part).items():
-            inside_ns = time.clip(ranks.span.start_ns, ranks.span.end_ns).total_ns
+            inside_ns = (time & ranks.span.hull.times).total_ns
             if time.total_ns >= _LEAST * ranks.whole.span.duration_ns:
                 sums = (kind, count, time.total_ns, time.total_ns - inside_ns)
                 row = (*sums, int(time.starts[0]), int(time.ends[-1]), process)

@@ -101,7 +101,7 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
             "fetches_count": n_fetches,
         }
     )
-    fetched = rows_by_values(groups.number[is_batch], of_step[is_batch])
+    fetched = rows_by_values(groups.packed[is_batch], of_step[is_batch])
     n_fetched = np.bincount(np.array([own for own, _ in fetched], np.int64), minlength=len(table))
     n_steps = _count(steps, *bounds(table))
     in_most = (n_steps > 0) & (2 * n_fetched > n_steps)

@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.measures.device.times import work_before_recording
-from traceprof.measures.facts import fact, of_window
+from traceprof.measures.device.times import recorded_windows, work_before_recording
+from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_of_loop
 from traceprof.measures.rows import Bools, Ints, bounds, ints, owner_of, rows_by, unions_by
@@ -45,7 +45,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_each, measure_of_each
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import OWN_DOMAIN, Steps, empty_steps
+from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow, empty_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.ranges import CYCLE, PROFILER_RANGES
@@ -87,7 +87,9 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     starts, ends = bounds(table)
     following, paused = ends.copy(), np.zeros(len(table), np.int64)
     recorder = {} if is_of_kernels else recorder_times(trace)
-    unseen = {} if is_of_kernels else work_before_recording(trace)
+    # Steps before a window of the recorder have no work: it tells nothing of where they begin.
+    is_whole = not is_of_kernels and not recorded_windows(trace)
+    unseen = work_before_recording(trace) if is_whole else {}
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     work = None if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
@@ -207,13 +209,9 @@ def find_steps(trace: Trace) -> Steps:
     Of a trace that was cut, the steps whose span lies wholly inside the window. A pattern that
     merely repeats is no step (see `find_pattern`).
     """
-    return _inside(trace.whole.steps or _steps_of_one(trace), trace)
-
-
-@fact
-def _steps_of_one(trace: Trace) -> Steps:
-    """Return the steps of a trace that is looked at alone."""
-    return _decided([trace], trace.warmup_steps)[0]
+    if trace.uncut is not None:
+        return _inside(find_steps(trace.uncut), trace)
+    return trace.steps or _decided([trace], trace.warmup_steps)[0]
 
 
 @of_window
@@ -228,19 +226,8 @@ def find_pattern(trace: Trace) -> Steps:
 
     Of a trace that was cut, those wholly inside the window. Where steps are known there is none.
     """
-    return _inside(_pattern_of_whole(trace), trace)
-
-
-@of_window
-def pattern_of_ranks(ranks: Ranks) -> Steps:
-    """Return the iterations of the patterns of all ranks together; none where steps are known."""
-    if len(steps_of_ranks(ranks.whole)):
-        return _none(is_pattern=True)
-    return _together([find_pattern(part) for part in ranks])
-
-
-@fact
-def _pattern_of_whole(trace: Trace) -> Steps:
+    if trace.uncut is not None:
+        return _inside(find_pattern(trace.uncut), trace)
     if len(find_steps(trace)):
         return _none(is_pattern=True)
     table, confidence_ratio = find_periodic_steps(trace)
@@ -255,6 +242,14 @@ def _pattern_of_whole(trace: Trace) -> Steps:
         is_first[rows[: count_first_turns(lengths[rows])]] = True
     table = table.take(~is_first)
     return Steps(table, _PATTERN, confidence_ratio, is_pattern=True)
+
+
+@of_window
+def pattern_of_ranks(ranks: Ranks) -> Steps:
+    """Return the iterations of the patterns of all ranks together; none where steps are known."""
+    if len(steps_of_ranks(ranks.whole)):
+        return _none(is_pattern=True)
+    return _together([find_pattern(part) for part in ranks])
 
 
 def _none(*, is_pattern: bool = False) -> Steps:
@@ -288,8 +283,6 @@ def decide_steps(ranks: Ranks) -> Ranks:
     It is the most reliable one that any rank has. Each rank drops as many leading steps as warm-up
     as the rank with the most.
     """
-    if len(ranks) == 1:
-        return ranks
     return _with_steps(ranks, _decided(ranks.whole.parts, ranks.parts[0].warmup_steps))
 
 
@@ -316,19 +309,18 @@ def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
 
 
 def _inside(steps: Steps, trace: Trace) -> Steps:
-    if trace.uncut is None:
-        return steps
-    return replace(steps, table=steps.table.take(_rows_inside(steps.table, trace)))
+    return replace(steps, table=steps.table.take(rows_inside(steps.table, trace.span)))
 
 
-def _rows_inside(table: Table, trace: Trace) -> Ints:
-    starts, ends = table["device_start_ns"], table["device_end_ns"]
-    return np.flatnonzero((starts >= trace.span.start_ns) & (ends <= trace.span.end_ns))
+def rows_inside(steps: Table, window: TimeWindow) -> Ints:
+    """Return which steps lie between the start and the end of a window, its gaps included."""
+    starts, ends = steps["device_start_ns"], steps["device_end_ns"]
+    return np.flatnonzero((starts >= window.start_ns) & (ends <= window.end_ns))
 
 
 def rows_of_steps(trace: Trace) -> Ints:
     """Return which of the steps of the whole recording `find_steps` returns for the window."""
-    return _rows_inside(find_steps(trace.whole).table, trace)
+    return rows_inside(find_steps(trace.whole).table, trace.span)
 
 
 def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:

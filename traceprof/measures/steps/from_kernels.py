@@ -11,7 +11,8 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.threads import are_of_loop
 from traceprof.measures.rows import Floats, Ints, lengths_of, span_at, union_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import compact, groups_of, rows_by_value
+from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.model.packed import Packed
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import empty_steps, steps_between
@@ -26,6 +27,8 @@ _SIGNATURE: Final = 8
 _CANDIDATES: Final = 256
 _PLACES: Final = 8
 _MOST: Final = 0.5
+_MAX_DRIFT_RATIO: Final = 0.1
+"""By so much of its length a turn may be longer or shorter than the others."""
 _PASSES: Final = tuple(map(PHASES.index, ("forward", "backward")))
 _DRAWN: Final = 1 << 10
 """So many symbols tell at which shifts a sequence may match itself."""
@@ -46,7 +49,7 @@ def find_period(codes: Ints, weights: Ints) -> Period | None:
     ``weights[i]`` is the pause after symbol i: the turns are cut at the longest usual pause.
     """
     # The end of a recording is steadier than its beginning.
-    tail = compact(codes[-_LONGEST:])
+    tail = Packed(codes[-_LONGEST:])
     length = _best_shift(tail)
     if length is None:
         return None
@@ -54,7 +57,7 @@ def find_period(codes: Ints, weights: Ints) -> Period | None:
     return Period(length, match, _cut(codes, weights, length)) if match >= _LEAST_MATCH else None
 
 
-def _best_shift(codes: Ints) -> int | None:
+def _best_shift(codes: Packed) -> int | None:
     """Return the shortest shift at which the sequence matches itself about best."""
     longest = len(codes) // 3
     if longest < _SHORTEST_PERIOD:
@@ -67,7 +70,7 @@ def _best_shift(codes: Ints) -> int | None:
     return int(candidates[exact >= 0.99 * exact.max()].min()) if exact.any() else None
 
 
-def _matches(codes: Ints, longest: int) -> Floats:
+def _matches(codes: Packed, longest: int) -> Floats:
     """Return, for each shift up to ``longest``, about which share of symbols match themselves.
 
     Of symbols drawn by chance of those that have one before them at every shift. Seeded: the same
@@ -92,9 +95,30 @@ def _cut(codes: Ints, weights: Ints, length: int) -> Ints:
         windows = np.lib.stride_tricks.sliding_window_view(codes, size)
         found = np.flatnonzero((windows == signature).all(axis=1)) + size - 1
         if abs(len(found) - n_turns) <= max(1, n_turns // 10):
-            return found
+            return _with_missed(codes, found, length)
     place = int(np.argmax(pauses))
     return np.arange(len(codes) - whole + place, len(codes), length)
+
+
+def _with_missed(codes: Ints, lasts: Ints, length: int) -> Ints:
+    """Return ``lasts`` with the ends of turns that were missed between two of them.
+
+    Turns whose end differs a little from the others' would be one turn with those after them: a
+    turn of about k times ``length`` symbols is cut where the same last symbol comes about every
+    ``length``.
+    """
+    found = [lasts]
+    for first, last in zip(lasts[:-1].tolist(), lasts[1:].tolist(), strict=True):
+        n = round((last - first) / length)
+        if n < 2 or abs(last - first - n * length) > _MAX_DRIFT_RATIO * n * length:
+            continue
+        reach = max(1, int(_MAX_DRIFT_RATIO * length))
+        for turn in range(1, n):
+            at = first + turn * (last - first) // n
+            alike = np.flatnonzero(codes[at - reach : at + reach + 1] == codes[last]) + at - reach
+            nearest = alike[np.abs(alike - at).argmin()] if len(alike) else at
+            found.append(np.array([nearest], np.int64))
+    return np.unique(np.concatenate(found))
 
 
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
@@ -133,7 +157,7 @@ def find_periodic_steps(trace: Trace) -> InferredSteps:
     tables, alike = [], []
     for process, kernels in _busiest_lanes(trace):
         gaps = np.append(np.maximum(kernels["start_ns"][1:] - _reach(kernels)[:-1], 0), 0)
-        codes = kernels["name"].codes.astype(np.int64)
+        codes = kernels["name"].codes
         period = find_period(codes, gaps)
         if period is None or len(period.lasts) <= _FEWEST_STEPS:
             continue

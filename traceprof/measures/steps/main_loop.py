@@ -107,7 +107,8 @@ def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
 def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
     """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
     turns = pattern.table
-    window = TimeWindow(int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max()))
+    start_ns, end_ns = int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max())
+    window = TimeWindow(start_ns, end_ns, is_of_steps=True)
     times = ranks.each(_time_inside, window)
     inside, whole = (sum(own) for own in zip(*times, strict=True))
     return window if inside >= _LEAST_PATTERN * whole else None

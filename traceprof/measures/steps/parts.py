@@ -22,7 +22,7 @@ from traceprof.measures.rows import (
     unions_by,
 )
 from traceprof.measures.steps.epochs import are_of_training
-from traceprof.measures.steps.find import find_steps, rows_of_steps
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import PARTS
 from traceprof.model.combining import medians_of_groups
 from traceprof.model.grouping import rows_by_values
@@ -84,12 +84,8 @@ def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     return {"profiler_ns": busy} if busy.any() else {}
 
 
-def sums_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the bytes of the copies that start in each step, and the samples of its batches.
-
-    Only what was recorded: without marks of batches there is no column of samples, and a step
-    without a batch of its own has NaN there.
-    """
+def bytes_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
+    """Return the bytes of the copies that start in each step, by direction, where there are any."""
     columns: dict[str, Floats] = {}
     copies = trace.copies
     on_device = _bordered(steps, "device_start_ns", "device_end_ns")
@@ -98,19 +94,18 @@ def sums_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
         if len(chosen):
             sizes = np.maximum(chosen["n_bytes"], 0)
             columns[f"{direction}_bytes"] = _sums(on_device, chosen, sizes)
-    n_steps = len(find_steps(trace.whole))
-    batches = batches_of_steps(trace.whole) if n_steps else _batches(trace.whole)
-    if len(batches) and n_steps:
-        sums = np.bincount(batches["row"], batches["payload"], n_steps).astype(np.float64)
-        columns["samples_count"] = _unless_zero(sums[rows_of_steps(trace)])
-    elif len(batches):  # of iterations of a pattern
-        on_host = _bordered(steps, "start_ns", "next_ns")
-        columns["samples_count"] = _unless_zero(_sums(on_host, batches, batches["payload"]))
     return columns
 
 
-def _unless_zero(values: Floats) -> Floats:
-    return np.where(values > 0, values, np.nan)
+def samples_in_steps(trace: Trace, steps: Table) -> Floats:
+    """Return the samples of the batches of each step of a whole recording; NaN of none."""
+    if len(find_steps(trace)):
+        batches = batches_of_steps(trace)
+        sums = np.bincount(batches["row"], batches["payload"], len(steps)).astype(np.float64)
+    else:  # of iterations of a pattern
+        batches = _batches(trace)
+        sums = _sums(_bordered(steps, "start_ns", "next_ns"), batches, batches["payload"])
+    return np.where(sums > 0, sums, np.nan)
 
 
 def _batches(trace: Trace) -> Table:
@@ -261,7 +256,7 @@ def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
     source, metric = every["source"], every["metric"]
     return {
         (source.texts[one], metric.texts[other]): (every["start_ns"][rows], every["value"][rows])
-        for (one, other), rows in rows_by_values(source.codes, metric.codes).items()
+        for (one, other), rows in rows_by_values(source.packed, metric.packed).items()
     }
 
 

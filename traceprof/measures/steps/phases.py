@@ -15,18 +15,21 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
+from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import are_inferred_backward, phases_of_work
 from traceprof.measures.host.states import find_host_phases, inferred_passes_on_host, phase_times
 from traceprof.measures.rows import bounds, lengths_of, owner_of, ratio_of, rows_by
-from traceprof.measures.steps.find import between_cycles, find_steps
-from traceprof.model.grouping import grouped_by, groups_of, joined, rows_by_values
+from traceprof.measures.steps.find import between_cycles, find_steps, rows_of_steps
+from traceprof.measures.steps.measured import host_times
+from traceprof.model.grouping import are_among, grouped_by, groups_of, joined, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
+from traceprof.model.packed import Packed
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import PHASES, UNCLAIMED
+from traceprof.names.ranges import PHASES, PROFILER, UNCLAIMED
 
 LOOP_PHASES_SPEC: Final = ResultSpec.of(f"""
     table phases: one row per process and phase, in the order of the training loop; host times of a
@@ -109,14 +112,12 @@ def _host_times(trace: Trace) -> Table:
     for host in find_host_phases(trace):
         times = [(PHASES.index(p), t.total_ns, host.counts[p]) for p, t in host.times.items()]
         for phase, time in inferred.get(host.process, {}).items():
-            unnamed = time.clip(trace.span.start_ns, trace.span.end_ns)
+            unnamed = time & trace.span.times
             if len(unnamed):
                 times.append((PHASES.index(phase), unnamed.total_ns, len(unnamed)))
         claimed_ns = sum(ns for _, ns, _ in times)
         lost = unrecorded.get(host.process, Intervals.empty())
-        whole_ns = (
-            trace.span.duration_ns - lost.clip(trace.span.start_ns, trace.span.end_ns).total_ns
-        )
+        whole_ns = trace.span.duration_ns - (lost & trace.span.times).total_ns
         times.append((_NO_PHASE, whole_ns - claimed_ns, 0))
         rows += [(host.process, *own) for own in times]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
@@ -139,7 +140,7 @@ def _device_work(trace: Trace) -> Table:
 def _work_of(trace: Trace, name: str) -> Table:
     phases, work = phases_of_work(trace, name), trace.table(name)
     return work.select("start_ns", "end_ns", "device", "process").assign(
-        phase=np.where(phases >= 0, phases, _NO_PHASE).astype(np.int8),
+        phase=Packed(np.where(phases >= 0, phases, _NO_PHASE)),
         is_kernel=name == "kernels",
         is_inferred=are_inferred_backward(trace, name),
     )
@@ -159,9 +160,7 @@ def _device_times(work: Table, *keys: str) -> Table:
 def _finish(result: Result) -> Result:
     table = result.table.in_order("process")
     if table.empty:
-        return result.with_notes(
-            Note("no range names a phase (data, forward, backward, optimizer …)")
-        )
+        return result.lacking("no range names a phase (data, forward, backward, optimizer …)")
     # Of each process the host times add up to the window.
     groups = groups_of(table["process"])
     window = groups.reduced(np.add, table["host_ns"])[groups.number]
@@ -224,14 +223,21 @@ STEP_PHASES_SPEC: Final = ResultSpec.of(f"""
 _KEYS: Final = ("owner", "device", "phase")
 
 
-def measure_step_phases(trace: Trace) -> Result:
-    """Return the phases of the steps that lie wholly inside the window."""
+@fact
+def _phases_of_steps(trace: Trace) -> Table:
+    """Return the times of each phase of each step of the recording, whatever the window."""
     steps = find_steps(trace).table
     work = _device_times_of_steps(trace, steps)
     used = rows_by_values(work["process"], work["device"])
     host = _host_times_of_steps(trace, steps, used)
     # Steps are sorted by process and start, so that their rows are in the order of time.
-    table = _whole(joined(host, work.without("process", "kernel_count"), *_KEYS))
+    return _whole(joined(host, work.without("process", "kernel_count"), *_KEYS))
+
+
+def measure_step_phases(trace: Trace) -> Result:
+    """Return the phases of the steps that lie wholly inside the window."""
+    steps, table = find_steps(trace.whole).table, _phases_of_steps(trace)
+    table = table.take(are_among(table["owner"], rows_of_steps(trace)))
     table = table.assign(
         process=steps["process"][table["owner"]],
         step=steps["step"][table["owner"]],
@@ -250,17 +256,24 @@ def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, .
     the row of the step, ``phase`` the place of the phase in `_NAMES`.
     """
     rows_of, (starts, ends) = rows_by(steps, "process"), bounds(steps)
+    profiler = host_times(trace, find_steps(trace)).get("profiler_ns", np.zeros(len(steps)))
     devices: dict[int, list[int]] = {}
     for process, device in used:
         devices.setdefault(process, []).append(device)
     tables = [Table(dict.fromkeys((*_KEYS, "host_ns"), np.empty(0, np.int64)))]
-    for process, times in phase_times(trace).items():
+    known = phase_times(trace)
+    # Of a process that names no phases, but uses a device, all time is outside of them.
+    for process in sorted({*known, *devices}):
         rows = rows_of.get(process, np.empty(0, np.int64))
         left, found = ends[rows] - starts[rows], {}
-        for phase, time in times.items():
-            found[PHASES.index(phase)] = time.covered_ns(starts[rows], ends[rows])
-            left = left - found[PHASES.index(phase)]
-        found[_NO_PHASE] = left
+        for phase, time in known.get(process, {}).items():
+            if phase != PROFILER:
+                found[PHASES.index(phase)] = time.covered_ns(starts[rows], ends[rows])
+                left = left - found[PHASES.index(phase)]
+        of_profiler = np.minimum(profiler[rows].astype(np.int64), left)
+        if of_profiler.any():
+            found[PHASES.index(PROFILER)] = of_profiler
+        found[_NO_PHASE] = left - of_profiler
         tables += [
             Table({"owner": rows, "device": device, "phase": phase, "host_ns": ns})
             for device in devices.get(process, (ABSENT,))
@@ -282,15 +295,15 @@ def _device_times_of_steps(trace: Trace, steps: Table) -> Table:
 def _finish_steps(result: Result) -> Result:
     if not result.table.empty:
         return result.with_table(result.table.in_order("process"))
-    return result.with_notes(Note("no steps, or no phases in them, are known"))
+    return result.lacking("no steps, or no phases in them, are known")
 
 
 STEP_PHASES = Analysis(
     "step-phases",
     STEP_PHASES_SPEC,
     needs=("ranges",),
-    uses=("kernels", "copies", "api_calls", "host_ops"),
-    whole=("ranges", "kernels"),
+    uses=("kernels", "copies", "api_calls", "host_ops", "overheads"),
+    whole=("ranges", "kernels", "copies", "api_calls", "host_ops"),
     of_steps=True,
     of_rank=measure_step_phases,
     finish=_finish_steps,

@@ -58,6 +58,8 @@ _EXCESS: Final[tuple[Column, ...]] = columns("""
     same grown_phase_ns: how much longer than usual that was
     same excess_cause: what made it longer that is meant to be done now and then: evaluation,
         checkpoint, compiling or loading kernels (no slow step, and not in the statistics)
+    same kind: usual, warm-up, slow, cut by an edge, incomplete (work that it launched is missing),
+        or excess_cause: usual ones count
     """)
 SPEC: Final = ResultSpec.of(
     """
@@ -72,8 +74,10 @@ SPEC: Final = ResultSpec.of(
     *_ON_HOST,
     *_PHASES,
     """
-    total profiler_ns: when the profiler itself took the time; windows that it begins or ends
-        between steps are in no period_ns
+    total outside_ns: when the host was in none of these phases: with them and profiler_ns it adds
+        up to period_ns
+    total profiler_ns: when the profiler itself took the time of the period; windows that it begins
+        or ends between steps are in no period_ns
     total h2d_bytes: copies from host to device that start in it
     total d2h_bytes: copies from device to host that start in it
     total p2p_bytes: copies between devices that start in it
@@ -89,10 +93,15 @@ SPEC: Final = ResultSpec.of(
     same confidence_ratio: 1, of inferred steps the share that repeats
     same is_pattern: whether these are no steps, but iterations of a pattern of kernels that repeats
     same lag_ns: how much later devices are done than the host: the median
+    same base: what shares are of: step, iteration, or window
+    same base_ns: how long that is
+    same step_ns: the step time: the mean over the steps that count, which all that follows is of;
+        where steps were not profiled, these count, else the usual ones of the window
+    same usual_count [number]: how many usual steps of a process lie in the window: the mean over
+        processes
     same warmup_count: leading steps of each process that are warm-up
     same warmup_ns: how long these are, in the process that takes the longest
-    same steady_count: the steps without these, those with an excess_cause, and a first or last
-        one that the recording cuts short
+    same steady_count: how many steps count, of all processes
     same mean_ns: the mean of their lengths
     same median_ns: the median of their lengths
     same p10_ns: the 10th percentile of their lengths
@@ -103,20 +112,14 @@ SPEC: Final = ResultSpec.of(
     same trend_ns: how much longer each step is than the one before
     same drift_ratio: what the trend adds from first to last, of the median
     same steps_per_s: how many of them a process does a second
-    same mean_samples_per_s: throughput: all samples over all time
-    same median_samples_per_s: throughput: the median over steps
-    same undisturbed_count: the steps of the recording of which the profiler recorded nothing, so
-        that nobody disturbed them; without the warm-up and the first half of each stretch of them,
-        in which the host runs ahead of the devices
-    same undisturbed_ns: the median of their periods
-    same undisturbed_min_ns: the shortest of their periods
-    same undisturbed_max_ns: the longest of their periods
-    same undisturbed_p10_ns: the 10th percentile of their periods
-    same undisturbed_p90_ns: the 90th percentile of their periods
-    same undisturbed_samples_per_s: their throughput
-    same disturbed_ns: the median period of the steps that were recorded
-    same disturbance_ratio: how much longer these are, of undisturbed_ns; 0 where that may be chance
-    same disturbance_per_launch_ns: the same for each call that launches kernels, copies or memsets
+    same samples_per_s: the samples of a step, of all processes together, times steps_per_s
+    same unprofiled_count: the steps of which the profiler recorded nothing, so that it added
+        nothing to them; without the warm-up and the first half of each stretch of them, in which
+        the host runs ahead of the devices
+    same profiled_ns: how long the usual steps are that were profiled: the mean
+    same profiler_overhead_ratio: how much longer these are; 0 where that may be chance
+    same profiler_overhead_per_launch_ns: the same for each call that launches kernels, copies or
+        memsets
     """,
 )
 _LEAST_DRIFT: Final = 0.05
@@ -129,17 +132,17 @@ def measure_steps(ranks: Ranks) -> Result:
     """Return every step that lies wholly inside the window."""
     steps = measured_steps(ranks)
     result = Result("steps", SPEC, {"steps": SPEC.tables[0].of_rows(steps.table)}, steps.scalars)
-    return result if len(steps.table) else result.with_notes(_why_none(ranks))
+    return result if len(steps.table) else _without_steps(result, ranks)
 
 
-def _why_none(ranks: Ranks) -> Note:
+def _without_steps(result: Result, ranks: Ranks) -> Result:
     if len(steps_of_ranks(ranks.whole)):
-        return Note("no step lies wholly inside the window: choose a larger one")
-    if len(pattern_of_ranks(ranks.whole)):
-        return Note(
-            "no iteration of the pattern lies wholly inside the window: choose a larger one"
-        )
-    return Note(f"no steps are known: {how_steps_get_known(ranks)}")
+        what = "step"
+    elif len(pattern_of_ranks(ranks.whole)):
+        what = "iteration of the pattern"
+    else:
+        return result.lacking(f"no steps are known: {how_steps_get_known(ranks)}")
+    return result.with_notes(Note(f"no {what} lies wholly inside the window: choose a larger one"))
 
 
 def _finish(result: Result) -> Result:
@@ -147,8 +150,10 @@ def _finish(result: Result) -> Result:
     if result.table.empty:
         return result
     scalars = result.scalars
+    n_ranks = len(np.unique(result.table["process"]))
+    of = f" of {n_ranks} ranks" if n_ranks > 1 and scalars.get("steady_count") != 1 else ""
     if scalars["is_pattern"]:
-        return result.with_notes(*_on_pattern(scalars))
+        return result.with_notes(*_on_pattern(scalars, of))
     notes = [_origin(scalars), *_on_clocks(result)]
     if scalars["warmup_count"]:
         notes.append(
@@ -162,10 +167,8 @@ def _finish(result: Result) -> Result:
         )
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("only warm-up steps are in this window"))
-    n_ranks = len(np.unique(result.table["process"]))
-    is_one = n_ranks == 1 or scalars["steady_count"] == 1
-    what = "steady steps" if is_one else f"steady steps of {n_ranks} ranks"
-    notes += [_on_lengths(what, scalars), *notes_on_occasions(result.table)]
+    what = "unprofiled steps" if "unprofiled_count" in scalars else "usual steps"
+    notes += [_on_lengths(f"{what}{of}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
@@ -173,14 +176,10 @@ def _finish(result: Result) -> Result:
         notes.append(
             Note.of(f"steps get {word}: {{drift:ratio}} from first to last", drift=abs(drift))
         )
-    rate, own = (scalars.get(f"{of}_samples_per_s") for of in ("mean", "undisturbed"))
-    if own is not None:  # first what a page tells
-        is_slow = (result.table["excess_ns"] > 0) & ~result.table["is_warmup"]
-        slow = ", slow steps included" if is_slow.any() else ""
-        text = "throughput: {own:count} samples/s without the profiler, {rate:count} with it"
-        notes.append(Note.of(text + slow, own=own, rate=rate))
-    elif rate is not None:
-        notes.append(Note.of("throughput: {rate:count} samples/s", rate=rate))
+    rate = scalars.get("samples_per_s")
+    if rate is not None:
+        of = " (steps that were not profiled)" if "unprofiled_count" in scalars else ""
+        notes.append(Note.of(f"throughput: {{rate:count}} samples/s{of}", rate=rate))
     return result.with_notes(*notes)
 
 
@@ -198,13 +197,13 @@ def _on_lengths(what: str, scalars: Any) -> Note:
     )
 
 
-def _on_pattern(scalars: Any) -> Iterator[Note]:
+def _on_pattern(scalars: Any, of: str) -> Iterator[Note]:
     yield Note.of(
         "no steps are known: these are iterations of a repeating pattern of kernels ({sure:ratio} "
         "of it repeats), which may be steps, layers or requests",
         sure=scalars["confidence_ratio"],
     )
-    yield _on_lengths("iterations", scalars)
+    yield _on_lengths(f"iterations{of}", scalars)
 
 
 def _origin(scalars: Any) -> Note:
@@ -233,7 +232,7 @@ def _on_between(result: Result) -> Iterator[Note]:
     between_ns, period_ns = int(steady["between_ns"].sum()), int(steady["period_ns"].sum())
     if between_ns < _LEAST_BETWEEN * period_ns or not between_ns:
         return
-    causes = Names.of(steady.plain("between_cause"))
+    causes = Names.of(np.asarray(steady["between_cause"]))
     sums = np.bincount(causes.codes, steady["between_ns"])
     yield Note.of(
         "{share:ratio} of the host's time lies between steps, {between:ns} in all, mostly {cause}",

@@ -153,7 +153,7 @@ def _as_long_on_the_host(
     names: Names = ranges["name"]
     full, thin = rows
     found: Array = _NOTHING
-    for of_name in rows_by_value(names.codes[own]).values():
+    for of_name in rows_by_value(names.packed[own]).values():
         at = of_name[is_inside[of_name]]
         n, length, called = (
             np.bincount(place[at], weights, len(steps))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from traceprof.measures.steps.find import find_steps, recorder_times
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
-from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _FEWEST: Final = 3
@@ -39,13 +38,13 @@ others, the difference is no chance."""
 class Disturbance:
     """What the profiler did to the steps of one process.
 
-    ``steps`` are the numbers of those that nobody disturbed, ``periods_ns`` their periods;
+    ``rows`` are those of `find_steps` that nobody disturbed, ``periods_ns`` their periods;
     ``recorded_ns`` are the periods of the steps that were recorded whole, and ``recorded`` is when
     those were; ``captured`` is when anything was recorded, and ``launches`` how many calls launched
     work in the recorded steps.
     """
 
-    steps: Ints
+    rows: Ints
     periods_ns: Floats
     recorded_ns: Floats
     captured: Intervals
@@ -74,7 +73,7 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
         return {}
     if not _has_others(trace, steps.table):
         return {}
-    captured, recorder = _captured(trace), recorder_times(trace)
+    captured, recorder = captured_times(trace), recorder_times(trace)
     devices, calls = devices_of_processes(trace), _work_calls(trace)
     called = rows_by(calls, "process")
     table, periods, lengths = steps.table, steps.periods_ns, steps.durations_ns
@@ -94,7 +93,7 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
         recorded = Intervals.union_of(starts[inside], ends[inside])
         at = calls["start_ns"][called.get(process, np.empty(0, np.int64))]
         own = Disturbance(
-            steps=table["step"][rows][outside],
+            rows=rows[outside],
             periods_ns=periods[rows][outside].astype(np.float64),
             recorded_ns=lengths[rows][inside].astype(np.float64),
             captured=captured[process],
@@ -143,7 +142,8 @@ def _has_others(trace: Trace, steps: Table) -> bool:
     return bool(((steps["next_ns"] < first) | (steps["start_ns"] > last)).any())
 
 
-def _captured(trace: Trace) -> Mapping[int, Intervals]:
+@fact
+def captured_times(trace: Trace) -> Mapping[int, Intervals]:
     """Return when the profiler recorded each process: its windows, else from first to last row."""
     if windows := recorded_windows(trace):
         return windows
@@ -166,28 +166,21 @@ def disturbances_in(ranks: Ranks) -> dict[int, Disturbance]:
     return {process: own for part in ranks.each(_disturbances_in) for process, own in part.items()}
 
 
-def scalars_of(ranks: Ranks) -> dict[str, Any]:
-    """Return the scalars on undisturbed steps, of all processes together; none without any."""
+def profiler_overhead(ranks: Ranks) -> dict[str, float]:
+    """Return what profiling added to the steps of the window, the mean over processes; {}: unknown.
+
+    By name: profiler_overhead_ratio (how much longer a profiled step is, 0 where that may be
+    chance) and profiler_overhead_per_launch_ns (the same for each call that launches work).
+    """
     found = disturbances_in(ranks).values()
     if not found:
         return {}
-    periods = np.concatenate([own.periods_ns for own in found])
-    recorded = np.concatenate([own.recorded_ns for own in found])
     excess_ns = float(np.mean([own.excess_ns for own in found]))
-    period_ns = float(np.median(periods))
-    launches = sum(own.launches for own in found)
-    known: dict[str, Any] = {
-        "undisturbed_count": len(periods),
-        "undisturbed_ns": period_ns,
-        "undisturbed_min_ns": int(periods.min()),
-        "undisturbed_max_ns": int(periods.max()),
-        "undisturbed_p10_ns": float(np.quantile(periods, 0.1)),
-        "undisturbed_p90_ns": float(np.quantile(periods, 0.9)),
-        "disturbed_ns": float(np.median(recorded)),
-        "disturbance_ratio": excess_ns / period_ns,
-    }
-    if launches:
-        known["disturbance_per_launch_ns"] = excess_ns * len(recorded) / launches
+    period_ns = float(np.median(np.concatenate([own.periods_ns for own in found])))
+    known = {"profiler_overhead_ratio": excess_ns / period_ns}
+    if launches := sum(own.launches for own in found):
+        n_profiled = sum(len(own.recorded_ns) for own in found)
+        known["profiler_overhead_per_launch_ns"] = excess_ns * n_profiled / launches
     return known
 
 
@@ -209,11 +202,3 @@ def awaited_since(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) 
     place = int(owner_of(steps, process, called_ns)[0])
     begun_ns = starts_ns if place < 0 else steps["device_start_ns"][place]
     return int(min(starts_ns, begun_ns))
-
-
-def captured_span(ranks: Ranks) -> TimeWindow | None:
-    """Return from when until when a profiler captured steps that go on outside of it."""
-    times = [one.captured for own in ranks.each(disturbances) for one in own.values()]
-    if not times:
-        return None
-    return TimeWindow(min(int(t.starts[0]) for t in times), max(int(t.ends[-1]) for t in times))

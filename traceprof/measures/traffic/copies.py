@@ -78,11 +78,11 @@ def route_of(copies: Table) -> Names:
     directions = copies["direction"]
     is_peer = directions == _PEER
     ends = (np.where(is_peer, copies[name], -1) for name in ("src_device", "dst_device"))
-    groups = groups_of(directions.codes, *ends)
+    groups = groups_of(directions.packed, *ends)
     routes = (
         f"p2p {a}→{b}" if min(a, b) >= 0 else directions.texts[code] for code, a, b in groups.keys
     )
-    return Names.coded(routes, groups.number, is_sorted=True)
+    return Names.coded(routes, groups.packed, is_sorted=True)
 
 
 def peak_of_route(of: Described, device: int, route: str) -> Peak | None:

@@ -66,7 +66,7 @@ def _traffic_of_whole(ranks: Ranks) -> Table:
     sources, metrics = samples["source"], samples["metric"]
     parts = [
         _intervals(sources.texts[source], metrics.texts[metric], samples.take(rows))
-        for (source, metric), rows in rows_by_values(sources.codes, metrics.codes).items()
+        for (source, metric), rows in rows_by_values(sources.packed, metrics.packed).items()
     ]
     nothing = np.empty(0, np.int64)
     times = dict.fromkeys(("start_ns", "end_ns", "size_bytes"), nothing)
@@ -131,7 +131,7 @@ def traffic_beside_collectives(ranks: Ranks) -> Table:
     rows_of = {kind: rows_by(work, column) for kind, column in _OWNERS.items()}
     names = traffic["source"]
     sources: dict[tuple[str, int] | None, list[Int64Array]] = {}
-    for source, rows in rows_by_value(names.codes).items():
+    for source, rows in rows_by_value(names.packed).items():
         kind, _, number = names.texts[source].partition(":")
         owner = (kind, int(number)) if kind in _OWNERS and number.isdigit() else None
         sources.setdefault(owner, []).append(rows)
@@ -222,9 +222,9 @@ _SOURCES: Final = SPEC.tables[0]
 _LINKS: Final = SPEC.tables[1]
 
 
-def _no_counters(ranks: Ranks) -> Note:
+def _no_counters(ranks: Ranks) -> str:
     how = how_to_record("samples", ranks.info, ranks.recorded)
-    return Note(f"no counter of a network was sampled: {how}")
+    return f"no counter of a network was sampled: {how}"
 
 
 def measure_network(ranks: Ranks) -> Result:
@@ -237,8 +237,8 @@ def measure_network(ranks: Ranks) -> Result:
     links = _LINKS.of_rows(list(rows.values()))
     if traffic.empty:
         tables = {"sources": _SOURCES.of_rows(), "links": links}
-        told = [] if rows else [_no_counters(ranks)]
-        return Result("network", SPEC, tables, {"window_ns": window_ns}, tuple(told))
+        result = Result("network", SPEC, tables, {"window_ns": window_ns})
+        return result if rows else result.lacking(_no_counters(ranks))
     table = _summed(traffic)
     speed = _peaks(ranks, table)
     table = table.assign(
@@ -253,7 +253,7 @@ def measure_network(ranks: Ranks) -> Result:
 def _summed(traffic: Table) -> Table:
     """Return one row per source and direction that moved anything, the most first."""
     n_bytes, duration = traffic["size_bytes"], lengths_of(traffic)
-    number, first = numbered(*(traffic[key].codes for key in _KEYS))
+    number, first = numbered(*(traffic[key].packed for key in _KEYS))
     groups = groups_of(number)
     added = {
         "size_bytes": n_bytes,
@@ -334,9 +334,8 @@ def measure_network_time(ranks: Ranks) -> Result:
     traffic = traffic_beside_collectives(ranks)
     if traffic.empty:
         empty = _INTERVALS.of_rows()
-        return Result(
-            "network-time", _TIME_SPEC, {"intervals": empty}, notes=(_no_counters(ranks),)
-        )
+        result = Result("network-time", _TIME_SPEC, {"intervals": empty})
+        return result.lacking(_no_counters(ranks))
     duration = lengths_of(traffic)
     rate = traffic["size_bytes"] / (duration / 1e9)
     table = traffic.assign(
@@ -352,7 +351,7 @@ def measure_network_time(ranks: Ranks) -> Result:
 
 def _peaks(ranks: Ranks, rows: Table) -> Floats:
     """Return the speed of the link of each row; NaN where it is not known."""
-    number, first = numbered(rows["source"].codes, rows["link"].codes)
+    number, first = numbered(rows["source"].packed, rows["link"].packed)
     distinct = zip(rows["source"][first], rows["link"][first], strict=True)
     speeds: Floats = rates_of_peaks(peak_of_source(ranks, *own) for own in distinct)[number]
     return speeds

@@ -126,16 +126,16 @@ def _described(copies: Table) -> Table:
 def _memory_of(copies: Table) -> Names:
     """Return the kind of memory at the host's end, or of the source of a peer copy."""
     source, target = copies["src_kind"], copies["dst_kind"]
-    groups = groups_of(codes_of(copies["direction"] == "d2h"), source.codes, target.codes)
+    groups = groups_of(codes_of(copies["direction"] == "d2h"), source.packed, target.packed)
     kinds = (target.texts[b] if is_back else source.texts[a] for is_back, a, b in groups.keys)
-    return Names.coded((kind or "not known" for kind in kinds), groups.number)
+    return Names.coded((kind or "not known" for kind in kinds), groups.packed)
 
 
 def _distinct(copies: Table, *keys: str) -> tuple[Table, Ints]:
     """Return the distinct values of columns as they come first, and which of them each row has."""
     number, first = numbered(*(codes_of(copies[key]) for key in keys))
     rows = copies.select(*keys).take(first)
-    return Table({key: rows.plain(key) for key in keys}), number.astype(np.int64)
+    return Table({key: np.asarray(rows[key]) for key in keys}), number.astype(np.int64)
 
 
 def _sums(copies: Table, number: Ints, n: int, *columns: str) -> dict[str, Array]:

@@ -345,11 +345,36 @@ static int describe(char *note, size_t size) {
     return length;
 }
 
+/* The name of this process in those of files, as the hooks make it (identity.py). */
+static void name_process(char *name, size_t size) {
+    char link[64] = "", text[1024] = "";
+    unsigned long long namespace = 0, ticks = 0;
+    FILE *stat = fopen("/proc/self/stat", "r");
+    if (stat) {
+        text[fread(text, 1, sizeof text - 1, stat)] = 0;
+        fclose(stat);
+    }
+    const char *at = strrchr(text, ')');
+    if (at) { /* the 22nd field; behind the name the 20th */
+        for (int i = 0; at && i < 20; i++) at = strchr(at + 1, ' ');
+        if (at) ticks = strtoull(at, NULL, 10);
+    }
+    if (readlink("/proc/self/ns/pid", link, sizeof link - 1) > 0 && (at = strchr(link, '['))) {
+        namespace = strtoull(at + 1, NULL, 10);
+    }
+    if (namespace && ticks) {
+        snprintf(name, size, "%d.%llx-%llx", (int)getpid(), namespace, ticks);
+    } else {
+        snprintf(name, size, "%d", (int)getpid());
+    }
+}
+
 static int open_spool(const char *library) {
-    char path[4096], note[4608];
+    char path[4096], note[4608], name[64];
     uint32_t pairs[2 * KINDS];
     const char *folder = getenv("TRACEPROF_DIR"), *most = getenv("TRACEPROF_MAX_BYTES");
-    snprintf(path, sizeof path, "%s/cupti.%d.spool", folder ? folder : ".", (int)getpid());
+    name_process(name, sizeof name);
+    snprintf(path, sizeof path, "%s/cupti.%s", folder ? folder : ".", name);
     if (!traceprof_spool_open(path, version, most ? strtoull(most, NULL, 10) : 0)) {
         snprintf(why, sizeof why, "%.400s cannot be written", path);
         return 0;

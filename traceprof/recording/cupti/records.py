@@ -238,8 +238,13 @@ class _Reading:
             "device": device,
             "stream": np.where(streams == _NO_STREAM, ABSENT, streams),
             "process": np.full(len(rows), self._activity.pid),
-            "correlation": rows["correlation"].astype(np.int64),
+            "correlation": self._correlations(rows),
         }
+
+    def _correlations(self, rows: Records) -> npt.NDArray[np.int64]:
+        """Return the numbers of calls, those of each program of the process apart."""
+        numbers = rows["correlation"].astype(np.int64)
+        return np.where(numbers > 0, numbers + (self._activity.program << 32), numbers)
 
     def _kernels(self, rows: Records, place: Mapping[str, Any]) -> Table:
         called = names_by_number(rows["name"].astype(np.int64), self._name_at)
@@ -254,7 +259,7 @@ class _Reading:
         own = {
             "process": np.full(len(rows), self._activity.pid),
             "thread": rows["thread"].astype(np.int64),
-            "correlation": rows["correlation"].astype(np.int64),
+            "correlation": self._correlations(rows),
             "name": names_by_number(
                 rows["cbid"].astype(np.int64),
                 lambda number: names.get(number, f"{domain} cbid {number}"),

@@ -5,8 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,6 +31,8 @@ struct name {
 };
 
 static int file = -1, is_failed;
+static char file_path[4096];
+static struct stat opened;
 static uint32_t version;
 static uint64_t n_written, most, n_unwritten, n_buffers;
 static size_t steps[KINDS];
@@ -37,19 +41,45 @@ static size_t n_slots, n_names;
 static uint8_t *text_rows;
 static size_t text_bytes, text_room;
 
+/* Whether the descriptor still is the file: a program may close it, and open one of its own, which has the
+ * same inode where the file was removed, but not its size. */
+static int is_ours(void) {
+    struct stat found;
+    return file >= 0 && !fstat(file, &found) && found.st_dev == opened.st_dev &&
+           found.st_ino == opened.st_ino && (uint64_t)found.st_size == n_written;
+}
+
+/* Open the file again where the program has closed it; return whether it is there. */
+static int have_file(void) {
+    if (file < 0 || is_ours()) return file >= 0;
+    file = open(file_path, O_WRONLY | O_CLOEXEC);
+    if (is_ours() && lseek(file, (off_t)n_written, SEEK_SET) >= 0) return 1;
+    if (file >= 0) close(file);
+    file = -1;
+    is_failed = 1;
+    return 0;
+}
+
+/* Make a file of a name that no other program of this process has used: PATH.0.spool, and so on. */
 int traceprof_spool_open(const char *path, uint32_t cupti_version, uint64_t most_bytes) {
-    file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    file = -1;
+    for (int i = 0; file < 0 && i < 1000; i++) {
+        int length = snprintf(file_path, sizeof file_path, "%s.%d.spool", path, i);
+        if (length < 0 || (size_t)length >= sizeof file_path) break;
+        file = open(file_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (file < 0 && errno != EEXIST) break;
+    }
     version = cupti_version;
     most = most_bytes;
     n_written = n_unwritten = n_buffers = 0;
-    is_failed = file < 0;
+    is_failed = file < 0 || fstat(file, &opened);
     if (names) memset(names, 0, n_slots * sizeof *names);
     n_names = 0;
     return file >= 0;
 }
 
 void traceprof_spool_close(void) {
-    if (file >= 0) close(file);
+    if (is_ours()) close(file);
     file = -1;
 }
 
@@ -67,7 +97,7 @@ void traceprof_spool_write(enum chunk_kind kind, const void *body, size_t n_byte
         {&head, sizeof head}, {(void *)body, n_bytes}, {(void *)padding, -n_bytes & 7}};
     size_t left = sizeof head + n_bytes + (-n_bytes & 7);
     int place = 0;
-    if (file < 0 || (is_failed && kind != END) || (kind <= RECORDS && traceprof_spool_is_full())) {
+    if (!have_file() || (is_failed && kind != END) || (kind <= RECORDS && traceprof_spool_is_full())) {
         n_unwritten += n_bytes;
         return;
     }

@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from traceprof.recording.identities import left_in, numbers_in
+
 LIBRARY: Final = Path(__file__).with_name("recorder.library")
 """What `scripts/build_hook.py` compiles of the C in this folder."""
 
@@ -69,7 +71,9 @@ class DeviceActivity:
     Times are ns since 1970, None where there is nothing. ``steps`` is how many bytes the
     records of each kind are apart. ``n_dropped`` are records that CUPTI had no room for, ``n_lost``
     those of kernels and copies without times, ``unwritten_bytes`` what was not kept in the file,
-    and ``is_cut`` that the process did not come to its end: it was killed, or still runs.
+    and ``is_cut`` that the process did not come to its end: it was killed, or still runs
+    (``is_running``). ``program`` counts the programs that one process was, from 0: each numbers
+    its calls anew.
     """
 
     pid: int
@@ -83,6 +87,8 @@ class DeviceActivity:
     n_of_graphs: int = 0
     unwritten_bytes: int = 0
     is_cut: bool = True
+    is_running: bool = False
+    program: int = 0
     steps: dict[int, int] = field(default_factory=dict)
     clocks: list[Clocks] = field(default_factory=list)
     devices: list[DeviceFacts] = field(default_factory=list)
@@ -113,6 +119,11 @@ class DeviceActivity:
             found.append(f"{what}: the disk was full, --max-size was reached, or {_ASK_MORE}")
         if self._has_odd_times():
             found.append(f"times that CUPTI {self.version} gave {of} lie outside its recording")
+        if self.is_cut and not self.is_running:
+            found.append(
+                f"the last second of GPU work {of} may be lost: it was killed, or ended without "
+                "its exit handlers (_exit)"
+            )
         if self._was_set():
             found.append(f"the clock was set while process {self.pid} was recorded: times jump")
         return found
@@ -131,9 +142,16 @@ class DeviceActivity:
 
 
 def read_activities(folder: Path) -> list[DeviceActivity]:
-    """Return what each process has left, by pid; those that only say why they have nothing, too."""
-    paths = {int(path.name.split(".")[1]): path for path in folder.glob(FILES)}
-    return [survey(pid, paths[pid]) for pid in sorted(paths)]
+    """Return what each process has left, by pid; those that only say why they have nothing, too.
+
+    A process that replaced its program (exec) has a file for each.
+    """
+    numbers = numbers_in(folder)
+    found = sorted((numbers.of(identity), path) for identity, path in left_in(folder, FILES))
+    activities = [survey(pid, path) for pid, path in found]
+    for before, one in pairwise(activities):
+        one.program = before.program + 1 if before.pid == one.pid else 0
+    return activities
 
 
 def survey(pid: int, path: Path) -> DeviceActivity:

@@ -14,11 +14,12 @@ from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.recorders.nvprof import RECORDER as NVPROF
 from traceprof.recording.request import Recorder
+from traceprof.registries import Registry
 
 __all__ = ["RECORDERS", "choose_recorder", "recorder_named"]
 
 
-RECORDERS: Final[tuple[Recorder, ...]] = (CUPTI, NSYS, NVPROF, EMBEDDED)
+RECORDERS: Final[Registry[Recorder]] = Registry("recorder", (CUPTI, NSYS, NVPROF, EMBEDDED))
 
 
 def choose_recorder(name: str) -> Recorder:

@@ -55,10 +55,11 @@ def _run(request: RecordRequest, folder: Path) -> RunRecorded:
 def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
     """Return ``run``, with why processes have no work of a device."""
     activities = read_activities(folder)
-    notes = [_why_nothing(one) for one in activities if not one.record_bytes] or (
+    recorded = {one.pid for one in activities if one.record_bytes}
+    notes = [_why_nothing(one) for one in activities if one.pid not in recorded] or (
         [] if activities else [_NOBODY]
     )
-    return replace(run, notes=(*run.notes, *filter(None, notes)))
+    return replace(run, notes=(*run.notes, *dict.fromkeys(filter(None, notes))))
 
 
 def _why_nothing(activity: DeviceActivity) -> str:

@@ -128,7 +128,7 @@ KNOWN_WITH_IT: Final = "To be read with it"
 _SHORT: Final = 60
 _KERNELS: Final = frozenset({"name", "kernel", "before", "after"})
 """Columns that hold names of kernels."""
-_PART: Final = re.compile(r"(::|[_/,(#.]|&lt;)(?=[^\W\d]|_)")
+_PART: Final = re.compile(r"(::|[_/,(.]|(?<!&)#|&lt;)(?=[^\W\d]|_)")
 _WORD: Final = 14
 """What is no longer is not broken, even where it could be."""
 _CROWDED: Final = 9

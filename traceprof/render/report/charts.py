@@ -38,7 +38,7 @@ def card(key: str, title: str, html: str) -> str:
 
 
 def breakdown_bars(breakdown: Result) -> str:
-    """Return one bar per device: the parts of the window, which add up to it."""
+    """Return one bar per device: the shares of the five parts, which add up to 100%."""
     rows = breakdown.tables["devices"].rows()
     if len(rows) > 1:
         (total,) = breakdown.tables["total"].rows()
@@ -55,7 +55,7 @@ def parts_bar(parts: Mapping[str, float]) -> str:
 
 
 def _bar(row: Row) -> str:
-    ratios = {key: row[key] / max(1, row["duration_ns"]) for key in _PARTS}
+    ratios = {column: row[f"{key}_ratio"] for column, key in _PARTS.items()}
     name = f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])
     title = name.strip()
     return f'<span class="who">{html_text(title, 80)}</span>{_bar_of(title, ratios)}'

@@ -38,6 +38,7 @@ _LONGEST: Final = 48
 _HEIGHT: Final = 240
 _FOOT: Final = 18
 _SEEN: Final = 0.05
+_UNDECIDED: Final = ("no difference shown", "not clear", "not judged")
 """The share of the whole from which the longest cause is seen without a broken axis."""
 _WHOLE: Final = 1.5
 """How many times as long as any cause both wholes are drawn where the axis is broken."""
@@ -381,9 +382,9 @@ def delta(row: Any, unit: Unit) -> str:
     is_worse = (change > 0) == (row["better"] == "lower")
     kind = "worse" if is_worse else "better"
     # Of shares no verdict is made: whether they changed by more than chance is not known.
-    is_plain = not row["better"] or not verdict or verdict in ("no difference shown", "not judged")
+    is_plain = not row["better"] or not verdict or verdict in _UNDECIDED
     sign = "+" if change > 0 else ""
     points = " points" if unit is Unit.RATIO else ""
     words = f"{sign}{format_ratio(change)}{points}"
-    told = f" ({verdict})" if verdict in ("no difference shown", "not judged") else ""
+    told = f" ({verdict})" if verdict in _UNDECIDED else ""
     return f'<span class="delta{"" if is_plain else f" {kind}"}">{html_text(words + told)}</span>'

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from traceprof.measures.device.memory import memory_over_time
 from traceprof.measures.host.tree import BETWEEN
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.model.table import Table
+from traceprof.model.table import is_known as are_known
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import phase_of
 from traceprof.render.charts.figure import (
@@ -34,11 +37,12 @@ _MOST_POINTS: Final = 1_000
 
 
 def ranks_figure(ranks: Result, _: Around) -> str:
-    """Return the parts of the time of each rank's device as a bar for each rank."""
-    table = ranks.table
+    """Return the parts of the time of each rank's device as a bar for each rank that has one."""
+    table = ranks.table.take(are_known(ranks.table["compute_ns"]))
     if len(table) < 2:
         return ""
-    scale = scale_of(Unit.NS, sum(table[part.column] for part in PART_STYLES))
+    parts = {part.column: table[part.column].astype(np.float64) for part in PART_STYLES}
+    scale = scale_of(Unit.NS, sum(parts.values()))
     names = [
         f"rank {rank:g}" if is_known(rank) else f"process {process}"
         for rank, process in zip(table["rank"].tolist(), table["process"].tolist(), strict=True)
@@ -48,7 +52,7 @@ def ranks_figure(ranks: Result, _: Around) -> str:
             "type": "bar",
             "name": part.category.label,
             "x": names,
-            "y": scale(table[part.column]),
+            "y": scale(parts[part.column]),
             "marker": {"color": f"var(--{part.key})"},
             "hovertemplate": f"%{{x}}: {scale.hover('y')}",
         }

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures import shown_by
+from traceprof.measures.steps.ledger import USUAL
 from traceprof.model.grouping import split_by
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec
@@ -151,7 +152,7 @@ def choose_extent(
     of it on either side; without steps the whole window takes its part. Of a window that is much
     every event of that step is shown; where it is far too much nothing else is.
     """
-    window, has_steps = selection.window, steps is not None and len(steps.table) > 0
+    window, has_steps = selection.window.hull, steps is not None and len(steps.table) > 0
     step, label = window, f"the window {selection.label}"
     if steps is not None and has_steps:
         step, label = _typical_step(ranks, steps)
@@ -169,8 +170,11 @@ def choose_extent(
 
 
 def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
-    steady = steps.table.take(~steps.table["is_warmup"])
-    table = steady if len(steady) else steps.table
+    usual = steps.table["kind"] == USUAL
+    known = steps.table.get("device_ns", np.zeros(len(usual)))
+    is_seen = usual & ~np.isnan(np.asarray(known, np.float64))
+    rows = is_seen if is_seen.any() else usual if usual.any() else ~usual
+    table = steps.table.take(rows)
     distance = np.abs(table["duration_ns"] - np.median(table["duration_ns"]))
     row = table.row(int(distance.argmin()))
     start = ranks.span.start_ns + row["at_ns"]
@@ -254,7 +258,7 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     )
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _ROWS
-    around = Around(ranks, document.selection.window, extent.window, document.ranks)
+    around = Around(ranks, document.selection.window.hull, extent.window, document.ranks)
     found = [
         _Part(section.name, section.title, _section(document, section, around, rows))
         for section in sections_of(document, options)
@@ -303,7 +307,7 @@ def _printed(document: Document, stills: StillPictures) -> str:
             (f"{step:.0f}", begin + int(own["at_ns"][0]))
             for step, own in split_by(steps.table, "step")
         ]
-    picture = stills.of_whole(document.selection.window, starts)
+    picture = stills.of_whole(document.selection.window.hull, starts)
     note = '<p class="note">On paper: the whole window, what each device did, by step.</p>'
     return f'<div class="printed">{note}{parts_legend()}{picture}</div>' if picture else ""
 
@@ -353,7 +357,7 @@ def _links_of_steps(document: Document, around: Around) -> Link:
 def _environment(ranks: Ranks) -> _Part:
     told = ranks.table("devices").select(*(column.name for column in _DEVICES))
     rows = [{n: None if v == ABSENT else v for n, v in row.items()} for row in told.rows()]
-    devices = Table.of_rows(rows, told.names)
+    devices = Table.of_rows(rows, list(told))
     tables: list[tuple[ShownTable, str, int]] = [
         (shown_table(_DEVICES, devices), "Devices", 64),
         (shown_table(_SETTINGS, ranks.table("environment")), "Environment", 200),

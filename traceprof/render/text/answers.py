@@ -12,9 +12,10 @@ from rich.text import Text
 from traceprof.comparison import EXPLAIN, SCALING, TRIED, Comparison
 from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
+from traceprof.render.formatting import sentences
 from traceprof.render.registry import Answered, Options
 from traceprof.render.text.page import findings_view, page_view, where_view
-from traceprof.render.text.tables import notes_view, printed, table_view
+from traceprof.render.text.tables import printed, table_view
 
 _ROWS: Final = 5
 
@@ -87,4 +88,5 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
             about = table.about or table.name
             yield Text(f"\n{about[:1].upper()}{about[1:]}", style="dim")
             yield table_view(table, rows, width)
-        yield notes_view(section.result.notes)
+        for note in sentences(section.result.notes):
+            yield Text(f"note: {note}", style="dim italic")

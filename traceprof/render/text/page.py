@@ -5,7 +5,6 @@ Everything else is one command away.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from traceprof.measures.steps.base import WINDOW
 from traceprof.model.ranks import SAME_GPU
 from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Briefing, briefing_of, findings_for_people
@@ -35,15 +35,27 @@ _DEVICES_IN_FULL: Final = 2
 
 
 def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
-    """Return the five parts of each device as a bar, and in numbers (of all, where many)."""
-    devices = result.tables["devices"].rows()
+    """Return the five parts of each device as a bar, and in numbers (of all, where many).
+
+    Where the window is made of steps the times are those of a step, the mean.
+    """
+    devices, base = result.tables["devices"].rows(), result.scalars["base"]
+    is_of_steps = base != WINDOW
+    base_ns = result.scalars["base_ns"] if is_of_steps else None
     shown: list[RenderableType] = []
     for row in devices:
-        ns, shares = row["duration_ns"], _shares(row)
+        shares = _shares(row)
         if len(devices) <= _DEVICES_IN_FULL:
-            about = (plain_text(row["name"]), "dim"), (f"  {format_duration(ns)}", "dim")
+            of = f"  {format_duration(base_ns or row['duration_ns'])}"
+            about = (
+                (plain_text(row["name"]), "dim"),
+                (f"{of} per {base}" * is_of_steps or of, "dim"),
+            )
             shown.append(Text.assemble(f"GPU {row['device']} ", *about, style="bold"))
-            shown += [_bar(shares, _BAR_WIDTH), *_in_numbers(row, shares, 1)]
+            shown += [
+                _bar(shares, _BAR_WIDTH),
+                *_in_numbers(row, shares, base_ns or row["duration_ns"]),
+            ]
             continue
         line = Text(f"GPU {row['device']:>3} ", style="bold")
         line.append_text(_bar(shares, _SHORT_BAR_WIDTH))
@@ -55,8 +67,10 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
         what = f"{len(devices)} devices"
         if n_gpus < len(devices):
             what = f"{len(devices)} ranks' shares of {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
-        shown.append(Text(f"mean of {what}", style="bold"))
-        shown += _in_numbers(total, _shares(total), len(devices))
+        of = f", per {base} of {format_duration(base_ns)}" if base_ns else ""
+        shown.append(Text(f"mean of {what}{of}", style="bold"))
+        mean_ns = base_ns or total["duration_ns"] / len(devices)
+        shown += _in_numbers(total, _shares(total), mean_ns)
     return Group(*shown)
 
 
@@ -79,9 +93,8 @@ def stacked_bar(
 
 
 def _shares(row: Row) -> list[float]:
-    """Return the shares of the time; NaN where nothing was recorded of the device in the window."""
-    whole = row["duration_ns"]
-    return [row[part.column] / whole if whole else math.nan for part in PART_STYLES]
+    """Return the shares of the five parts; NaN where the device was not recorded in the window."""
+    return [row[f"{part.key}_ratio"] for part in PART_STYLES]
 
 
 def _bar(shares: Sequence[float], width: int, idle: Mapping[str, float] | None = None) -> Text:
@@ -112,15 +125,15 @@ def _by_cause(width: int, glyph: str, causes: Mapping[str, float]) -> str:
     return told[:width].ljust(width, glyph)
 
 
-def _in_numbers(row: Row, shares: Sequence[float], n_devices: int) -> Iterator[RenderableType]:
-    """Yield the parts in numbers (those of several devices as the time of one), what is hidden."""
+def _in_numbers(row: Row, shares: Sequence[float], whole_ns: float) -> Iterator[RenderableType]:
+    """Yield the parts of a time of ``whole_ns`` in numbers, and what of communication is hidden."""
     legend = Table.grid(padding=(0, 2))
     for _ in range(3):
         legend.add_column(no_wrap=True)
     for part, share in zip(PART_STYLES, shares, strict=True):
         name = Text(f"  {part.glyph} ", style=part.category.dark)
         name.append(part.label, style="default")
-        duration = format_duration(row[part.column] / n_devices).rjust(9)
+        duration = (format_duration(share * whole_ns) if is_known(share) else "").rjust(9)
         legend.add_row(name, duration, format_ratio(share).rjust(7))
     yield legend
     hidden = row["communication_overlap_ratio"]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from traceprof.model.results import Column, Note
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import STYLES, column_texts, headings, sentences
+from traceprof.render.formatting import STYLES, column_texts, headings
 from traceprof.render.registry import Options
 from traceprof.render.shown import ShownTable
 
@@ -86,11 +86,6 @@ _NAME_WIDTH: Final = 28
 _TEXT_WIDTH: Final = 16
 _LONG_NAME: Final = 80
 _GAP: Final = 2
-
-
-def notes_view(notes: Iterable[Note]) -> RenderableType:
-    """Return remarks, one per line."""
-    return Group(*(Text(f"note: {note}", style="dim italic") for note in sentences(notes)))
 
 
 def table_view(

@@ -16,8 +16,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.grouping import compact, pieces_of, rows_by_values
+from traceprof.model.grouping import pieces_of, rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals, nesting_depth
+from traceprof.model.nesting import parents_of
+from traceprof.model.packed import Packed
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
@@ -54,16 +56,19 @@ class Lines:
         if self._are_nested:  # then those that are open have the lines from 0 on
             begun, until = np.concatenate((before[:2], (starts, ends)), axis=1)
             depth = nesting_depth(begun, until)[len(before[0]) :]
-            if _are_disjoint(begun, until, np.append(before[2], depth)):
+            if _nest(begun, until, np.append(before[2], depth)):
                 return depth
             self._are_nested = False
         return _first_free_lines(before, starts, ends)
 
 
-def _are_disjoint(starts: Int64Array, ends: Int64Array, lines: Int64Array) -> bool:
-    order = np.argsort(compact(lines), kind="stable")
-    same_line = lines[order][1:] == lines[order][:-1]
-    return bool((starts[order][1:] >= ends[order][:-1])[same_line].all())
+def _nest(starts: Int64Array, ends: Int64Array, depth: Int64Array) -> bool:
+    """Return whether each interval lies in the last one before it that is less deep by one."""
+    parent = parents_of(depth)
+    inner = np.flatnonzero(depth > 0)
+    outer = parent[inner]
+    is_inside = (outer >= 0) & (ends[outer] >= ends[inner]) & (ends[outer] > starts[inner])
+    return bool(is_inside.all())
 
 
 def _first_free_lines(before: Int64Array, starts: Int64Array, ends: Int64Array) -> Int64Array:
@@ -96,20 +101,20 @@ class NameTable:
         """The names so far; an id is a place in it."""
         return tuple(self._places)
 
-    def ids(self, names: Names, parts: Iterable[_Array | slice] = (slice(None),)) -> _Array:
+    def ids(self, names: Names, parts: Iterable[_Array | slice] = (slice(None),)) -> Packed:
         """Return the id of each name, which come a part of the rows after the other.
 
         In each part frequent ones come first: they get small ids, which take fewer bytes.
         """
         place = np.zeros(len(names.texts), np.int64)
         for part in parts:
-            codes, counts = names.codes[part], np.zeros(len(place), np.int64)
+            codes, counts = names.packed[part], np.zeros(len(place), np.int64)
             for piece in pieces_of(len(codes)):
                 counts += np.bincount(codes[piece], minlength=len(counts))
             used = np.flatnonzero(counts)
             used = used[np.argsort(-counts[used], kind="stable")]
             place[used] = [self.id_of(text) for text in names.texts[used].tolist()]
-        return names.by_text(compact(place))
+        return Packed(place)[names.packed]
 
     def id_of(self, name: str) -> int:
         """Return the id of one name."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from traceprof.measures.device.times import recorded_times
 from traceprof.model.activity import Activity, Part
-from traceprof.model.grouping import compact, groups_of, pieces_of, rows_by_values
+from traceprof.model.grouping import groups_of, pieces_of, rows_by_values
 from traceprof.model.intervals import Intervals
+from traceprof.model.packed import Packed
 from traceprof.model.ranks import SAME_GPU
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
@@ -60,7 +61,7 @@ def device_groups(
     for pieces in pieces_in_time(*both):
         parts = zip(both, pieces, strict=True)
         events = in_order([_events_of(table.take(piece), origin_ns) for table, piece in parts])
-        for place, rows in rows_by_values(*map(events.plain, _PLACE)).items():
+        for place, rows in rows_by_values(*(events[name] for name in _PLACE)).items():
             tracks[place].add(events.without(*_PLACE).take(rows))
     found: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
     for process, device, stream in sorted(tracks):
@@ -96,10 +97,10 @@ def _by_kind(kinds: Names, category: Callable[[str], str]) -> np.ndarray:
     )
 
 
-def _to_draw(table: Table, categories: np.ndarray, names: np.ndarray, *more: str) -> Table:
+def _to_draw(table: Table, categories: np.ndarray, names: Packed | np.ndarray, *more: str) -> Table:
     """Return what is drawn of a table, on the disk where that is large, and ``more`` columns."""
     known = (name for name in (*_DRAWN, *more) if name in table)
-    return table.select(*known).assign(categories=compact(categories), names=names).on_disk()
+    return table.select(*known).assign(categories=Packed(categories), names=names).on_disk()
 
 
 _DRAWN: Final = ("start_ns", "end_ns", "n_bytes", "correlation")
@@ -111,24 +112,24 @@ def _events_of(table: Table, origin_ns: int) -> Table:
     return table.without(*_DRAWN).assign(
         starts=starts,
         ends=table["end_ns"] - origin_ns if "end_ns" in table else starts,
-        names=table["names"].astype(np.int64),
+        names=table["names"],
         n_bytes=_column(table, "n_bytes"),
         correlations=_column(table, "correlation"),
     )
 
 
-def _copy_names(copies: Table, names: NameTable) -> np.ndarray:
+def _copy_names(copies: Table, names: NameTable) -> Packed:
     """Return names such as "Memcpy host → device (pageable → device)"."""
     ids = []
     columns: list[Names] = [copies[c] for c in ("direction", "src_kind", "dst_kind")]
-    groups = groups_of(*(column.codes for column in columns))
+    groups = groups_of(*(column.packed for column in columns))
     for row in groups.first_rows.tolist():
         direction, source, target = (column[row] for column in columns)
         label = _DIRECTIONS.get(direction, "Memcpy")
         if source and target and direction != "memset":
             label += f" ({source} → {target})"
         ids.append(names.id_of(label))
-    return np.asarray(compact(np.array(ids, np.int64))[groups.number])
+    return Packed(np.array(ids, np.int64))[groups.packed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +185,18 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadR
     return sorted(threads, key=lambda t: (t.process, *(-w for w in t.weight), t.thread))
 
 
-def _split_within(lane: _Lane, table: Table) -> tuple[np.ndarray, Mapping[int, str]]:
+def _split_within(lane: _Lane, table: Table) -> tuple[Packed, Mapping[int, str]]:
     """Return what further divides a thread's rows of one table: the kind or the source."""
     if lane.table == "ranges":
         # A start/end range need not nest in the others: it would shift their depth.
         loose = table["kind"] == "start_end"
-        return loose.view(np.int8), {0: lane.label, 1: "Start/end ranges"}
+        return Packed.below(2, loose), {0: lane.label, 1: "Start/end ranges"}
     if lane.table == "host_ops":
         sources: Names = table["source"]
         words = {"cpu_op": "Operators", "osrt": "System calls", "": "Operators"}
         labels = {i: words.get(name, name) for i, name in enumerate(sources.texts.tolist())}
-        return sources.codes, labels
-    return np.zeros(len(table), np.int8), {0: lane.label}
+        return sources.packed, labels
+    return Packed.repeated(0, len(table)), {0: lane.label}
 
 
 def _column(table: Table, name: str) -> np.ndarray:

@@ -24,7 +24,11 @@ from traceprof.units import format_count
 
 
 def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
-    """Return the steps of the process that has most of them, in ns after the window's start."""
+    """Return the steps of the process that has most of them, in ns after the window's start.
+
+    starts, ends and labels: when its host ran each. device_starts and device_ends: when each was
+    on the devices, as tables have it; [] where no step is known there.
+    """
     return _described(steps_of_ranks(Ranks.of(trace)).table, window, "step")
 
 
@@ -40,9 +44,13 @@ def _described(table: Table, window: TimeWindow, word: str) -> dict[str, Any]:
         table = table.take(
             (table["start_ns"] < window.end_ns) & (table["end_ns"] > window.start_ns)
         )
+    on_device = table.get("on_device", np.zeros(0, np.bool_))
+    at_devices = table if on_device.any() else table.take(slice(0))
     return {
         "starts": (table["start_ns"] - window.start_ns).tolist(),
         "ends": (table["end_ns"] - window.start_ns).tolist(),
+        "device_starts": (at_devices["device_start_ns"] - window.start_ns).tolist(),
+        "device_ends": (at_devices["device_end_ns"] - window.start_ns).tolist(),
         "labels": [f"{word} {number}" for number in table["step"].tolist()],
     }
 

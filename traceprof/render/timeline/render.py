@@ -175,7 +175,7 @@ def render_timeline(
             many it stands for.
     """
     ranks = Ranks.of(trace)
-    span = window or ranks.span
+    span = (window or ranks.span).hull
     doubts = sentences(doubts_of(ranks).notes)  # first: lanes take memory
     encoded = encode_timeline(ranks, span, max_items)
     fragment = timeline_fragment(encoded.packed)

@@ -2,6 +2,7 @@
 /* The page around the timelines: their selection drives the tables, their view the address. */
 (() => {
   const DEFAULT = ["breakdown", "findings", "phases", "kernels", "copies"];
+  const SLACK_PX = 8;
   const frames = () => [...document.querySelectorAll("iframe.timeline")];
 
   function theme() {
@@ -81,9 +82,17 @@
     return Math.max(200, Math.min(Math.ceil(wanted), Math.max(480, innerHeight - 24)));
   }
 
+  /* The panel of a timeline fits its room into the frame: were each pixel less taken away, the frame
+     would be too short, grow, and so on for ever. */
+  function resize(pane, height) {
+    const frame = frames()[pane];
+    const [wanted, now] = [heightOf(height), frame.clientHeight];
+    if (wanted > now || wanted < now - SLACK_PX) frame.style.height = `${wanted}px`;
+  }
+
   const listeners = {
     view: follow,
-    height: (pane, height) => (frames()[pane].style.height = `${heightOf(height)}px`),
+    height: resize,
     selection: (_, [from, to]) => window.dash_clientside.set_props("window", { value: `${from}ns..${to}ns` }),
   };
 

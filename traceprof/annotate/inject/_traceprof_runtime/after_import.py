@@ -44,9 +44,11 @@ def offer_cupti():
 
 def note_without_torch():
     """Leave the names of the libraries that compute instead, a line each, as this process ends."""
+    from .identity import identity
+
     folder = os.environ.get("TRACEPROF_DIR", "")
     try:
-        with open(os.path.join(folder, "python.%d" % os.getpid()), "w") as file:
+        with open(os.path.join(folder, "python." + identity()), "w") as file:
             file.writelines(name + "\n" for name in _OTHERS if name in sys.modules)
     except OSError:
         pass  # the recorder is gone

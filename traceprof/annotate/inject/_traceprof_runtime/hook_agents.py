@@ -10,6 +10,7 @@ import os
 from . import settings
 from .after_import import call_after_import
 from .clock import time_ns
+from .identity import identity
 from .replaced import replace
 
 _SERVER = "torch.distributed.elastic.agent.server."
@@ -71,7 +72,7 @@ def _monitored(_agent, _group, result, _state):
 def _write(event):
     """Append one line; what cannot be written must not stop the agent."""
     try:
-        path = os.path.join(settings.DIRECTORY, "agent.%d.jsonl" % os.getpid())
+        path = os.path.join(settings.DIRECTORY, "agent.%s.jsonl" % identity())
         with open(path, "a") as file:
             file.write(json.dumps(event) + "\n")
     except (OSError, TypeError, ValueError):

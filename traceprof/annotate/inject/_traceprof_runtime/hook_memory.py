@@ -11,6 +11,7 @@ from time import time_ns
 
 from . import session, settings, steps
 from .after_import import complain
+from .identity import identity
 
 _MOST_EVENTS = 1000000  # some 300 bytes each, in this process
 _FOR = {"param": "parameters", "grad": "gradients", "state": "optimizer state"}
@@ -78,7 +79,7 @@ class _History:
                 "tensors": _tensors(self._torch),
                 "step_ends_us": self._ends_us,
             }
-            path = os.path.join(settings.DIRECTORY, "memory.%d.pickle" % os.getpid())
+            path = os.path.join(settings.DIRECTORY, "memory.%s.pickle" % identity())
             with open(path + ".tmp", "wb") as file:
                 pickle.dump(snapshot, file, protocol=4)
             os.replace(path + ".tmp", path)

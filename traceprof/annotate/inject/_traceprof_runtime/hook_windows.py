@@ -12,6 +12,7 @@ import sys
 from . import session, settings, steps, turns
 from .after_import import complain
 from .clock import time_ns
+from .identity import identity
 from .replaced import at_restore, replace
 
 _NEVER = 1 << 60
@@ -204,8 +205,7 @@ class _Windows:
         emitter.push("traceprof.window.stop", steps.number)
         try:
             result = self._torch.autograd._disable_profiler()
-            name = "window.%d.%d.json" % (os.getpid(), self._count)
-            path = os.path.join(settings.DIRECTORY, name)
+            path = self._new_path()
             result.save(path + ".tmp")
             os.replace(path + ".tmp", path)
             self._count += 1
@@ -219,6 +219,15 @@ class _Windows:
             self._next_start = self._after_window(n_bytes)
         elif self._is_enough():
             self._next_start = _NEVER
+
+    def _new_path(self):
+        """Return the path of the next window: those of the program before (exec) are kept."""
+        folder, number = settings.DIRECTORY, self._count
+        while True:
+            path = os.path.join(folder, "window.%s.%d.json" % (identity(), number))
+            if not os.path.exists(path):
+                return path
+            number += 1
 
     def _after_window(self, n_bytes):
         """Return the step at which the next window is due."""

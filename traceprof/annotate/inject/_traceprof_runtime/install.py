@@ -35,7 +35,7 @@ _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
 
 def _finish():
     steps.finish()
-    process_record.write("seen.%d.json", steps.seen())
+    process_record.write("seen.%s.json", steps.seen())
 
 
 def install_hooks(torch):

@@ -12,6 +12,7 @@ from operator import attrgetter
 from . import settings
 from .after_import import complain
 from .clock import time_ns
+from .identity import identity, parent, start_ticks, stat
 
 _RANK_VARIABLES = {
     "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"),
@@ -57,13 +58,13 @@ def write_process_record(**more):
     for name, variable in _START_VARIABLES.items():
         record[name] = os.environ.get(variable)
     record.update(more)
-    write("process.%d.json", record)
+    write("process.%s.json", record)
 
 
 def _load_secrets():
     """Return traceprof's own module that masks secrets, None where it cannot be loaded.
 
-    The program's Python need not have traceprof: the two files are loaded by themselves.
+    The program's Python need not have traceprof: its files are loaded by themselves.
     """
     name = "_traceprof_alone"
     try:
@@ -78,16 +79,20 @@ def _load_secrets():
         return None
 
 
-def note_end(failed=None):
-    """Note that this process ends by itself, and whether by an error that nobody caught."""
+def note_end(failed=None, counts=None):
+    """Note that this process ends by itself, and whether by an error that nobody caught.
+
+    ``counts`` are how many events it made, and what became of them.
+    """
     if failed is None:
         failed = getattr(sys, "last_value", None) is not None
-    write("end.%d.json", {"ended_ns": time_ns(), "ended": "failed" if failed else "finished"})
+    ended = {"ended_ns": time_ns(), "ended": "failed" if failed else "finished"}
+    write("end.%s.json", dict(counts or {}, **ended))
 
 
 def write(name, record):
     """Write an object for the recorder to read; ``name`` has a place for the process."""
-    path = os.path.join(settings.DIRECTORY, name % os.getpid())
+    path = os.path.join(settings.DIRECTORY, name % identity())
     try:
         with open(path + ".tmp", "w") as file:
             json.dump(record, file)
@@ -99,9 +104,9 @@ def write(name, record):
 def note_child():
     """Note, in a process that was just forked, whose child it is."""
     try:
-        path = os.path.join(settings.DIRECTORY, "children.%d" % os.getppid())
+        path = os.path.join(settings.DIRECTORY, "children.%s" % parent())
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(file, b"%d\n" % os.getpid())
+        os.write(file, (identity() + "\n").encode())
         os.close(file)
     except OSError:
         pass  # what it does is then told apart from what its parent does
@@ -110,26 +115,22 @@ def note_child():
 def _started_ns():
     """Return when this process was started, in ns since 1970: some time before Python runs."""
     try:
-        since_boot_ns = _stat("self", 19) * (1000000000 // os.sysconf("SC_CLK_TCK"))
+        since_boot_ns = start_ticks() * (1000000000 // os.sysconf("SC_CLK_TCK"))
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - since_boot_ns
         return time_ns() - max(age_ns, 0)
     except (OSError, ValueError, IndexError, AttributeError):
         return _LOADED_NS
 
 
-def _stat(process, place):
-    """Return a number that the system tells of a process, counted from behind its name."""
-    with open("/proc/%s/stat" % process) as file:
-        return int(file.read().rpartition(")")[2].split()[place])
-
-
 def _ancestors():
     """Return the ids of the parent, its parent and so on, as far as the system tells."""
     found, pid = [], os.getppid()
-    while pid > 1 and len(found) < _MAX_ANCESTORS:
+    while pid > 0 and len(found) < _MAX_ANCESTORS:
         found.append(pid)
         try:
-            pid = _stat(pid, 1)
+            if os.readlink("/proc/self") != str(os.getpid()):
+                break  # it is that of another PID namespace
+            pid = stat(pid, 1)
         except (OSError, ValueError, IndexError):
             break
     return found

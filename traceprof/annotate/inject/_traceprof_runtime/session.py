@@ -178,7 +178,7 @@ def close(failed=None):
         return
     _has_end = active = False  # what begins now would end too late
     with ExitStack() as stack:
-        stack.callback(process_record.note_end, failed)
+        stack.callback(lambda: process_record.note_end(failed, _spool and _spool.counts()))
         stack.callback(_close_spool)
         for function in reversed(_at_end):
             stack.callback(function)
@@ -205,4 +205,6 @@ def _after_fork():
     _turn = threading.RLock()  # another thread may have had it
     _is_dormant = _is_dormant or active
     active = False
+    if _spool is not None:
+        _spool.leave_to_parent()
     process_record.note_child()

@@ -97,7 +97,7 @@ class _Trial:
             "on_gpu": self._torch.cuda.is_initialized(),
             "facts": self._facts(),
         }
-        process_record.write("try.%d.json", record)
+        process_record.write("try.%s.json", record)
 
     def _wait_for_devices(self):
         if self._torch.cuda.is_initialized():

@@ -19,8 +19,8 @@ from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages import tree
 from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.schema import Query, quoted
-from traceprof.model.grouping import compact
 from traceprof.model.names import PackedTexts
+from traceprof.model.packed import Packed
 from traceprof.model.table import Column, Names, Opened
 from traceprof.processes import made_side_by_side
 
@@ -44,7 +44,7 @@ class PageTable:
     """A table of rows with row ids; ``identity`` is what its file was when its schema was read."""
 
     path: Path
-    identity: tree.Identity
+    identity: tree.FileIdentity
     layout: tree.Layout
 
     def leaves(self) -> tree.Leaves:
@@ -250,10 +250,10 @@ def _patched(
             return cells.all_null(kind, 0)
         is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
         distinct = list(compress(every.distinct, is_used.tolist()))
-        codes = compact(np.cumsum(is_used) - 1)[codes]
+        used_codes = Packed(np.cumsum(is_used) - 1)[codes]
         if (packed := PackedTexts.of(distinct)) is not None:
-            return Names(codes, packed)
-        return Names.coded(cells.all_decoded(distinct), codes, is_sorted=True)
+            return Names(used_codes, packed)
+        return Names.coded(cells.all_decoded(distinct), used_codes, is_sorted=True)
     if isinstance(parts[0], DiskArray):
         own = parts[0].open()
         is_real = kind is cells.ColumnType.REAL

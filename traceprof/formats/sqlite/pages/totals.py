@@ -8,7 +8,7 @@ which, is exact: every row was looked at once. Of files that were read before it
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -214,7 +214,9 @@ def scans_of(
     scans = []
     for place in range(len(asked)):
         some = [found[place] for found, *_ in parts]
-        n_of = _added(owner for scan in some for owner in (scan.n_of or {}).items())
+        n_of = Counter[tuple[int, ...]]()
+        for scan in some:
+            n_of.update(scan.n_of or {})
         scans.append(Scan(reduce(or_, (scan.extent for scan in some)), list(n_of), n_of))
     return scans
 
@@ -251,7 +253,7 @@ def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
         last = max(last, int(ends.max()))
         if int(ends.min()) == NULL:
             n_open = int((ends == NULL).sum())
-    n_of: dict[tuple[int, ...], int] = {}
+    n_of = Counter[tuple[int, ...]]()
     if asked.number:
         numbers = columns[asked.number]
         # Without its lowest bits NULL would be one with other negative numbers.
@@ -260,13 +262,6 @@ def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
         places, n_rows = owners_of(numbers, bits, devices)
         owners = [asked.processes(numbers[places]).tolist()]
         owners += [devices[places].tolist()] if devices is not None else []
-        n_of = _added(zip(zip(*owners, strict=True), n_rows.tolist(), strict=True))
+        for owner, n in zip(zip(*owners, strict=True), n_rows.tolist(), strict=True):
+            n_of[owner] += n  # who owns rows may come several times
     return Scan(TableExtent(len(starts), n_open, first, last), list(n_of), n_of)
-
-
-def _added(counts: Iterable[tuple[tuple[int, ...], int]]) -> dict[tuple[int, ...], int]:
-    """Return how many rows each owner has, who may come several times."""
-    found = Counter[tuple[int, ...]]()
-    for owner, n_rows in counts:
-        found[owner] += n_rows
-    return found

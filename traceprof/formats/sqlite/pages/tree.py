@@ -32,7 +32,7 @@ class NotPlainError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class FileIdentity:
     """What changes when a file does, and what its header says of itself.
 
     ``encoding`` is how texts are written: 1 is UTF-8, 2 UTF-16LE, 3 UTF-16BE.
@@ -54,7 +54,7 @@ class Identity:
         return told == (self.device, self.inode, self.n_bytes, self.modified_ns, self.head)
 
 
-def identity_of(path: Path) -> Identity:
+def identity_of(path: Path) -> FileIdentity:
     """Return what identifies the content of a file.
 
     Raises:
@@ -66,7 +66,7 @@ def identity_of(path: Path) -> Identity:
     size, n_pages, encoding = (
         int.from_bytes(head[first:end], "big") for first, end in ((16, 18), (28, 32), (56, 60))
     )
-    return Identity(
+    return FileIdentity(
         *(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, head),
         is_sqlite=len(head) == 100 and head.startswith(SQLITE_MAGIC),
         page_bytes=65_536 if size == 1 else size,
@@ -116,7 +116,7 @@ class PageFile:
 
 
 @contextmanager
-def open_pages(path: Path, expected: Identity) -> Iterator[PageFile]:
+def open_pages(path: Path, expected: FileIdentity) -> Iterator[PageFile]:
     """Give a SQLite file whose pages are read; ``expected`` is what it was when its schema was.
 
     Raises:

@@ -249,6 +249,7 @@ export class Timeline extends Searcher {
   }
 
   followLink() {
+    this.address.reached();
     followAddress(this, location.hash);
   }
 

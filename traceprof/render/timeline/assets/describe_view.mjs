@@ -5,6 +5,7 @@ import { deviceName } from "./describe_event.mjs";
 import { idleWithin } from "./gaps.mjs";
 import { lengthOfTarget } from "./targets.mjs";
 import { spanParts, viewName } from "./beside.mjs";
+import { spansOfSteps } from "./steps.mjs";
 
 /** What the panel says while nothing is chosen: the devices in the view, and their longest gaps. */
 
@@ -47,7 +48,7 @@ const idleShare = (trace, place, from, to) =>
   (partsOfSpan(trace, place, from, to).get(trace.states.at(-1)) ?? 0) / recordedOfSpan(trace, place, from, to);
 
 function stepsInView(trace, from, to) {
-  const { starts, ends } = trace.steps;
+  const { starts, ends } = spansOfSteps(trace);
   const inside = starts.filter((start, i) => start < to && ends[i] > from).length;
   return `${inside} of ${starts.length} in view`;
 }

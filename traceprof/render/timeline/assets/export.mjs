@@ -2,11 +2,16 @@ import { element } from "./dom.mjs";
 
 /** What one sees as files: tables as CSV. Pictures are plotly's. */
 
-/** Text that a sheet would take for a formula gets a quotation mark in front. */
+const FORMULA = /^['\p{C}\p{Z}]*[=+\-@\u2212]/u;
+const NUMBER = /^[+-]?[\d.,\s]+( ?[a-zµ%/]+)?$/i;
+const ESCAPED = /(?![\n\t])[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_C}\ufeff]|\\(?=u[0-9a-f]{4})/gu;
+
+/** A cell as `csv_cell` in Python makes it: no formula, and without what ends a row or a text. */
 export function csvCell(value) {
   const text = String(value);
-  const plain = /^[=+\-@\t\r＝＋－＠]/.test(text) && !/^[+-]?[\d.,\s]+( ?[a-zµ%/]+)?$/i.test(text) ? `'${text}` : text;
-  return /[",\n\r]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+  const safe = FORMULA.test(text.normalize("NFKC")) && !NUMBER.test(text) ? `'${text}` : text;
+  const cell = safe.replace(ESCAPED, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return /[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell;
 }
 
 /** The facts and tables of parts, one below the other, with their captions. */

@@ -1,4 +1,4 @@
-import { stepsRow } from "./steps.mjs";
+import { stepsRows } from "./steps.mjs";
 
 /** Which lines the screen shows, top to bottom: sections, groups, and the rows of open groups. */
 
@@ -84,8 +84,9 @@ export function layoutLines(trace, open, pinned, lanes = EVERYTHING) {
     lines.push({ ...line, y, height });
     y += height;
   };
-  const steps = stepsRow(trace);
-  if (steps !== null) push({ type: "row", row: steps, label: trace.rows[steps].label, key: "steps" }, STEPS_HEIGHT);
+  stepsRows(trace).forEach((row, i) => {
+    push({ type: "row", row, label: trace.rows[row].label, key: i ? "steps-on-devices" : "steps" }, STEPS_HEIGHT);
+  });
   if (pinned.size) {
     push({ type: "section", label: "Pinned", key: "pinned" }, SECTION_HEIGHT);
     for (const row of pinned) push({ type: "row", row, label: pinnedLabel(trace, row), key: `pinned${row}` }, ROW_HEIGHT);

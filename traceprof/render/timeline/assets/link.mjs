@@ -103,6 +103,12 @@ export class Address {
     this.app = app;
     this.timer = 0;
     this.isJump = false;
+    this.known = location.hash;
+  }
+
+  /** The page knows where the browser has gone, by a link or through the history. */
+  reached() {
+    this.known = location.hash;
   }
 
   jumped() {
@@ -127,10 +133,12 @@ export class Address {
     const link = formatLink(linkOf(app));
     const { isJump } = this;
     this.isJump = false;
-    if (link === location.hash) return;
+    // A link was clicked and its event is still to come: writing now would lose where it leads to.
+    if (link === location.hash || location.hash !== this.known) return;
     try {
       if (isJump) history.pushState(null, "", link);
       else history.replaceState(null, "", link);
+      this.reached();
     } catch {
       // A sandboxed frame has no address of its own.
     }

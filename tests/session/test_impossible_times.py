@@ -1,0 +1,124 @@
+"""Rows at times that no clock has are in no number, and every entrance says so and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import traceprof
+from tests.formats.test_contract import EXECUTION, WRITERS, planes_of
+from tests.formats.xplane_file import write_xplane
+from traceprof.cli import app
+from traceprof.errors import TraceprofError
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace, make_trace
+
+LATE_NS = 1 << 62
+"""146 years after 0: two such times apart do not fit into 64 bits."""
+SAID = {
+    "nsys": r"2 rows of CUPTI_ACTIVITY_KIND_KERNEL .* \(a time more than 146 years from 0: 2\)",
+    "nvprof": r"2 rows of \w+_CONCURRENT_KERNEL .* \(a time more than 146 years from 0: 2\)",
+    "tables": r"2 rows of CUPTI_ACTIVITY_KIND_KERNEL .* \(a time more than 146 years from 0: 2\)",
+    "kineto": r"\d+ events left out: their time or length is missing, or none that can be",
+    "rocpd": r"\d+ rows left out: they end before they start, or have no time that can be",
+    "xplane": r"\d+ events left out: they have no time that can be",
+    "xplane-json": r"\d+ events left out: they have no time that can be",
+}
+SQL = "SELECT count(*) FROM kernels"
+ENTRANCES: dict[str, list[str]] = {
+    "page": ["RUN"],
+    "json": ["analyze", "RUN", "--json"],
+    "show": ["show", "kernels", "RUN"],
+    "csv": ["show", "kernels", "RUN", "--csv"],
+    "query": ["query", "RUN", SQL],
+    "ops": ["ops", "RUN"],
+    "compare": ["compare", "RUN", "RUN"],
+    "report": ["report", "RUN", "-o", "OUT"],
+    "timeline": ["timeline", "RUN", "-o", "OUT"],
+    "info": ["info", "RUN"],
+}
+
+
+def shifted(*names: str) -> Trace:
+    """Return the execution with the rows of some tables at impossible times."""
+    tables = {}
+    for name in TABLES:
+        table = EXECUTION.table(name)
+        for column in ("start_ns", "end_ns"):
+            if name in names and column in table and len(table):
+                table = table.assign(**{column: table[column] + LATE_NS})
+        tables[name] = table
+    return make_trace(EXECUTION.info, tables, EXECUTION.recorded)
+
+
+def write_late_planes(trace: Trace, path: Path) -> None:
+    """Write planes with a line for each event, which it begins with."""
+    write_xplane(
+        path,
+        [
+            replace(
+                plane,
+                lines=[
+                    replace(line, events=[event], base_ns=int(event[1]))
+                    for line in plane.lines
+                    for event in line.events
+                ],
+            )
+            for plane in planes_of(trace)
+        ],
+    )
+
+
+WRITE: dict[str, Callable[[Trace, Path], object]] = {**WRITERS, "xplane": write_late_planes}
+
+
+def said_by(entrance: str, path: Path) -> str:
+    """Return all that a command prints."""
+    places = {"RUN": str(path), "OUT": str(path.with_name("out.html"))}
+    command = [places.get(word, word) for word in ENTRANCES[entrance]]
+    found = CliRunner().invoke(app, [*command, "--no-cache"])
+    out = path.with_name("out.html")
+    page = out.read_text("utf-8") if out.exists() else ""
+    return " ".join((found.output + found.stderr + page).split())
+
+
+def test_every_format_is_tried() -> None:
+    assert set(SAID) == set(WRITERS)
+
+
+@pytest.mark.parametrize("known", WRITE)
+def test_a_trace_of_impossible_times_says_why_it_holds_no_events(
+    known: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace"
+    WRITE[known](shifted(*TABLES), path)
+    with pytest.raises(TraceprofError, match=SAID[known]) as error:
+        traceprof.open(path).breakdown()
+    assert "events" in str(error.value)
+    assert "record it again" not in str(error.value)
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_every_entrance_says_why_there_are_no_events(entrance: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    WRITE["nsys"](shifted(*TABLES), path)
+    said = said_by(entrance, path)
+    assert "2 rows of CUPTI_ACTIVITY_KIND_KERNEL are damaged" in said
+    assert "a time more than 146 years from 0: 2" in said
+
+
+@pytest.mark.parametrize("known", WRITE)
+def test_kernels_at_impossible_times_are_no_kernels_that_were_not_recorded(
+    known: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace"
+    WRITE[known](shifted("kernels"), path)
+    trace = traceprof.open(path)
+    assert not trace.kernels().table
+    said = said_by("show", path)
+    assert "left out" in said
+    assert "no kernels recorded" not in said

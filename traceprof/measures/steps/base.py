@@ -1,0 +1,312 @@
+"""The base: which steps an answer is about, and how long one of them is.
+
+One function decides it, `base_of`. Step time, rates, shares and savings of every command rest on
+it, so that one question has one answer. The rules:
+
+1. Usual steps that lie in the window count. The default window is made of them alone: warm-up,
+   slow steps, steps with an evaluation or a checkpoint, incomplete steps, and steps that an edge
+   cuts are gaps of it, where half of the ranks or more have them.
+2. The step time is the mean over these steps: parts of steps add up to the mean.
+3. Where the recording also holds steps that were not profiled, these give the step time. The work
+   of a profiled step is the same; its idle time is not: a step is idle for what is left beside it.
+4. Shares are of the window as a whole where times were asked for, not steps; where other steps
+   lie in the window; and where the steps fill less than 95% of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from traceprof.measures.facts import fact
+from traceprof.measures.rows import Bools, Floats, Ints, rows_by
+from traceprof.measures.steps.find import recorder_times, rows_inside
+from traceprof.measures.steps.ledger import (
+    CUT,
+    INCOMPLETE,
+    USUAL,
+    WARMUP,
+    all_steps,
+    ledger_of_window,
+    ledger_within,
+    step_ledger,
+)
+from traceprof.model.activity import IDLE, PARTS
+from traceprof.model.grouping import groups_of
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
+from traceprof.model.timing import TimeWindow
+
+STEP: Final = "step"
+ITERATION: Final = "iteration"
+WINDOW: Final = "window"
+_MIN_FILLED_RATIO: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """What an answer is about, and how long it is.
+
+    ``unit`` is what shares are of: `STEP`, `ITERATION` (of a pattern of kernels, where no steps are
+    known) or `WINDOW`, and ``unit_ns`` the length of one. ``lengths_ns`` are the step times that
+    count, with ``processes`` saying whose each is: of steps that were not profiled where
+    ``is_unprofiled``. ``steps_count`` is how many usual steps of a process lie in the window (the
+    mean over processes), and ``profiled_ns`` how long these are (the mean). ``samples_count`` is
+    the samples of a step of all processes together (the mean; NaN where nobody counted them).
+    ``left_out`` says by kind how many steps between its start and its end do not count, and how
+    long they are together (of one process, the mean).
+    """
+
+    unit: str
+    unit_ns: float
+    lengths_ns: Floats
+    processes: Ints
+    steps_count: float
+    profiled_ns: float
+    samples_count: float = np.nan
+    is_unprofiled: bool = False
+    left_out: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def step_ns(self) -> float:
+        """The step time: the mean of ``lengths_ns``; NaN without any."""
+        return float(self.lengths_ns.mean()) if len(self.lengths_ns) else np.nan
+
+    @property
+    def timed_count(self) -> float:
+        """How many steps of a process ``step_ns`` is the mean of (the mean over processes)."""
+        return len(self.lengths_ns) / max(1, len(np.unique(self.processes)))
+
+    @property
+    def scale(self) -> float:
+        """How long a step is, of how long a profiled one is: 1 where no other steps are known."""
+        is_scaled = self.is_unprofiled and self.unit == STEP and self.profiled_ns
+        return self.step_ns / self.profiled_ns if is_scaled else 1.0
+
+    @property
+    def per_s(self) -> float:
+        """How many steps there are a second; NaN where that is not known."""
+        return 1e9 / self.step_ns if self.step_ns else np.nan
+
+    def whole_ns(self, parts_ns: Mapping[str, float]) -> float:
+        """Return what the five parts of a device in the window are shares of, from their sums.
+
+        The work is that of the profiled steps; a step is idle for what is left of it.
+        """
+        recorded_ns = sum(parts_ns.values())
+        return max(recorded_ns * self.scale, recorded_ns - parts_ns[IDLE])
+
+    def shares(self, devices: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Return the share of each of the five parts, from their sums over the window by device.
+
+        They add up to 1; {} where no device was recorded.
+        """
+        whole_ns = sum(map(self.whole_ns, devices))
+        if not whole_ns:
+            return {}
+        found = {
+            part: sum(own[part] for own in devices) / whole_ns for part in PARTS if part != IDLE
+        }
+        return {**found, IDLE: max(0.0, 1.0 - sum(found.values()))}
+
+
+def base_of(ranks: Ranks) -> Base:
+    """Return what an answer about the window of ``ranks`` is about."""
+    return base_within(ranks, _window_of(ranks))
+
+
+def _window_of(ranks: Ranks) -> TimeWindow:
+    """Return the window of ``ranks``; a recording that nobody cut is one of steps."""
+    return ranks.span if ranks.uncut is not None else replace(ranks.span, is_of_steps=True)
+
+
+def base_of_shares(ranks: Ranks) -> Base:
+    """Return what shares of the window of ``ranks`` are of, without asking for its steps.
+
+    Of a window of times that is the window: then nobody has to find the steps.
+    """
+    window = _window_of(ranks)
+    if window.is_of_steps:
+        return base_within(ranks, window)
+    ns, nothing = float(window.duration_ns), np.empty(0)
+    return Base(WINDOW, ns, nothing, nothing.astype(np.int64), 0.0, np.nan)
+
+
+@fact
+def base_within(ranks: Ranks, window: TimeWindow) -> Base:
+    """Return what an answer about ``window`` is about."""
+    ledger = ledger_within(ranks, window)
+    inside = _are_inside(ledger, window)
+    rows = inside & _are_usual(ledger)
+    filled = times_of_steps(ledger.take(rows)) & window.times
+    lengths = ledger["duration_ns"][rows].astype(np.float64)
+    processes = ledger["process"][rows]
+    is_filled = filled.total_ns >= _MIN_FILLED_RATIO * window.duration_ns and len(lengths) > 0
+    is_of_steps = window.is_of_steps and is_filled and not (inside & _are_gaps(ledger)).any()
+    profiled_ns = float(lengths.mean()) if len(lengths) else np.nan
+    steps_count = len(lengths) / max(1, len(np.unique(processes)))
+    unprofiled = _unprofiled(ranks, processes)
+    if len(unprofiled):
+        lengths, processes = unprofiled["period_ns"].astype(np.float64), unprofiled["process"]
+    unit = ITERATION if all_steps(ranks).is_pattern else STEP
+    return Base(
+        unit=unit if is_of_steps else WINDOW,
+        unit_ns=float(lengths.mean() if is_of_steps else window.duration_ns),
+        lengths_ns=lengths,
+        processes=processes,
+        steps_count=steps_count,
+        profiled_ns=profiled_ns,
+        samples_count=_samples_of_step(unprofiled if len(unprofiled) else ledger.take(rows)),
+        is_unprofiled=len(unprofiled) > 0,
+        left_out=_left_out(ledger, ~rows),
+    )
+
+
+def _samples_of_step(rows: Table) -> float:
+    """Return the samples of a step of all processes, the mean over ``rows``; NaN without any."""
+    counts = rows["samples_count"]
+    if np.isnan(counts).all():
+        return np.nan
+    return sum(_mean_samples(counts[own]) for own in rows_by(rows, "process").values())
+
+
+def _mean_samples(counts: Floats) -> float:
+    """Return the samples of a step, the mean over those of a process in their order.
+
+    Of several steps that share one batch, those without it count as steps without samples: where
+    there are any, the mean is from the first batch to the last, which is not counted.
+    """
+    known = np.flatnonzero(~np.isnan(counts))
+    if 1 < len(known) < len(counts):
+        counts = counts[known[0] : known[-1]]
+    return float(np.nan_to_num(counts).mean())
+
+
+def unprofiled_steps(ledger: Table) -> Bools:
+    """Return which rows of the ledger give the step time of a program that nobody profiles."""
+    return np.asarray(ledger["is_unprofiled"] & (ledger["kind"] == USUAL), np.bool_)
+
+
+def counted_steps(ranks: Ranks, window: TimeWindow) -> Bools:
+    """Return which rows of `ledger_of_window` the step time of ``window`` is the mean of."""
+    ledger = ledger_of_window(ranks)
+    own, base = ledger_within(ranks, window), base_within(ranks, window)
+    if base.is_unprofiled:
+        return unprofiled_steps(ledger) & np.isin(ledger["process"], own["process"])
+    found = np.zeros(len(ledger), np.bool_)
+    found[rows_inside(ledger, window)] = _are_inside(own, window) & _are_usual(own)
+    return found
+
+
+def _are_inside(ledger: Table, window: TimeWindow) -> Bools:
+    """Return which rows between the start and the end of ``window`` are no gaps of it.
+
+    Steps of ranks do not end together: a gap that is one rank's may reach a little into another's.
+    """
+    starts, ends = bounds_on_device(ledger)
+    return np.asarray(window.times.covered_ns(starts, ends) * 2 >= ends - starts, np.bool_)
+
+
+def _unprofiled(ranks: Ranks, processes: Ints) -> Table:
+    """Return the rows of the ledger that were not profiled, of some processes."""
+    ledger = step_ledger(ranks)
+    return ledger.take(unprofiled_steps(ledger) & np.isin(ledger["process"], processes))
+
+
+def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:
+    """Return by kind how many rows there are and how long they are, the mean over processes."""
+    n = max(1, len(np.unique(ledger["process"])))
+    kinds = ledger["kind"][rows]
+    lengths = ledger["duration_ns"][rows].astype(np.float64)
+    return {
+        kind: (round((kinds == kind).sum() / n), float(lengths[kinds == kind].sum()) / n)
+        for kind in dict.fromkeys(kinds.tolist())
+    }
+
+
+def times_of_steps(ledger: Table) -> Intervals:
+    """Return when any of the steps was, on the devices where that is known."""
+    return Intervals.union_of(*bounds_on_device(ledger))
+
+
+def bounds_on_device(ledger: Table) -> tuple[Ints, Ints]:
+    """Return when each step starts and ends, on the devices where that is known."""
+    return ledger["device_start_ns"], ledger["device_end_ns"]
+
+
+def usual_steps(ranks: Ranks) -> Bools:
+    """Return which rows of `ledger_of_window` are usual, and profiled where any are."""
+    return _are_usual(ledger_of_window(ranks))
+
+
+def named_usual_steps(ranks: Ranks) -> Bools:
+    """Return which rows of `steps_of_ranks` are usual; none where only a pattern is known."""
+    usual = usual_steps(ranks)
+    return usual[:0] if all_steps(ranks).is_pattern else usual
+
+
+def _are_usual(ledger: Table) -> Bools:
+    usual: Bools = np.asarray(ledger["kind"] == USUAL, np.bool_)
+    is_covered = usual & ledger["is_covered"]
+    return is_covered if is_covered.any() else usual
+
+
+def _are_gaps(ledger: Table) -> Bools:
+    """Return which rows leave a gap in the usual time: steps that are unusual on half the ranks.
+
+    Of hundreds of ranks some rank is slow in nearly every step: that is no reason to leave it out
+    on all others.
+    """
+    is_unusual = ~_are_usual(ledger)
+    step = groups_of(ledger["step"])
+    counts = np.bincount(step.number, is_unusual), np.bincount(step.number)
+    return is_unusual & (2 * counts[0] >= counts[1])[step.number]
+
+
+def usual_time(ranks: Ranks) -> Intervals:
+    """Return when the usual steps of the window of ``ranks`` were; all of it without any."""
+    return usual_time_within(ranks, ranks.span)
+
+
+@fact
+def usual_time_within(ranks: Ranks, window: TimeWindow) -> Intervals:
+    """Return when the usual steps in ``window`` were; all of it where there are none."""
+    ledger = ledger_within(ranks, window)
+    usual = _are_usual(ledger)
+    if not usual.any() or all_steps(ranks).is_pattern:
+        return window.times
+    starts, ends = bounds_on_device(ledger.take(usual))
+    hull = TimeWindow(int(starts.min()), int(ends.max()))
+    # Ranks do not begin together: the end of one rank's cut step is no gap in another's first one.
+    left_out = ledger.take(_are_gaps(ledger) & _are_inside(ledger, hull))
+    kept = (times_of_steps(ledger) & hull.times) - times_of_steps(left_out)
+    if not ledger["on_device"].any():  # periods of hosts, which are without the recorder's time
+        for own in ranks.each(recorder_times):
+            for time in own.values():
+                kept = kept - time
+    return (kept & window.times) if len(kept) else window.times
+
+
+def steady_window(ranks: Ranks, window: TimeWindow) -> TimeWindow:
+    """Return ``window`` with all but its usual steps as gaps.
+
+    It lasts from the first step after warm-up that was recorded whole to the last one: tables list
+    a slow one at its end, too.
+    """
+    times = usual_time_within(ranks, window)
+    if times == window.times:
+        return replace(window, is_of_steps=True)
+    ledger = ledger_within(ranks, window)
+    is_usual = _are_usual(ledger)
+    is_whole = ~np.isin(ledger["kind"], (WARMUP, CUT, INCOMPLETE))
+    if ledger["is_covered"][is_usual].any():
+        is_whole &= ledger["is_covered"]
+    starts, ends = bounds_on_device(ledger.take(is_whole))
+    hull = TimeWindow(
+        min(int(times.starts[0]), int(starts.min())), max(int(times.ends[-1]), int(ends.max()))
+    )
+    return TimeWindow.of(times, hull & window, is_of_steps=True)

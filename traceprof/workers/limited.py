@@ -1,0 +1,106 @@
+"""Work on untrusted input in a process that may take only so much time and memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from traceprof.errors import TraceprofError
+from traceprof.workers.started import start
+
+Work: TypeAlias = Callable[..., Iterator[Any]]
+"""``work(parts, *args)``: takes the parts that the parent sends, and yields the answers."""
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+class OutOfTimeError(Exception):
+    """The process took more time than it may; it was killed."""
+
+
+class ProcessDiedError(Exception):
+    """The process died without an answer: of a signal, or because memory ran out."""
+
+
+class Limited(AbstractContextManager["Limited"]):
+    """A process that does ``work``, and is killed when the caller leaves the context.
+
+    The work may hang in C code or take all memory: neither harms this process. ``most_bytes``
+    bounds the memory that the work takes beyond its libraries, on Linux; None: no bound.
+
+    Raises:
+        TraceprofError: the system refuses to start another process.
+    """
+
+    def __init__(self, work: Work, *args: Any, most_bytes: int | None = None) -> None:
+        try:
+            self._started = start(_serve, work, args, most_bytes)
+        except OSError as error:
+            raise TraceprofError(
+                f"a process for untrusted input cannot be started ({error.strerror}; ulimit -u "
+                "says how many may run)"
+            ) from error
+
+    def __exit__(self, *_error: object) -> None:
+        self._started.end()
+
+    def send(self, part: Any) -> None:
+        """Send one of the parts that the work takes; the next answer tells whether it failed."""
+        with suppress(OSError):  # the process has ended: `answer` raises why
+            self._started.pipe.send((part,))
+
+    def finish(self) -> None:
+        """Tell the work that there are no more parts."""
+        with suppress(OSError):
+            self._started.pipe.send(())
+
+    def answer(self, most_s: float | None = None) -> Any:
+        """Return the next answer of the work, within ``most_s`` seconds.
+
+        Raises:
+            OutOfTimeError: there is none by then; the process was killed.
+            ProcessDiedError: the process died.
+            Exception: what the work raised.
+        """
+        pipe = self._started.pipe
+        if not pipe.poll(most_s):
+            self._started.process.kill()
+            raise OutOfTimeError
+        try:
+            answer, error = pipe.recv()
+        except (EOFError, OSError) as died:
+            raise ProcessDiedError from died
+        if error is not None:
+            raise error
+        return answer
+
+
+def _serve(pipe: Connection, work: Work, args: tuple[Any, ...], most_bytes: int | None) -> None:
+    try:
+        if most_bytes is not None:
+            _bound_memory(most_bytes)
+        for answer in work(_parts(pipe), *args):
+            pipe.send((answer, None))
+    except Exception as error:  # noqa: BLE001 - the caller of `answer` gets it
+        pipe.send((None, error))
+
+
+def _parts(pipe: Connection) -> Iterator[Any]:
+    while part := pipe.recv():
+        yield part[0]
+
+
+def _bound_memory(most_bytes: int) -> None:
+    """Bound the memory that this process may take from now on, where the system can."""
+    if sys.platform != "linux":
+        return
+    import resource  # noqa: PLC0415 - only Unix has it
+
+    pages = int(_STATM.read_text("ascii").split()[0])
+    known = [one for one in resource.getrlimit(resource.RLIMIT_AS) if one != resource.RLIM_INFINITY]
+    bound = min(pages * resource.getpagesize() + most_bytes, *known, sys.maxsize)
+    resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
