@@ -7,6 +7,7 @@ from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from traceprof.formats import open_trace
 from traceprof.measures.device.times import device_time
+from traceprof.measures.idle import gaps, lanes
 from traceprof.measures.idle.charges import find_charges
 from traceprof.measures.idle.gaps import (
     CAUSES,
@@ -100,3 +101,25 @@ def test_many_gaps_are_looked_at_in_pieces() -> None:
             assert find_gaps(trace).rows() == gaps
             assert find_gap_parts(trace).rows() == parts
             assert find_charges(trace).times.rows() == charges
+
+
+def test_work_does_not_grow_with_processes_times_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of thousands of processes that share a file takes its own rows, not all of them."""
+    tables_read, pieces = [], []
+    read_columns, cut = lanes.ints, gaps._cut
+    monkeypatch.setattr(
+        lanes, "ints", lambda *asked, **rows: tables_read.append(1) or read_columns(*asked, **rows)
+    )
+    monkeypatch.setattr(gaps, "_cut", lambda *asked: pieces.append(1) or cut(*asked))
+    counts = []
+    for n_processes in (2, 40):
+        builder = TraceBuilder()
+        for process in range(n_processes):
+            start = 100_000 * process
+            launched = (start - 40_000, start - 30_000)
+            builder.kernel("gemm", start, start + 500, process=process, launched_ns=launched)
+        charged = find_charges(builder.build()).times
+        assert (charged["name"] == "cudaLaunchKernel").sum() == n_processes
+        counts.append((len(tables_read), len(pieces)))
+        tables_read.clear(), pieces.clear()
+    assert counts[0] == counts[1]

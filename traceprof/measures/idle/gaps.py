@@ -415,9 +415,15 @@ def _split_by_state(
     What the host communicates beside its launches holds up none of them: long times alone are that.
     """
     states, communicating = host_states_alone(trace), host_communication(trace)
-    waited = np.flatnonzero(ends > starts)
-    for owner, places in rows_by_value(process[waited]).items():
-        own = waited[places]
+    waited = ends > starts
+    busy = [owner for owner, times in states.items() if any(map(len, times.values()))]
+    is_busy = are_among(process, [*busy, *communicating])
+    # Of thousands of processes most are in no state at all: these are one piece.
+    others = np.flatnonzero(waited & ~is_busy)
+    yield others, starts[others], ends[others], np.full(len(others), -1)
+    waited_busy = np.flatnonzero(waited & is_busy)
+    for owner, places in rows_by_value(process[waited_busy]).items():
+        own = waited_busy[places]
         first, last = starts[own], ends[own]
         span = int(first.min()), int(last.max())
         times = {name: time.clip(*span) for name, time in states.get(owner, {}).items()}

@@ -18,7 +18,7 @@ import numpy as np
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, ints
 from traceprof.model import nesting
-from traceprof.model.grouping import pieces_of, places_of, rows_by_values
+from traceprof.model.grouping import pieces_of, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.names import Texts, shared
 from traceprof.model.packed import Packed
@@ -105,12 +105,13 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Tab
         nothing = within.take(slice(0))
         return nothing.assign(name=np.empty(0, np.int64), is_operator=np.empty(0, np.bool_))
     kept = np.zeros(len(within), np.bool_)
-    for owner, time in asked.items():
-        all_opens = np.append(time.starts, np.iinfo(np.int64).max)
-        for piece in pieces_of(len(within)):
-            starts, ends, process = ints(within, "start_ns", "end_ns", "process", rows=piece)
-            opens = all_opens[np.searchsorted(time.ends, starts, side="right")]
-            kept[piece] |= (opens < ends) & (starts < ends) & (process == owner)
+    for piece in pieces_of(len(within)):
+        starts, ends, process = ints(within, "start_ns", "end_ns", "process", rows=piece)
+        for owner, rows in rows_by_value(process).items():
+            if time := asked.get(owner):
+                opens = np.append(time.starts, np.iinfo(np.int64).max)
+                opens = opens[np.searchsorted(time.ends, starts[rows], side="right")]
+                kept[piece.start + rows] = (opens < ends[rows]) & (starts[rows] < ends[rows])
     kept &= ~within["name"].isin((WINDOW, CYCLE))  # around it all, no name of what is done
     taken, texts = within.take(kept), table["name"].texts
     named = are_matched(texts, _OPERATOR) if name == "ranges" else name == "host_ops"
