@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceprof.measures.steps.from_kernels import find_period
@@ -112,6 +112,8 @@ def test_a_pause_of_no_whole_number_of_turns_is_not_cut() -> None:
 
 
 @given(st.sets(st.integers(5, 54), max_size=5))
+@example({37, 39, 41, 43, 45})
+@example({9, 14, 27, 45, 50})
 def test_whichever_turns_end_unlike_all_are_found(unlike: set[int]) -> None:
     codes = repeated([*range(12)], 60)
     pauses = np.zeros(len(codes), np.int64)

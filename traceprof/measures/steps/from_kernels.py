@@ -23,6 +23,8 @@ _LONGEST: Final = 1 << 18
 """How many symbols are looked at to find the period: enough for steps of 100 000 kernels."""
 _SHORTEST_PERIOD: Final = 4
 _LEAST_MATCH: Final = 0.8
+_AS_GOOD_RATIO: Final = 0.99
+_OF_DIVISOR_RATIO: Final = 0.98
 _SIGNATURE: Final = 8
 _CANDIDATES: Final = 256
 _PLACES: Final = 8
@@ -66,8 +68,13 @@ def _best_shift(codes: Packed) -> int | None:
     ratio[:_SHORTEST_PERIOD] = 0
     candidates = np.argsort(-ratio, kind="stable")[:_CANDIDATES]
     exact = np.array([float(np.mean(codes[k:] == codes[:-k])) if k else 0.0 for k in candidates])
+    if not exact.any():
+        return None
     # A layer that repeats inside every turn matches nearly as well as the turn itself.
-    return int(candidates[exact >= 0.99 * exact.max()].min()) if exact.any() else None
+    best = candidates[exact >= _AS_GOOD_RATIO * exact.max()].min()
+    # Several turns match better than one if unlike turns happen to be that far apart.
+    divides = best % np.maximum(candidates, 1) == 0
+    return int(candidates[divides & (exact >= _OF_DIVISOR_RATIO * exact.max())].min())
 
 
 def _matches(codes: Packed, longest: int) -> Floats:
