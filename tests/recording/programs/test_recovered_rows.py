@@ -161,7 +161,9 @@ def test_of_a_node_that_was_lost_every_row_is_there_until_then(recording):
         whole, part = series_of(normal[name]), series_of(found[name])
         assert part
         assert all(rows == whole.get(key, [])[: len(rows)] for key, rows in part.items())
-    ended = ("exit_code", "ended")
+    # Events that were counted and not yet written when the node was lost are reported as lost.
+    assert "losses" not in manifest(normal)
+    ended = ("exit_code", "ended", "losses")
     assert without(manifest(found), *ended) == without(manifest(normal), *ended)
     assert "exit_code" not in manifest(found)
     assert manifest(found)["ended"] <= manifest(normal)["ended"]
