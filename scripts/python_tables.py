@@ -23,11 +23,11 @@ _WIDTH = 100
 _MOST_AGAIN = 3
 """From so many columns on that another method tells of they are not told of again."""
 _SUBJECTS = {
-    "devices": "what devices did",
-    "hardware": "FLOPs, against the peaks",
-    "traffic": "what devices and ranks send one another",
-    "ranks": "ranks side by side",
-    "programs": "what the program did",
+    "devices": "GPU activity",
+    "hardware": "FLOPs and energy",
+    "traffic": "data that GPUs and ranks transfer",
+    "ranks": "ranks compared with each other",
+    "programs": "the program",
 }
 
 
@@ -79,7 +79,7 @@ def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
         yield ""
         yield "        Args:"
         named = ", ".join(f'"{entry.way}" (`{_method(entry.name)}`)' for entry in others)
-        text = f'by: what the rows are: "{first.way}", or as in {named}'
+        text = f'by: the grouping: "{first.way}", or {named}'
         yield from _filled(text, 12, rest=16)
     yield from _columns(first)
     by = "by" if others else f'"{first.way}"' if first.way else "None"
@@ -89,7 +89,7 @@ def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
 def _other_name(entry: Entry, told: Sequence[Entry]) -> Iterator[str]:
     yield f"    def {_method(entry.name)}(self) -> Result:"
     yield from _filled(f'"""{_sentence(entry.summary)}', 8)
-    same = f'The same as ``{_method(entry.noun)}(by="{entry.way}")``. '
+    same = f'Same as ``{_method(entry.noun)}(by="{entry.way}")``. '
     yield from _columns(entry, told, same)
     yield f'        return self._table("{entry.noun}", "{entry.way}")'
 

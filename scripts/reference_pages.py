@@ -27,14 +27,16 @@ _MANY: Final = 6
 """An option of so many commands is explained once."""
 _WORDS: Final[Mapping[type, str]] = {
     errors.TraceprofError: (
-        "too little memory, a disk, folder or standard output that failed, or an error of ours"
+        "not enough memory, a disk, folder, or standard output that failed, or an internal error"
     ),
-    errors.UsageError: "what was asked for makes no sense; nothing was written",
+    errors.UsageError: "the command or its options are invalid; nothing was written",
     errors.TraceError: (
-        "a trace, a run, the database of runs, or a file that an option names cannot be found, "
-        "recognised or read"
+        "a trace, a run, the database of runs, or a file named by an option is missing or "
+        "unreadable"
     ),
-    errors.NotRecordedError: "the trace lacks the data: the message says what records it",
+    errors.NotRecordedError: (
+        "the trace does not contain the data; the message says how to record it"
+    ),
     errors.RecordingError: "recording failed",
     errors.RegressionError: "a regression was found",
 }
@@ -94,7 +96,7 @@ def commands_page() -> str:
     shared = [each for each, count in counts.most_common() if count >= _MANY]
     parts = [
         "# Commands\n",
-        f"`traceprof COMMAND --help` says the same. {_BY}",
+        f"The output of `traceprof COMMAND --help`. {_BY}",
         "## Options that many commands take\n",
         _table(("option", ""), sorted(shared, key=_bare)),
     ]
@@ -120,10 +122,8 @@ def _what_show_shows() -> str:
         for entry in ANALYSES
         if entry.name != "findings"
     )
-    head = (
-        "### What show shows\n\nThe names of tables are ways to show them, too: `show classes`.\n\n"
-    )
-    return head + _table(("noun and way", "", "table"), rows)
+    head = "### Tables\n\n`show` also accepts the name of a table: `show classes`.\n\n"
+    return head + _table(("command", "", "table"), rows)
 
 
 def _exit_codes() -> str:
@@ -132,7 +132,7 @@ def _exit_codes() -> str:
     return (
         "## Exit codes\n\n"
         + _table(("code", ""), every)
-        + "\n`traceprof record` ends with the exit code of the program that it ran.\n"
+        + "\n`traceprof record` exits with the exit code of the recorded program.\n"
     )
 
 
@@ -140,12 +140,12 @@ def findings_page() -> str:
     """Return docs/findings.md."""
     parts = [
         "# Findings\n",
-        "What `traceprof findings` looks for. Rules claim time in this order, the more specific "
-        "first: what one has claimed no other counts again, so that savings add up. Each finding "
-        "says [how its saving is known](concepts.md#how-a-saving-is-known).",
+        "`traceprof findings` applies these rules, the most specific first. Each nanosecond "
+        "belongs to at most one finding, so savings add up. Each finding reports [how its saving "
+        "is known](concepts.md#how-a-saving-is-known).",
         _BY,
         _table(
-            ("rule", "subject", "looks for", "tells more"),
+            ("rule", "subject", "looks for", "details"),
             ((f"`{one.name}`", one.subject, one.summary, _show(one)) for one in RULES),
         ),
     ]
@@ -177,11 +177,11 @@ def limits_page(page: str) -> str:
         )
         for subject, rules in of_subject.items()
     )
-    names = ("subject", "what is looked for", "judged where there is", "needs recorded")
+    names = ("subject", "looks for", "analyzed if the trace contains", "required data")
     needed = {need for one in RULES for need in one.needs}
     how = ((f"`{name}`", RecordedBy.NSYS.how_to(name)) for name in TABLES if name in needed)
     told = _table(names, rows)
-    return f"{head}{line}\n\n{told}\n{_table(('recorded', 'how'), how)}"
+    return f"{head}{line}\n\n{told}\n{_table(('data', 'how to record'), how)}"
 
 
 def json_page(schema: Mapping[str, Any]) -> str:
@@ -196,9 +196,9 @@ def json_page(schema: Mapping[str, Any]) -> str:
         f"`--json` prints one document ([schema](schema/analysis-2.json), `{schema['$id']}`). "
         f"{schema['description']} {_BY}",
         _table(("member", "is", ""), rows),
-        "`results` holds one member for each analysis that was asked for: its `scalars`, its "
-        "`notes` and its `tables`, each a list of rows with a `key` that no other row of the table "
-        "has. Columns, units and meanings: [Tables](tables.md).\n",
+        "`results` has one member per requested analysis, with its `scalars`, `notes`, and "
+        "`tables`. Each table is a list of rows, and the `key` of a row is unique in its table. "
+        "[Tables](tables.md) lists columns, units, and meanings.\n",
         f"Analyses: {', '.join(f'`{name}`' for name in sorted(results))}.\n" if results else "",
     ]
     return "\n".join(parts)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import traceprof
 import traceprof as tp
 import traceprof.formats
-from scripts import reference_pages
+from scripts import reference, reference_pages
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from traceprof import errors, findings, formats, measures
@@ -41,7 +41,7 @@ from traceprof.model.results import Note, ResultSpec
 from traceprof.model.trace import Trace
 from traceprof.recording.recorders import RECORDERS
 from traceprof.registries import Registry
-from traceprof.render import reference, registry
+from traceprof.render import registry
 from traceprof.render.registry import Renderer
 from traceprof.session.answer import answer
 from traceprof.session.run import open_run
@@ -138,10 +138,10 @@ def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     path = str(small_trace(tmp_path))
     shown = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["findings", path]).stdout
     assert (
-        "1. fake: 100.0 % of the time  saves 2 ns of the window of 2 ns (100.0 %, measured)"
+        "1. fake: 100.0% of the time\n   Saves       2 ns of 2 ns in the window (100.0%, measured)"
         in shown
     )
-    assert "next: traceprof show kernels" in CliRunner().invoke(app, [path]).stdout
+    assert "Next        traceprof show kernels" in CliRunner().invoke(app, [path]).stdout
 
 
 def test_a_renderer_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_result_that_is_documented_keeps_its_page(monkeypatch: pytest.MonkeyPa
 
 def test_gpus_of_a_file_have_keys_of_their_own() -> None:
     gpu = '[[gpu]]\nkey = "mine"\nnames = ["B200"]\nsource = "us"\n'
-    with pytest.raises(UsageError, match="hardware: the GPU 'mine' is declared twice"):
+    with pytest.raises(UsageError, match="the GPU 'mine' is declared twice"):
         parse_hardware(gpu * 2)
 
 

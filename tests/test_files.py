@@ -77,9 +77,9 @@ def test_a_part_of_somebody_is_left_alone(tmp_path: Path) -> None:
 def test_the_input_is_never_replaced(tmp_path: Path) -> None:
     trace = tmp_path / "t.sqlite"
     trace.write_text("trace")
-    with pytest.raises(UsageError, match="is what is read"):
+    with pytest.raises(UsageError, match="is an input file"):
         write_file(trace, "page", force=True, inputs=[trace])
-    with pytest.raises(UsageError, match="is what is read"):
+    with pytest.raises(UsageError, match="is an input file"):
         write_file(trace, "page", force=True, inputs=[tmp_path])
     assert trace.read_text() == "trace"
 
@@ -98,7 +98,7 @@ def test_the_input_is_not_replaced_through_a_link(tmp_path: Path) -> None:
     link.symlink_to(trace)
     os.link(trace, hard)
     for name in (link, hard):
-        with pytest.raises(UsageError, match="is what is read"):
+        with pytest.raises(UsageError, match="is an input file"):
             write_file(name, "page", force=True, inputs=[trace])
     assert trace.read_text() == "trace"
 
@@ -128,7 +128,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     link.symlink_to(pipe)
     folder.mkdir()
     for path in (pipe, link, folder):
-        with pytest.raises(UsageError, match="no regular file"):
+        with pytest.raises(UsageError, match="not a regular file"):
             write_file(path, "page", force=True)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -159,7 +159,7 @@ def test_names_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_too_long_and_a_missing_folder_are_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError, match="cannot write"):
         write_file(tmp_path / ("n" * 300), "page", force=False)
     with pytest.raises(UsageError, match="no such folder"):
         check_target(tmp_path / "a" / "b", force=False)
@@ -198,7 +198,7 @@ def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
         (folder / "whole").touch()
         assert not target.exists()
     assert [path.name for path in target.iterdir()] == ["whole"]
-    with pytest.raises(UsageError, match="a folder is never replaced"), new_folder(target):
+    with pytest.raises(UsageError, match="traceprof never replaces a folder"), new_folder(target):
         pass
     assert [path.name for path in target.iterdir()] == ["whole"]
     with pytest.raises(UsageError, match="no such folder"), new_folder(tmp_path / "a" / "b"):

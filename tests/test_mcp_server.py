@@ -117,15 +117,15 @@ def test_an_assistant_finds_what_there_is_and_asks_about_it(folder: Path) -> Non
         *("slow/rank0.sqlite", "slow/rank1.sqlite"),
     ]
     assert "GPU 1        rank 1: 40 kernels, 0 copies and memsets" in said[1]
-    assert "straggler: the others wait for rank 1" in said[2]
-    assert "not if: " in said[3]
-    assert "  by class: kernels by class and phase" in said[4].splitlines()
+    assert "Straggler: the other ranks wait for rank 1" in said[2]
+    assert "Caveat " in said[3]
+    assert "  by class: GPU time by kernel class and phase" in said[4].splitlines()
     assert "… 3 more rows" in said[5]
     assert "step 3" in said[6]
     assert "slow" in said[7]
     assert "kernels" in said[8]
     assert "| 20 |" in said[9]
-    assert said[10].endswith("only the first 2 rows")
+    assert said[10].endswith("only the first 2 rows are shown")
 
 
 def test_nothing_outside_the_folder_is_read_and_errors_are_words(folder: Path) -> None:
@@ -147,9 +147,9 @@ def test_nothing_outside_the_folder_is_read_and_errors_are_words(folder: Path) -
     answers = asked(folder, lambda client: texts(client, *calls))
     assert all(failed for failed, _ in answers), answers
     said = [text for _, text in answers]
-    assert all("may be read" in text or "may not be read" in text for text in said[:7])
+    assert all("is outside the folders" in text for text in said[:7])
     assert "nothing.sqlite" in said[7]
-    assert "did you mean kernels?" in said[8]
+    assert "did you mean 'kernels'?" in said[8]
     assert "rows 0: expected 1 to 200" in said[10]
     assert not any("Traceback" in text for text in said)
     assert all(
@@ -256,7 +256,7 @@ def test_answers_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(server, "MOST_CHARACTERS", 100)
     assert (
         server._cut("x" * 101)
-        == f"{'x' * 100}\n… 1 more characters: ask for fewer rows or a window"
+        == f"{'x' * 100}\n… 1 more characters; request fewer rows or a smaller window"
     )
     assert server._cut("x" * 100) == "x" * 100
     assert server._bounded(100_000) == 200
@@ -273,4 +273,4 @@ def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 3
-    assert "nowhere: is no folder" in done.stderr
+    assert "nowhere is not a folder" in done.stderr

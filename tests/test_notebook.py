@@ -64,19 +64,19 @@ def test_it_opens_has_windows_tables_queries_and_compares(executed: Any) -> None
     share = {part: total[f"{part}_ns"] / total["duration_ns"] for part in ("compute", "idle")}
     words = f"'compute {share['compute']:.1%}, idle {share['idle']:.1%}'"
     assert _shown(executed, "total = ")["text/plain"] == words
-    table = _numbers(_shown(executed, "steady.breakdown()")["text/html"], "all devices")
+    table = _numbers(_shown(executed, "steady.breakdown()")["text/html"], "sum over all GPUs")
     assert f"{total['compute_ns'] / 1e6:.1f} ms" in table
     advice = _shown(executed, "before.findings()")["text/html"]
     first = before.findings().table.to_frame().iloc[0]
     assert advice.count("<li><b>") == 2
-    saved = f"saves {first['saving_ns'] / 1e6:.3f} ms of a step of 29.64 ms (24.5 %, measured)"
+    saved = f"saves {first['saving_ns'] / 1e6:.3f} ms of 29.64 ms per step (24.5%, measured)"
     assert saved in advice
     assert f"--window {first['window']}" in advice
     assert "ampere_bf16_s16816gemm" in _shown(executed, "steady.query(")["text/html"]
     found = tp.compare(TRACES / "before.sqlite.gz", TRACES / "after.sqlite.gz")
     shown = unescape(_shown(executed, "found = tp.compare(")["text/html"])
     assert found.sentences[0] in shown
-    assert "40.5 % less time" in shown
+    assert "40.5% less time" in shown
 
 
 def test_the_file_has_what_it_shows(executed: Any) -> None:

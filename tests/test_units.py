@@ -73,13 +73,13 @@ def test_what_is_not_known_is_never_zero() -> None:
         units.format_duration,
     )
     assert [shown(None) for shown in formats] == ["–"] * 5
-    assert units.format_ratio(0.0) == "0.0 %"
+    assert units.format_ratio(0.0) == "0.0%"
 
 
 def test_nothing_has_no_sign() -> None:
-    assert units.format_ratio(-1e-9) == "0.0 %"
+    assert units.format_ratio(-1e-9) == "0.0%"
     assert units.format_duration(-0.3) == "0 ns"
-    assert units.format_ratio(-0.25) == "-25.0 %"
+    assert units.format_ratio(-0.25) == "-25.0%"
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,18 @@
-"""The one tree of errors; each carries the exit code that the command line ends with.
+"""The errors of traceprof; each class has the exit code of the command line.
 
 ::
 
     TraceprofError              1
     ├── UsageError              2   bad window text, unknown name, output exists
-    │   ├── SeveralRunsError    2   files of several runs where one is expected
+    │   ├── SeveralRunsError    2   files of several runs, but one run is expected
     │   └── WritingError        1   a disk or folder that failed
     ├── TraceError              3   not found, unknown format, unreadable
-    │   └── NotRecordedError    4   the trace lacks what was asked for
-    ├── StoreError              3   the database of runs cannot be read or written, or lacks a run
+    │   └── NotRecordedError    4   the trace does not contain the requested data
+    ├── StoreError              3   the database of runs is unreadable, unwritable, or lacks a run
     ├── RecordingError          5   profiler missing, nothing captured, export failed
     └── RegressionError         6   a comparison exceeded its limit
 
-A message is one line that says what was found, what was expected, and what to do.
+A message is one line: what is wrong, where, what is expected, and what to do.
 The library raises these and never prints or exits; only ``traceprof.cli`` does.
 """
 
@@ -35,19 +35,19 @@ __all__ = [
 
 
 class TraceprofError(Exception):
-    """Base of every error that traceprof raises on purpose."""
+    """Base class of all errors that traceprof raises."""
 
     exit_code = 1
 
 
 class UsageError(TraceprofError):
-    """What was asked for does not make sense; nothing was read or written."""
+    """The request is invalid. traceprof did not read or write anything."""
 
     exit_code = 2
 
 
 class SeveralRunsError(UsageError):
-    """Files of several runs where one is expected; ``runs`` are what names each of them."""
+    """The files belong to several runs, but one run is expected; ``runs`` lists their paths."""
 
     def __init__(self, message: str, runs: Sequence[Sequence[Path]] = ()) -> None:
         super().__init__(message)
@@ -55,21 +55,21 @@ class SeveralRunsError(UsageError):
 
 
 class WritingError(UsageError):
-    """What was asked for made sense, but the disk or folder it goes to failed."""
+    """The request is valid, but traceprof cannot write to the disk or folder."""
 
     exit_code = 1
 
 
 class TraceError(TraceprofError):
-    """A trace cannot be found, recognised or read."""
+    """A trace cannot be found, recognized, or read."""
 
     exit_code = 3
 
 
 class NotRecordedError(TraceError):
-    """The trace is fine but lacks the data that was asked for; the message names the option.
+    """The trace does not contain the requested data; the message names the option to record it.
 
-    ``has_doubts``: it also says what is in doubt of the recording (`traceprof.session.doubts`).
+    ``has_doubts``: the message also lists doubts about the recording (`traceprof.session.doubts`).
     """
 
     exit_code = 4
@@ -77,18 +77,18 @@ class NotRecordedError(TraceError):
 
 
 class StoreError(TraceprofError):
-    """The database of runs cannot be opened or written, is none, or has no such run."""
+    """The database of runs is invalid, cannot be opened or written, or does not contain the run."""
 
     exit_code = 3
 
 
 class RecordingError(TraceprofError):
-    """A recording could not be started, or left nothing that can be read."""
+    """A recording could not be started, or its output cannot be read."""
 
     exit_code = 5
 
 
 class RegressionError(TraceprofError):
-    """A comparison found a regression beyond the limit that was set."""
+    """A comparison found a regression that exceeds the limit."""
 
     exit_code = 6

@@ -67,11 +67,11 @@ def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) 
     """
     if os.path.lexists(path):
         if not force:
-            raise UsageError(f"{path}: exists; choose another name or use --force")
+            raise UsageError(f"{path} exists; choose another name or use --force")
         _check_replaceable(path)
         for one in inputs:
             if _is_of(path, Path(one)):
-                raise UsageError(f"{path}: is what is read; choose another name")
+                raise UsageError(f"{path} is an input file; choose another name")
     if not _folder(path).is_dir():
         raise UsageError(f"{_folder(path)}: no such folder; create it first")
 
@@ -101,7 +101,7 @@ def new_file(
         finally:
             _remove(temporary)
     except OSError as error:
-        raise WritingError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise WritingError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -112,7 +112,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         UsageError: something is there that is no empty folder, or it cannot be written.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise UsageError(f"{path}: exists; a folder is never replaced: choose another name")
+        raise UsageError(
+            f"{path} exists, and traceprof never replaces a folder; choose another name"
+        )
     if not _folder(path).is_dir():
         raise UsageError(f"{_folder(path)}: no such folder; create it first")
     try:
@@ -128,7 +130,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise WritingError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise WritingError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def write_file(
@@ -160,7 +162,7 @@ def _check_replaceable(path: Path) -> None:
     # What a link leads to counts, too: who names one of a device means the device.
     for mode in (path.lstat().st_mode, _mode_behind(path)):
         if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise UsageError(f"{path}: is no regular file, which --force would replace")
+            raise UsageError(f"{path} is not a regular file; --force replaces only regular files")
 
 
 def _mode_behind(path: Path) -> int | None:
@@ -235,11 +237,11 @@ def _take_name(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError as error:
-        raise UsageError(f"{path}: exists; choose another name or use --force") from error
+        raise UsageError(f"{path} exists; choose another name or use --force") from error
     except OSError:
         # A file system without hard links: the moment between the look and the move stays open.
         if os.path.lexists(path):
-            raise UsageError(f"{path}: exists; choose another name or use --force") from None
+            raise UsageError(f"{path} exists; choose another name or use --force") from None
         temporary.rename(path)
 
 
@@ -254,6 +256,6 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        raise UsageError(f"{what}: not a TOML file: nested too deeply") from error
+        raise UsageError(f"{what}: invalid TOML: nested too deeply") from error
     except ValueError as error:
-        raise UsageError(f"{what}: not a TOML file: {error}") from error
+        raise UsageError(f"{what}: invalid TOML: {error}") from error

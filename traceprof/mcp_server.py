@@ -47,11 +47,12 @@ _LONGEST_TEXT: Final = 4096
 """Characters of an argument: the longest path of Linux."""
 _SUFFIXES: Final = (".sqlite", ".json", ".nsys-rep", ".nvprof", ".nvvp", ".xplane.pb", ".db")
 _INSTRUCTIONS: Final = """\
-Answers about recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler, traceprof).
-Begin with `info` without a trace for what there is, then `page`: where the time went, and what
-would fix it. `tables` and `query` give numbers behind it; `explain` says why a step was slow,
-`compare` what changed between two traces. Windows: steady, step:3..5, 12ms..30ms, range:NAME, all.
-What was not recorded is not zero: the answers say what is missing, and that must be passed on.
+Analyze recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler, traceprof).
+First call `info` without a trace to list the traces. Then call `page` to see where the time goes
+and what would fix it. `tables` and `query` return the numbers behind the page. `explain` breaks
+down why a step was slow. `compare` compares two traces.
+Windows: steady, step:3..5, 12ms..30ms, range:NAME, all.
+Data that was not recorded is not zero. The answers list missing data: report it to the user.
 """
 
 
@@ -66,7 +67,7 @@ class Folders:
         self._roots = [folder.resolve() for folder in folders]
         for folder, root in zip(folders, self._roots, strict=True):
             if not root.is_dir():
-                raise TraceError(f"{folder}: is no folder")
+                raise TraceError(f"{folder} is not a folder: name an existing folder")
 
     def path(self, text: str) -> Path:
         """Return the trace or run that ``text`` names, inside one of the folders.
@@ -80,14 +81,14 @@ class Folders:
             inside = [path for path in paths if self._holds(path)]
             there = [path for path in inside if path.exists()]
         except (OSError, ValueError, RuntimeError) as error:  # a name too long, links in a circle
-            raise TraceError(f"{text}: cannot be opened: {error}") from error
+            raise TraceError(f"cannot open {text}: {error}") from error
         if not inside:
-            raise UsageError(f"{text}: is in none of the folders that may be read: {self}")
+            raise UsageError(f"{text} is outside the folders of this server: {self}")
         chosen = (there or inside)[0]
         for found in files_of([chosen]):
             parts = [found, *(found.rglob("*") if found.is_dir() else ())]
             if not all(self._holds(part.resolve()) for part in parts):
-                raise UsageError(f"{text}: leads to {found}, which may not be read")
+                raise UsageError(f"{text} leads to {found}, which is outside the folders: {self}")
         return chosen
 
     def listed(self) -> Iterator[str]:
@@ -119,9 +120,9 @@ class Tools:
         return open_run([self._folders.path(trace)]).within(window or None)
 
     def info(self, trace: str = "") -> str:
-        """Say what is in a trace or a run: profiler, machines, ranks, how much of what.
+        """List the contents of a trace or run: profiler, machines, ranks, event counts.
 
-        Without a trace: which files there are.
+        Without a trace, list the available files.
         """
         if trace:
             contents = describe([self._folders.path(trace)], Opening())
@@ -129,22 +130,22 @@ class Tools:
         names = list(self._folders.listed())
         more = len(names) - _MOST_FILES
         lines = [*names[:_MOST_FILES], *([f"… {more} more"] if more > 0 else [])]
-        return "\n".join(lines) or f"no file in {self._folders} is called as traces are"
+        return "\n".join(lines) or f"no traces found in {self._folders}"
 
     def page(self, trace: str, window: str = "") -> str:
-        """Say where the step time went, and what would fix it: the page of `traceprof analyze`."""
+        """Report where the step time goes and what would fix it (as `traceprof analyze` does)."""
         return _text(page(self._run(trace, window)))
 
     def findings(self, trace: str, window: str = "", rows: int = 10) -> str:
-        """Rank what costs time: evidence, what to do, what it saves, and when it may be wrong."""
+        """List ranked advice: evidence, what to do, the saving, and when it does not apply."""
         return _text(answer(self._run(trace, window), ["findings"], strict=True), rows)
 
     def tables(
         self, trace: str = "", noun: str = "", by: str = "", window: str = "", rows: int = 20
     ) -> str:
-        """Show one table, such as kernels by class or collectives by caller, as Markdown.
+        """Return one table as Markdown, such as kernels by class or collectives by caller.
 
-        Without a noun: which there are, and by what.
+        Without a noun, list the available tables and their groupings.
         """
         if not noun:
             return "\n".join(_ways())
@@ -153,18 +154,18 @@ class Tools:
         return render("markdown", found, Options(rows=_bounded(rows)))
 
     def explain(self, trace: str, step: str = "slowest", against: str = "") -> str:
-        """Say why a step ("step:37", or "slowest") took longer than the typical one, as a sum."""
+        """Break down why a step ("step:37", or "slowest") was slower than a typical step."""
         return _text(explained(self._run(trace), step, against or None))
 
     def compare(self, base: str, new: str, window: str = "") -> str:
-        """Say what changed from one trace or run to another, and whether it is more than chance."""
+        """Compare two traces or runs, and test whether the difference is significant."""
         paths = [self._folders.path(one) for one in (base, new)]
         return _text(compare_named(paths[:1], paths[1:], window=window or None))
 
     def query(self, trace: str = "", sql: str = "", window: str = "all", rows: int = 50) -> str:
-        """Answer one SELECT about kernels, copies, ranges, steps … as Markdown.
+        """Run one SELECT on kernels, copies, ranges, steps …; return Markdown.
 
-        Without SQL: the views and their columns.
+        Without SQL, list the views and their columns.
         """
         if not sql:
             return schema_text(views())
@@ -173,7 +174,9 @@ class Tools:
         found = query(self._run(trace, window), sql, limits)
         lines = [QUERY_FORMS["markdown"](found.rows, _WIDTH), *found.remarks]
         lines += map(note_text, found.doubts.notes)
-        return "\n".join([*lines, f"only the first {most} rows"] if found.rows.is_cut else lines)
+        return "\n".join(
+            [*lines, f"only the first {most} rows are shown"] if found.rows.is_cut else lines
+        )
 
 
 _TOOLS: Final = ("info", "page", "findings", "tables", "explain", "compare", "query")
@@ -220,13 +223,13 @@ def _check(name: str, value: object) -> None:
         return
     most = _LONGEST.get(name, _LONGEST_TEXT)
     if len(value) > most:
-        raise UsageError(f"{name}: {len(value)} characters: expected at most {most}")
+        raise UsageError(f"{name}: {len(value)} characters; use at most {most}")
     if "\0" in value:
-        raise UsageError(f"{name}: contains NUL (U+0000): expected text without it")
+        raise UsageError(f"{name}: contains a NUL character (U+0000); remove it")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{name}: contains half of a surrogate pair: expected Unicode") from error
+        raise UsageError(f"{name}: contains half of a surrogate pair; use valid Unicode") from error
 
 
 def _text(document: Answered, rows: int | None = None) -> str:
@@ -245,7 +248,10 @@ def _cut(text: str) -> str:
     if len(text) <= MOST_CHARACTERS:
         return text
     left_out = len(text) - MOST_CHARACTERS
-    return f"{text[:MOST_CHARACTERS]}\n… {left_out} more characters: ask for fewer rows or a window"
+    return (
+        f"{text[:MOST_CHARACTERS]}\n… {left_out} more characters; request fewer rows or a smaller "
+        "window"
+    )
 
 
 def _ways() -> Iterator[str]:

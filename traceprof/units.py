@@ -1,8 +1,8 @@
 """Units: parsing what people type and formatting what people read.
 
 Inside traceprof every time is an ``int`` of nanoseconds and every size an ``int`` of bytes;
-only this module turns them into text. GB is 1e9 bytes, as in the data sheets of links. Long
-numbers are written in groups of three digits with a space between them, everywhere.
+only this module turns them into text. GB is 1e9 bytes, as in data sheets. Thousands are separated
+by commas, and a percent sign follows its number directly.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def format_duration(ns: float | None) -> str:
         (NS_PER_MS, NS_PER_US, "µs"),
         (NS_PER_S, NS_PER_MS, "ms"),
     ):
-        # What would be written as 1 000.0 of a unit is 1.000 of the next one.
+        # What would be written as 1,000.0 of a unit is 1.000 of the next one.
         if abs(ns) < limit - (divisor / 20 if divisor > 1 else 0.5):
             return f"{round(ns)} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
     return f"{_digits(ns / NS_PER_S)} s"
@@ -125,18 +125,18 @@ def format_flop_rate(flop_per_s: float | None) -> str:
 
 
 def format_ratio(ratio: float | None) -> str:
-    """Return a ratio (0 to 1) as a percentage; not recorded is a dash, never 0 %."""
+    """Return a ratio (0 to 1) as a percentage; not recorded is a dash, never 0%."""
     if ratio is None or math.isnan(ratio):
         return "–"
     percent = round(100 * ratio, 1) if math.isfinite(ratio) else ratio
-    return f"{percent + 0.0:.1f} %"  # + 0.0: no "-0.0 %"
+    return f"{percent + 0.0:.1f}%"  # + 0.0: no "-0.0%"
 
 
 def format_count(count: float | None) -> str:
-    """Return a count in thin groups ("12 345"); a mean of counts keeps its fraction."""
+    """Return a count ("12,345"); a mean of counts keeps its fraction."""
     if count is None or math.isnan(count):
         return "–"
-    return _in_groups(f"{count:,.0f}") if float(count).is_integer() else format_number(count)
+    return f"{count:,.0f}" if float(count).is_integer() else format_number(count)
 
 
 def format_number(value: float | None) -> str:
@@ -145,26 +145,22 @@ def format_number(value: float | None) -> str:
         return "–"
     if isinstance(value, int) or float(value).is_integer():
         return str(int(value))
-    return _in_groups(f"{value:,.1f}") if abs(value) >= 1_000 else f"{value:.4g}"
+    return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
 def format_per_s(per_s: float | None) -> str:
-    """Return how many per second ("1 234.5 /s")."""
+    """Return how many per second ("1,234.5 /s")."""
     return "–" if per_s is None or math.isnan(per_s) else f"{_digits(per_s)} /s"
 
 
 def format_factor(factor: float | None) -> str:
-    """Return how many times ("1.85 x")."""
-    return "–" if factor is None or math.isnan(factor) else f"{factor:.2f} x"
-
-
-def _in_groups(text: str) -> str:
-    return text.replace(",", " ")
+    """Return how many times ("1.85×")."""
+    return "–" if factor is None or math.isnan(factor) else f"{factor:.2f}×"
 
 
 def _digits(value: float) -> str:
     magnitude = abs(value)
     # By what it is rounded to: 9.9996 is 10.00.
     if magnitude >= 99.995:
-        return _in_groups(f"{value:,.1f}")
+        return f"{value:,.1f}"
     return f"{value:.2f}" if magnitude >= 9.9995 else f"{value:.3f}"

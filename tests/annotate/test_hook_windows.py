@@ -84,7 +84,7 @@ def test_windows_that_are_large_are_shorter(opened):
 def test_windows_end_where_they_have_taken_what_they_may(opened, capsys):
     numbers = opened(200, 1_000_000, TRACEPROF_MAX_BYTES="2500000")
     assert len(lengths(numbers)) == 3
-    assert "the windows of operators have 2 MB: no more of them" in capsys.readouterr().err
+    assert "recorded operators use 2 MB (the limit)" in capsys.readouterr().err
 
 
 class Clock:

@@ -28,7 +28,7 @@ def said(*arguments: str, code: int = 0) -> str:
 
 def test_a_log_is_held_against_a_target(log: str) -> None:
     text = said(log, "--to", "60%")
-    assert "a is the first to reach top1 0.6, after 30.00 s" in text
+    assert "a reached top1 0.6 first, after 30.00 s." in text
 
 
 def test_python_says_the_same(log: str) -> None:
@@ -44,5 +44,5 @@ def test_a_page_is_written(log: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_said_in_one_line(log: str) -> None:
     assert "expected a number" in said(log, "--to", "good", code=2)
-    assert "kept as a share" in said(log, "--to", "60", code=2)
-    assert "no run has a metric" in said(log, "--metric", "bleu", code=2)
+    assert "top1 is at most 1" in said(log, "--to", "60", code=2)
+    assert "no run has metric" in said(log, "--metric", "bleu", code=2)

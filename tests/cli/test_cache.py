@@ -139,6 +139,6 @@ def test_the_cache_is_cleared(run_traceprof: Run, path: Path, tmp_path: Path) ->
     assert kept
     done = run_traceprof("doctor", "--clear-cache", TRACEPROF_CACHE=str(cache))
     assert done.returncode == 0
-    assert done.stderr.startswith(f"traceprof: removed {len(kept)} answers and exports, ")
+    assert done.stderr.startswith(f"traceprof: cleared {len(kept)} results and exports (")
     assert list((cache / "traceprof").iterdir()) == []
     assert "the cache is off" in run_traceprof("doctor", "--clear-cache").stderr

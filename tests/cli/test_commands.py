@@ -122,7 +122,7 @@ def test_a_trace_without_kernels_is_answered_from_its_ranges(
     assert "breakdown" in document["not_recorded"]
     assert rows_of(document, "ranges")[0]["name"] == "find_centers"
     message = ends_with(["show", "kernels", path], 4)
-    assert "no kernels recorded: record the work of a GPU" in message
+    assert "no kernels recorded: record GPU activity" in message
 
 
 @pytest.mark.traces
@@ -204,13 +204,21 @@ def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["analyze", "{trace}", "--window", "sometime"], 2, "is not understood"),
-        (["analyze", "{trace}", "--window", "1s..2s"], 2, "is empty"),
-        (["analyze", "{trace}", "--window", "range:nothing"], 2, "it has loop"),
-        (["analyze", "{trace}", "--window", "step:3"], 4, "no steps are known"),
-        (["show", "kernels,copies", "{trace}", "--csv"], 2, "CSV is of one table: name one"),
-        (["show", "kernels", "{trace}", "--csv", "--json"], 2, "--json and --csv: one of them"),
-        (["show", "kernels"], 2, "expected a trace: traceprof show kernels TRACE"),
+        (["analyze", "{trace}", "--window", "sometime"], 2, "invalid window 'sometime'"),
+        (["analyze", "{trace}", "--window", "1s..2s"], 2, "contains no data"),
+        (["analyze", "{trace}", "--window", "range:nothing"], 2, "its ranges: loop"),
+        (["analyze", "{trace}", "--window", "step:3"], 4, "the trace contains no steps"),
+        (
+            ["show", "kernels,copies", "{trace}", "--csv"],
+            2,
+            "CSV output contains one table: name one",
+        ),
+        (
+            ["show", "kernels", "{trace}", "--csv", "--json"],
+            2,
+            "--json and --csv cannot be combined",
+        ),
+        (["show", "kernels"], 2, "missing TRACE: run `traceprof show kernels TRACE`"),
         (["analyze", "{trace}", "other.sqlite"], 3, "other.sqlite: No such file"),
         (["show", "operators", "{trace}"], 4, "no host ops recorded"),
         (["show", "ops", "{trace}"], 4, "no host ops recorded"),
@@ -228,8 +236,8 @@ def test_what_cannot_be_done_is_said_in_one_line(
     ("content", "message"),
     [
         (None, "No such file"),
-        (b"", "an empty file"),
-        (b"hello\n", "not a trace that can be read"),
+        (b"", "empty file"),
+        (b"hello\n", "not a trace that traceprof can read"),
         (b'<?xml version="1.0"?><nvvp/>', "Visual Profiler"),
         (b"\x1f\x8b\x08\x00", "gzip"),
         (b"SQLite format 3\x00" + b"\x00" * 30, "SQLite"),
@@ -251,13 +259,13 @@ def test_a_database_of_something_else_and_a_folder_are_refused(tmp_path: Path) -
     path = tmp_path / "photos.sqlite"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE photos (id INT)")
-    assert "without the tables of a profiler" in ends_with(["info", str(path)], 3)
+    assert "without profiler tables" in ends_with(["info", str(path)], 3)
     assert "no traces found" in ends_with(["info", str(tmp_path)], 3)
 
 
 def test_a_truncated_export_is_refused(trace: Path) -> None:
     trace.write_bytes(trace.read_bytes()[:-1000])
-    assert "cut off" in ends_with(["analyze", str(trace)], 3)
+    assert "truncated" in ends_with(["analyze", str(trace)], 3)
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error(trace: Path, run_traceprof: Run) -> None:
@@ -308,10 +316,10 @@ def test_the_page_draws_the_steps_in_80_columns_without_colour(tmp_path: Path) -
     write_nsys(builder.build(), path)
     narrow = CliRunner(env={"COLUMNS": "80"})
     printed = narrow.invoke(app, ["analyze", str(path), "--window", "all"], color=False).stdout
-    assert "steps 0..3  ▄▄▄█  0 .. 20 ns" in printed
+    assert "Steps       0–3  ▄▄▄█  0–20 ns" in printed
     *lines, command = printed.splitlines()
     assert max(map(len, lines)) <= 80
-    assert command == f"next: traceprof show kernels --by class {path} --window all"
+    assert command == f"Next        traceprof show kernels --by class {path} --window all"
 
 
 def run_of_four(folder: Path) -> Path:
@@ -349,10 +357,14 @@ def test_hosts_and_racks_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("racks",), 4, "no rack is known: say which hosts"),
+        (("racks",), 4, "the rack of the ranks is unknown: specify the rack"),
         (("racks", "--rack", "a"), 2, "expected RACK=HOSTS"),
-        (("racks", "--rack", "a=login*"), 2, "no rack has a host of this trace (node1, node2)"),
-        (("hosts", "--cluster", "nowhere.toml"), 3, "nowhere.toml: cannot be read"),
+        (
+            ("racks", "--rack", "a=login*"),
+            2,
+            "the racks contain no host of this trace (node1, node2)",
+        ),
+        (("hosts", "--cluster", "nowhere.toml"), 3, "nowhere.toml: cannot read the file"),
     ],
 )
 def test_what_is_said_of_hosts_must_make_sense(

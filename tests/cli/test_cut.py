@@ -79,7 +79,7 @@ def test_what_is_there_is_not_replaced(trace: Path, tmp_path: Path) -> None:
     assert part.read_text() == "mine"
     cut(trace, "-w", "all", "-o", part, "--force")
     assert len(open_trace(part).kernels.to_frame()) == 6
-    assert "is what is read" in cut(trace, "-o", trace, "--force", code=2).stderr
+    assert "is an input file" in cut(trace, "-o", trace, "--force", code=2).stderr
 
 
 def test_who_interrupts_leaves_no_file(
@@ -107,7 +107,7 @@ def test_each_step_is_a_file(trace: Path, tmp_path: Path) -> None:
             notes = connection.execute("SELECT windowText, source FROM TRACEPROF_CUT").fetchall()
         assert notes == [(f"step:{number}", "whole.sqlite")]
     assert (
-        "a folder is never replaced"
+        "traceprof never replaces a folder"
         in cut(trace, "--split", "step", "-o", tmp_path / "steps", code=2).stderr
     )
 
@@ -140,11 +140,11 @@ def test_lists_of_numbers_are_checked(trace: Path, tmp_path: Path) -> None:
         in cut(trace, "--devices", "a", "-o", tmp_path / "p.sqlite", code=2).stderr
     )
     assert (
-        "no table 'kernel'"
+        "unknown table 'kernel'"
         in cut(trace, "-w", "all", "--tables", "kernel", "-o", tmp_path / "p.sqlite", code=2).stderr
     )
     nothing = cut(trace, "--devices", "1..3", "-o", tmp_path / "p.sqlite", code=2).stderr
-    assert "no device 1, 2, 3: the trace has work of 0" in nothing
+    assert "no GPU 1, 2, 3 in the trace; GPUs with activity: 0" in nothing
     assert not (tmp_path / "p.sqlite").exists()
 
 
@@ -164,7 +164,7 @@ def test_devices_are_those_of_the_run_whatever_files_call_them(run: Path, tmp_pa
         for file in (tmp_path / "part").glob("*.sqlite")
     }
     assert counts == {"rank0.sqlite": (0, 6), "rank1.sqlite": (6, 6)}
-    assert "no device 7" in cut(run, "--devices", "7", "-o", tmp_path / "none", code=2).stderr
+    assert "no GPU 7" in cut(run, "--devices", "7", "-o", tmp_path / "none", code=2).stderr
 
 
 @pytest.mark.parametrize("window", ["9100us..9200us", "@9100000..@9200000"])

@@ -18,8 +18,8 @@ from traceprof.cli import app
 from traceprof.cli.commands import COMMANDS
 from traceprof.formats.nsys.writer import write_nsys
 
-CUT = "the file is cut off after"
-LACKS = "40 of 100 kernel launches have no kernel in the recording"
+CUT = "the file is truncated after"
+LACKS = "40 of 100 kernel launches have no recorded kernel"
 TABLES = ("breakdown", "gaps", "idle", "kernels", "copies", "steps", "launches", "path", "whatif")
 DAMAGED = ("cut-off.json", CUT), ("incomplete.sqlite", LACKS)
 ONE = [
@@ -166,8 +166,8 @@ def test_a_comparison_with_a_part_explains_nothing(files: Path) -> None:
     good, cut = str(files / "good.json"), str(files / "cut-off.json")
     told = json.loads(runner.invoke(app, ["compare", good, cut, "--json"]).stdout)
     assert told["verdict"][0]["text"] == (
-        "cut-off is incomplete: what differs may be what is missing, so that no difference is "
-        "explained."
+        "cut-off is incomplete. traceprof does not explain the difference, because it may be "
+        "missing data."
     )
     assert "difference" not in told["results"]
     same = files / "again" / "good.json"
@@ -205,8 +205,8 @@ def test_of_a_large_file_rows_are_passed_on_unchecked_which_is_said(
     monkeypatch.setattr("traceprof.session.run.LARGE_BYTES", 0)
     command = ["query", str(files / "incomplete.sqlite"), "SELECT count(*) FROM kernels", "--csv"]
     assert runner.invoke(app, command).stderr == (
-        "traceprof: not checked: whether work of devices is missing, since the file is large "
-        "(show quality)\n"
+        "traceprof: Not checked for missing GPU activity, because the file is large. "
+        "Run `traceprof show quality`.\n"
     )
     shown = runner.invoke(app, ["show", "kernels", str(files / "incomplete.sqlite"), "--csv"])
     assert LACKS in shown.stderr

@@ -110,7 +110,10 @@ def test_what_is_missing_is_3(command: str) -> None:
 @pytest.mark.parametrize("option", ["--rules", "--hardware", "--cluster"])
 def test_a_file_of_an_option_that_is_missing_is_3(option: str) -> None:
     code, told = code_of("show", f"kernels t.sqlite {option} gone.toml")
-    assert (code, told) == (3, "traceprof: gone.toml: cannot be read: No such file or directory\n")
+    assert (code, told) == (
+        3,
+        "traceprof: gone.toml: cannot read the file: No such file or directory\n",
+    )
 
 
 @pytest.mark.parametrize("command", [*LACKING])
@@ -131,12 +134,12 @@ def ranges() -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("steps", "no steps are known"),
-        ("phases", "no range names a phase"),
-        ("step-phases", "no steps, or no phases in them"),
-        ("steps,kernels", "no steps are known"),
-        ("network", "no counter of a network was sampled"),
-        ("counters", "no counters of GPUs were sampled"),
+        ("steps", "the trace contains no steps"),
+        ("phases", "the trace contains no ranges of phases"),
+        ("step-phases", "the trace contains no steps, or no phases within steps"),
+        ("steps,kernels", "the trace contains no steps"),
+        ("network", "the trace contains no network counters"),
+        ("counters", "the trace contains no GPU counters"),
     ],
 )
 def test_a_table_without_its_data_is_4(table: str, told: str) -> None:

@@ -39,8 +39,8 @@ def test_it_prints_a_waterfall_of_80_columns(path: str) -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("compute"))
     assert lines[start].split()[1:] == ["6.000", "ms", "4.000", "ms", "+2.000", "ms", "█" * 10]
     assert lines[start + 1].split()[:2] == ["gemm", "×1"]
-    assert lines[start + 2].split()[:3] == ["rest:", "1", "more"]
-    assert "step 1 is the one of median length among 4 other usual steps" in lines[-1]
+    assert lines[start + 2].split()[:2] == ["other", "(1)"]
+    assert "step 1 has the median length of 4 other usual steps." in lines[-1]
 
 
 def test_json_holds_all_and_follows_the_schema(path: str) -> None:
@@ -62,5 +62,5 @@ def test_csv_and_markdown_have_the_causes(path: str) -> None:
 
 
 def test_mistakes_are_told_in_a_line(path: str) -> None:
-    assert "say what to compare it with" in said(path, "10ms..20ms", code=2)
+    assert "choose a reference window" in said(path, "10ms..20ms", code=2)
     assert "no step 99: " in said(path, "step:99", code=2)

@@ -92,10 +92,13 @@ def test_secrets_are_passed_on_where_they_are_asked_for(trace: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--to", "pdf"], "--to pdf: expected one of"),
-        (["--to", "csv", "--tables", "kernel"], "no table kernel: there are kernels"),
-        (["--to", "parquet", "--results", "kernel"], "no analysis kernel"),
-        (["--to", "tensorboard", "--results", "steps"], "--to tensorboard takes none"),
+        (["--to", "pdf"], "--to pdf: choose one of"),
+        (["--to", "csv", "--tables", "kernel"], "unknown table kernel; choose kernels"),
+        (["--to", "parquet", "--results", "kernel"], "unknown analysis kernel"),
+        (
+            ["--to", "tensorboard", "--results", "steps"],
+            "--results does not work with --to tensorboard",
+        ),
         (["--to", "parquet", "-w", "step:99"], "step"),
         (["--to", "parquet", "--ranks", "x"], "expected numbers"),
     ],
@@ -112,4 +115,4 @@ def test_mistakes_are_one_line_and_leave_nothing(
 def test_a_folder_that_is_there_is_never_replaced(trace: Path, tmp_path: Path) -> None:
     export(trace, "--to", "parquet", "-o", tmp_path / "out")
     done = export(trace, "--to", "parquet", "-o", tmp_path / "out", "--force", code=2)
-    assert "a folder is never replaced" in done.output
+    assert "traceprof never replaces a folder" in done.output

@@ -109,7 +109,7 @@ def test_the_two_examples_of_a_command_are_understood(command: Command) -> None:
 
 @pytest.mark.parametrize("name", OPENS_TRACES)
 def test_every_command_that_opens_traces_takes_the_same_options(name: str) -> None:
-    named = help_of(name).partition("Options of all that reads traces")[2].split()
+    named = help_of(name).partition("Options for reading traces")[2].split()
     assert {*OPENING} <= {*named}
 
 

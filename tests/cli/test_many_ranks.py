@@ -92,23 +92,23 @@ def printed(*command: str | Path) -> str:
 
 def test_the_page_names_the_slow_rank(whole: Path) -> None:
     page = printed(whole)
-    assert f"straggler: the others wait for rank {SLOW}" in page
+    assert f"Straggler: the other ranks wait for rank {SLOW}" in page
     assert "warning:" not in page
 
 
 def test_the_page_of_a_run_with_broken_files_names_it(broken: Path) -> None:
     page = printed(broken, "--allow-missing")
-    assert f"straggler: the others wait for rank {SLOW}" in page
+    assert f"Straggler: the other ranks wait for rank {SLOW}" in page
     told = " ".join(page.split())
-    assert f"left out: {broken}/rank30.json: an empty file" in told
-    assert "rank 3: the file is cut off after" in told
+    assert f"traceprof ignored a file: {broken}/rank30.json: empty file" in told
+    assert "rank 3: the file is truncated after" in told
     assert "no trace of 2 of the 64 ranks: 30, 55" in told
 
 
 def test_broken_files_are_an_error_unless_they_may_be_missing(broken: Path) -> None:
     done = runner.invoke(app, [str(broken)])
     assert done.exit_code == 3
-    assert "--allow-missing leaves it out" in done.stderr
+    assert "use --allow-missing" in done.stderr
 
 
 def test_info_prints_a_screen_of_many_ranks(whole: Path) -> None:
@@ -129,17 +129,17 @@ def test_info_says_what_many_files_say_alike_once(whole: Path, tmp_path: Path) -
         text = (whole / f"rank{rank}.json").read_bytes()
         (tmp_path / f"rank{rank}.json").write_bytes(text[: 3000 + 200 * rank])
     lines = printed("info", tmp_path).splitlines()
-    told = [line for line in lines if "is cut off after" in line]
+    told = [line for line in lines if "is truncated after" in line]
     assert len(told) == 1
     assert "rank 0:" in told[0]
-    assert "(and 11 more like this: `traceprof info --json` has all)" in " ".join(lines)
+    assert "(and 11 similar warnings: `traceprof info --json` lists all)" in " ".join(lines)
     warnings = json.loads(printed("info", tmp_path, "--json"))["info"]["warnings"]
-    assert sum("is cut off after" in text for text in warnings) == 12
+    assert sum("is truncated after" in text for text in warnings) == 12
 
 
 def test_of_many_warnings_that_differ_in_numbers_alone_the_first_is_told() -> None:
     few = [f"rank {rank}: lost {rank * 7} events" for rank in range(8)]
     assert told_once([*few, "other"]) == (*few, "other")
     many = [f"rank {rank}: lost {rank * 7} events" for rank in range(1234)]
-    first = "rank 0: lost 0 events (and 1233 more like this: `traceprof info --json` has all)"
+    first = "rank 0: lost 0 events (and 1233 similar warnings: `traceprof info --json` lists all)"
     assert told_once(["other", *many]) == ("other", first)

@@ -27,46 +27,57 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("show brekdown t.sqlite", "no table 'brekdown': did you mean breakdown?"),
-        ("show kernels,brekdown t.sqlite", "no table 'brekdown': did you mean breakdown?"),
-        ("show xyzzy t.sqlite", "no table 'xyzzy': there are findings, breakdown, steps, "),
+        ("show brekdown t.sqlite", "unknown table 'brekdown'; did you mean 'breakdown'?"),
+        ("show kernels,brekdown t.sqlite", "unknown table 'brekdown'; did you mean 'breakdown'?"),
+        ("show xyzzy t.sqlite", "unknown table 'xyzzy'; use findings, breakdown, steps, "),
         (
             "brekdown t.sqlite",
-            "no command and no trace 'brekdown': did you mean `traceprof show breakdown TRACE`?",
+            "unknown command or trace 'brekdown'; did you mean `traceprof show breakdown TRACE`?",
         ),
-        ("analyz", "no command and no trace 'analyz': did you mean `traceprof analyze TRACE`?"),
-        ("xyzzy", "no command and no trace 'xyzzy': commands are record, try, recover, doctor, "),
+        ("analyz", "unknown command or trace 'analyz'; did you mean `traceprof analyze TRACE`?"),
+        ("xyzzy", "unknown command or trace 'xyzzy'; use record, try, recover, doctor, "),
         (
             "show t.sqlite breakdown",
-            "t.sqlite is a file, where what to show is expected: traceprof show breakdown t.sqlite",
+            "expected the name of a table before t.sqlite, which is a file: run "
+            "`traceprof show breakdown t.sqlite`",
         ),
         (
             "show t.sqlite",
-            "t.sqlite is a file, where what to show is expected: traceprof show NOUN t.sqlite",
+            "expected the name of a table before t.sqlite, which is a file: run "
+            "`traceprof show NOUN t.sqlite`",
         ),
         (
             "analyze kernels t.sqlite",
-            "kernels is a table, no trace: traceprof show kernels t.sqlite",
+            "'kernels' is a table, not a trace: run `traceprof show kernels t.sqlite`",
         ),
-        ("t.sqlite kernels", "kernels is a table, no trace: traceprof show kernels t.sqlite"),
-        ("t.sqlite show kernels", "kernels is a table, no trace: traceprof show kernels t.sqlite"),
-        ("report kernels", "kernels is a table, no trace: traceprof show kernels TRACE"),
+        (
+            "t.sqlite kernels",
+            "'kernels' is a table, not a trace: run `traceprof show kernels t.sqlite`",
+        ),
+        (
+            "t.sqlite show kernels",
+            "'kernels' is a table, not a trace: run `traceprof show kernels t.sqlite`",
+        ),
+        ("report kernels", "'kernels' is a table, not a trace: run `traceprof show kernels TRACE`"),
         (
             "info kernls t.sqlite",
-            "kernls is neither a table nor a trace: traceprof show kernels t.sqlite",
+            "'kernls' is not a table or a trace: run `traceprof show kernels t.sqlite`",
         ),
-        ("show kernels", "expected a trace: traceprof show kernels TRACE"),
+        ("show kernels", "missing TRACE: run `traceprof show kernels TRACE`"),
         (
             "show kernels -- t.sqlite --json",
-            "--json stands where a trace should: options come before `--`",
+            "expected a trace, not '--json': put options before `--`",
         ),
         (
             "analyze -- t.sqlite --json",
-            "--json stands where a trace should: options come before `--`",
+            "expected a trace, not '--json': put options before `--`",
         ),
         ("t.sqlite --align sundial", "--align sundial: expected one of auto, collectives, utc, "),
         ("analyze t.sqlite --step-ranges step", "no range matches the step pattern 'step'"),
-        ("show kernels t.sqlite --step-ranges (", "step pattern '(' is not a regular expression"),
+        (
+            "show kernels t.sqlite --step-ranges (",
+            "step pattern '(' is not a valid regular expression",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(trace: str, line: str, message: str) -> None:
@@ -100,9 +111,9 @@ def test_a_trace_before_and_one_after_are_no_run(real_trace: Callable[[str], Pat
         assert done.exit_code == 2, done.output
         assert done.stderr == (
             "traceprof: 2026.2-2gpu-nccl-before.sqlite and 2026.2-2gpu-nccl-after.sqlite look like "
-            "two runs, not like ranks of one (they were not recorded at the same time): "
-            f"`traceprof view {before} {after}` shows them side by side, `traceprof compare` what "
-            "differs; a manifest, or --run, makes them one run\n"
+            "two runs, not like ranks of one run (they were not recorded at the same time); "
+            f"run `traceprof view {before} {after}` to see them side by side, or `traceprof "
+            "compare` for the differences; use --run or a manifest to treat them as one run\n"
         )
 
 

@@ -55,7 +55,7 @@ def test_operations_are_listed_with_how_they_were_launched(path: Path) -> None:
     assert len(lines) == 5
     assert "(1000 2 1)" in lines[1]
     assert "0 B+2.048 kB" in lines[1]
-    assert "75.0 %" in lines[1]
+    assert "75.0%" in lines[1]
     assert lines[1].endswith("void ns::gemm<float>(int)")
     assert "4.096 GB/s" in lines[4]
 
@@ -122,6 +122,6 @@ def test_they_are_written_to_a_file_once(path: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_line(path: Path) -> None:
-    assert "one of them at a time" in ops(path, "--csv", "--json", code=2)
+    assert "cannot be combined: use only one" in ops(path, "--csv", "--json", code=2)
     assert "not a time" in ops(path, "--longer", "5", code=2)
     assert "such as 0,2..5" in ops(path, "--device", "a", code=2)

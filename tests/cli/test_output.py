@@ -105,6 +105,6 @@ def test_nothing_is_cut_or_wrapped_in_a_pipe(long_names: Path, line: str) -> Non
 def test_a_narrow_terminal_has_no_line_that_is_wider(
     long_names: Path, line: str, columns: int
 ) -> None:
-    whole = ("next: ", "   look into")  # commands, which are pasted
+    whole = ("Next ", "   Profile ")  # commands, which are pasted
     wide = [own for own in invoked(line, str(columns)) if len(own) > columns]
     assert not [own for own in wide if not own.startswith(whole)]

@@ -104,4 +104,4 @@ def test_what_names_of_options_lead_to_is_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rules")
     code, said = run("show", "kernels", tmp_path / "t.sqlite", "--rules", tmp_path / "rules")
     assert code == 2
-    assert "rules: a named pipe" in said
+    assert "rules: expected a file, found a named pipe" in said

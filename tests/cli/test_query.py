@@ -77,7 +77,7 @@ def test_no_rows_are_said(trace: Path) -> None:
 def test_what_is_cut_is_said(trace: Path) -> None:
     done = query(trace, ALL, "--rows", "2", "--csv")
     assert len(done.stdout.splitlines()) == 3
-    assert done.stderr == "traceprof: only the first 2 rows: --rows N gives more\n"
+    assert done.stderr == "traceprof: printed only the first 2 rows; use --rows N to print more\n"
 
 
 def test_what_was_not_recorded_is_said(trace: Path) -> None:
@@ -106,12 +106,12 @@ def test_the_schema_names_every_view_and_column() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "expected a trace and a query"),
-        (("{0}",), "expected a trace and a query"),
-        (("{0}", "SELECT nope FROM kernels"), "no such column: nope (--schema prints"),
-        (("{0}", "ATTACH 'x' AS y"), "ATTACH is refused"),
+        ((), "missing TRACE or SQL"),
+        (("{0}",), "missing TRACE or SQL"),
+        (("{0}", "SELECT nope FROM kernels"), "no such column: nope (use --schema"),
+        (("{0}", "ATTACH 'x' AS y"), "ATTACH is not allowed"),
         (("{0}", "SELECT 1", "--timeout", "soon"), "is not a time"),
-        (("{0}", "SELECT 1", "--csv", "--json"), "one of them at a time"),
+        (("{0}", "SELECT 1", "--csv", "--json"), "cannot be combined: use only one"),
     ],
 )
 def test_errors_are_one_line(arguments: tuple[str, ...], said: str, trace: Path) -> None:

@@ -39,7 +39,7 @@ def test_share_rate_and_time_left(tmp_path: Path) -> None:
     line, terminal = _reading(tmp_path, counted)
     counted[0] = 1_000_500
     line.show(4.0)
-    said = "traceprof: run.sqlite, 25 % read, 250.0 kB/s, 12.00 s left"
+    said = "traceprof: reading run.sqlite: 25%, 250.0 kB/s, 12.00 s left"
     assert terminal.getvalue().strip() == said
     line.end()
     assert terminal.getvalue().endswith("\r")
@@ -50,7 +50,11 @@ def test_share_rate_and_time_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("counted", "words"),
-    [(None, ", 7 s"), (0, ", 7 s"), (5_000_000, " is read, measuring, 7 s")],
+    [
+        (None, "reading run.sqlite: 7 s"),
+        (0, "reading run.sqlite: 7 s"),
+        (5_000_000, "run.sqlite read, analyzing: 7 s"),
+    ],
 )
 def test_what_is_not_known_or_read_by_now_has_its_time(
     tmp_path: Path, counted: int | None, words: str
@@ -58,7 +62,7 @@ def test_what_is_not_known_or_read_by_now_has_its_time(
     counts: list[int | None] = [0]
     line, _ = _reading(tmp_path, counts)
     counts[0] = counted
-    assert line.words(7.2) == f"traceprof: run.sqlite{words}"
+    assert line.words(7.2) == f"traceprof: {words}"
 
 
 def test_what_is_measured_has_its_rate_and_time_left(tmp_path: Path) -> None:
@@ -66,9 +70,9 @@ def test_what_is_measured_has_its_rate_and_time_left(tmp_path: Path) -> None:
     line, _ = _reading(tmp_path, counts)
     counts[0] = 5_000_000
     PROGRESS.done, PROGRESS.total = 0, 40
-    assert line.words(3.0) == "traceprof: run.sqlite is read, measuring, 3 s"
+    assert line.words(3.0) == "traceprof: run.sqlite read, analyzing: 3 s"
     PROGRESS.done += 10
-    words = "traceprof: run.sqlite is read, 10 of 40 parts measured, 2.0/s, 15.00 s left"
+    words = "traceprof: run.sqlite read, analyzing: 10 of 40 parts, 2.0/s, 15.00 s left"
     assert line.words(8.0) == words
 
 
@@ -79,9 +83,9 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     counted = [0]
     line = Reading(files, Terminal(), lambda: counted[0])
     counted[0] = 1_000_000
-    assert line.words(4.0) == "traceprof: 2 files, 25 % read, 250.0 kB/s, 12.00 s left"
+    assert line.words(4.0) == "traceprof: reading 2 files: 25%, 250.0 kB/s, 12.00 s left"
     counted[0] = 4_000_000
-    assert line.words(7.0) == "traceprof: 2 files are read, measuring, 7 s"
+    assert line.words(7.0) == "traceprof: 2 files read, analyzing: 7 s"
 
 
 @pytest.mark.parametrize("is_told", [False, True])

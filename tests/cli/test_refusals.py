@@ -75,7 +75,7 @@ def run(command: str, file: Path, out: Path, other: Path = Path()) -> tuple[int,
 def test_a_refusal_says_that_the_file_is_cut_off(command: str, files: Path, tmp_path: Path) -> None:
     code, _, said = run(command, files / "cut.json", tmp_path)
     assert code in (2, 4)
-    assert said.startswith("traceprof: no")
+    assert said.startswith(("traceprof: no", "traceprof: the trace contains no"))
     assert f"; incomplete: {CUT}" in said
     assert said.count("\n") == 1
 
@@ -182,7 +182,7 @@ def test_a_column_that_is_not_needed_refuses_nothing(
         code, text, said = run(command, path, out, whole)
         assert code == 0, f"{command}: {said}"
         if command in SPARE[column]:
-            assert f"column {column} is not of whole numbers" in " ".join((text + said).split())
+            assert f"column {column} contains non-integer values" in " ".join((text + said).split())
 
 
 def test_numbers_are_those_without_the_column(whole: Path, tmp_path: Path) -> None:
@@ -200,7 +200,8 @@ def test_what_is_left_out_is_not_recorded_and_a_refusal_says_why(
     path = damaged(whole, "CUPTI_ACTIVITY_KIND_KERNEL.gridX", tmp_path)
     code, _, said = run("show occupancy FILE", path, tmp_path)
     assert code == 4
-    assert "warning: column CUPTI_ACTIVITY_KIND_KERNEL.gridX is not of whole numbers" in said
+    assert "warning: traceprof ignored a column: " in said
+    assert "CUPTI_ACTIVITY_KIND_KERNEL.gridX contains non-integer values" in said
 
 
 @pytest.mark.parametrize("column", ["CUPTI_ACTIVITY_KIND_KERNEL.start", "NVTX_EVENTS.domainId"])
@@ -210,4 +211,4 @@ def test_a_column_that_all_numbers_need_refuses_everything(
     path = damaged(whole, column, tmp_path)
     for command in ("show kernels FILE", "ops FILE", "query FILE SQL", "analyze FILE"):
         code, _, said = run(command, path, tmp_path)
-        assert (code, f"column {column} is not of whole numbers" in said) == (3, True), command
+        assert (code, f"column {column} contains non-integer values" in said) == (3, True), command

@@ -133,15 +133,19 @@ def test_the_help_needs_no_pandas() -> None:
 def test_what_is_added_is_listed(store: Store, trace: Path) -> None:
     done = run("runs", "add", trace, "--label", "network=calico", "-l", "self=8")
     assert done.exit_code == 0
-    assert f"kept as night in {store.path}: traceprof runs show night" in done.stderr
-    assert "kept as night-2" in run("runs", "add", trace).stderr
-    assert "there is a run 'night' already" in refused(2, "runs", "add", trace, "--name", "night")
+    assert (
+        f"saved as night in {store.path}; show it with `traceprof runs show night`" in done.stderr
+    )
+    assert "saved as night-2" in run("runs", "add", trace).stderr
+    assert "run 'night' already exists" in refused(2, "runs", "add", trace, "--name", "night")
     run("runs", "add", trace, "--name", "night", "--force")
     assert [(kept.name, dict(kept.labels)) for kept in store.listed()] == [
         ("night-2", {}),
         ("night", {}),
     ]
-    assert "a name is of one" in refused(2, "runs", "add", trace, trace, "--name", "x")
+    assert "names one run, but there are several" in refused(
+        2, "runs", "add", trace, trace, "--name", "x"
+    )
 
 
 def test_a_list_has_key_measures_by_label_in_any_order(two: Store) -> None:
@@ -156,8 +160,8 @@ def test_a_list_has_key_measures_by_label_in_any_order(two: Store) -> None:
     screen = printed("runs", "list")
     assert "2 runs in" in screen
     assert max(map(len, screen.splitlines())) <= 80
-    assert "there are name, labels" in refused(2, "runs", "list", "--sort", "colour")
-    assert "no run has a measure 'top1'" in refused(2, "runs", "list", "-m", "top1")
+    assert "available: name, labels" in refused(2, "runs", "list", "--sort", "colour")
+    assert "no run has measure 'top1'" in refused(2, "runs", "list", "-m", "top1")
     assert "expected KEY=VALUE" in refused(2, "runs", "list", "-l", "network")
 
 
@@ -186,7 +190,7 @@ def test_any_table_that_was_kept_is_shown(two: Store) -> None:
     assert printed("runs", "export", "resnet", "-t", "kernels") == printed(
         "runs", "show", "resnet", "-t", "kernels", "--csv"
     )
-    assert "there are events" in refused(2, "runs", "show", "resnet", "-t", "colours")
+    assert "available: events" in refused(2, "runs", "show", "resnet", "-t", "colours")
 
 
 def test_labels_are_given_and_taken(two: Store) -> None:
@@ -208,9 +212,7 @@ def test_runs_go_to_another_database_by_a_file(two: Store, tmp_path: Path) -> No
     assert run("runs", "add", path, "--db", other.path, "-l", "from=afar").exit_code == 0
     assert other.names() == ["resnet-2gpu", "bert"]
     assert_same_runs(other.get("bert"), two.get("bert").labelled(**{"from": "afar"}))
-    assert "there is a run 'resnet-2gpu' already" in refused(
-        2, "runs", "add", path, "--db", other.path
-    )
+    assert "run 'resnet-2gpu' already exists" in refused(2, "runs", "add", path, "--db", other.path)
     assert json.loads(printed("runs", "export", "bert"))["runs"][0]["name"] == "bert"
 
 
@@ -228,9 +230,11 @@ def test_logs_are_kept(store: Store, tmp_path: Path, readers: list[dict[str, Any
     other = tmp_path / "other.log"
     other.touch()
     done = run("runs", "import-log", log, other)
-    assert f"2 runs kept in {store.path}: traceprof runs list" in done.stderr
+    assert f"saved 2 runs in {store.path}; list them with `traceprof runs list`" in done.stderr
     assert store.names() == ["train", "b", "train-2", "other"]
-    assert "a name is of one" in refused(2, "runs", "import-log", log, other, "--name", "x")
+    assert "names one run, but there are several" in refused(
+        2, "runs", "import-log", log, other, "--name", "x"
+    )
 
 
 def test_a_dry_run_shows_what_would_be_kept(store: Store, tmp_path: Path) -> None:
@@ -247,24 +251,24 @@ def test_of_several_files_those_that_can_be_read_are_kept(store: Store, trace: P
     done = run("runs", "add", wrong, trace, trace.with_name("missing"))
     assert done.exit_code == 3
     kept, *failed = done.stderr.splitlines()
-    assert f"kept as night in {store.path}" in kept
+    assert f"saved as night in {store.path}" in kept
     assert ["wrong.sqlite: " in failed[0], "missing: No such file" in failed[1]] == [True, True]
     assert store.names() == ["night"]
 
 
 def test_a_database_that_is_none_is_said_in_one_line(trace: Path, tmp_path: Path) -> None:
     message = refused(3, "runs", "list", "--db", trace)
-    assert "a SQLite file, but no database of runs" in message
-    assert "holds no runs" in refused(3, "runs", "show", "a", "--db", tmp_path / "none.db")
+    assert "an SQLite file, but not a run database" in message
+    assert "contains no runs" in refused(3, "runs", "show", "a", "--db", tmp_path / "none.db")
 
 
 def test_an_empty_database_says_how_to_keep_a_run(two: Store, tmp_path: Path) -> None:
     said = "".join(printed("runs", "list", "--db", tmp_path / "none.db").split())  # paths are long
-    assert f"nothingiskeptin{tmp_path / 'none.db'}:`traceprofrunsaddTRACE`keeps" in said
+    assert f"{tmp_path / 'none.db'}containsnoruns.Addarunwith`traceprofrunsaddTRACE`" in said
     assert "window" not in said
     said = " ".join(printed("runs", "list", "--label", "network=pigeon").split())
-    assert "none of the 2 runs in" in said
-    assert "has network=pigeon: `traceprof runs list` shows all" in said
+    assert "None of the 2 runs in" in said
+    assert "has network=pigeon. List all: `traceprof runs list`" in said
 
 
 def test_what_recorded_a_run_and_how_its_program_ended_is_told(store: Store) -> None:
@@ -315,13 +319,13 @@ def test_where_the_traces_lie_is_kept_whole(
 def test_analyze_keeps_the_run_after_its_page(store: Store, trace: Path) -> None:
     plain = printed("analyze", trace)
     done = run("analyze", trace, "--save", "--label", "gpus=8", "-w", "all")
-    assert "kept as night" in done.stderr
+    assert "saved as night" in done.stderr
     assert printed("analyze", trace, "--name", "best") == plain
     found = store.get("night")
     assert (found.window, found.labels) == ("all", {"gpus": "8"})
     assert store.names() == ["night", "best"]
     assert "already" in refused(2, "analyze", trace, "--name", "best")
-    assert "cannot be the name" in refused(2, "analyze", trace, "--name", "12")
+    assert "invalid run name" in refused(2, "analyze", trace, "--name", "12")
 
 
 @pytest.fixture
@@ -339,10 +343,10 @@ def test_record_keeps_the_run(store: Store, recorded: Path) -> None:
     arguments = ("record", "--save", "--name", "train", "-l", "gpus=8", "--", "python")
     done = run(*arguments)
     assert done.exit_code == 7
-    assert "kept as train in" in done.stderr
+    assert "saved as train in" in done.stderr
     assert store.get("train").labels == {"gpus": "8"}
     # Nobody wants to lose an hour of training to a name: this time it gets a number.
-    assert "kept as train-2" in run(*arguments).stderr
+    assert "saved as train-2" in run(*arguments).stderr
     assert run("record", "--", "python").exit_code == 7
     assert store.names() == ["train", "train-2"]
 
@@ -355,8 +359,8 @@ def test_a_recording_is_not_lost_with_the_database(
     before = recorded.read_bytes()
     done = run("record", "--save", "--", "python")
     assert done.exit_code == 7
-    assert "the run was not kept: " in done.stderr
-    assert f"try again: traceprof runs add {recorded}" in done.stderr
+    assert "the run was not saved: " in done.stderr
+    assert f"to retry: traceprof runs add {recorded}" in done.stderr
     assert recorded.read_bytes() == before
 
     def fails(*_: object, **__: object) -> Summary:
@@ -389,5 +393,5 @@ def test_files_of_one_run_are_called_as_their_folder(store: Store, tmp_path: Pat
     folder.mkdir()
     for member in make_run(Plan(n_ranks=2)):
         write_nsys(member.trace, folder / f"rank{member.rank}.sqlite")
-    assert "kept as run-12" in run("analyze", *sorted(folder.iterdir()), "--save").stderr
-    assert "kept as run-12-2" in run("runs", "add", folder).stderr
+    assert "saved as run-12" in run("analyze", *sorted(folder.iterdir()), "--save").stderr
+    assert "saved as run-12-2" in run("runs", "add", folder).stderr

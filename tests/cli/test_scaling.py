@@ -43,12 +43,12 @@ def test_a_table_of_rates_becomes_efficiencies(table: str) -> None:
     lines = said("scaling", table).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "5 runs on 1, 2, 4, 8, 16 GPUs"
-    rows = [re.search(r"^ +(\d+) .* ([\d.]+) %  █", line) for line in lines]
+    rows = [re.search(r"^ +(\d+) .* ([\d.]+)%  █", line) for line in lines]
     found = [match.groups() for match in rows if match]
     assert [size for size, _ in found] == ["1", "2", "4", "8", "16"]
     assert [ratio for _, ratio in found] == ["100.0", "94.2", "77.9", "75.7", "71.2"]
-    assert "printed 95 %: not from rates" in said("scaling", table, width=110)
-    assert "printed 77 %: cut off" in said("scaling", table, width=110)
+    assert "input file: 95% (not from rates)" in said("scaling", table, width=110)
+    assert "input file: 77% (truncated)" in said("scaling", table, width=110)
 
 
 def test_csv_and_json_hold_all(table: str) -> None:
@@ -64,7 +64,7 @@ def test_csv_and_json_hold_all(table: str) -> None:
 def test_the_same_from_python(table: str) -> None:
     found = tp.scaling(table)
     assert found.to_frame("scaling")["efficiency_ratio"].iloc[-1] == pytest.approx(0.7124, abs=1e-4)
-    assert "71.2 % of ideal on 16 GPUs" in found.sentences[0]
+    assert "71.2% scaling efficiency on 16 GPUs" in found.sentences[0]
     assert "efficiency" in found._repr_html_()
 
 

@@ -69,7 +69,7 @@ def test_what_is_guessed_does_what_is_meant(trace: str, typed: str, meant: str) 
 
 
 def test_a_near_word_says_what_it_is_taken_for(trace: str) -> None:
-    assert run("top", trace).stderr == "traceprof: top is `traceprof show kernels`\n"
+    assert run("top", trace).stderr == "traceprof: running `traceprof show kernels` for 'top'\n"
     assert run("top", trace, "-q").stderr == ""
 
 
@@ -111,8 +111,8 @@ def test_all_chosen_columns_are_shown_however_narrow_the_terminal(trace: str) ->
     columns = "name,activity,count,total_ns,share_ratio,mean_ns,median_ns,min_ns,max_ns"
     narrow = CliRunner(env={"COLUMNS": "40"})
     cut = narrow.invoke(app, ["show", "kernels", trace]).stdout
-    assert "not shown: " in cut
-    assert "--wide shows all, --columns chooses" in " ".join(cut.split())
+    assert "hidden columns: " in cut
+    assert "--wide shows all columns, --columns selects columns" in " ".join(cut.split())
     assert max(map(len, cut.splitlines())) <= 80
     whole = narrow.invoke(app, ["show", "kernels", trace, "--columns", columns]).stdout
     assert "not shown" not in whole
@@ -122,7 +122,7 @@ def test_a_column_that_is_none_is_refused(trace: str) -> None:
     for form in ("--csv", "--json", "--markdown", "--wide"):
         done = run("show", "kernels", trace, "--columns", "totall_ns", form)
         assert done.exit_code == 2
-        assert "no column 'totall_ns': did you mean total_ns?" in done.stderr
+        assert "unknown column 'totall_ns'; did you mean 'total_ns'?" in done.stderr
 
 
 def test_columns_may_be_called_as_their_headings(trace: str) -> None:
@@ -171,7 +171,7 @@ def test_an_answer_is_written_as_the_name_of_its_file_says(
 def test_no_file_holds_what_its_name_does_not_say(trace: str, words: tuple[str, ...]) -> None:
     done = run(*words)
     assert done.exit_code == 2
-    assert f"{words[-1]}: it is written as ." in done.stderr
+    assert f"{words[-1]}: cannot write {Path(words[-1]).suffix}; use ." in done.stderr
     assert not Path(words[-1]).exists()
 
 

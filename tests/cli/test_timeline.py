@@ -76,7 +76,7 @@ def test_two_runs_come_side_by_side(run_traceprof: Run, tmp_path: Path) -> None:
     assert "A: before.sqlite.gz, 2 steps" in page
     done = run_traceprof("timeline", before, "vs", after, "-o", "two.png")
     assert done.returncode == 2
-    assert "two side by side are a page" in done.stderr
+    assert "two timelines side by side need an HTML page" in done.stderr
 
 
 def test_two_ranks_of_a_run_come_side_by_side(run_traceprof: Run, tmp_path: Path) -> None:
@@ -84,6 +84,6 @@ def test_two_ranks_of_a_run_come_side_by_side(run_traceprof: Run, tmp_path: Path
     done = run_traceprof("timeline", run, "--ranks", "0,1", "-o", "ranks.html")
     assert done.returncode == 0, done.stderr
     assert f"{run.name}: rank 0 vs rank 1" in (tmp_path / "ranks.html").read_text("utf-8")
-    for ranks, said in (("0,7", "no rank 7: the trace has 0, 1"), ("0", "takes two ranks")):
+    for ranks, said in (("0,7", "no rank 7 in the trace; ranks: 0, 1"), ("0", "different ranks")):
         done = run_traceprof("timeline", run, "--ranks", ranks, "-o", "no.html")
         assert (done.returncode, said in done.stderr) == (2, True)

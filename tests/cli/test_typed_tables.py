@@ -100,4 +100,4 @@ def test_runs_that_were_not_typed_have_no_such_table(tmp_path: Path) -> None:
     (path := tmp_path / "a.log").write_text("iter 0: loss 1.0, time 5.00ms\n")
     traceprof("import-log", path)
     done = CliRunner().invoke(app, ["runs", "list", "--as-typed"])
-    assert done.exit_code == 2 and "typed" in done.output
+    assert done.exit_code == 2 and "entered in a table" in done.output

@@ -52,7 +52,7 @@ def test_it_prints_its_address_and_serves_until_it_is_interrupted(tmp_path: Path
     (page,), messages = asked(tmp_path, ["trace.sqlite"])
     assert "trace.sqlite" in page
     assert '"hot_reload"' not in page
-    assert messages[-1] == "traceprof: ended"
+    assert messages[-1] == "traceprof: stopped"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.sqlite"]
 
 
@@ -66,7 +66,7 @@ def test_two_traces_stand_side_by_side_unless_they_are_said_to_be_one_run(tmp_pa
     (page, layout), _ = asked(tmp_path, [*files, "--run"], "_dash-layout")
     assert "before.sqlite and 1 more" in page
     assert layout.count('"Iframe"') == 1
-    assert "no file says its rank" in layout
+    assert "no file contains its rank" in layout
 
 
 def test_without_dash_one_line_says_how_to_get_it(run_traceprof: Run, tmp_path: Path) -> None:
@@ -79,7 +79,8 @@ def test_without_dash_one_line_says_how_to_get_it(run_traceprof: Run, tmp_path: 
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        'traceprof: the viewer needs dash, which is not installed: pip install "traceprof[view]"'
+        "traceprof: the viewer needs dash, which is not installed: run "
+        '`pip install "traceprof[view]"`'
     ]
 
 

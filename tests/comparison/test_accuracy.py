@@ -83,7 +83,7 @@ def test_a_run_that_never_reaches_it_is_told() -> None:
     table = reached(found)
     assert table["is_reached"].tolist() == [True, False]
     assert table["time_ns"].isna().tolist() == [False, True] and table.loc["b", "best"] == 0.6
-    assert "1 of 2 runs never reached" in said(found.verdict)
+    assert "1 of 2 runs did not reach" in said(found.verdict)
 
 
 def test_of_losses_lower_is_better() -> None:
@@ -129,7 +129,7 @@ def test_speed_ups_of_time_and_of_throughput() -> None:
     assert row["time_speedup"] == 5 and row["time_efficiency_ratio"] == 5 / 8
     assert row["rate_speedup"] == 10 and row["rate_efficiency_ratio"] == 10 / 8
     assert row["work_factor"] == 2
-    assert note_text(row["remark"]).startswith("prints 5.00 x")
+    assert note_text(row["remark"]).startswith("printed rate is 5.00×")
     assert "5 times as fast as one" in said(found.verdict)
     assert "2 times the samples" in said(found.verdict)
 
@@ -174,7 +174,7 @@ def test_what_traces_tell_needs_no_more_than_values_and_times() -> None:
 
 def test_metrics_and_targets_that_cannot_be() -> None:
     run = a_run("a", [0.5])
-    with pytest.raises(UsageError, match="there are top1"):
+    with pytest.raises(UsageError, match="available metrics: top1"):
         accuracy([run], metric="bleu")
     with pytest.raises(UsageError, match=r"0\.76"):
         accuracy([run], target=76)
@@ -185,7 +185,7 @@ def test_metrics_and_targets_that_cannot_be() -> None:
 
 def test_runs_without_the_metric_are_named() -> None:
     found = accuracy([a_run("a", [0.5]), Summary("empty")], target=0.5)
-    assert found.missing == {"empty": "it has no metric called top1"}
+    assert found.missing == {"empty": "does not contain metric top1"}
     assert list(reached(found).index) == ["a"]
 
 

@@ -15,9 +15,9 @@ def test_mfu_energy_and_cost_of_both_are_told() -> None:
         told |= {"step_cost": (cost, "number"), "step_period_ns": (1e7, "ns")}
         runs.append(make_summary(name, tables={**known.tables, "measures": measures_table(told)}))
     said = sentences(compare([runs[0]], [runs[1]], []).notes)
-    assert any("MFU is 25.0 % (base 20.0 %)" in words for words in said)
-    assert any("a step takes 30 J (base 40 J)" in words for words in said)
-    assert any("1 000 steps cost 0.01 (base 0.02)" in words for words in said)
+    assert any("MFU is 25.0% of the dense peak (base 20.0%)" in words for words in said)
+    assert any("A step takes 30 J (base 40 J)" in words for words in said)
+    assert any("1,000 steps cost 0.01 at the given price (base 0.02)" in words for words in said)
 
 
 def test_what_one_side_alone_knows_is_not_compared() -> None:

@@ -89,10 +89,10 @@ def test_modes_and_kinds_are_held_against_one_another() -> None:
     ]
     said = sentences(nodes(runs).verdict)
     assert said == [
-        "forward+backward: a round takes 26.00 ms where nodes are synchronised and 20.00 ms where "
-        "they are not: 30.0 % more",
-        "independent nodes: a round takes 8.000 ms forward, 20.00 ms with the backward pass: "
-        "2.50 x",
+        "forward+backward: a round takes 26.00 ms if the ranks are synchronized and 20.00 ms if "
+        "not (30.0% more).",
+        "independent nodes: a forward round takes 8.000 ms. A round with the backward pass takes "
+        "20.00 ms (2.50× as long).",
     ]
 
 

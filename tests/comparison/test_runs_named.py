@@ -112,18 +112,18 @@ def test_a_folder_that_holds_no_trace_does_not_hide_a_run(store: Store, folder: 
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("gpt", StoreError, "no run 'gpt': no such file, and none of that name in"),
-        ("resnet", UsageError, "may be resnet-8gpu, resnet-1gpu"),
+        ("gpt", StoreError, "no run 'gpt': no such file, and no run with this name in"),
+        ("resnet", UsageError, "matches several runs: resnet-8gpu, resnet-1gpu"),
         ("label:gpus", UsageError, "expected label:KEY=VALUE"),
-        ("label:gpus=4", StoreError, "no run in .* has that label"),
+        ("label:gpus=4", StoreError, "no run in .* has this label"),
         (Path("missing.sqlite"), TraceError, "missing.sqlite: No such file"),
         (
             "photo.jpg",
             TraceError,
-            "photo.jpg: neither a trace nor exported runs; as a table of rates: no columns; "
+            "photo.jpg: not a trace and not exported runs; as a table of rates: no columns; "
             "as a log: of no known program",
         ),
-        ("runs.db", TraceError, "a SQLite database without the tables of a profiler"),
+        ("runs.db", TraceError, "a SQLite database without profiler tables"),
     ],
 )
 def test_what_is_none_of_these_is_said_with_what_was_tried(
@@ -136,7 +136,7 @@ def test_what_is_none_of_these_is_said_with_what_was_tried(
 
 def test_a_damaged_export_is_not_taken_for_a_log(store: Store, folder: Path) -> None:
     (folder / "runs.json").write_text('{"schema": "traceprof.runs/1", "loss": 3')
-    with pytest.raises(StoreError, match="damaged"):
+    with pytest.raises(StoreError, match="corrupt export"):
         summaries_of(["runs.json"], db=store.path)
 
 

@@ -19,7 +19,7 @@ from traceprof.comparison.statistics import (
 PAIRS = 500
 LEVEL = 0.05
 CHANCE = 3 * math.sqrt(LEVEL * (1 - LEVEL) / PAIRS)
-"""Of 500 pairs 5 % give 25 alarms, and in 999 of 1000 such tests no more than 40."""
+"""Of 500 pairs 5% give 25 alarms, and in 999 of 1000 such tests no more than 40."""
 
 
 @pytest.mark.parametrize("noise", ["independent", "neighbours", "heavy"])
@@ -83,7 +83,7 @@ def test_of_few_steps_the_numbers_alone_are_told() -> None:
     told = compare_steps(np.full(FEWEST - 1, 100.0), np.full(50, 150.0))
     assert told.change_ratio == pytest.approx(0.5)
     assert not told.is_known
-    assert told.why.startswith("too few steps")
+    assert told.why.startswith("not enough steps")
 
 
 def test_steps_that_come_in_turns_are_taken_together() -> None:
@@ -104,7 +104,7 @@ def test_of_several_runs_the_run_is_the_unit() -> None:
     assert told.of_runs
     assert told.base == pytest.approx(np.exp(np.mean(np.log([100, 102, 98]))))
     assert told.is_shown
-    # With 2 degrees of freedom and three runs that spread by 2 %.
+    # With 2 degrees of freedom and three runs that spread by 2%.
     assert told.high_ratio - told.low_ratio == pytest.approx(0.0961, abs=0.003)
     alone = compare_runs([100.0], [106.0])
     assert not alone.is_known

@@ -62,8 +62,8 @@ def test_what_labels_tell_apart_needs_no_other() -> None:
 def test_comparing_says_which_sides_are_unlike() -> None:
     assert "independent in alone, synchronised in together" in told(compare([ALONE], [TOGETHER]))
     both = told(compare([ALONE, TOGETHER], [AGAIN]))
-    assert "and a side has both" in both
-    assert "not the same thing" not in told(compare([TOGETHER], [AGAIN]))
+    assert "One side has both kinds" in both
+    assert "not comparable" not in told(compare([TOGETHER], [AGAIN]))
 
 
 def test_ranks_of_one_job_are_neither_runs_nor_repeats() -> None:

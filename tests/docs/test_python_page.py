@@ -38,7 +38,7 @@ def test_recording_runs_as_it_stands(
 
     monkeypatch.chdir(tmp_path)
     exec(compile(BLOCKS[1], "docs/python.md", "exec"), {"tp": tp, "train": train})
-    assert "run.sqlite  traceprof" in capsys.readouterr().out
+    assert "run.sqlite  recorded by traceprof" in capsys.readouterr().out
     steps = tp.open("run.sqlite").within("all").steps().table.to_frame()["step"]
     assert steps.tolist() == list(range(10, 21))
 

@@ -27,6 +27,6 @@ def test_it_builds(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "index.html").read_text("utf-8")
-    assert "Where did the step time of a training run go" in page
+    assert "Where does the step time of a training run go" in page
     assert 'href="https://fonts.' not in page
     assert (tmp_path / "tutorial.html").is_file()

@@ -49,7 +49,7 @@ def test_parts_of_each_device_are_gauges_with_units(ranks: Ranks, tmp_path: Path
     found = families(text)
     compute = found["traceprof_breakdown_devices_compute_seconds"]
     assert (compute.type, compute.unit) == ("gauge", "seconds")
-    assert compute.documentation == "when compute kernels ran"
+    assert compute.documentation == "time in which compute kernels ran"
     assert values(compute) == {(("device", "0"),): 0.004, (("device", "1"),): 0.002}
     assert values(found["traceprof_window_seconds"]) == {(): 0.01}
     (info,) = found["traceprof_trace"].samples

@@ -103,9 +103,9 @@ def test_ranks_and_tables_are_chosen(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "rank0").exists()
     assert (len(found.kernels.to_frame()), len(found.ranges.to_frame())) == (6, 0)
     assert "ranges" not in found.recorded, "what was left out is not known, rather than none"
-    with pytest.raises(UsageError, match="no rank 7: the trace has 0, 1"):
+    with pytest.raises(UsageError, match="no rank 7 in the trace; ranks: 0, 1"):
         export(run, tmp_path / "other", ranks=[7])
-    with pytest.raises(UsageError, match="no rank 7: the trace has 0"):
+    with pytest.raises(UsageError, match="no rank 7 in the trace; ranks: 0"):
         export(run / "rank0.sqlite", tmp_path / "other", ranks=[7])
     assert not (tmp_path / "other").exists()
 

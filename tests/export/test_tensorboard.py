@@ -94,7 +94,7 @@ def test_what_was_not_recorded_has_no_scalar(tmp_path: Path) -> None:
     found = scalars(tmp_path / "out" / "process_1")
     assert found == {"step/duration_ms": [(0.01, 1, 10.0), (0.02, 2, 10.0)]}
     (remark,) = done.remarks
-    assert "wall clock was not recorded" in remark
+    assert "wall-clock time was not recorded" in remark
 
 
 def test_a_rank_without_what_others_have_has_no_zeros(tmp_path: Path) -> None:
@@ -128,9 +128,9 @@ def test_a_window_leaves_the_other_steps_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranks", "more", "told"),
     [
-        (Ranks.of(TraceBuilder().kernel("k", 0, 5).build()), {}, "no steps are known"),
+        (Ranks.of(TraceBuilder().kernel("k", 0, 5).build()), {}, "contains no steps"),
         (built(), {"tables": ["kernels"]}, "--tables"),
-        (built(), {"ranks": {0}}, "no steps of rank 0: the trace has steps of 3"),
+        (built(), {"ranks": {0}}, "no steps of rank 0; choose from 3"),
     ],
 )
 def test_mistakes_leave_nothing(

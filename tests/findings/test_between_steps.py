@@ -14,9 +14,9 @@ def test_idle_time_between_the_ranges_of_steps_is_said_to_be_there() -> None:
         now += 100 * MS
     first = findings_of(builder.build())[0]
     assert first.rule == "host_code"
-    assert str(first.title).startswith("between steps")
-    assert "fetch a batch, evaluate or log" in first.action
-    assert "fetch batches in workers" in first.action
+    assert str(first.title).startswith("CPU work between steps")
+    assert "fetches a batch, evaluates, or logs" in first.action
+    assert "Fetch batches in workers" in first.action
 
 
 def test_slow_steps_that_wait_for_data_are_no_matter_of_logging() -> None:
@@ -29,5 +29,5 @@ def test_slow_steps_that_wait_for_data_are_no_matter_of_logging() -> None:
         )
         now += wait + 40 * MS
     (slow,) = [one for one in findings_of(builder.build()) if one.rule == "slow_steps"]
-    assert "they wait for data" in slow.action
+    assert "They wait for data" in slow.action
     assert "logging" not in slow.action

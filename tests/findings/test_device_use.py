@@ -38,7 +38,7 @@ def test_pages_that_migrate_are_told_once_with_what_waits_for_them() -> None:
     assert (own.kind, own.is_minor) == ("estimated", False)
     # 5 ms of the kernel, and 10 ms but for what follows the last page.
     assert own.saving_ns == pytest.approx(15 * MS - 40 * US, abs=50 * US)
-    assert "300 page migrations that no call launched" in own.evidence[0]
+    assert "300 page migrations without a launch call" in own.evidence[0]
     assert "cudaMemPrefetchAsync" in own.action
     assert not {"exposed_copies", "low_utilisation"} & set(rules)
 
@@ -52,7 +52,7 @@ def test_what_the_host_does_between_two_pages_that_it_touches_is_its_own() -> No
     own = rules["host_code"]
     assert "40 gaps longer than 200.0 µs" in own.evidence[0]
     assert own.saving_ns == pytest.approx(80 * MS, rel=0.01)
-    assert "low_utilisation" not in rules  # "the recording does not tell why"
+    assert "low_utilisation" not in rules  # "Idle for an unknown reason"
 
 
 def test_managed_memory_that_is_copied_by_a_call_does_not_migrate() -> None:
@@ -98,7 +98,7 @@ def test_a_device_that_other_kernels_fill_meanwhile_is_not_empty() -> None:
 def test_the_page_calls_an_empty_device_so() -> None:
     verdict = page(run_of(Ranks.of(walk(ONE_BLOCK)))).verdict
     assert verdict is not None
-    assert verdict.bound_by == "GPU-bound, the GPU nearly empty"
+    assert verdict.bound_by == "GPU-bound, but the GPU is nearly empty"
 
 
 def beside_communication(alone_us: list[int], beside_us: list[int]) -> Trace:
@@ -118,9 +118,9 @@ def test_hiding_communication_has_a_price() -> None:
     own = rules["contention"]
     # 4 ms of 24 ms, as a part of an iteration: of the repeating kernel.
     assert own.saving_ratio == pytest.approx(4 / 24)
-    assert own.evidence[0] == "4.000 ms longer than alone"
+    assert own.evidence[0] == "4.000 ms longer than without communication"
     assert own.range_ns == (0, own.saving_ns)
-    assert "1.40 x as long" in own.title
+    assert "1.40× as long" in own.title
     assert "exposed_communication" not in rules
 
 
@@ -195,7 +195,9 @@ def test_what_people_reported(name: str, rule: str, saved_ns: int) -> None:
     assert not {"low_utilisation", "exposed_copies"} & set(told)
 
 
-@pytest.mark.parametrize("subject", ["managed memory", "use of the SMs", "contention"])
+@pytest.mark.parametrize(
+    "subject", ["managed memory", "SM utilization", "contention between compute and communication"]
+)
 def test_what_was_not_seen_is_not_fine(subject: str) -> None:
     """A copy of pinned memory, kernels of no known shape, communication beside no kernel."""
     builder = TraceBuilder()

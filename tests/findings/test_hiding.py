@@ -37,7 +37,7 @@ def test_overlap_saves_no_more_than_there_is_compute(
     exposed = (communication - hidden) / (compute + communication - hidden)
     assert finding.claimed_ratio == pytest.approx(exposed)
     assert finding.saving_ratio == pytest.approx(saved, rel=1e-6)
-    is_told = any("the rest is saved by sending less" in text for text in finding.evidence)
+    is_told = any("only sending less data saves the rest" in text for text in finding.evidence)
     assert is_told == (saved < exposed - 1e-9)
     case = run("whatif", trace).table.to_frame().set_index("case").loc["communication fully hidden"]
     assert case["gain_ratio"] <= saved + 1e-9
@@ -83,4 +83,4 @@ def test_the_evidence_on_copies_is_of_what_is_exposed() -> None:
                 launched_ns=(at + 20, at + 30),
             )
     (finding,) = [own for own in findings_of(builder.build()) if own.rule == "exposed_copies"]
-    assert finding.evidence[1:] == ("20.00 ms of d2h",)
+    assert finding.evidence[1:] == ("d2h: 20.00 ms",)

@@ -73,10 +73,10 @@ def test_two_ranks_over_gloo_on_one_h100() -> None:
     assert verdict is not None
     assert verdict.bound_by == "communication-bound on gloo"
     assert document.hardware == {"NVIDIA H100 80GB HBM3": 1}
-    assert not {"communication", "ranks in step"} & set(verdict.fine)
+    assert not {"communication", "load balance across ranks"} & set(verdict.fine)
     table = document.results["findings"].table
     titles = dict(zip(table["rule"].tolist(), table["title"].tolist(), strict=True))
     assert table["rule"].tolist()[0] == "host_communication"
     assert titles["straggler"].values["slow"] == "rank 1"
     actions = dict(zip(table["rule"].tolist(), table["action"].tolist(), strict=True))
-    assert "init_process_group('nccl'), with a GPU for each rank" in actions["host_communication"]
+    assert '`init_process_group("nccl")`, with one GPU per rank' in actions["host_communication"]

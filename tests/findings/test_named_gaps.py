@@ -30,8 +30,8 @@ def working() -> Trace:
 def test_a_range_is_told_with_its_overlap_and_what_ran_meanwhile() -> None:
     host = next(own for own in findings_of(working()) if own.rule == "host_code")
     assert host.evidence == (
-        "80.00 ms in worker, on another thread than the one that launches",
-        "17.00 ms in which the host recorded nothing",
+        "80.00 ms while a thread that does not launch work is in worker",
+        "17.00 ms without recorded CPU activity",
     )
     assert host.ranges == ("worker",)
 
@@ -45,7 +45,7 @@ def test_what_compiles_in_other_threads_is_told_as_compiling() -> None:
     findings = {own.rule: own for own in findings_of(builder.build(span=(0, 120 * MS)))}
     # The two threads compile from 20 to 90 ms; the other 29 ms of the gap are the host's.
     assert findings["loading"].once_ns == 70 * MS
-    assert findings["loading"].evidence == ("2 calls of Nvrtc::CompileProgram",)
+    assert findings["loading"].evidence == ("2 calls to Nvrtc::CompileProgram",)
     assert findings["host_code"].once_ns == 29 * MS
 
 
@@ -67,27 +67,27 @@ def host_code_in(*names: str, n: int = 4, profiler: str = "") -> Found:
 
 JAX = "jax.profiler 0.8"
 EITHER = "jax.profiler or TensorFlow"
-FEWER = "have the host do less for each kernel"
+FEWER = "Reduce the CPU work per kernel"
 
 
 @pytest.mark.parametrize(
     ("profiler", "name", "what", "action"),
     [
-        ("", "cudaLaunchKernel", "in launch calls that take long", "the first launch of a kernel"),
-        ("", "cudaStreamCreateWithFlags", "in calls of the driver and its libraries", "create"),
-        ("", "aten::as_strided", "in operators", FEWER),
-        ("", "autograd::engine::evaluate_function: AccumulateGrad", "in operators", FEWER),
-        ("", "torch::autograd::CopySlices", "in operators", FEWER),
-        ("", "fread", "reading, writing and sending", "read, write and send in another thread"),
-        ("", "my loop", "", "find the code of the host"),
-        (JAX, "BufferSequencingEvent::Execute", "in the runtime of XLA", "(jax.device_put)"),
-        (JAX, "[0] GpuExecutable::ExecuteThunks", "in the runtime of XLA", "(jax.lax.scan)"),
-        (JAX, "Build buffer allocations", "in the runtime of XLA", "(donate_argnums)"),
-        (JAX, "write checkpoint", "", "find the Python code"),
-        (JAX, "$loop.py:7 log", "", "find the Python code"),
-        (EITHER, "Thunks::Initialize", "in the runtime of XLA", "compiled function, inputs"),
-        (EITHER, "Iterator::Prefetch::Map", "", "find the code of the host"),
-        ("torch.profiler", "BufferSequencingEvent::Execute", "", "find the code of the host"),
+        ("", "cudaLaunchKernel", "slow launch calls", "the first launch of a kernel"),
+        ("", "cudaStreamCreateWithFlags", "driver and library calls", "Create"),
+        ("", "aten::as_strided", "operators", FEWER),
+        ("", "autograd::engine::evaluate_function: AccumulateGrad", "operators", FEWER),
+        ("", "torch::autograd::CopySlices", "operators", FEWER),
+        ("", "fread", "reading, writing, and sending data", "data in another thread"),
+        ("", "my loop", "", "Find the CPU code"),
+        (JAX, "BufferSequencingEvent::Execute", "the XLA runtime", "(jax.device_put)"),
+        (JAX, "[0] GpuExecutable::ExecuteThunks", "the XLA runtime", "(jax.lax.scan)"),
+        (JAX, "Build buffer allocations", "the XLA runtime", "(donate_argnums)"),
+        (JAX, "write checkpoint", "", "Find the Python code"),
+        (JAX, "$loop.py:7 log", "", "Find the Python code"),
+        (EITHER, "Thunks::Initialize", "the XLA runtime", "into one function, move inputs"),
+        (EITHER, "Iterator::Prefetch::Map", "", "Find the CPU code"),
+        ("torch.profiler", "BufferSequencingEvent::Execute", "", "Find the CPU code"),
     ],
 )
 def test_what_helps_depends_on_what_the_host_does(
@@ -95,7 +95,7 @@ def test_what_helps_depends_on_what_the_host_does(
 ) -> None:
     host = host_code_in(name, profiler=profiler)
     mostly = f", mostly {what}" if what else ""
-    assert host.title.startswith(f"host code between launches{mostly}: devices are idle")
+    assert host.title.startswith(f"CPU work between launches{mostly}: the GPU is idle")
     assert action in host.action
     assert host.kind == "measured"
 
@@ -107,16 +107,16 @@ def test_what_the_runtime_of_xla_does_once_is_left_out() -> None:
     info = TraceInfo(format="xplane", profiler="jax.profiler 0.8")
     found = findings_of(builder.build(span=(0, 120 * MS), info=info))
     (host,) = [own for own in found if own.rule == "host_code"]
-    assert host.title.startswith("one long gap, mostly in the runtime of XLA:")
-    assert host.action.startswith("the runtime does that once")
+    assert host.title.startswith("One long gap, mostly the XLA runtime:")
+    assert host.action.endswith("the runtime does this work once.")
 
 
 @pytest.mark.parametrize(
     ("format_name", "device", "action"),
     [
-        ("nsys", "NVIDIA H100", "put what repeats into a CUDA graph"),
-        ("rocpd", "AMD Instinct MI300X", "put what repeats into a HIP graph"),
-        ("kineto", "Intel(R) Max 1550", "launch less: torch.compile, fused"),
+        ("nsys", "NVIDIA H100", "put repeated work into a CUDA graph"),
+        ("rocpd", "AMD Instinct MI300X", "put repeated work into a HIP graph"),
+        ("kineto", "Intel(R) Max 1550", "Reduce launches: use `torch.compile`, fused"),
         ("xplane", "NVIDIA H100", "compile larger functions (the whole step in one jax.jit"),
         ("xplane", "AMD Instinct MI300X", "compile larger functions (the whole step in one"),
     ],
@@ -139,7 +139,7 @@ def test_who_launches_too_little_is_told_what_the_device_and_its_framework_have(
 
 @pytest.mark.parametrize(
     ("n_idle", "whose"),
-    [(1, "device 1, 90.0 % of its time"), (2, "all 2 devices, 81.0 % of the time")],
+    [(1, "GPU 1, 90.0% of its analyzed time"), (2, "all 2 GPUs, 81.0% of the analyzed time")],
 )
 def test_idle_devices_are_told_by_their_own_time(n_idle: int, whose: str) -> None:
     builder = TraceBuilder()
@@ -156,11 +156,11 @@ def test_idle_devices_are_told_by_their_own_time(n_idle: int, whose: str) -> Non
 @pytest.mark.parametrize(
     ("format_name", "profiler", "how"),
     [
-        ("nsys", "NVIDIA Nsight Systems", "(nsys: --trace=cuda, and openacc or openmp where"),
+        ("nsys", "NVIDIA Nsight Systems", "(nsys: --trace=cuda, plus openacc or openmp if"),
         ("nsys", "traceprof", "(`traceprof record --with cupti`)"),
         ("kineto", "", "(torch.profiler: ProfilerActivity.CUDA)"),
         ("rocpd", "", "(rocprofv3: --hip-trace)"),
-        ("xplane", "jax.profiler 0.8", "record the calls that launch the work"),
+        ("xplane", "jax.profiler 0.8", "record the kernel launch calls"),
     ],
 )
 def test_the_calls_are_recorded_by_the_same(format_name: str, profiler: str, how: str) -> None:
@@ -170,7 +170,7 @@ def test_the_calls_are_recorded_by_the_same(format_name: str, profiler: str, how
     info = TraceInfo(format=format_name, profiler=profiler)
     trace = builder.build(span=(0, 40 * MS), info=info)
     (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilisation"]
-    assert idle.title.startswith("idle, and the recording does not tell why")
+    assert idle.title.startswith("Idle for an unknown reason")
     assert how in idle.action
 
 
@@ -209,14 +209,14 @@ def test_evidence_names_what_was_called_and_what_has_most_of_it(
     names: tuple[str, ...], told: str
 ) -> None:
     host = host_code_in(*names)
-    assert host.evidence[1] == f"24.00 ms in {told}"
+    assert host.evidence[1] == f"24.00 ms while the CPU is in {told}"
     assert host.ranges == ("aten::split",)
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("ProfilerStep#{}", "ProfilerStep, outside of its operators"),
+        ("ProfilerStep#{}", "ProfilerStep, outside any operator"),
         ("train step {}", "train step"),
     ],
 )
@@ -229,4 +229,4 @@ def test_what_only_the_range_of_a_step_is_around_lies_outside_of_its_operators(
         builder.range(name.format(i), at, at + 10 * MS)
         builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000 + i))
     (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
-    assert any(note.endswith(f" per step in {told}") for note in host.evidence)
+    assert any(note.endswith(f" per step while the CPU is in {told}") for note in host.evidence)

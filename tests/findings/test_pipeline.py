@@ -50,8 +50,8 @@ def test_a_pipeline_of_four_stages_and_eight_micro_batches(name: str) -> None:
     assert first["rule"] == "pipeline_bubble"
     assert first["show"] == "pipeline"
     told = " ".join(map(note_text, first["evidence"]))
-    assert "each of 4 stages stands still 29.3 % of the time" in told
-    assert "cannot avoid 27.3 % with 8 micro-batches per step, and 15.8 %" in told
+    assert "each of 4 stages is idle 29.3% of the time" in told
+    assert "8 micro-batches per step have a bubble of at least 27.3% (15.8% with twice" in told
     assert "micro-batches" in first["action"]
     assert "interleaved" in first["action"]
     verdict = page(opened).verdict

@@ -59,7 +59,7 @@ def test_what_every_step_does_is_saved_by_each() -> None:
     own = allocations(with_calls(dict.fromkeys(range(12), 1)))
     assert (own.kind, own.once_ns) == ("measured", None)
     assert "in the loop" in said(own)
-    assert "1 call of cudaMalloc per step" in said(own)
+    assert "1 call to cudaMalloc per step" in said(own)
     assert own.saving_ns == pytest.approx(MS, rel=0.1)
 
 
@@ -67,7 +67,7 @@ def test_what_half_of_the_steps_do_is_counted_with_these() -> None:
     own = allocations(with_calls(dict.fromkeys(range(2, 12, 2), 2)))
     assert own.kind == "measured"
     # Of 12 steps the first is cut.
-    assert "10 calls of cudaMalloc in 5 of 11 steps" in said(own)
+    assert "10 calls to cudaMalloc in 5 of 11 steps" in said(own)
     assert own.saving_ns == pytest.approx(10 * MS / 11, rel=0.1)
 
 
@@ -76,7 +76,7 @@ def test_what_one_step_does_costs_once() -> None:
     assert own.kind == "once"
     assert own.once_ns == pytest.approx(MS, rel=0.1)
     assert "in the loop" not in said(own)
-    assert "1 call of cudaMalloc in 1 of 3 steps" in said(own)
+    assert "1 call to cudaMalloc in 1 of 3 steps" in said(own)
 
 
 @pytest.mark.parametrize(("n_calls", "kind"), [(2, "once"), (9, "measured")])
@@ -104,7 +104,7 @@ def test_without_steps_memory_that_is_kept_is_allocated_once() -> None:
     own = allocations(with_calls(dict.fromkeys(range(12), 1), is_named=False))
     assert own.kind == "once"
     assert own.once_ns == pytest.approx(11 * MS, rel=0.1)
-    assert own.action.startswith("a first pass allocates, and the memory is kept")
+    assert own.action.startswith("Run one pass before you measure")
 
 
 def capturing(turns: range, *, is_named: bool) -> Trace:
@@ -134,16 +134,15 @@ def test_graphs_are_captured_once(turns: range, is_named: bool) -> None:
         one for one in findings_of(capturing(turns, is_named=is_named)) if one.rule == "loading"
     )
     assert own.kind == "once"
-    assert "HIP graphs are captured: devices are idle" in own.title
-    n = "1 capture" if is_named else "6 captures"
-    assert f"{n} of what is launched" in said(own)
+    assert "Capture of HIP graphs leaves the GPU idle" in own.title
+    assert ("1 graph capture" if is_named else "6 graph captures") in said(own)
     assert own.once_ns == pytest.approx(len(turns) * 5.5 * MS, rel=0.2)
 
 
 def test_graphs_that_are_captured_in_every_step_are_of_the_loop() -> None:
     own = findings_of(in_default_window(capturing(range(6), is_named=True)))[0]
     assert (own.rule, own.kind) == ("loading", "measured")
-    assert "HIP graphs are captured in the loop" in own.title
+    assert "Capture of HIP graphs in the loop" in own.title
     assert own.saving_ns == pytest.approx(5.5 * MS, rel=0.2)
 
 
@@ -156,9 +155,9 @@ def test_without_steps_calls_at_the_beginning_cost_once() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        *((own, "reuse pinned buffers") for own in ("cudaHostAlloc", "cudaMallocHost")),
-        *((own, "reuse pinned buffers") for own in ("cudaHostRegister", "cuMemHostAlloc")),
-        *((own, "keep the sizes of tensors the same") for own in ("cudaMalloc", "cuMemAlloc_v2")),
+        *((own, "Reuse pinned buffers") for own in ("cudaHostAlloc", "cudaMallocHost")),
+        *((own, "Reuse pinned buffers") for own in ("cudaHostRegister", "cuMemHostAlloc")),
+        *((own, "Keep tensor sizes constant") for own in ("cudaMalloc", "cuMemAlloc_v2")),
     ],
 )
 def test_pinned_memory_is_to_be_reused(name: str, advice: str) -> None:
@@ -178,8 +177,8 @@ def test_a_rank_that_is_late_once_is_to_blame_once() -> None:
     assert (first["rank"], first["delays_count"]) == (2, 1)
     assert not any(row["is_straggler"] for row in (first, *others))
     told = " ".join(map(note_text, result.notes))
-    assert "rank 2 comes late once, in one of " in told
-    assert "no single rank is to blame" not in told
+    assert "rank 2 is late once, in one of " in told
+    assert "No single rank causes" not in told
 
 
 def test_a_rank_that_is_late_twice_is_a_straggler() -> None:
@@ -193,7 +192,7 @@ def test_a_rank_with_one_large_delay_and_a_small_one_is_late_once() -> None:
     extra = {(2, "forward", 5): 90 * MS, (2, "forward", 8): 5 * MS}
     result = run("stragglers", make_ranks_of(Plan(n_ranks=4, n_steps=12, extra_of_step_ns=extra)))
     assert result.table.row(0)["delays_count"] == 1
-    assert "rank 2 comes late once" in " ".join(map(note_text, result.notes))
+    assert "rank 2 is late once" in " ".join(map(note_text, result.notes))
 
 
 def test_batches_are_no_model_that_is_loaded() -> None:
@@ -220,7 +219,7 @@ def test_evaluations_are_told_as_often_as_they_were(n: int, label: str) -> None:
     verdict = page(run_of(Ranks.of(builder.build()))).verdict
     assert verdict is not None
     (told,) = getattr(verdict, label)
-    expected = "evaluation 100.0 ms" if n == 1 else "evaluation 3 times, 300.0 ms in all"
+    expected = "evaluation 100.0 ms" if n == 1 else "evaluation: 3 times, 300.0 ms in total"
     assert note_text(told) == expected
 
 
@@ -233,7 +232,9 @@ def test_a_straggler_and_what_it_costs_are_of_one_time() -> None:
     opened = open_run([Path(require("traces")) / "kineto" / "torchrec-4ranks-straggler-v100"])
     first = opened.result("findings").table.row(0)
     assert first["rule"] == "straggler"
-    assert note_text(first["title"]).endswith("the others wait for rank 2, 90.0 % of the time")
+    assert note_text(first["title"]).endswith(
+        "the other ranks wait for rank 2 for 90.0% of step time"
+    )
     assert first["title"].values["share"] == pytest.approx(first["saving_ratio"])
 
 
@@ -242,14 +243,14 @@ def test_a_collective_of_a_benchmark_that_one_rank_comes_late_to() -> None:
     """Rank 1 is to blame for all 5.000 s, in one collective of 40."""
     opened = wild("nccltests184")
     told = " ".join(map(note_text, opened.result("stragglers").notes))
-    assert "rank 1 comes late once, in one of 40 shared collectives" in told
-    assert "5.000 s (99.2 % of the window)" in told
-    assert "no single rank" not in told
+    assert "rank 1 is late once, in one of 40 shared collectives" in told
+    assert "5.000 s for it (99.2% of the window)" in told
+    assert "No single rank" not in told
     first = opened.result("findings").table.row(0)
     assert (first["rule"], first["kind"], first["once_ns"]) == ("straggler", "once", 5_000 * MS)
     verdict = page(opened).verdict
     assert verdict is not None
-    assert "ranks in step" not in verdict.fine
+    assert "load balance across ranks" not in verdict.fine
 
 
 @pytest.mark.traces
@@ -259,8 +260,8 @@ def test_pinned_memory_of_every_step_of_a_server() -> None:
     first = opened.result("findings").table.row(0)
     assert (first["rule"], first["kind"]) == ("allocations", "measured")
     assert first["saving_ns"] == pytest.approx(5 * MS, rel=0.1)
-    assert first["action"].startswith("reuse pinned buffers")
-    assert "1 call of cudaHostAlloc per step" in " ".join(map(note_text, first["evidence"]))
+    assert first["action"].startswith("Reuse pinned buffers")
+    assert "1 call to cudaHostAlloc per step" in " ".join(map(note_text, first["evidence"]))
     steps = opened.result("steps")
     assert steps.scalars["median_ns"] == 30 * MS
     verdict = page(opened).verdict
@@ -311,9 +312,11 @@ def test_kernels_are_loaded_with_their_first_launch(slow: str, n_slow: int) -> N
             )
             now += took + 60 * US
     found = [
-        own for own in findings_of(builder.build()) if "launched for the first time" in own.title
+        own
+        for own in findings_of(builder.build())
+        if "Kernel loading at first launches" in own.title
     ]
     assert len(found) == bool(n_slow)
     for own in found:
-        assert (own.kind, own.evidence) == ("once", (f"{n_slow} calls of cudaLaunchKernel",))
+        assert (own.kind, own.evidence) == ("once", (f"{n_slow} calls to cudaLaunchKernel",))
         assert own.once_ns == pytest.approx(4 * 2 * MS, rel=0.05)

@@ -47,9 +47,9 @@ def test_rules_without_data_abstain_and_say_why() -> None:
     notes = [note_text(note) for note in findings.notes]
     assert set(abstained) == {rule.name for rule in RULES}
     assert abstained["launch_bound"].startswith("no kernels recorded: record")
-    assert abstained["input_bound"].startswith("no range says when data is fetched")
-    assert notes[0] == "no rule found anything to improve"
-    assert "not checked: warm-up: no steps are named" in notes
+    assert abstained["input_bound"].startswith("no range marks data loading")
+    assert notes[0] == "no problem found"
+    assert "not checked: warm-up: no steps are marked" in notes
     assert len(notes) == 1 + len(set(abstained.values()))
     assert findings.to_frame().empty
 
@@ -72,29 +72,29 @@ def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
     # 9 steps of 200 ms, in each of which the others wait 40 ms; the first is cut.
     assert slow.saving_ratio == pytest.approx(0.2)
     assert slow.saving_ns == 40 * MS
-    assert slow.title == "slow host: the others wait for n3, 20.0 % of the time"
+    assert slow.title == "Slow host: the other ranks wait for n3 for 20.0% of step time"
     assert slow.evidence == (
-        "2 of the 2 ranks of host n3 come late; it is last to 100.0 % of the collectives that it "
-        "shares with others and holds them up 360.0 ms in all",
-        "they take longer in forward",
+        "2 of the 2 ranks of host n3 arrive late; the host is last at 100.0% of its shared "
+        "collectives and delays the other ranks by 360.0 ms in total",
+        "these ranks take longer in forward",
     )
 
 
 def test_a_rack_that_is_late_as_a_whole_is_not_its_hosts() -> None:
     rules = found(run_with_late((4, 5, 6, 7), ("r0=n[0-1]", "r1=n[2-3]")))
-    assert rules["slow_host"].title.startswith("slow rack: the others wait for r1")
+    assert rules["slow_host"].title.startswith("Slow rack: the other ranks wait for r1")
     assert "straggler" not in rules
 
 
 def test_a_rack_of_one_late_host_is_that_host() -> None:
     racks = ("r0=n[0-2]", "r1=n3")
-    assert found(run_with_late((6, 7), racks))["slow_host"].title.startswith("slow host")
+    assert found(run_with_late((6, 7), racks))["slow_host"].title.startswith("Slow host")
 
 
 def test_one_late_rank_is_a_straggler_and_not_its_host() -> None:
     rules = found(run_with_late((6,)))
     assert "slow_host" not in rules
-    assert rules["straggler"].title.startswith("straggler: the others wait for rank 6")
+    assert rules["straggler"].title.startswith("Straggler: the other ranks wait for rank 6")
 
 
 def test_small_collectives() -> None:
@@ -110,7 +110,7 @@ def test_small_collectives() -> None:
     assert rules["small_buckets"].kind == "estimated"
     assert rules["small_buckets"].evidence == (
         "40 collectives",
-        "the quickest tenth takes 40.00 µs, the median 40.00 µs, median size 10.00 kB",
+        "fastest 10%: 40.00 µs, median: 40.00 µs, median size 10.00 kB",
     )
     assert "exposed_communication" not in rules
 
@@ -187,9 +187,9 @@ def test_no_more_copies_can_be_hidden_than_there_are_kernels_to_hide_them() -> N
         .build()
     )
     finding = found(trace)["exposed_copies"]
-    assert finding.title.startswith("exposed copies: 90.0 % of the time")
+    assert finding.title.startswith("Exposed copies take 90.0% of the analyzed time")
     assert finding.saving_ns == 10 * MS
-    hidden = "there are kernels to hide 11.1 % of that at most: the rest only moving less saves"
+    hidden = "kernels can hide at most 11.1% of this time; only moving less data saves the rest"
     assert hidden in finding.evidence
 
 
@@ -247,16 +247,21 @@ def test_batch_norms_over_nchw_gain_by_another_layout() -> None:
     finding = found(builder.kernel(norm, 60 * US, 100 * US).build())["layout_conversion"]
     assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
     assert finding.range_ns == (10 * US, 40 * US)
-    words = "layout conversion between NCHW and NHWC, and batch norms over NCHW: 50.0 % of the time"
-    assert finding.title == words
+    assert finding.title == (
+        "Layout conversions (NCHW↔NHWC) and NCHW batch norm take 50.0% of the analyzed time"
+    )
 
 
 @pytest.mark.parametrize(
     ("operator", "device", "says"),
     [
-        ("aten::conv2d", "NVIDIA A100", "torch.channels_last)"),
-        ("aten::conv3d", "NVIDIA A100", "torch.channels_last_3d)"),
-        ("aten::conv2d", "AMD Instinct MI300X", "with PYTORCH_MIOPEN_SUGGEST_NHWC=1"),
+        ("aten::conv2d", "NVIDIA A100", "torch.channels_last)`, and the same for the input batch."),
+        (
+            "aten::conv3d",
+            "NVIDIA A100",
+            "torch.channels_last_3d)`, and the same for the input batch.",
+        ),
+        ("aten::conv2d", "AMD Instinct MI300X", "with `PYTORCH_MIOPEN_SUGGEST_NHWC=1`."),
     ],
 )
 def test_the_layout_that_is_advised_fits_the_work(operator: str, device: str, says: str) -> None:
@@ -272,7 +277,7 @@ def test_small_kernels() -> None:
         builder.kernel("gather", (60 + 5 * i) * US, (65 + 5 * i) * US)
     finding = found(builder.build())["small_kernels"]
     assert finding.saving_ratio == pytest.approx(0.2)
-    assert finding.evidence[0] == "8 of them (88.9 % of all)"
+    assert finding.evidence[0] == "8 small kernels (88.9% of all kernels)"
 
 
 def test_pointwise_kernels_in_a_row_could_be_fused() -> None:
@@ -281,7 +286,7 @@ def test_pointwise_kernels_in_a_row_could_be_fused() -> None:
     for start, end in ((50, 60), (60, 80), (80, 90), (90, 95), (95, 100)):
         builder.kernel("elementwise_kernel", start * US, end * US)
     finding = found(builder.build())["fusable_kernels"]
-    assert finding.title.startswith("pointwise kernels one after the other: 50.0 % of the time")
+    assert finding.title.startswith("Unfused elementwise kernels take 50.0% of the analyzed time")
     assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
     assert finding.range_ns == (15 * US, 40 * US)
 
@@ -366,7 +371,7 @@ def test_matrix_work_in_32_bits(device: str, kernel: str, saved: float, action: 
     finding = found(builder.kernel(kernel, 0, 50 * US).build())["precision"]
     assert finding.saving_ratio == pytest.approx(0.5 * saved, rel=1e-3)
     assert finding.kind == "estimated"
-    assert finding.action.startswith(f"compute in {action}")
+    assert finding.action.startswith(f"Compute in {action}")
     others = {
         "A100": ("FP16",),
         "V100": ("TF32", "BF16"),
@@ -440,7 +445,7 @@ def loop_with(call: str, n_steps: int = 5) -> Trace:
 def test_calls_that_stall_the_loop(call: str, rule: str) -> None:
     finding = findings_of(in_default_window(loop_with(call)))[0]
     assert (finding.rule, finding.kind, finding.saving_ns) == (rule, "measured", 20 * MS)
-    assert finding.evidence[0] == f"1 call of {call} per step"
+    assert finding.evidence[0] == f"1 call to {call} per step"
 
 
 @pytest.mark.parametrize(
@@ -510,7 +515,7 @@ def test_waits_in_convolutions_try_algorithms(operator: str, n_steps: int, kind:
     is_search = operator == "aten::conv2d"
     assert own.kind == kind
     assert ("torch.backends.cudnn.benchmark" in own.action) == is_search
-    assert ("while it tries algorithms" in own.title) == is_search
+    assert ("during algorithm search" in own.title) == is_search
 
 
 def test_a_wait_costs_at_most_its_own_length_of_the_gap_after_it() -> None:
@@ -548,7 +553,7 @@ def test_long_gaps_without_a_launch_are_told_once_for_all_devices() -> None:
     (finding,) = findings_of(builder.api_call("cudaFree", 0, 1).build())
     assert finding.rule == "gpu_gaps"
     assert finding.title == (
-        "2 gaps of more than 500.0 ms without a cause that was recorded: 99.8 % of the time"
+        "2 gaps longer than 500.0 ms without a recorded cause: 99.8% of the analyzed time"
     )
     assert (finding.kind, finding.once_ns, finding.saving_ns) == ("once", 999 * MS, 0)
 
@@ -560,11 +565,9 @@ def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
             builder.kernel("gemm", 10 * MS * i, 10 * MS * i + 6 * MS, device=device)
     (finding,) = findings_of(builder.build())
     assert finding.rule == "low_utilisation"
-    assert finding.title == (
-        "idle, and the recording does not tell why: all 8 devices, 30.8 % of the time"
-    )
+    assert finding.title == ("Idle for an unknown reason: all 8 GPUs, 30.8% of the analyzed time")
     assert finding.evidence == (
-        "100.0 % of it: which call launched the next work was not recorded",
+        "100.0% of this time: the trace does not show which call launched the next work",
     )
     assert (finding.kind, finding.saving_ns) == ("bounded", 8 * MS)
 
@@ -579,16 +582,18 @@ def test_a_device_that_starts_later_than_another_is_told_so_and_saves_nothing() 
             )
     (finding,) = findings_of(builder.build())
     assert finding.title == (
-        "no work before the first or after the last kernel: device 1, 80.0 % of its time"
+        "No work before the first or after the last kernel: GPU 1, 80.0% of its analyzed time"
     )
-    assert finding.evidence == ("device 1 begins 80.00 ms after the start of the window",)
+    assert finding.evidence == ("GPU 1 starts 80.00 ms after the start of the window",)
     assert (finding.kind, finding.saving_ns) == ("none", 0)
 
 
 def test_training_on_the_host_can_be_input_bound_too() -> None:
     trace = TraceBuilder().phase("data", 0, 30).phase("forward", 30, 100).build()
     finding = found(trace)["input_bound"]
-    assert finding.title == "input-bound: training waits while data is fetched, 30.0 % of the time"
+    assert finding.title == (
+        "Input-bound: training waits during data loading for 30.0% of the analyzed time"
+    )
     assert finding.saving_ns == 30
 
 
@@ -600,12 +605,13 @@ def test_what_lies_before_forward_passes_is_told_where_no_range_says_what_it_is(
         by_hand.range("forward", at + 20, at + 30).range("backward", at + 60, at + 90)
     # only hooks would have seen a DataLoader
     told = found(by_hand.build())["input_bound"].evidence
-    assert told[-1] == "no range says when data is fetched"
+    assert told[-1] == "no range marks data loading"
     finding = found(hooked.build())["input_bound"]
-    assert finding.evidence[-1].startswith("no DataLoader was used")
+    assert finding.evidence[-1].startswith("the program uses no DataLoader")
     # 3 times 30 of 379, but for the 8 in which gradients are reset: the steps do not fill the
     # window, so that the saving is of the window
-    assert finding.title.startswith("17.4 % of the time lies before a forward pass")
+    assert finding.title.startswith("Unnamed work before the forward pass")
+    assert finding.title.endswith("takes 17.4% of the analyzed time")
     assert finding.evidence[0] == "22 ns per step"
     assert (finding.kind, finding.saving_ns) == ("bounded", 3 * 22)
 
@@ -624,7 +630,7 @@ def test_a_launcher_of_which_there_are_no_ranges_is_nobody_that_waits() -> None:
         own for own in findings_of(place_run(RunFiles("run", members))) if own.rule == "input_bound"
     )
     # 3 times 70 in 3 steps, of each of the two ranks: the last is cut
-    assert finding.evidence[0] == "70 ns per step and rank"
+    assert finding.evidence[0] == "70 ns per step per rank"
     assert finding.saving_ns == 3 * 70  # of the window, which steps do not fill
 
 
@@ -634,7 +640,7 @@ def test_findings_as_a_table() -> None:
     assert (row["rule"], row["number"], row["show"]) == ("blocking_copies", 1, "copies")
     assert list(map(note_text, row["evidence"])) == [
         "1 copy by cudaMemcpy",
-        "the calls take 1 ns of host time",
+        "CPU time in these calls: 1 ns",
     ]
     assert row["evidence"][1].values == {"each": 1}
     assert (row["kind"], row["ground"], row["is_minor"]) == ("bounded", "lost", False)
@@ -699,7 +705,7 @@ def turns_that_allocate(n_allocating: int) -> Trace:
 def test_what_each_turn_of_a_pattern_allocates_does_not_occur_once() -> None:
     finding = found(turns_that_allocate(100))["allocations"]
     assert (finding.kind, finding.once_ns) == ("measured", None)
-    assert "100 calls of cuMemAlloc_v2" in finding.evidence
+    assert "100 calls to cuMemAlloc_v2" in finding.evidence
     assert found(turns_that_allocate(40))["allocations"].kind == "once"
 
 
@@ -715,8 +721,8 @@ def test_advice_names_optimizers_only_where_one_may_run(
     if is_training:
         builder.phase("backward", 0, 4 * MS)
     advice = found(builder.build())["launch_bound"].action
-    assert ("fused optimizers" in advice) == names_optimizers
-    assert "larger batches" in advice
+    assert ("a fused optimizer" in advice) == names_optimizers
+    assert "a larger batch" in advice
 
 
 def test_times_beside_a_saving_of_several_devices_are_means_of_them() -> None:
@@ -732,22 +738,24 @@ def test_times_beside_a_saving_of_several_devices_are_means_of_them() -> None:
             builder.range("decode", at + 4 * MS, at + 6 * MS)
     finding = found(builder.build())["host_code"]
     assert finding.saving_ns == 6 * MS
-    assert any(text.startswith("6.000 ms per device in decode") for text in finding.evidence)
+    assert any(
+        text.startswith("6.000 ms per GPU while the CPU is in decode") for text in finding.evidence
+    )
 
 
 def test_a_device_that_stops_in_the_last_moments_of_the_window_is_not_said_to() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 100 * MS - 2)
     trace = builder.kernel("gemm", 60 * MS, 100 * MS, device=1).build(span=(0, 100 * MS))
     finding = found(trace)["low_utilisation"]
-    assert finding.evidence == ("device 1 begins 60.00 ms after the start of the window",)
+    assert finding.evidence == ("GPU 1 starts 60.00 ms after the start of the window",)
 
 
 def test_what_one_rule_of_a_subject_could_not_check_is_named_beside_what_another_did() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 60 * MS)
     builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 60 * MS, 100 * MS)
     said = [note_text(note) for note in run("findings", builder.build()).notes]
-    why = "no communication of hosts in the time that is judged"
-    assert f"not checked: communication that the host carries out: {why}" in said
+    why = "no CPU communication (gloo, MPI) in the analyzed time"
+    assert f"not checked: communication by the CPU (gloo, MPI): {why}" in said
     assert not any(text.startswith("not checked: communication:") for text in said)
 
 
@@ -770,9 +778,9 @@ def test_what_goes_to_the_device_and_comes_back_again_and_again_is_said(
                 api="cudaMemcpy",
             )
     finding = found(builder.build())["unpinned_memory"]
-    back = "as much comes back from devices (200.0 MB) as goes to them (200.0 MB)"
+    back = "the GPU sends back as much data (200.0 MB) as it receives (200.0 MB)"
     assert (back in finding.evidence) == is_said
-    assert ("leave on the device" in finding.action) == is_said
+    assert ("Keep data that is copied back and forth on the GPU" in finding.action) == is_said
 
 
 def test_what_is_one_gap_without_the_longest_occurs_once_too() -> None:
@@ -783,5 +791,5 @@ def test_what_is_one_gap_without_the_longest_occurs_once_too() -> None:
         now += 10 * MS
     once = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
     assert [own.kind for own in once] == ["once", "once"]
-    assert [own.title.partition(",")[0] for own in once] == ["one long gap", "another long gap"]
+    assert [own.title.partition(",")[0] for own in once] == ["One long gap", "Another long gap"]
     assert [round(own.once_ns or 0, -6) for own in once] == [600 * MS, 300 * MS]

@@ -20,7 +20,7 @@ from traceprof.model.results import Note
 MS = 1_000_000
 
 OF_NVIDIA = re.compile(r"(?i)nvidia|cuda|nsys|nsight|\bnccl|nvtx|tensor cores")
-SAYS_SO_TOO = re.compile(r"torch\.cuda|cudnn\.benchmark|'nccl'|NCCL_[A-Z_]+")
+SAYS_SO_TOO = re.compile(r"torch\.cuda|cudnn\.benchmark|['\"]nccl['\"]|NCCL_[A-Z_]+")
 ONLY_THERE = ("nsys profile", "3 × TF32")
 """What PyTorch and RCCL call so on AMD, too, and advice that depends on the recorder."""
 

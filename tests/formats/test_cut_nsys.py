@@ -246,5 +246,5 @@ def test_what_is_no_trace_is_not_cut(tmp_path: Path) -> None:
     path = tmp_path / "odd.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE a (b)")
-    with pytest.raises(TraceError, match="without the tables of a profiler"):
+    with pytest.raises(TraceError, match="without profiler tables"):
         cut_to(path)

@@ -53,8 +53,8 @@ def test_two_cycles_are_windows_of_one_trace(folder: Path) -> None:
     assert sorted(trace.kernels["correlation"]) == sorted(trace.api_calls["correlation"])
     assert len(set(trace.kernels["correlation"].tolist())) == 2 * STEPS
     (warning,) = found.warnings
-    assert "2 recordings of one process" in warning
-    assert "windows of one trace" in warning
+    assert "2 consecutive recordings of one process" in warning
+    assert "traceprof joins them into one trace" in warning
 
 
 def test_the_time_between_is_no_idle_time_and_no_step(folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_ranks_may_have_any_number_of_cycles(tmp_path: Path) -> None:
     found = open_run([tmp_path])
     assert [one.rank for one in found.members] == [0, 1]
     assert [len(one.trace.kernels) for one in found.members] == [3 * STEPS, 2 * STEPS]
-    assert not any("left out" in warning for warning in found.warnings)
+    assert not any("ignored" in warning for warning in found.warnings)
 
 
 def test_cycles_of_a_host_alone(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_where_others_hold_the_events_one_cycle_is_looked_at(
     kept, files, warnings = ranks.with_cycles(claims)
     assert [one.path.name for one in kept] == [f"host_{HOST}.1.pt.trace.json"]
     assert files == {}
-    assert "number 2 is looked at" in warnings[0]
+    assert "analyzes only number 2" in warnings[0]
 
 
 def _claims_of(folder: Path) -> list[ranks.RankClaim]:

@@ -142,7 +142,7 @@ def test_a_path_with_special_characters_opens(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.sqlite", [(i, i, None, "x" * 50) for i in range(1000)])
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(TraceError, match="cut off"):
+    with pytest.raises(TraceError, match="truncated"):
         Database(path)
 
 
@@ -170,7 +170,7 @@ def test_nothing_appears_beside_the_file(tmp_path: Path) -> None:
 
 
 def crashed(path: Path, mode: str) -> None:
-    """Leave a database in the middle of a change, as a program does that is killed."""
+    """Leave a database a change was interrupted, as a program does that is killed."""
     script = (
         "import os, sqlite3, sys\n"
         "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
@@ -191,7 +191,7 @@ def test_a_change_that_was_not_finished_is_not_read(tmp_path: Path, mode: str) -
     crashed(path, mode)
     link.symlink_to(path)
     for name in (path, link):
-        with pytest.raises(TraceError, match="in the middle of a change"):
+        with pytest.raises(TraceError, match="a change was interrupted"):
             Database(name)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT min(x) FROM t").fetchone() == (0,)
@@ -242,7 +242,7 @@ def test_whatever_comes_of_a_file_that_is_cut_meanwhile_is_said(tmp_path: Path, 
             file.truncate(size)
         raise ValueError("not enough values to unpack")
 
-    with pytest.raises(TraceError, match=r"not a SQLite database|cut off"):
+    with pytest.raises(TraceError, match=r"not a SQLite database|truncated"):
         module.reading(path, read)
 
 
@@ -253,7 +253,7 @@ def test_whatever_comes_of_a_file_that_is_written_meanwhile_is_said(tmp_path: Pa
         write(path, [(1, 2, 0.5, "y"), (3, 4, 0.5, "z")])
         raise KeyError("y")
 
-    with pytest.raises(TraceError, match="changed while it was read"):
+    with pytest.raises(TraceError, match="changed during reading"):
         module.reading(path, read)
 
 

@@ -343,7 +343,7 @@ def test_a_trace_that_is_cut_off_is_read_up_to_the_cut(tmp_path: Path, packed: b
     assert trace.kernels.to_frame()["name"].tolist() == [
         f"kernel_{n}" for n in range(len(trace.kernels.to_frame()))
     ]
-    assert "cut off" in trace.info.warnings[0]
+    assert "truncated" in trace.info.warnings[0]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -354,7 +354,7 @@ def test_what_follows_on_the_document_is_counted_and_said(tmp_path: Path, packed
     path.write_bytes(b"".join(pieces))
     trace = open_trace(path)
     assert trace.kernels.to_frame()["name"].tolist() == ["a"]
-    assert trace.info.warnings[0].startswith(f"{len(other)} bytes behind the end of the JSON")
+    assert trace.info.warnings[0].startswith(f"traceprof ignored {len(other)} bytes after")
 
 
 @pytest.mark.parametrize("written", ["\\ud800", "\xff"])
@@ -407,7 +407,7 @@ def test_lists_in_lists_that_have_no_end_are_refused(tmp_path: Path, place: str)
     header = deep if place == "header" else "1"
     path = tmp_path / "t.json"
     path.write_text(f'{{"traceEvents": [{item}, null], "other": {header}}}')
-    with pytest.raises(TraceError, match="nests too deeply"):
+    with pytest.raises(TraceError, match="nested too deeply"):
         open_trace(path)
 
 
@@ -443,18 +443,18 @@ def test_strange_values_do_no_harm(tmp_path: Path) -> None:
     ]
     assert trace.kernels.to_frame()["correlation"].tolist() == [9, 9, 9, ABSENT, ABSENT]
     assert trace.info.warnings == (
-        "3 events left out: their time or length is missing, or none that can be",
+        "traceprof ignored 3 events whose time or duration is missing or invalid",
     )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "JSON without the events"),
-        ('{"hello": [1, 2]}', "JSON without the events"),
-        ('{"hello": "traceEvents", "traceEvents": 3}', "without traceEvents"),
-        ('{"traceEvents": []}', "no events"),
-        ('{"traceEvents": [{"ph": "X", "cat": "ker', "cut off before its first event"),
+        ("{}", "JSON without torch.profiler events"),
+        ('{"hello": [1, 2]}', "JSON without torch.profiler events"),
+        ('{"hello": "traceEvents", "traceEvents": 3}', "the JSON contains no traceEvents"),
+        ('{"traceEvents": []}', "the Chrome trace is empty"),
+        ('{"traceEvents": [{"ph": "X", "cat": "ker', "truncated before its first event"),
     ],
 )
 def test_json_without_events_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:

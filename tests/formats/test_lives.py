@@ -68,7 +68,7 @@ def test_the_longest_life_is_looked_at_of_equals_the_last():
     assert chosen_attempt(lives, None) == 2
     assert chosen_attempt(lives, 1) == 1
     assert chosen_attempt((), None) == 0
-    with pytest.raises(UsageError, match="no life 3: the program was started as life 0, 1, 2"):
+    with pytest.raises(UsageError, match="--life 3: no such attempt; choose one of 0, 1, 2"):
         chosen_attempt(lives, 3)
     assert warning_on_attempts(lives[:1], 0, is_wanted=False) == ""
 
@@ -78,8 +78,8 @@ def test_lives_of_one_rank_are_no_two_ranks(tmp_path):
     run = open_run([folder])
     assert (run.life, run.ranks, run.world_size) == (1, (0,), 1)
     (warning,) = run.warnings
-    assert "was started 2 times, and life 1 is shown, the longest" in warning
-    assert "life 0: ranks 0, 1, 6.000 s; life 1: rank 0, 7.000 s" in warning
+    assert "was started 2 times; traceprof shows attempt 1, the longest" in warning
+    assert "attempt 0: ranks 0, 1, 6.000 s; attempt 1: rank 0, 7.000 s" in warning
     earlier, _ = outline_run([folder], life=0)
     assert (earlier.life, earlier.ranks, earlier.world_size) == (0, (0, 1), 2)
     assert len(earlier.lives) == 3

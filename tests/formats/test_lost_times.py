@@ -20,7 +20,7 @@ from traceprof.model.trace import Trace
 EPOCH = 1_615_207_264 * 10**9
 BOOT = 3 * 3600 * 10**9
 YEAR = 365 * 86_400 * 10**9
-KINETO_LOST = "{n} events left out: their times are 0, or years away from all others"
+KINETO_LOST = "traceprof ignored {n} events whose timestamps are 0 or years away from all others"
 
 
 def sane(begin: int) -> list[dict[str, object]]:
@@ -96,8 +96,7 @@ def test_nsys(tmp_path: Path, kind: str, times: str) -> None:
     for trace in read_both(export(tmp_path / "t.sqlite", f"UPDATE {table} SET {times} {where}")):
         assert trace.span.start_ns > 0
         assert trace.info.warnings == (
-            f"1 row of {table} is damaged and left out of all numbers "
-            "(times lost by the profiler: 1)",
+            f"1 row of {table} is damaged and ignored by traceprof (times lost by the profiler: 1)",
         )
 
 

@@ -191,9 +191,10 @@ def test_labels_in_front_of_ids_tell_processes_apart(
 def test_what_is_called_otherwise_than_in_the_file_is_said(tmp_path: Path) -> None:
     parts = [rank_events(rank, pid=42, device=0) for rank in range(3)]
     assert read(tmp_path / "t.json", parts).info.warnings == (
-        "3 processes in the file have the id 42: they are told apart, the last as 200000042",
-        "devices of several processes have one number in the file: here they are 0 to 2, in the "
-        "order of the processes",
+        "3 processes in the file have the same ID 42; traceprof gives each its own ID (the last "
+        "process has ID 200000042)",
+        "several processes in the file use the same GPU number; traceprof numbers the GPUs 0 to 2, "
+        "in the order of the processes",
     )
     assert read(tmp_path / "u.json", [rank_events(i) for i in range(3)]).info.warnings == ()
 

@@ -422,7 +422,7 @@ def test_many_diagnostics_are_summed_up(tmp_path: Path) -> None:
     rows = [(3, f"error {number}") for number in range(8)]
     trace = read(tmp_path, {"DIAGNOSTIC_EVENT": ("severity, text", rows)})
     assert len(trace.info.warnings) == 6
-    assert trace.info.warnings[-1] == "nsys: 3 more errors and warnings"
+    assert trace.info.warnings[-1] == "nsys: 3 more errors and warnings in the trace"
 
 
 def test_work_beyond_the_capture(tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_work_beyond_the_capture(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE ANALYSIS_DETAILS SET duration = 1000")
     (warning,) = open_trace(path).info.warnings
-    assert warning.startswith("1 kernels and copies end after the capture ended")
+    assert warning.startswith("1 kernels and copies end after the end of the capture")
 
 
 @pytest.mark.traces
@@ -453,8 +453,8 @@ def test_calls_of_nccl_in_a_real_file() -> None:
     ("launched", "n_recorded", "said"),
     [
         (3, 3, None),
-        (3, 2, "1 of 3 CUDA graphs were launched but their device work is not"),
-        (2, 0, "2 CUDA graphs were launched but their device work is not"),
+        (3, 2, "the GPU activity of 1 of 3 launched CUDA graphs is not"),
+        (2, 0, "the GPU activity of 2 launched CUDA graphs is not"),
     ],
 )
 def test_graphs_are_without_work_only_where_no_work_has_their_correlation(

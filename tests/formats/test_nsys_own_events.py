@@ -62,5 +62,5 @@ def test_only_our_own_events_are_removed(export):
 
 def test_what_is_no_export_is_said(tmp_path):
     (tmp_path / "x.sqlite").write_text("no database at all, but long enough to be looked at")
-    with pytest.raises(TraceError, match="not a readable export"):
+    with pytest.raises(TraceError, match="not a readable nsys export"):
         read_own_events(tmp_path / "x.sqlite")

@@ -52,7 +52,7 @@ def test_tables_that_are_missing_are_no_trouble(tmp_path):
 def test_a_damaged_export_is_said(tmp_path):
     path = tmp_path / "export.sqlite"
     path.write_bytes(b"x" * 5000)
-    with pytest.raises(TraceError, match="cannot be cleaned"):
+    with pytest.raises(TraceError, match="secrets cannot be removed"):
         remove_environments(path)
 
 

@@ -145,7 +145,9 @@ def test_markers(tmp_path: Path) -> None:
     assert trace.ranges.to_frame()["category"].tolist() == [7, ABSENT, ABSENT]
     np.testing.assert_equal(trace.ranges.to_frame()["payload"].to_numpy(), [32.0, np.nan, np.nan])
     assert plain(trace.marks.to_frame(), "start_ns", "name", "thread") == [(40, "inner", TID)]
-    assert trace.info.warnings == ("1 NVTX ranges were never closed: they end with the capture",)
+    assert trace.info.warnings == (
+        "1 NVTX ranges were never closed; traceprof ends them with the capture",
+    )
 
 
 def test_lost_records_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_lost_records_are_counted_and_left_out(tmp_path: Path) -> None:
     trace = open_trace(path)
     assert plain(trace.kernels.to_frame(), "start_ns", "end_ns") == [(0, 5)]
     assert trace.copies.to_frame().empty
-    lost = "4 records were lost by the profiler (their times are 0 or missing)"
+    lost = "the profiler lost 4 records (their times are 0 or missing)"
     assert trace.info.warnings[0].startswith(lost)
     assert outline(path).trace.info.warnings[0].startswith(lost)
 
@@ -254,7 +256,7 @@ def test_values_of_another_kind_are_one_clear_error_or_none(tmp_path: Path) -> N
     assert len(open_trace(path).overheads.to_frame()) == 1
     with NvprofDatabase(tmp_path / "bad.nvprof") as file:
         file.add("RUNTIME", cbid="text", start=DAY, end=DAY)
-    with pytest.raises(TraceError, match="cbid is not of whole numbers"):
+    with pytest.raises(TraceError, match="cbid contains non-integer values"):
         open_trace(tmp_path / "bad.nvprof")
 
 

@@ -216,7 +216,7 @@ def test_tables_may_lack_columns_and_be_missing(tmp_path: Path) -> None:
     assert (row.name, row.start_ns, row.end_ns, row.process) == ("kernel 9", 0, 150, 77)
     assert (row.device, row.stream, row.correlation) == (ABSENT, ABSENT, ABSENT)
     (warning,) = trace.info.warnings
-    assert warning.startswith("1 rows left out")
+    assert warning.startswith("traceprof ignored 1 rows")
     assert "api_calls" not in trace.recorded
 
 
@@ -245,14 +245,14 @@ def test_without_events_it_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "empty.db"
     with RocpdDatabase(path):
         pass
-    with pytest.raises(TraceError, match="a database of rocprofv3 without events"):
+    with pytest.raises(TraceError, match="the rocprofv3 database contains no events"):
         open_trace(path)
 
 
 def test_it_is_not_cut_and_says_what_is(tmp_path: Path) -> None:
     path, part = example(tmp_path / "a.db"), tmp_path / "part"
     part.touch()
-    with pytest.raises(TraceError, match=r"cannot be cut; .*--to parquet"):
+    with pytest.raises(TraceError, match=r"cannot cut .*--to parquet"):
         cut(path, part, CutRequest(TimeWindow(0, 10)), no_progress)
 
 

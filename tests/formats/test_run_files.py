@@ -59,7 +59,7 @@ def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
     assert run.ranks == tuple(range(11))
     assert run.members[10].trace.info.path.endswith("out.10.nvprof")
     assert run.members[0].known_from == "number in the file name"
-    assert "no file says its rank" in run.warnings[0]
+    assert "no file contains its rank" in run.warnings[0]
 
 
 def test_digits_that_are_no_numbers_are_sorted_as_letters(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_link_to_itself_beside_tables_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\0b", "a" * 300, "a/" * 3000, "\ud800", "*" * 300])
 def test_names_that_no_file_can_have_are_refused(name: str) -> None:
     for ask in (files_of, is_run, open_run):
-        with pytest.raises(TraceError, match="no file can be called") as refused:
+        with pytest.raises(TraceError, match="is not a valid file name") as refused:
             ask([name])
         assert len(str(refused.value)) < 2000
 
@@ -85,14 +85,14 @@ def test_names_that_no_file_can_have_are_refused(name: str) -> None:
 def test_one_file_of_nvprof_for_each_process(tmp_path: Path) -> None:
     """`nvprof -o out.%p.nvprof` numbers the files by process, which says no rank."""
     paths = [nvprof(tmp_path / f"out.{process}.nvprof") for process in (9001, 312)]
-    with pytest.raises(SeveralRunsError, match="no file says its rank"):
+    with pytest.raises(SeveralRunsError, match="no file contains its rank"):
         open_run([nvprof(tmp_path / f"{name}.nvprof") for name in ("before", "after")])
     run = open_run(paths)
     assert [(m.rank, m.known_from, Path(m.trace.info.path).name) for m in run] == [
         (0, "order of files", "out.312.nvprof"),
         (1, "order of files", "out.9001.nvprof"),
     ]
-    assert "no file says its rank" in run.warnings[0]
+    assert "no file contains its rank" in run.warnings[0]
 
 
 def test_file_names_that_say_the_rank(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_files_of_two_runs_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"traceprof_run": 1}', 'without a list "ranks"'),
-        ('{"traceprof_run": 1, "ranks": [{"rank": 1}]}', 'every entry of "ranks" needs a "file"'),
+        ('{"traceprof_run": 1}', 'the manifest has no "ranks" list'),
+        ('{"traceprof_run": 1, "ranks": [{"rank": 1}]}', 'an entry in "ranks" has no "file"'),
     ],
 )
 def test_a_manifest_that_lists_no_files(tmp_path: Path, text: str, message: str) -> None:
@@ -245,7 +245,7 @@ def test_two_files_of_one_rank(tmp_path: Path) -> None:
         kineto(tmp_path / name, rank=0, size=1)
     with pytest.raises(SeveralRunsError, match=r"step10.json and step20.json both have rank 0"):
         open_run([tmp_path])
-    with pytest.raises(TraceError, match="both have rank 0, and a run has each rank once"):
+    with pytest.raises(TraceError, match="both have rank 0, but a run has each rank once"):
         open_run([tmp_path], is_one=True)
 
 
@@ -254,11 +254,11 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     bad = tmp_path / "rank1.json"
     bad.write_text('{"traceEvents": []}')
     for named in ([tmp_path], [tmp_path / "rank0.json", bad]):
-        with pytest.raises(TraceError, match=r"no events.*; --allow-missing leaves it out"):
+        with pytest.raises(TraceError, match=r"is empty.*; use --allow-missing"):
             open_run(named)
         run = open_run(named, allow_missing=True)
         assert run.missing_ranks == (1,)
-        assert "left out" in run.warnings[0]
+        assert "traceprof ignored a file" in run.warnings[0]
 
 
 def test_json_without_a_bottom_is_left_out_by_name(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_json_without_a_bottom_is_left_out_by_name(tmp_path: Path) -> None:
     run = open_run([tmp_path], allow_missing=True)
     assert run.ranks == (0,)
     assert run.warnings == tuple(
-        f"left out: {tmp_path / name}: JSON that nests too deeply to be a trace"
+        f"traceprof ignored a file: {tmp_path / name}: not a trace (the JSON is nested too deeply)"
         for name in ("rank1.json", "rank2.json")
     )
     assert place_run(run).info.warnings == run.warnings
@@ -286,7 +286,7 @@ def test_json_without_a_bottom_is_left_out_by_name(tmp_path: Path) -> None:
 def test_a_manifest_with_a_name_that_no_file_has(tmp_path: Path, name: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(f'{{"traceprof_run": 1, "ranks": [{{"rank": 0, "file": "{name}"}}]}}')
-    with pytest.raises(TraceError, match="no file can be called"):
+    with pytest.raises(TraceError, match="is not a valid file name"):
         open_run([path])
 
 
@@ -300,7 +300,7 @@ def test_numbers_that_no_rank_has(tmp_path: Path) -> None:
     run = open_run([manifest])
     assert [member.rank for member in run] == [3, ABSENT]
     assert run.missing_ranks == (0, 1, 2)
-    assert "not believed: a world of 1000000000 ranks" in run.warnings
+    assert "traceprof ignored an implausible world size of 1000000000 ranks" in run.warnings
 
 
 def test_one_file_is_a_run_of_one(tmp_path: Path) -> None:

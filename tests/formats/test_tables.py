@@ -123,12 +123,12 @@ def test_the_users_rules_hold(tmp_path: Path) -> None:
     [
         (lambda f: (f / "kernels.parquet").unlink(), "kernels.parquet: cannot be read"),
         (lambda f: (f / "kernels.parquet").write_bytes(b"PAR1"), "cannot be read"),
-        (lambda f: write_json(f, span_ns=[5, 1]), "ends before it begins"),
-        (lambda f: write_json(f, traceprof_tables=2), "of version 2"),
-        (lambda f: (f / MANIFEST).write_text("{"), "no readable description"),
-        (lambda f: write_json(f, tables={}), "lists no table"),
-        (lambda f: rename(f, "../kernels.parquet"), "no file of this folder"),
-        (lambda f: rename(f, "copies.parquet"), "1 rows, 2 were written"),
+        (lambda f: write_json(f, span_ns=[5, 1]), "ends before it starts"),
+        (lambda f: write_json(f, traceprof_tables=2), "table version 2"),
+        (lambda f: (f / MANIFEST).write_text("{"), "cannot be read"),
+        (lambda f: write_json(f, tables={}), "does not list table"),
+        (lambda f: rename(f, "../kernels.parquet"), "is not a file in this folder"),
+        (lambda f: rename(f, "copies.parquet"), "contains 1 of 2 rows"),
     ],
 )
 def test_damage_is_told_in_one_line(
@@ -154,7 +154,7 @@ def rename(folder: Path, name: str) -> None:
 
 def test_a_folder_of_other_tables_is_no_trace(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(TraceError, match="tables that are no trace"):
+    with pytest.raises(TraceError, match="the tables in this folder are not a trace"):
         open_trace(tmp_path)
 
 

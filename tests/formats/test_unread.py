@@ -40,31 +40,47 @@ def said_of(path: Path) -> str:
         (b"NVR\0\0\2\0\0\x08\x07Linux", "Nsight Compute", "ncu --import"),
         (
             pickle.dumps({"segments": [], "device_traces": [[]]}),
-            "a memory snapshot of PyTorch",
+            "a PyTorch memory snapshot",
             "traceprof memory",
         ),
         (pickle.dumps({"version": "2.4", "pg_config": {}, "entries": []}), "flight recorder", ""),
-        (pickle.dumps([1]), "a pickle of Python", ""),
+        (pickle.dumps([1]), "a Python pickle", ""),
         (b"\x89HDF\r\n\x1a\n\0\0\0", "HDF5", "--type=sqlite"),
-        (struct.pack("<iI", -1, 448) + b"\x10\0\0\0", "Arrow file of all tables", "arrowdir"),
+        (struct.pack("<iI", -1, 448) + b"\x10\0\0\0", "Arrow file with all tables", "arrowdir"),
         (b"ARROW1\0\0", "a single table (Arrow)", "give the folder"),
         (b"PAR1\x15\x04", "a single table (Parquet)", "give the folder"),
-        (b'data: "[Unknown]"\ndata: "[kernel]"\n', "as text", "--type=sqlite"),
-        (b'{"data":["[Unknown]","[kernel]"]}\n', "as JSON", "--type=sqlite"),
+        (b'data: "[Unknown]"\ndata: "[kernel]"\n', "text exports", "--type=sqlite"),
+        (b'{"data":["[Unknown]","[kernel]"]}\n', "JSON exports", "--type=sqlite"),
         (b'{\n "VmSystemInformation": []}', "--type=info", "--type=sqlite"),
-        (b'{"rocprofiler-sdk-tool": [{}]}', "JSON of rocprofv3", CSV_TO_DO),
-        (ROCPROFV3_CSV, "CSV table of rocprofv3", CSV_TO_DO),
-        (ROCPROF_CSV, "CSV table of rocprof", CSV_TO_DO),
-        (b'{"schema": "1.1.0-chakra.0.0.4", "nodes": []}', "an execution trace", "torch.profiler"),
-        (b"\n\x16@\x81\x80\x01P\x01\xf2\x03\x02\x08\x01", "a trace of Perfetto", CSV_TO_DO),
-        (b"==7== NVPROF is profiling process 7, command: python\n", "nvprof printed", "nvprof -o"),
-        (b"==PROF== Connected to process 7\n", "Nsight Compute printed", "traceprof record"),
-        (b'"ID","Process ID","Kernel Name"\n', "a table of Nsight Compute", "traceprof record"),
-        (b"Time (%),Total Time (ns),Instances,Name\n", "a table of `nsys stats`", "--type=sqlite"),
-        (b"---\n  Name    Self CPU %   CPU total %\n", "torch.profiler printed", "export_chrome"),
-        (b"timestamp, utilization.gpu [%]\n", "samples of nvidia-smi", "traceprof record"),
-        (b"{}", "JSON without the events", ""),
-        (b"\nHello\n", "not a trace that can be read", "runs show"),
+        (b'{"rocprofiler-sdk-tool": [{}]}', "rocprofv3 JSON", CSV_TO_DO),
+        (ROCPROFV3_CSV, "rocprofv3 CSV tables", CSV_TO_DO),
+        (ROCPROF_CSV, "rocprof CSV tables", CSV_TO_DO),
+        (
+            b'{"schema": "1.1.0-chakra.0.0.4", "nodes": []}',
+            "a PyTorch execution trace",
+            "torch.profiler",
+        ),
+        (b"\n\x16@\x81\x80\x01P\x01\xf2\x03\x02\x08\x01", "Perfetto traces", CSV_TO_DO),
+        (
+            b"==7== NVPROF is profiling process 7, command: python\n",
+            "printed output of nvprof",
+            "nvprof -o",
+        ),
+        (
+            b"==PROF== Connected to process 7\n",
+            "printed output of Nsight Compute",
+            "traceprof record",
+        ),
+        (b'"ID","Process ID","Kernel Name"\n', "a Nsight Compute table", "traceprof record"),
+        (b"Time (%),Total Time (ns),Instances,Name\n", "a `nsys stats` table", "--type=sqlite"),
+        (
+            b"---\n  Name    Self CPU %   CPU total %\n",
+            "printed by torch.profiler",
+            "export_chrome",
+        ),
+        (b"timestamp, utilization.gpu [%]\n", "nvidia-smi samples", "traceprof record"),
+        (b"{}", "JSON without torch.profiler events", ""),
+        (b"\nHello\n", "not a trace that traceprof can read", "runs show"),
     ],
 )
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -86,7 +102,7 @@ def test_a_file_is_called_what_it_is(
     [
         (("rocpd_api", "rocpd_op", "rocpd_string"), "rocmProfileData", CSV_TO_DO),
         (("read_only_kernels", "read_only_op_instances"), "DLProf", "nsys_profile.sqlite"),
-        (("notes",), "without the tables of a profiler", "nsys export"),
+        (("notes",), "without profiler tables", "nsys export"),
     ],
 )
 def test_a_database_is_called_what_it_is(
@@ -123,7 +139,7 @@ def lasting(category: str | None, phase: str = "X") -> dict[str, Any]:
         ([named(7, "Ascend Hardware"), lasting(None)], ["Ascend's profiler", "Ascend Hardware"]),
         (
             [named(7, "/job:localhost/replica:0/task:0/device:GPU:0"), lasting("Op")],
-            ["TensorFlow (a timeline)", "categories Op"],
+            ["TensorFlow (timeline)", "categories Op"],
         ),
         ([named(2, "1 CPU HIP API"), lasting(None)], ["rocprof or rocmProfileData"]),
         ([named(7, "bpftrace"), lasting("sched")], ["another program", "sched", "bpftrace"]),
@@ -138,11 +154,11 @@ def test_a_chrome_trace_of_another_program_is_named(
 
 
 def test_only_what_kineto_wrote_was_stopped_before_its_first_active_step(tmp_path: Path) -> None:
-    stopped = "it was stopped before its first active step"
+    stopped = "profiling stopped before its first active step"
     assert stopped in said_of(kineto_file.write(tmp_path / "a.json", []))
     whole = [{**lasting("Trace"), "name": "PyTorch Profiler (0)"}]
     assert stopped in said_of(chrome(tmp_path / "b.json", whole))
-    assert "a Chrome trace with no events" in said_of(chrome(tmp_path / "c.json", []))
+    assert "the Chrome trace is empty" in said_of(chrome(tmp_path / "c.json", []))
     alone = said_of(kineto_file.write(tmp_path / "d.json", [lasting("mtia_ccp_events")]))
     assert stopped not in alone
     assert "mtia_ccp_events" in alone
@@ -158,7 +174,7 @@ def test_events_that_are_not_read_are_counted(tmp_path: Path) -> None:
     trace = open_trace(kineto_file.write(tmp_path / "t.json", events))
     (warning,) = trace.info.warnings
     assert warning.startswith(
-        "4 events are of categories that are not read: hpu_op (1), mtia_ccp_events (3)"
+        "traceprof cannot read the categories of 4 events (hpu_op (1), mtia_ccp_events (3))"
     )
     assert len(trace.kernels) == 1
 
@@ -207,7 +223,7 @@ def test_a_report_newer_than_the_nsys_here_is_said_to_be(
     path = tmp_path / name
     path.write_bytes(REPORT % b"2024@4@2@133-243134289181v0" + bytes(200))
     said = said_of(path)
-    assert "recorded by nsys 2024.4.2, here is 2022.4.2" in said
+    assert "recorded by nsys 2024.4.2, but the installed nsys 2022.4.2" in said
     assert f"`{command}` with nsys 2024.4.2 or newer" in said
     path.write_bytes(REPORT % b"2021@4@2@133-243134289181v0" + bytes(200))
     assert "nsys cannot read this report (Exportation error: Protobuf" in said_of(path)

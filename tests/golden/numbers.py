@@ -1,7 +1,7 @@
 """Every number of every analysis on every shared trace, as one short text per column.
 
 ``tests/golden/numbers.json.gz`` holds them as they were; `tests/golden/test_numbers.py` compares.
-A change that is meant is written anew, and listed with its reason in the changelog:
+A change that is meant is written anew, and listed with its reason in tests/golden/changes.md:
 
     .venv/bin/python -m tests.golden.numbers [TRACE...]
 

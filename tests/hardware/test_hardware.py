@@ -282,5 +282,5 @@ def test_a_rate_is_a_number_that_can_be(rate: str) -> None:
 
 @pytest.mark.parametrize("value", ["[" * 9_000 + "]" * 9_000, "1" * 9_000])
 def test_toml_that_python_cannot_read_is_refused(value: str) -> None:
-    with pytest.raises(UsageError, match="hardware: not a TOML file"):
+    with pytest.raises(UsageError, match="hardware: invalid TOML"):
         parse_hardware(f"x = {value}")

@@ -70,7 +70,7 @@ def test_a_cell_is_recorded_and_shows_its_page(executed: tuple[Any, Path]) -> No
 
 def test_a_line_that_means_nothing_runs_no_cell(executed: tuple[Any, Path]) -> None:
     outputs, _ = executed
-    assert "UsageError: %%traceprof 7up: is no name of a variable" in shown(outputs[4], "error")
+    assert "UsageError: %%traceprof: '7up' is not a variable name" in shown(outputs[4], "error")
     assert "exists" in shown(outputs[5], "error")
 
 

@@ -54,7 +54,7 @@ def test_each_cycle_is_a_file_a_kept_run_and_a_few_lines(tmp_path: Path) -> None
     lines = ran(tmp_path).stdout.splitlines()
     heads = [line for line in lines if line.startswith("traceprof: ")]
     assert heads == [f"traceprof: traces/rank0-step{step}.pt.trace.json.gz" for step in (5, 10)]
-    assert sum(line.startswith("  training, no device recorded") for line in lines) == 2
+    assert sum(line.startswith("  Training, no GPU recorded") for line in lines) == 2
     assert lines[-2] == str([Path(head.split()[1]).name for head in heads])
     assert len(eval(lines[-1])) == 2
     run = tp.open(tmp_path / "traces")
@@ -76,7 +76,7 @@ def test_what_cannot_be_written_or_read_does_not_stop_the_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file: is no folder"):
+    with pytest.raises(UsageError, match="file is not a folder"):
         tp.handler(tmp_path / "file")
     written: list[str] = []
 
@@ -93,4 +93,4 @@ def test_what_cannot_be_written_or_read_does_not_stop_the_program(
         "rank0-step3-2.pt.trace.json",
     ]
     said = capsys.readouterr().err
-    assert said.count("traceprof: of what torch.profiler has: ") == 2
+    assert said.count("traceprof: cannot write the torch.profiler trace: ") == 2

@@ -257,7 +257,7 @@ def test_a_printed_rate_of_one_device_is_said_to_be_none_of_the_run(tmp_path: Pa
     run = ssd_of_dell().read(tmp_path)
     assert run.measure("printed_samples_per_s") == pytest.approx(1_170_301 / 500 / 8)
     assert "contradicts itself" in said(run)
-    note = next(note for note in run.notes if "called train_samples" in note.text)
+    note = next(note for note in run.notes if "train_samples is" in note.text)
     assert dict(note.values) == {"n": 4572 * 256, "said": 4572}
 
 

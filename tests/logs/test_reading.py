@@ -39,7 +39,7 @@ def test_what_no_program_prints_is_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="--pattern"):
         read_log(path)
     path.write_bytes(b"")
-    with pytest.raises(TraceError, match="no line"):
+    with pytest.raises(TraceError, match="the log format is unknown"):
         read_log(path)
 
 
@@ -104,7 +104,7 @@ def test_a_restart_by_the_launcher_is_another_life_of_the_run(tmp_path: Path) ->
     ]
     restart = run.table("events").to_frame().set_index("kind").loc["restart"]
     assert (restart["duration_ns"], restart["value"], restart["life"]) == (3 * S, 4, 1)
-    assert "goes on at step 1 after step 5" in restart["text"]
+    assert "resumes at step 1 after step 5" in restart["text"]
     assert run.measure("world_size") == 4
 
 

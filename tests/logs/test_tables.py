@@ -154,7 +154,7 @@ def test_bold_cells_and_columns_that_say_the_same(tmp_path: Path) -> None:
 def test_batch_sizes_of_whom_are_said_to_be_those_of_a_device(tmp_path: Path) -> None:
     runs = table(tmp_path, MARKDOWN)
     assert runs[3].measure("batch_per_device_count") == 64
-    assert runs[3].notes[0].text.startswith("{column} is taken for that of one")
+    assert runs[3].notes[0].text.startswith("{column} is assumed to be the batch size per GPU")
     assert not runs[0].notes
 
 
@@ -178,7 +178,7 @@ def test_expected_rates_are_held_against_those_that_came(tmp_path: Path) -> None
     ]
     found = scaling([run])
     assert found.results["scaling"].table["expected_ratio"].tolist() == [140 / 220]
-    assert any("was expected" in note.text for note in found.notes)
+    assert any("of the expected" in note.text for note in found.notes)
 
 
 def test_a_base_is_no_contradiction_to_itself(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_records_without_a_rate_are_kept(tmp_path: Path) -> None:
              "gpus,gpus\n1,2\n"]
 )  # fmt: skip
 def test_what_is_no_table_of_rates(tmp_path: Path, text: str) -> None:
-    with pytest.raises(TraceError, match="no table of rates"):
+    with pytest.raises(TraceError, match="not a table of rates"):
         table(tmp_path, text)
 
 

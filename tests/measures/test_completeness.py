@@ -27,7 +27,14 @@ from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.run import open_run
 
 MS = 1_000_000
-OF_IDLE = {"idle time", "launches", "graphs", "host code", "synchronisation", "fusion"}
+OF_IDLE = {
+    "idle time",
+    "kernel launches",
+    "graph tracing",
+    "CPU work between launches",
+    "host synchronization",
+    "kernel fusion",
+}
 LOST = ("gpt-nsys2023.4-lost-kernels.sqlite.gz", "cnn-nsys2023.4-lost-kernels.sqlite.gz")
 
 
@@ -201,7 +208,7 @@ def test_without_steps_nothing_is_left_to_judge() -> None:
 def test_idle_time_is_said_to_hold_what_is_missing() -> None:
     result = run("idle", launching(10, lambda step: step < 4).build())
     assert result.scalars["missing_count"] == 40
-    assert "the work of 40 launches is not in the recording" in note_text(result.notes[0])
+    assert "The GPU work of 40 launches is missing from the trace." in note_text(result.notes[0])
     assert run("idle", launching(10, lambda _: False).build()).scalars["missing_count"] == 0
 
 
@@ -222,7 +229,9 @@ def test_passes_as_long_as_others_without_a_launch_show_that_launches_are_lost()
     assert completeness(trace).n_silent["forward"] == 6
     result = run("findings", trace)
     assert not result.scalars["is_idle_known"]
-    assert "though others as long launch much" in note_text(result.tables["lost"]["message"][0])
+    assert "although other passes of that length have many launches" in note_text(
+        result.tables["lost"]["message"][0]
+    )
 
 
 def test_passes_on_the_host_alone_show_nothing_but_beside_an_older_profiler() -> None:
@@ -232,8 +241,8 @@ def test_passes_on_the_host_alone_show_nothing_but_beside_an_older_profiler() ->
     result = run("findings", older)
     assert not result.scalars["is_idle_known"]
     told = [note_text(note) for note in result.tables["lost"]["message"]]
-    assert "in 10 of 10 forward passes no launch was recorded" in told
-    assert any("is of CUDA 12.4, older than CUDA 13.0 of the driver" in text for text in told)
+    assert "10 of 10 forward passes have no recorded launch" in told
+    assert any("is for CUDA 12.4, but the driver is for CUDA 13.0" in text for text in told)
 
 
 def test_an_older_profiler_alone_loses_nothing() -> None:
@@ -266,16 +275,16 @@ def parts(document: Document) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("name", "lost", "compute"),
     [
-        ("pytorch192021-dropped-head.json", "48 of 80 kernel launches have no kernel", 0.88),
-        ("nsys-kernels-lost.sqlite", "60 of 100 kernel launches have no kernel", 0.9),
+        ("pytorch192021-dropped-head.json", "48 of 80 kernel launches have no recorded", 0.88),
+        ("nsys-kernels-lost.sqlite", "60 of 100 kernel launches have no recorded kernel", 0.9),
     ],
 )
 def test_steps_that_are_whole_are_judged(name: str, lost: str, compute: float) -> None:
     document = wild(name)
     assert lost in told(document)
-    assert "6 of 10 steps launched what is missing" in told(document)
+    assert "traceprof does not analyze 6 of 10 steps" in told(document)
     assert parts(document)["compute"] == compute
-    assert "give it work from the beginning" not in told(document)
+    assert "Give it work from the beginning" not in told(document)
     quality = page_of_quality(document.info.path)
     assert "launches without work" in quality
     assert "steps without work" not in quality
@@ -291,12 +300,15 @@ def page_of_quality(path: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "lost"),
     [
-        ("launches-no-kernels-at-all.json", "kernels were not recorded: 80 launches have none"),
+        (
+            "launches-no-kernels-at-all.json",
+            "kernels were not recorded: 80 launches have no kernel",
+        ),
         (
             "hyperloom1047-graph-replays.json",
-            "95 of 100 launches of CUDA graphs have no kernels in the recording",
+            "95 of 100 CUDA graph launches have no recorded kernels",
         ),
-        ("kineto109-zero-ts.json", "20 of 100 kernel launches have no kernel in the recording"),
+        ("kineto109-zero-ts.json", "20 of 100 kernel launches have no recorded kernel"),
     ],
 )
 def test_where_too_little_is_left_nothing_is_said_of_idle_time(name: str, lost: str) -> None:
@@ -319,7 +331,7 @@ def test_a_profiler_older_than_the_driver_is_named(name: str) -> None:
     assert not verdict.parts
     assert not verdict.bound_by
     assert not OF_IDLE & {*verdict.fine}
-    assert "2023.4.4.54 is of CUDA 12.4, older than CUDA 13.0 of the driver" in told(document)
+    assert "2023.4.4.54 is for CUDA 12.4, but the driver is for CUDA 13.0" in told(document)
     assert "Host-bound" not in told(document)
 
 
@@ -369,8 +381,8 @@ def test_events_of_devices_taken_away(name: str, first: float, last: float, tmp_
     document = page(open_run([path]))
     verdict = document.verdict
     assert verdict is not None
-    assert "have no kernel in the recording" in told(document)
-    assert "give it work from the beginning" not in told(document)
+    assert "have no recorded kernel" in told(document)
+    assert "Give it work from the beginning" not in told(document)
     if verdict.parts:  # the steps that are whole
         true = page(open_run([whole])).verdict
         assert true is not None

@@ -178,7 +178,7 @@ def test_a_trace_with_facts_goes_to_another_process(entry: Entry) -> None:
 
 
 def test_a_name_that_is_none_lists_those_that_are() -> None:
-    with pytest.raises(UsageError, match="there are findings, breakdown"):
+    with pytest.raises(UsageError, match="use findings, breakdown"):
         load_analysis("nonsense")
 
 

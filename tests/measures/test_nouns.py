@@ -43,13 +43,21 @@ def test_the_command_for_a_table_is_worded_once() -> None:
 @pytest.mark.parametrize(
     ("noun", "by", "said"),
     [
-        ("kernels", "clas", "kernels --by clas: did you mean class?"),
-        ("kernels", "xyz", "kernels --by xyz: there are name, duration, class, shape, launch"),
-        ("kernels", "event", "kernels --by event: `traceprof ops TRACE` prints them one by one"),
-        ("memory", "step", "--by step: memory is shown in one way, without --by"),
-        ("callers", "rank", "--by rank: callers is `traceprof show collectives --by caller` "),
-        ("colectives", None, "no table 'colectives': did you mean collectives?"),
-        ("colectives", "caller", "no table 'colectives': did you mean collectives?"),
+        ("kernels", "clas", "kernels has no grouping 'clas'; did you mean 'class'?"),
+        (
+            "kernels",
+            "xyz",
+            "kernels has no grouping 'xyz'; use name, duration, class, shape, launch",
+        ),
+        ("kernels", "event", "kernels has no grouping 'event'; use `traceprof ops TRACE`"),
+        ("memory", "step", "--by step: memory has only one grouping: remove --by"),
+        (
+            "callers",
+            "rank",
+            "--by rank: callers already means `traceprof show collectives --by caller`",
+        ),
+        ("colectives", None, "unknown table 'colectives'; did you mean 'collectives'?"),
+        ("colectives", "caller", "unknown table 'colectives'; did you mean 'collectives'?"),
     ],
 )
 def test_what_is_none_is_answered_with_what_was_meant(noun: str, by: str | None, said: str) -> None:

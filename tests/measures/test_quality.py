@@ -81,7 +81,7 @@ def test_warnings_of_the_reader_come_first() -> None:
     trace = clean().step(300, 400).build(info=info)
     assert suspicions(trace) == [
         ("reading", "3 records were lost {}"),
-        ("steps without work", "1 steps have no work of devices in the recording: 2"),
+        ("steps without work", "1 steps have no recorded GPU work: 2"),
     ]
 
 
@@ -102,7 +102,7 @@ def test_clocks_that_disagree() -> None:
         RankTrace(rank_trace(offset), rank) for rank, offset in enumerate((0, 900_000, -12_000_000))
     )
     ranks = place_run(RunFiles("run", members, 3))
-    skew = ("clock skew", "the clock of rank 2 is behind that of rank 0")
+    skew = ("clock skew", "the clock of rank 2 is behind the clock of rank 0")
     assert skew in suspicions(ranks)
     table = run("quality", ranks).table.to_frame()
     assert table.loc[table["check"] == "clock skew", "duration_ns"].tolist() == [12_000_000]

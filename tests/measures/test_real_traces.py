@@ -34,7 +34,7 @@ def test_no_phases_claim_nothing(real_trace: Callable[[str], Path]) -> None:
     # This trace has ranges, but none of a phase; its kernels are of forward passes only.
     trace = load(real_trace, "2024.6-llm-2.7b-nvtx-a100")
     assert [note.text for note in run("phases", trace).notes] == [
-        "no range names a phase (data, forward, backward, optimizer …)"
+        "the trace contains no ranges of phases (data, forward, backward …)"
     ]
     assert (
         not trace.kernels.to_frame()["name"].astype(str).str.contains("backward", case=False).any()

@@ -22,7 +22,7 @@ def launched(name: str) -> TraceBuilder:
         (
             TraceBuilder().kernel("gemm", 0, 9).range("backward", 0, 5),
             "training",
-            "1 range backward",
+            "1 range named backward",
         ),
         (
             TraceBuilder()
@@ -39,19 +39,19 @@ def launched(name: str) -> TraceBuilder:
         (
             TraceBuilder().kernel("gemm", 0, 9).kernel("paged_attention_v1_kernel", 9, 12),
             "inference",
-            "kernels of a decoder, such as paged_attention_v1_kernel",
+            "decoder kernels, such as paged_attention_v1_kernel",
         ),
         (
             TraceBuilder().kernel("void ck::kentry<2, ck::PagedKVCacheKernel<int> >(int)", 0, 9),
             "inference",
-            "kernels of a decoder, such as kentry (PagedKVCacheKernel)",
+            "decoder kernels, such as kentry (PagedKVCacheKernel)",
         ),
         (
             TraceBuilder()
             .kernel("multi_tensor_apply_kernel<CopyFunctor<int>, Copy<int>>", 0, 3)
             .kernel("paged_attention_v1_kernel", 9, 12),
             "inference",
-            "kernels of a decoder, such as paged_attention_v1_kernel",
+            "decoder kernels, such as paged_attention_v1_kernel",
         ),
         (
             TraceBuilder()
@@ -63,9 +63,9 @@ def launched(name: str) -> TraceBuilder:
         (
             TraceBuilder().kernel("ncclDevKernel_AllReduce", 0, 9),
             "communication benchmark",
-            "100.0 % of the kernels' time is communication",
+            "communication takes 100.0% of kernel time",
         ),
-        (TraceBuilder().copy("h2d", 0, 9), "loading", "1 copy to a device and no kernel"),
+        (TraceBuilder().copy("h2d", 0, 9), "loading", "1 copy to a GPU and no kernel"),
         (TraceBuilder().copy("memset", 0, 9), "unknown", ""),
         (
             TraceBuilder().kernel(
@@ -75,55 +75,55 @@ def launched(name: str) -> TraceBuilder:
                 9,
             ),
             "inference",
-            "kernels of a decoder, such as fused_add_rms_norm_kernel",
+            "decoder kernels, such as fused_add_rms_norm_kernel",
         ),
         (
             TraceBuilder()
             .kernel("gemm", 0, 1000)
             .kernel("nll_loss_backward_reduce_cuda_kernel_2d", 1000, 1009),
             "unknown",
-            "matrices, convolutions and attention take 99.1 % of the kernels' time; no backward "
-            "pass or optimizer is seen",
+            "matrix products, convolutions, and attention take 99.1% of kernel time; there is no "
+            "backward pass or optimizer",
         ),
         (
             TraceBuilder().kernel("gemm", 0, 9).range("forward", 0, 5),
             "unknown",
-            "no backward pass or optimizer is seen",
+            "there is no backward pass or optimizer",
         ),
         (
             launched("DistributedDataParallel.forward"),
             "unknown",
-            "a training's forward pass, by DistributedDataParallel.forward, but no backward pass",
+            "a training forward pass (DistributedDataParallel.forward), but no recorded backward",
         ),
         (
             launched("forward").host_op("aten::binary_cross_entropy_with_logits", 1, 2),
             "unknown",
-            "a training's forward pass, by aten::binary_cross_entropy_with_logits",
+            "a training forward pass (aten::binary_cross_entropy_with_logits)",
         ),
         (
             launched("forward").host_op("autograd::engine::evaluate_function: Mm0", 6, 7),
             "training",
-            "1 operator of autograd's backward pass",
+            "1 autograd backward operator",
         ),
-        (launched("forward"), "inference", "100.0 % of the kernels' time is launched in 1 forward"),
+        (launched("forward"), "inference", "100.0% of kernel time is launched in 1 forward"),
         (launched("eval"), "inference", "is launched in 1 forward or evaluation range"),
         (
             launched("forward")
             .api_call("cudaLaunchKernel", 6, 7, correlation=2)
             .kernel("gemm", 10, 12, correlation=2),
             "unknown",
-            "no backward pass or optimizer is seen",
+            "there is no backward pass or optimizer",
         ),
         (TraceBuilder().range("forward", 0, 5), "unknown", ""),
         (
             TraceBuilder().range("forward", 0, 5).host_op("aten::mm", 1, 2),
             "inference",
-            "1 forward or evaluation range and no backward one",
+            "1 forward or evaluation range and no backward range",
         ),
         (
             TraceBuilder().kernel("advec_cell", 0, 9),
             "unknown",
-            "no names of a neural network's training or inference",
+            "no names that indicate training or inference",
         ),
     ],
 )

@@ -178,7 +178,7 @@ def test_pairs_that_would_fill_memory_are_refused() -> None:
     check_pairs(n_pairs=1_000_000 + 32 * 50, n_rows=50)
     starts, ends = np.zeros(3_000, np.int64), np.full(3_000, 3_000)
     others = np.arange(3_000)
-    with pytest.raises(TraceError, match=r"9000000 pairs.*--window"):
+    with pytest.raises(TraceError, match=r"9000000 overlapping pairs.*--window"):
         overlapping_pairs(starts, ends, others, others + 1)
 
 

@@ -71,7 +71,7 @@ def test_offsets_that_are_given_win() -> None:
 
 def test_clocks_that_nothing_ties_are_warned_of() -> None:
     trace = merged(of_rank(0, 20, epoch_ns=1_000), of_rank(1, 20))
-    assert "not tied" in trace.info.warnings[0]
+    assert "not aligned" in trace.info.warnings[0]
 
 
 def test_what_only_some_ranks_recorded_is_said() -> None:

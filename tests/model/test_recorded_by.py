@@ -31,7 +31,7 @@ def test_no_other_profiler_is_named(recorder: RecordedBy) -> None:
         others[RecordedBy.NSYS] = r"\bnsys\b|--trace="  # ranges are NVTX's there, too
     for text in map(recorder.how_to, _ADVICE["any"]):
         for pattern in others.values():
-            assert not re.search(pattern, text.partition(", and nothing beside it")[0]), text
+            assert not re.search(pattern, text.partition(", without other tools")[0]), text
 
 
 def test_every_table_has_advice_and_every_recorder_is_one() -> None:
@@ -65,8 +65,8 @@ def test_who_recorded(format_name: str, profiler: str, recorder: RecordedBy) -> 
         ("nsys", "NVIDIA Nsight Systems", "kernels", "(nsys: --trace=cuda)"),
         ("kineto", "", "copies", "(torch.profiler: ProfilerActivity.CUDA)"),
         ("rocpd", "", "api_calls", "(rocprofv3: --hip-trace)"),
-        ("xplane", "jax.profiler 0.11", "ranges", "steps by jax.profiler.StepTraceAnnotation"),
-        ("tables", "", "kernels", "record the work of a GPU"),
+        ("xplane", "jax.profiler 0.11", "ranges", "steps with jax.profiler.StepTraceAnnotation"),
+        ("tables", "", "kernels", "record GPU activity"),
     ],
 )
 def test_of_a_table(format_name: str, profiler: str, name: str, how: str) -> None:
@@ -77,10 +77,12 @@ def test_of_a_table(format_name: str, profiler: str, name: str, how: str) -> Non
 def test_what_has_collectives_and_no_ranges_is_ours() -> None:
     # As the spool of a program without torch has it, whatever profiler wrote the file.
     text = how_to_record("ranges", TraceInfo(format="nsys"), {"collectives"})
-    assert text.startswith("the program has named none (traceprof.step()")
+    assert text.startswith(
+        "the program did not use torch under the recorder and has no annotations"
+    )
     # Kineto tells collectives with its kernels, and no ranges where the host is not recorded.
     kineto = how_to_record("ranges", TraceInfo(format="kineto"), {"collectives"})
-    assert kineto == "name parts of the program by record_function()"
+    assert kineto == "name parts of the program with record_function()"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_patterns_of_hosts_are_those_of_slurm(pattern: str, hosts: str | None) -
     names = ("node1", "node2", "node07", "gpu-a", "login.cluster.example")
     cluster = Topology().with_rack(pattern)
     if hosts is None:
-        with pytest.raises(UsageError, match="no rack has a host of this trace"):
+        with pytest.raises(UsageError, match="the racks contain no host of this trace"):
             racks(cluster, *names)
         return
     assert racks(cluster, *names) == [mark.replace(".", "") for mark in hosts]
@@ -103,7 +103,7 @@ def test_a_file_that_makes_no_sense(text: str) -> None:
 
 
 def test_a_host_is_in_one_rack_and_a_rank_on_one_host() -> None:
-    with pytest.raises(UsageError, match="host node1 is given two racks: a and b"):
+    with pytest.raises(UsageError, match="host node1 has two racks: a and b"):
         racks(Topology().with_rack("a=node*").with_rack("b=node1"), "node1")
-    with pytest.raises(UsageError, match="rank 0 is given two hosts: x and y"):
+    with pytest.raises(UsageError, match="rank 0 has two hosts: x and y"):
         racks(parse_topology("[hosts]\nx = '0-3'\ny = '0'"), "node1")

@@ -22,12 +22,12 @@ def test_former_names_of_classes_still_hold() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[rule", "not a TOML file"),
-        ('[[rule]]\npattern = "x"', "needs an activity and a pattern"),
+        ("[[rule", "invalid TOML"),
+        ('[[rule]]\npattern = "x"', "requires activity and pattern"),
         ('[[rule]]\nactivity = "fun"\npattern = "x"', "unknown activity 'fun'"),
         ('[[rule]]\nactivity = "gemm"\npattern = "("', "pattern"),
         ('[[rule]]\nactivity = "gemm"\npattern = "x{9999999999999}"', "pattern"),
-        ('[[rule]]\nactivity = ["gemm"]\npattern = "x"', "needs an activity and a pattern"),
+        ('[[rule]]\nactivity = ["gemm"]\npattern = "x"', "requires activity and pattern"),
         ("rule = 5", "expected"),
     ],
 )

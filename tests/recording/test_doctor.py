@@ -41,19 +41,19 @@ def test_what_is_here_is_found_and_tried(run_traceprof):
         "found": checks["nvtx"]["found"],
         "advice": "",
     }
-    assert checks["nvtx"]["found"].startswith("ranges reach nsys")
+    assert checks["nvtx"]["found"].startswith("nsys records ranges")
 
 
 @pytest.mark.parametrize(
     ("trials", "is_ok", "found"),
     [
-        ([(20, "")], True, "ranges reach nsys"),
+        ([(20, "")], True, "nsys records ranges"),
         ([(0, ""), (0, "Agent launcher failed."), (20, "")], True,
-         "ranges reach nsys (in 1 of 3 trials)"),
-        ([(0, "")] * 3, False, "ranges do not reach nsys"),
-        ([(0, ""), (0, ""), (17, "")], False, "only 17 of 20 ranges reach nsys"),
+         "nsys records ranges (in 1 of 3 test recordings)"),
+        ([(0, "")] * 3, False, "nsys does not record ranges"),
+        ([(0, ""), (0, ""), (17, "")], False, "nsys recorded only 17 of 20 ranges"),
         ([(0, "")] * 2 + [(0, "Agent launcher failed.")], False,
-         "a trial recording failed: Agent launcher failed."),
+         "a test recording failed: Agent launcher failed."),
     ],
 )  # fmt: skip
 def test_a_trial_that_fails_is_tried_again(monkeypatch, trials, is_ok, found):
@@ -88,7 +88,7 @@ def test_an_nsys_that_loses_work_is_not_ok(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(doctor, "find_importer", lambda _nsys: "there")
     monkeypatch.setattr(doctor, "has_gpu", lambda: True)
-    lost = "of known work it kept 2 of 200 kernels"
+    lost = "recorded only 2 of 200 kernels of a test program"
     monkeypatch.setattr(doctor, "failure_of", lambda _recorder, _python: lost)
     check = CHECKS["nsys"]()
     assert not check.is_ok
@@ -102,7 +102,7 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(run_traceprof, 
     assert not checks["nsys"]["is_ok"]
     assert "nsight-systems" in checks["nsys"]["advice"]
     assert not checks["nvprof"]["is_ok"]
-    assert checks["nvtx"]["found"] == "not tried: there is no nsys"
+    assert checks["nvtx"]["found"] == "not tested because nsys is not installed"
     assert "cannot import torch" in checks["torch"]["found"]
     assert done.returncode == 5
 
@@ -135,8 +135,8 @@ def test_scripts_can_require_things(run_traceprof, tmp_path):
     python_in(tmp_path, "2.5.0 CPU only")
     done = run_traceprof("doctor", "--require", "nsys", PATH=str(tmp_path))
     assert done.returncode == 5
-    assert done.stderr == "traceprof: missing here: nsys\n"
+    assert done.stderr == "traceprof: not available on this machine: nsys\n"
     assert "--  nsys" in done.stdout
     done = run_traceprof("doctor", "--require", "magic", PATH=str(tmp_path))
     assert done.returncode == 2
-    assert "choose from torch" in done.stderr
+    assert "use torch" in done.stderr

@@ -99,7 +99,7 @@ def test_a_kill_before_anything_was_written_is_counted(tmp_path):
     (loss,) = captured.losses()
     (pid,) = captured.pids()
     assert loss == (
-        f"process {pid} lost 385 of 385 events: it was killed, or ended without Python's exit "
+        f"process {pid} lost 385 of 385 events: the process was killed, or skipped Python's exit "
         "handlers (os._exit)"
     )
 
@@ -132,12 +132,12 @@ def test_a_file_that_was_removed_is_not_made_again_nor_written_elsewhere(tmp_pat
     code = PLAN.replace("if plan[", f"{new}\nif plan[", 1)
     plan = {"how": "", "end": 10, "flushes": [], "is_exiting": False}
     done = run_plan(tmp_path, code, **plan)
-    assert done.stderr.count("events are being lost") == 1
+    assert done.stderr.count("events are lost; cannot write") == 1
     assert {(tmp_path / f"mine{k}").read_bytes() for k in range(9)} == {b""}
     (events,) = gather(tmp_path / "work").events
     assert events.losses() == [
-        f"process {events.pid} lost 10 of 10 events: their file was removed or replaced while the "
-        "program ran"
+        f"process {events.pid} lost 10 of 10 events: the event file was removed or replaced while "
+        "the program ran"
     ]
 
 
@@ -154,14 +154,14 @@ def test_where_the_count_cannot_be_mapped_its_end_has_it(tmp_path):
     (events,) = read_events(tmp_path / "work")
     assert events.n_made is None
     (loss,) = events.losses()
-    assert "lost events, nobody counted how many: it was killed" in loss
+    assert "lost an unknown number of events: the process was killed" in loss
 
 
 def test_a_process_that_still_runs_is_not_said_to_be_killed(tmp_path):
     run_plan(tmp_path, how="killed", end=3, at=2, flushes=[])
     (events,) = read_events(tmp_path / "work")
     (loss,) = replace(events, is_running=True).losses()
-    assert loss.endswith("lost 3 of 3 events: it still ran when the trace was written")
+    assert loss.endswith("lost 3 of 3 events: the process still ran when the trace was written")
 
 
 def test_what_was_thinned_out_on_purpose_is_not_lost(tmp_path):

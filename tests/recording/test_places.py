@@ -111,7 +111,7 @@ def test_recordings_that_are_not_one_job_do_not_share_a_folder(
     with announced(requests[0]):
         monkeypatch.setenv("TRACEPROF_RUN", second[1])
         for look in (is_joining, check_output, lambda one: announced(one).__enter__()):
-            with pytest.raises(UsageError, match="another recording writes into this folder"):
+            with pytest.raises(UsageError, match="another recording writes to this folder"):
                 look(requests[1])
     with announced(requests[1]) as joins:
         assert not joins
@@ -125,7 +125,7 @@ def test_a_second_recording_into_a_folder_runs_nothing(tmp_path, outside_of_jobs
         touch = ["touch", str(tmp_path / "ran")]
         recorded = record(tmp_path, touch, "-o", f"{tmp_path}/run/", "--with", "torch")
     assert recorded.done.returncode == 2
-    assert "run: another recording writes into this folder" in recorded.done.stderr
+    assert "run: another recording writes to this folder" in recorded.done.stderr
     assert not (tmp_path / "ran").exists()
 
 
@@ -210,5 +210,5 @@ def test_one_file_has_one_start_of_each_rank(tmp_path):
     command = ["sh", "-c", f"for n in 0 1; do {ONCE}; done", "sh", *NAMED_STEPS, "0"]
     recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
     assert recorded.done.returncode == 0, recorded.done.stderr
-    assert "-o FOLDER/ keeps all of them apart" in recorded.done.stderr
+    assert "use -o FOLDER/ to keep all attempts" in recorded.done.stderr
     assert sorted(recorded.trace.processes.to_frame()["rank"]) == [-1, 0]

@@ -162,7 +162,7 @@ def test_where_the_files_of_ranks_do_not_fit_one_file_keeps_everything(tmp_path)
     )
     assert recorded.done.returncode == 0, recorded.done.stderr
     node = f"node-{socket.gethostname()}.sqlite"
-    assert f"all ranks are in {node} instead" in recorded.done.stderr
+    assert f"traceprof wrote all ranks to {node} instead" in recorded.done.stderr
     left = tmp_path / "disk.copy" / "run"
     assert sorted(path.name for path in left.iterdir()) == [MANIFEST, node]
     run = open_run([left])

@@ -28,7 +28,7 @@ def test_collectives_that_are_costly_to_record_are_said(n_calls, every_ns, share
     if share is None:
         assert note is None
     else:
-        assert f"{n_calls} collective calls: recording them took about {share}" in str(note)
+        assert f"recording {n_calls} collective calls took about {share}" in str(note)
         assert "TRACEPROF_DISABLE=collectives" in str(note)
 
 
@@ -36,7 +36,7 @@ def test_collectives_that_are_costly_to_record_are_said(n_calls, every_ns, share
 def test_options_of_another_recorder_are_refused_before_anything_runs(tmp_path, option):
     recorded = record(tmp_path / "run.sqlite", ["touch", "ran"], "--with", "torch", option)
     assert recorded.done.returncode == 2
-    assert f"{option.partition('=')[0]} is for n" in recorded.done.stderr
+    assert f"{option.partition('=')[0]} is an option of n" in recorded.done.stderr
     assert not (tmp_path / "ran").exists()
 
 

@@ -18,7 +18,7 @@ def notes(tmp_path, *processes, steps=None, step_from=""):
 
 def test_an_inference_loop_is_told_what_its_steps_may_be(tmp_path):
     assert notes(tmp_path, {"steps": 0, "forward passes": 70, "fetches": 8}) == [
-        "no steps: 8 fetches, 70 forward passes were seen; say what a step is by --step-from "
+        "no steps found in 8 fetches, 70 forward passes; define a step with --step-from "
         "every-forward (70) or loader (8), or --step-from range:NAME or traceprof.step() in the "
         "program"
     ]
@@ -33,7 +33,7 @@ def test_what_was_tried_is_not_advised_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("n_steps", "expected"),
-    [(6, []), (5, ["--steps begins with step 5, and the program made 5 (from 0)"])],
+    [(6, []), (5, ["--steps starts at 5, but the program ran 5 steps (from 0)"])],
 )
 def test_steps_that_never_came(tmp_path, n_steps, expected):
     seen = {"steps": n_steps, "backward passes": 6, "optimizer steps": 6}
@@ -52,11 +52,12 @@ def test_without_torch_nothing_is_said_here(tmp_path):
 def test_steps_that_are_backward_passes_are_said_to_be(tmp_path):
     seen = {"steps": 80, "backward passes": 80, "fetches": 20}
     assert notes(tmp_path, seen) == [
-        "no optimizer of torch was seen: the 80 steps are backward passes; else --step-from "
-        "loader (20), --step-from range:NAME or traceprof.step() in the program"
+        "no torch optimizer found, so traceprof counts backward passes as steps; to define other "
+        "steps, use --step-from loader (20), --step-from range:NAME or traceprof.step() in the "
+        "program"
     ]
     (note,) = notes(tmp_path, {"steps": 20, "backward passes": 80})
-    assert "the 20 steps are made of 80 backward passes; else --step-from range" in note
+    assert "as steps (80 passes in 20 steps); to define other steps, use --step-from range" in note
     assert notes(tmp_path, seen, step_from="loader") == []
     assert notes(tmp_path, seen | {"named": 1}) == []
 

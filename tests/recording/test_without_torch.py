@@ -6,9 +6,12 @@ from traceprof.recording.finishing import note_without_torch
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({}, "no process imported torch under the recorder"),
-        ({"python.1": ""}, "the program imported no torch (only Python): no ranges; it names"),
-        ({"python.1": "", "python.2": "jax\nnumba\n"}, "(it used jax, numba): no ranges"),
+        ({}, "because no process imported torch under the recorder"),
+        ({"python.1": ""}, "no ranges recorded because the program did not import torch; use"),
+        (
+            {"python.1": "", "python.2": "jax\nnumba\n"},
+            "did not import torch (it used jax, numba); use",
+        ),
     ],
 )
 def test_what_a_program_used_instead_is_said(tmp_path, files, expected):

@@ -36,7 +36,7 @@ class Ended:
         """Whether it said what is wrong in one line, as documented."""
         lines = self.stderr.splitlines()
         said = [line for line in lines if line.startswith("traceprof: ")]
-        return bool(lines) and said == lines and "traceprof's own" not in self.stderr
+        return bool(lines) and said == lines and "internal error" not in self.stderr
 
 
 class Server:

@@ -240,7 +240,7 @@ def eight_at_once(place: Workplace, server: Server, rng: random.Random, n: int) 
         for job, program in programs:
             _, stderr = program.communicate()
             harms = [] if program.returncode == 0 else [f"exit {program.returncode}: {stderr}"]
-            if job.name.startswith("runs add") and "already: choose another name" in stderr:
+            if job.name.startswith("runs add") and "already exists: choose another name" in stderr:
                 harms = []
             others = replace(job, is_of_runs=True)  # which change the runs meanwhile
             harms += place.harms(others, ended=False)
@@ -344,7 +344,7 @@ def _harms_of_interrupt(place: Workplace, job: Job, ended: Ended) -> Iterator[st
 def harms_of_error(place: Workplace, job: Job, ended: Ended) -> Iterator[str]:
     """Yield what a command that failed has harmed, or did not say in one line."""
     harms = place.harms(job)
-    if job.name == "record" and "what was captured is in" in ended.stderr:
+    if job.name == "record" and "to write the trace of the captured data" in ended.stderr:
         harms = (one for one in harms if not one.startswith("left: temporary/traceprof-"))
     if ended.is_removing:  # what the system refuses to remove stays
         harms = (one for one in harms if not one.startswith("left: "))

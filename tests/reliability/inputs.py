@@ -301,7 +301,7 @@ def steps(folder: Path, rng: random.Random) -> Question:
     means = _has_meaning(name, text)
 
     def judge(code: int, _: str, said: str) -> str:
-        if code == (5 if means else 2) and ("no such program" in said) == means:
+        if code == (5 if means else 2) and ("program not found" in said) == means:
             return ""
         return f"{name} {text!r} {'has' if means else 'has no'} meaning: exit {code}: {said[-200:]}"
 

@@ -95,7 +95,7 @@ def test_a_whole_is_never_shorter_than_a_cause_and_a_broken_axis_is_drawn_broken
     assert min(bars["base"], bars["new"]) > bars["gemm"] > bars["copy"] > 0
     assert bars["gemm"] == pytest.approx(2.348 * bars["copy"], rel=0.02)
     assert html.count('class="break"') == 2
-    assert "The axis is broken: it begins at 1.0" in html
+    assert "The axis is broken: it starts at 1.0" in html
 
 
 def _nodes() -> Result:
@@ -114,7 +114,9 @@ def test_a_round_of_each_rank_is_drawn_by_its_phases() -> None:
     assert {*widths} == {"a&lt;b, rank 0", "a&lt;b, rank 1"}
     titles = re.findall(r"<title>([^<]*)</title>", html)
     assert "a&lt;b, rank 1: backward 10.00 ms" in titles
-    assert [title for title in titles if "waits" in title] == ["a&lt;b, rank 1: waits 4.000 ms"]
+    assert [title for title in titles if "waits" in title] == [
+        "a&lt;b, rank 1: waits for other ranks 4.000 ms"
+    ]
     assert nodes_chart(replace(_nodes(), tables={"nodes": Table({"round_ns": []})})) == ""
 
 

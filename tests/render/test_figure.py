@@ -80,8 +80,8 @@ def test_bars_of_steps_are_their_parts_and_lead_to_them() -> None:
     assert traces["Idle"]["y"] == [1] * 8
     (figure,) = figures_in(html).values()
     assert figure["layout"]["meta"][traces["Idle"]["meta"]["links"]][7].startswith("#at=60000000..")
-    assert traces["longer than usual"]["x"] == [7]
-    assert traces["longer than usual"]["customdata"] == ["30.00 ms"]
+    assert traces["slower than usual"]["x"] == [7]
+    assert traces["slower than usual"]["customdata"] == ["30.00 ms"]
 
 
 def test_one_step_of_several_ranks_is_a_bar_for_each() -> None:
@@ -93,14 +93,18 @@ def test_one_step_of_several_ranks_is_a_bar_for_each() -> None:
 def test_of_few_ranks_each_can_be_chosen() -> None:
     (figure,) = figures_in(_steps([10, 12], n_ranks=2)).values()
     (menu,) = figure["layout"]["updatemenus"]
-    assert [button["label"] for button in menu["buttons"]] == ["mean of 2", "rank 0", "rank 1"]
+    assert [button["label"] for button in menu["buttons"]] == [
+        "mean of 2 processes",
+        "rank 0",
+        "rank 1",
+    ]
     shown = [sum(button["args"][0]["visible"]) for button in menu["buttons"]]
     assert sum(shown) == len(figure["data"])
 
 
 def test_more_steps_than_bars_are_averaged_and_said_so() -> None:
     html = _steps([10, 20, 30] * 150)
-    assert "450 steps, each bar the mean of 3" in html
+    assert "450 steps (each bar is the mean of 3)" in html
     traces = traces_in(html)
     assert traces["Compute"]["y"] == [19] * 150
     assert traces["Compute"]["x"] == [*range(0, 450, 3)]

@@ -33,16 +33,16 @@ def test_every_unit_has_a_style() -> None:
         (Unit.FLOP, 2.7164e12, "2.716 TFLOP"),
         (Unit.FLOP, 512, "512 FLOP"),
         (Unit.FLOP_PER_S, 255.1e12, "255.1 TFLOP/s"),
-        (Unit.PER_S, 12_345.6, "12 345.6 /s"),
-        (Unit.RATIO, 0.1234, "12.3 %"),
-        (Unit.FACTOR, 1.845, "1.84 x"),
-        (Unit.COUNT, 1_234_567, "1 234 567"),
-        (Unit.COUNT, np.int64(1_234_567), "1 234 567"),
+        (Unit.PER_S, 12_345.6, "12,345.6 /s"),
+        (Unit.RATIO, 0.1234, "12.3%"),
+        (Unit.FACTOR, 1.845, "1.84×"),
+        (Unit.COUNT, 1_234_567, "1,234,567"),
+        (Unit.COUNT, np.int64(1_234_567), "1,234,567"),
         (Unit.COUNT, 12.5, "12.5"),
         (Unit.NUMBER, 4_711_123, "4711123"),
         (Unit.NUMBER, 3.0, "3"),
         (Unit.NUMBER, 0.123456, "0.1235"),
-        (Unit.NUMBER, 12_345.67, "12 345.7"),
+        (Unit.NUMBER, 12_345.67, "12,345.7"),
         (Unit.NUMBER, "3+5", "3+5"),
         (Unit.TEXT, "void gemm\n", "gemm "),
         (Unit.FLAG, True, "yes"),
@@ -91,7 +91,7 @@ def test_a_note_says_its_values_in_their_units() -> None:
         name="void gemm",
         share=0.5,
     )
-    assert note_text(note) == "1.500 µs in 12 345 launches of void gemm (50.0 %)"
+    assert note_text(note) == "1.500 µs in 12,345 launches of void gemm (50.0%)"
 
 
 def test_a_note_is_tolerant() -> None:
@@ -119,9 +119,9 @@ def test_notes_within_notes_and_lists() -> None:
 def test_a_range_whose_ends_are_written_alike_is_left_out() -> None:
     row = {"kind": "estimated", "saving_ns": 500, "base": "a step", "base_ns": 1_000}
     least = row | {"least_saving_ns": 500, "most_saving_ns": 500}
-    assert saving_words(least) == "saves about 500 ns of a step of 1.000 µs (50.0 %, estimated)"
+    assert saving_words(least) == "saves about 500 ns of 1.000 µs per step (50.0%, estimated)"
     more = least | {"most_saving_ns": 510}
-    assert saving_words(more).endswith("(50.0 %, estimated: 500 ns to 510 ns)")
+    assert saving_words(more).endswith("(50.0%, estimated, range 500–510 ns)")
 
 
 def test_a_note_is_one_line_of_printable_text() -> None:

@@ -72,11 +72,12 @@ def test_a_cell_says_who_when_how_long_and_in_which_phase() -> None:
     trace = make_trace_of(Plan(n_steps=3, extra_ns={(3, "backward"): 40 * MS}))
     heat = heat_of(run("rank-steps", trace).table)
     assert heat.words[3][1] == (
-        "rank 3, step 1; own time 200.0 ms (+25.0 %); duration 200.0 ms; waited 0 ns; "
-        "held up others 40.00 ms; longest in backward"
+        "rank 3, step 1; self time 200.0 ms (+25.0%); duration 200.0 ms; "
+        "waited for other ranks 0 ns; delayed other ranks 40.00 ms; longest phase backward"
     )
     assert heat.words[0][1].startswith(
-        "rank 0, step 1; own time 160.0 ms (0.0 %); duration 200.0 ms; waited 40.00 ms"
+        "rank 0, step 1; self time 160.0 ms (0.0%); duration 200.0 ms; "
+        "waited for other ranks 40.00 ms"
     )
 
 
@@ -91,7 +92,7 @@ def test_a_step_that_a_rank_does_not_have_is_no_zero() -> None:
 def test_where_the_others_do_nothing_but_wait_the_slow_one_still_shows() -> None:
     heat = heat_of(ranks_by_steps(lambda r, _: 100 if r == 3 else 0, 4, 1))
     assert heat.levels.tolist() == [[2], [2], [2], [6]]
-    assert format_more(heat.slowest.slower_ratio) == "> 99 x"
+    assert format_more(heat.slowest.slower_ratio) == "> 99×"
 
 
 def test_many_steps_share_columns_and_say_so() -> None:
@@ -102,8 +103,8 @@ def test_many_steps_share_columns_and_say_so() -> None:
     heat = heat_of(ranks_by_steps(own, 3, 100), columns=10)
     assert heat.steps[:2] == ((0, 9), (10, 19))
     assert heat.ratios[1] == pytest.approx([0.4, 0, 0, 0, 0, 0, 0.4, 0.4, 0.4, 0.4])
-    assert "mean of 10 steps, slowest 7;" in heat.words[1][0]
-    assert heat.notes == ("a column is the mean of up to 10 steps",)
+    assert "mean of 10 steps, slowest step 7;" in heat.words[1][0]
+    assert heat.notes == ("each column is the mean of up to 10 steps",)
 
 
 def test_many_ranks_share_the_line_of_their_host() -> None:
@@ -113,13 +114,13 @@ def test_many_ranks_share_the_line_of_their_host() -> None:
         (f"node{i}", "8 ranks") for i in range(4)
     ]
     assert heat.ratios[:, 0].tolist() == [0, 1, 0, 0]
-    assert heat.words[1][0].startswith("rank 13, step 0; own time 200.0 ms (2.0 x)")
-    assert heat.notes == ("a line is the slowest of up to 8 ranks",)
+    assert heat.words[1][0].startswith("rank 13, step 0; self time 200.0 ms (2.0×)")
+    assert heat.notes == ("each row shows the slowest of up to 8 ranks",)
 
 
 def test_many_ranks_without_hosts_share_lines_with_their_neighbours() -> None:
     heat = heat_of(ranks_by_steps(even, 10, 2), rows=4)
-    assert [row.label for row in heat.rows] == ["rank 0..2", "rank 3..5", "rank 6..8", "rank 9"]
+    assert [row.label for row in heat.rows] == ["rank 0–2", "rank 3–5", "rank 6–8", "rank 9"]
 
 
 def test_ranks_of_a_host_stand_together() -> None:
@@ -137,7 +138,7 @@ def test_one_rank_is_no_heat_map() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(0.0, "0.0 %"), (-0.0004, "0.0 %"), (0.05, "+5.0 %"), (-0.2, "-20.0 %"), (1.4, "2.4 x")],
+    [(0.0, "0.0%"), (-0.0004, "0.0%"), (0.05, "+5.0%"), (-0.2, "-20.0%"), (1.4, "2.4×")],
 )
 def test_more_and_less_have_a_sign(ratio: float, text: str) -> None:
     assert format_more(ratio) == text
@@ -153,12 +154,12 @@ def in_colour(lines: list[Text]) -> str:
 def test_the_map_in_a_terminal_reads_without_colour() -> None:
     table = ranks_by_steps(lambda r, s: 140 if r == 2 and s >= 2 else 100, 4, 5)
     assert [line.plain for line in heat_lines(table, 8, 80)] == [
-        "own time of 4 ranks in steps 0..4, against their median",
-        "rank 0  ··········     0.0 %",
-        "rank 1  ··········     0.0 %",
-        "rank 2  ····▓▓▓▓▓▓   +24.0 %",
-        "rank 3  ··········     0.0 %",
-        "·· within 3 %  ▓▓ 30 to 100 % more  ",
+        "self time of 4 ranks in steps 0–4, compared with the median rank",
+        "rank 0  ··········      0.0%",
+        "rank 1  ··········      0.0%",
+        "rank 2  ····▓▓▓▓▓▓    +24.0%",
+        "rank 3  ··········      0.0%",
+        "·· within 3%  ▓▓ 30–100% slower  ",
     ]
     coloured = in_colour(heat_lines(table, 8, 80))
     red, green, blue = (int(HEAT[5].dark[i : i + 2], 16) for i in (1, 3, 5))
@@ -169,7 +170,7 @@ def test_the_slowest_of_ranks_that_share_a_line_is_named() -> None:
     hosts = {rank: f"n{rank // 4}" for rank in range(16)}
     table = ranks_by_steps(lambda r, _: 150 if r == 6 else 100, 16, 2, hosts)
     lines = [line.plain for line in heat_lines(table, 4, 80)]
-    assert lines[1:3] == ["n0  4 ranks  ····     0.0 %", "n1  4 ranks  ▓▓▓▓   +50.0 %  rank 6"]
+    assert lines[1:3] == ["n0  4 ranks  ····      0.0%", "n1  4 ranks  ▓▓▓▓    +50.0%  rank 6"]
 
 
 @pytest.mark.parametrize(("n_ranks", "n_steps"), [(2, 1), (8, 40), (64, 333), (512, 50)])
@@ -189,8 +190,8 @@ def test_the_chart_of_the_report_is_bounded_and_has_words_for_every_cell() -> No
     assert len(html) < 1_000_000
     n_cells = len(re.findall("<rect", html))
     assert n_cells == len(re.findall("<title>", html)) <= 4096
-    assert "A line is the slowest of up to 8 ranks." in html
-    assert "A column is the mean of up to 7 steps." in html
+    assert "Each row shows the slowest of up to 8 ranks." in html
+    assert "Each column is the mean of up to 7 steps." in html
 
 
 def test_names_in_the_chart_are_text() -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.reference import declared_specs, reference_of, runs_page, schema_of
 from tests.builders import TraceBuilder
 from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.render.documents import document_of_results, measured
@@ -34,7 +35,6 @@ from traceprof.model.table import Table
 from traceprof.model.trace import TraceInfo
 from traceprof.render.escape import visible_text
 from traceprof.render.formatting import plain, to_json
-from traceprof.render.reference import declared_specs, reference_of, runs_page, schema_of
 from traceprof.render.registry import Options, render
 from traceprof.session.verdict import Verdict
 

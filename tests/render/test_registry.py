@@ -49,7 +49,7 @@ def test_a_renderer_is_one_module_and_one_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_form_that_is_none_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match="no form 'pdf': there are text, json, csv"):
+    with pytest.raises(UsageError, match="unknown format 'pdf'; use text, json, csv"):
         render("pdf", document())
 
 
@@ -85,18 +85,18 @@ def test_a_page_of_text_has_the_width_that_is_asked_for() -> None:
 
 def test_text_shows_the_parts_as_bars_and_the_table_with_what_is_hidden() -> None:
     lines = render("text", document(), Options(rows=1, width=80)).splitlines()
-    assert lines[0] == "x.sqlite  nsys"
-    assert lines[1] == "window active  149 ns, from 0 ns to 149 ns of 149 ns"
+    assert lines[0] == "x.sqlite  recorded by nsys"
+    assert lines[1] == "Window active  149 ns, from 0 ns to 149 ns of 149 ns"
     bar = next(line for line in lines if "█" * 10 in line)
     assert bar.strip() == "█" * 40 + "░" * 20
     assert "1 more row (--rows N, --csv, --json)" in lines
-    assert any(re.match(r"gemm +gemm +1 +50 ns +50\.5 %", line) for line in lines)
+    assert any(re.match(r"gemm +gemm +1 +50 ns +50\.5%", line) for line in lines)
 
 
 def test_a_table_that_is_too_wide_says_which_columns_it_hides() -> None:
     told = measured(two_kernels("x" * 60), ["kernels"])
     text = render("text", told, Options(width=60))
-    (hidden,) = re.findall(r"not shown: (.*) \(--wide", " ".join(text.split()))
+    (hidden,) = re.findall(r"hidden columns: (.*) \(--wide", " ".join(text.split()))
     assert hidden.startswith("share %, ")
     assert "x" * 60 not in text
     heading = next(line for line in text.splitlines() if "count" in line)
@@ -123,11 +123,11 @@ def test_csv_is_the_table_as_it_is() -> None:
 
 
 def test_csv_holds_one_table_only() -> None:
-    with pytest.raises(UsageError, match="--csv prints one table"):
+    with pytest.raises(UsageError, match="--csv prints only one table"):
         render("csv", document())
     one = document_of_results(two_kernels(), {"edges": hand_made()})
     assert render("csv", one, Options(tables=("total",))) == "size_bytes\n13\n"
-    with pytest.raises(UsageError, match="no table 'x': it has edges, total"):
+    with pytest.raises(UsageError, match="no table 'x'; use edges, total"):
         render("csv", one, Options(tables=("x",)))
     cells = list(csv.DictReader(io.StringIO(render("csv", one))))
     assert [cell["remark"] for cell in cells] == ["", "3 of them", "a; b"]
@@ -161,7 +161,7 @@ def test_markdown_is_a_table_in_which_names_are_text() -> None:
     assert "\\[x\\](http://evil)" in text
     rules = [line for line in text.splitlines() if line.startswith("| ---") or "| :---" in line]
     assert rules[-1].startswith("| :--- | :--- | ---: |")
-    assert "## Device time by kernel name" in text
+    assert "## GPU time by kernel name" in text
 
 
 class _Tags(HTMLParser):

@@ -48,7 +48,7 @@ def test_a_point_is_what_an_operator_reaches_below_the_roof_of_its_precision() -
     assert drawn["bf16"]["x"] == [pytest.approx(FLOP / 6e6, rel=1e-5)]
     assert drawn["bf16"]["y"] == [400.0]
     (hover,) = drawn["bf16"]["text"]
-    assert hover.split("<br>")[:2] == ["aten::mm", "400.0 TFLOP/s, 40.4 % of the peak"]
+    assert hover.split("<br>")[:2] == ["aten::mm", "400.0 TFLOP/s, 40.4% of peak"]
     roof = drawn["bf16: 989.4 TFLOP/s"]
     assert roof["x"][1] == pytest.approx(989.4e12 / 3350e9, rel=1e-5)
     assert roof["y"][1:] == [989.4, 989.4]
@@ -80,9 +80,9 @@ def test_two_runs_are_in_one_roofline_under_one_roof_where_it_is_the_same() -> N
     (hover,) = drawn["new bf16"]["text"]
     assert hover.split("<br>") == [
         "new: aten::mm",
-        "250.0 TFLOP/s, 25.3 % of the peak",
+        "250.0 TFLOP/s, 25.3% of peak",
         "333.3 FLOP per byte",
-        "0.3333 kernels, 2.667 µs per step and device",
+        "0.3333 kernels, 2.667 µs per step and GPU",
     ]
 
 
@@ -90,7 +90,7 @@ def test_other_gpus_have_roofs_of_their_own() -> None:
     found = of_both(product(4000), product(8000, "NVIDIA A100-SXM4-80GB"))
     drawn = traces_in(roofline_of_both(found.results))
     assert list(drawn)[:2] == ["base bf16: 989.4 TFLOP/s", "new bf16: 312.0 TFLOP/s"]
-    assert drawn["new bf16"]["text"][0].split("<br>")[1] == "250.0 TFLOP/s, 80.1 % of the peak"
+    assert drawn["new bf16"]["text"][0].split("<br>")[1] == "250.0 TFLOP/s, 80.1% of peak"
 
 
 def test_a_run_without_shapes_is_in_no_roofline_of_two() -> None:

@@ -35,9 +35,9 @@ def test_what_cannot_be_answered_is_missing_with_the_reason() -> None:
     assert found.missing["operators"].startswith("no host ops recorded: record with")
     with pytest.raises(NotRecordedError, match="no host ops recorded"):
         answer(run, ["kernels", "operators"], strict=True)
-    with pytest.raises(UsageError, match="no analysis 'brekdown'"):
+    with pytest.raises(UsageError, match="unknown analysis 'brekdown'"):
         answer(run, ["brekdown"])
-    with pytest.raises(UsageError, match="not understood"):
+    with pytest.raises(UsageError, match="invalid window"):
         answer(run.within("nonsense"), ["kernels"])
 
 
@@ -79,15 +79,15 @@ def test_the_page_says_where_the_time_goes_and_what_to_do_next() -> None:
     assert set(found.results) | set(found.missing) == set(PAGE)
     assert found.verdict is not None
     steadiness, where = sentences(found.verdict.sentences)
-    assert where == "A step of 10 ns is 80.0 % compute, 20.0 % idle."
-    assert steadiness == "Step time 10 ns (100 000 000 steps/s): mean of 3 steps."
+    assert where == "GPU time per step of 10 ns: compute 80.0%, idle 20.0%."
+    assert steadiness == "Step time 10 ns (100,000,000 steps/s): mean of 3 steps."
     assert found.verdict.next_command.startswith("traceprof show ")
     # Of a window of times, that slow step with it, shares are of all of it: 32 of 50.
     everything = page(four_steps().within("all"))
     assert everything.verdict is not None
     steadiness, where = sentences(everything.verdict.sentences)
-    assert steadiness == "Step time 10 ns (100 000 000 steps/s): mean of 3 steps."
-    assert where == "The window is 64.0 % compute, 36.0 % idle."
+    assert steadiness == "Step time 10 ns (100,000,000 steps/s): mean of 3 steps."
+    assert where == "GPU time in the window: compute 64.0%, idle 36.0%."
 
 
 def test_steps_that_fill_no_window_have_no_shares() -> None:
@@ -99,7 +99,7 @@ def test_steps_that_fill_no_window_have_no_shares() -> None:
     builder.kernel("gemm", 300, 10_000)
     found = page(run_of(Ranks.of(builder.build())).within("all"))
     assert found.verdict is not None
-    assert sentences(found.verdict.sentences)[-1].startswith("The window is ")
+    assert sentences(found.verdict.sentences)[-1].startswith("GPU time in the window: ")
     assert "of a step" not in render("text", found)
 
 
@@ -118,7 +118,7 @@ def once_and_more(once_ns: int) -> Run:
 def test_what_is_paid_once_stands_where_its_time_puts_it() -> None:
     mostly = page(once_and_more(100 * MS))
     assert mostly.verdict is not None
-    assert mostly.verdict.bound_by == "mostly costs that occur once"
+    assert mostly.verdict.bound_by == "mostly one-time costs"
     first = mostly.results["findings"].table.to_frame().iloc[0]
     assert (first["kind"], first["is_minor"]) == ("once", False)
     hardly = page(once_and_more(2 * MS))
@@ -146,13 +146,20 @@ def test_what_takes_much_time_is_not_called_fine() -> None:
     assert found.verdict is not None
     assert found.verdict.parts["idle"] > 0.9
     assert "idle time" not in found.verdict.fine
-    assert "fusion" in found.verdict.fine
+    assert "kernel fusion" in found.verdict.fine
 
 
 def test_only_what_occurred_is_fine() -> None:
     found = page(once_and_more(100 * MS)).verdict
     assert found is not None
-    nothing = {"transfers", "pinned memory", "links", "communication", "buckets", "graphs"}
+    nothing = {
+        "transfers",
+        "pinned memory",
+        "interconnect bandwidth",
+        "communication",
+        "collective sizes",
+        "graph tracing",
+    }
     assert not nothing & {*found.fine}
     builder = TraceBuilder()
     for i in range(10):
@@ -176,7 +183,7 @@ def test_the_page_says_what_runs_on_what_and_why_this_window() -> None:
     assert found.workload is not None
     assert found.workload.kind == "training"
     assert found.selection.reason is not None
-    assert sentences([found.selection.reason])[0].startswith("steps 0..3")
+    assert sentences([found.selection.reason])[0].startswith("Steps 0–3")
     document = json.loads(render("json", found))
     assert document["hardware"] == [{"name": "H100", "count": 2}]
     assert document["workload"]["kind"] == "training"
@@ -190,6 +197,6 @@ def test_the_page_of_a_run_is_about_all_its_ranks() -> None:
     found = page(run_of(place_run(make_run(plan))))
     assert found.verdict is not None
     steadiness, where = sentences(found.verdict.sentences)
-    assert "(mean of 2 devices)" in where
+    assert "(mean of 2 GPUs)" in where
     assert "mean of 20 steps on 2 ranks" in steadiness
     assert found.verdict.next_command.startswith("traceprof show ranks --by straggler TRACE")

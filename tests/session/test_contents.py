@@ -149,7 +149,7 @@ def test_what_is_said_of_opening_counts(tmp_path: Path) -> None:
     described = describe([tmp_path], Opening(racks=["r1=node1"], cluster=cluster(tmp_path)))
     assert [(r.host, r.rack) for r in described.ranks] == [("node1", "r1"), ("node2", "")]
     for opening, message in (
-        (Opening(rules=tmp_path / "none.toml"), "cannot be read"),
+        (Opening(rules=tmp_path / "none.toml"), "cannot read the file"),
         (Opening(gpu="abacus"), "abacus"),
         (Opening(racks=["r1"]), "expected RACK=HOSTS"),
     ):

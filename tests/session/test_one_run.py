@@ -43,9 +43,9 @@ def test_files_that_nothing_numbers_are_refused(write: Write) -> None:
     with pytest.raises(UsageError) as caught:
         opened(before, after)
     assert str(caught.value) == (
-        "before.sqlite and after.sqlite look like two runs, not like ranks of one (no file says "
-        f"its rank): `traceprof view {before} {after}` shows them side by side, "
-        "`traceprof compare` what differs; a manifest, or --run, makes them one run"
+        "before.sqlite and after.sqlite look like two runs, not like ranks of one run (no file "
+        f"contains its rank); run `traceprof view {before} {after}` to see them side by side, or "
+        "`traceprof compare` for the differences; use --run or a manifest to treat them as one run"
     )
     with pytest.raises(UsageError, match=r"b.sqlite, c.sqlite and a.sqlite look like several runs"):
         opened(write("b.sqlite"), write("c.sqlite"), write("a.sqlite"))
@@ -120,7 +120,7 @@ def test_a_folder_and_a_pattern_are_judged_as_their_files_are(write: Write, tmp_
     ]
     for paths in named:
         with pytest.raises(
-            SeveralRunsError, match=r"two runs.*\(no file says its rank\)"
+            SeveralRunsError, match=r"two runs.*\(no file contains its rank\)"
         ) as caught:
             open_files(paths, Opening())
         assert sorted(map(list, caught.value.runs)) == [[after], [before]]
@@ -128,7 +128,7 @@ def test_a_folder_and_a_pattern_are_judged_as_their_files_are(write: Write, tmp_
     for paths in ([before, after], [tmp_path]):
         run = open_files(paths, told)
         assert run.ranks == (0, 1)
-        assert any("no file says its rank" in warning for warning in run.warnings)
+        assert any("no file contains its rank" in warning for warning in run.warnings)
     manifest(tmp_path / "run.json", "night", before, after)
     assert opened(tmp_path / "run.json").ranks == (0, 1)
     assert opened(tmp_path).ranks == (0, 1)
@@ -141,7 +141,7 @@ def test_what_nothing_numbers_was_recorded_together_in_one_folder(
     one, other = write("a/x.sqlite", epoch_ns=at_ns), write("a/y.sqlite", epoch_ns=at_ns + 500)
     assert opened(tmp_path / "a").ranks == opened(one, other).ranks == (0, 1)
     elsewhere = write("b/x.sqlite", epoch_ns=at_ns)
-    with pytest.raises(SeveralRunsError, match="no file says its rank"):
+    with pytest.raises(SeveralRunsError, match="no file contains its rank"):
         opened(one, elsewhere)
     write("a/z.sqlite", epoch_ns=at_ns + 5_000)
     with pytest.raises(SeveralRunsError, match="not recorded at the same time") as caught:
@@ -176,7 +176,7 @@ def test_the_message_names_what_belongs_together(write: Write, tmp_path: Path) -
         path.unlink()
     for name, rank in (("aa", 0), ("ab", 1), ("ac", 0)):
         write(f"{name}_{rank}.sqlite", rank)
-    with pytest.raises(SeveralRunsError, match="move the files of each into a folder of its own"):
+    with pytest.raises(SeveralRunsError, match="move the files of each run into a separate folder"):
         opened(tmp_path)
 
 

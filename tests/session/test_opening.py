@@ -50,7 +50,7 @@ def test_warmup_and_steps_can_be_said_of_a_cut_trace() -> None:
     marked = mark_steps(cut, r"pair (\d+)")
     assert marked.span == cut.span
     assert steps_of_ranks(marked).table.to_frame()["step"].tolist() == [1, 2]
-    assert [find_steps(part).source for part in marked] == ["ranges chosen as steps"]
+    assert [find_steps(part).source for part in marked] == ["ranges selected as steps"]
 
     both = mark_steps(told, r"pair (\d+)")
     assert steps_of_ranks(both).warmup().tolist() == [True, True]
@@ -77,8 +77,8 @@ def test_the_warmup_that_is_said_moves_the_default_window(tmp_path: Path) -> Non
     write_nsys(stepped(), path)
     run = open_run([path], Opening(warmup_steps=6))
     assert sentences(run.selection.notes) == [
-        "steps 6..7 (traceprof.step()), timed on the host: which work they launched is not "
-        "known; without the first 6 steps, 600 ns, as asked"
+        "Steps 6–7 (traceprof.step()), timed on the host, because the trace does not link them to "
+        "GPU activity. The first 6 steps (600 ns) are excluded as requested."
     ]
     assert run.breakdown().table.to_frame()["duration_ns"].tolist() == [200]
 
@@ -98,7 +98,7 @@ def test_clocks_are_aligned_as_asked(tmp_path: Path) -> None:
     for way in (Align.UTC, Align.NONE):
         assert starts[way][1] - starts[way][0] == 7 * MS
     noted = open_run([folder]).within("all").selection
-    assert any(note.startswith("clocks aligned, ") for note in sentences(noted.notes))
+    assert any(note.startswith("After clock alignment, ") for note in sentences(noted.notes))
 
 
 def test_machines_are_what_the_user_says(tmp_path: Path) -> None:

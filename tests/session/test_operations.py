@@ -113,7 +113,7 @@ def test_launches_say_how_they_are_found_again() -> None:
 
 
 def test_a_name_that_is_no_expression_is_refused() -> None:
-    with pytest.raises(UsageError, match="not a regular expression"):
+    with pytest.raises(UsageError, match="not a valid regular expression"):
         names(OperationFilter(name="("))
 
 

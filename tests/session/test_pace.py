@@ -35,18 +35,25 @@ def lines_of(document: Document) -> list[str]:
     return [note_text(note) for note in document.selection.notes]
 
 
+_WORDS = {
+    "a step": "per step",
+    "an iteration": "per iteration",
+    "the mean step with slow steps": "per step including slow steps",
+}
+
+
 def assert_savings_have_their_base(document: Document, bases: set[str]) -> None:
     found = document.results["findings"].table
     assert set(found["base"]) == bases
     for row in found.rows():
         assert row["saving_ns"] <= row["base_ns"]
         words = saving_words(row)
-        assert f" of {row['base']} of {format_duration(row['base_ns'])} (" in words
+        assert f" of {format_duration(row['base_ns'])} {_WORDS[row['base']]} (" in words
         assert f"({format_ratio(row['saving_ns'] / row['base_ns'])}" in words
 
 
 def assert_idle_adds_up(document: Document) -> None:
-    """The causes of idle time are shares of the same step as the parts; 1 % may be left out."""
+    """The causes of idle time are shares of the same step as the parts; 1% may be left out."""
     assert document.verdict is not None
     idle, parts = document.verdict.idle, document.verdict.parts
     assert parts["idle"] - 0.01 <= sum(idle.values()) <= parts["idle"] + 1e-9
@@ -57,11 +64,12 @@ def test_steps_that_alternate_are_said_to_and_their_mean_is_told() -> None:
     document = page_of(*[132, 1400] * 12)
     pace, kinds, where = said(document)
     assert pace.startswith("Step time 766.0 ms (1.305 steps/s): mean of 24 steps, ")
-    assert pace.endswith("132.0 ms to 1.400 s for 80 % of them.")
+    assert pace.endswith("80% of them 132.0 ms–1.400 s.")
     assert kinds == (
-        "Every other step takes 1.400 s, the others 132.0 ms (medians): 1.268 s more idle time."
+        "Every other step takes 1.400 s, and the others take 132.0 ms (medians); the longer ones "
+        "have 1.268 s more idle time."
     )
-    assert where == "A step of 766.0 ms is 86.0 % idle, 14.0 % compute."
+    assert where == "GPU time per step of 766.0 ms: idle 86.0%, compute 14.0%."
     assert document.verdict is not None
     # Every step computes the same: the share of the mean step is that time.
     assert document.verdict.parts["compute"] * 766 * MS == pytest.approx(COMPUTE)
@@ -72,15 +80,16 @@ def test_steps_that_alternate_are_said_to_and_their_mean_is_told() -> None:
 
 def test_steps_of_two_kinds_in_no_order_are_counted() -> None:
     lengths = [132, 132, 1400, 132, 1400, 1400, 132, 132, 132, 1400, 132, 1400, 132, 132]
-    assert said(page_of(*lengths))[1].startswith("Steps are of two kinds: 5 of 1.400 s, 9 of 132.0")
+    kinds = said(page_of(*lengths))[1]
+    assert kinds.startswith("There are two kinds of steps: 5 take 1.400 s and 9 take 132.0 ms")
 
 
 def test_pauses_are_not_in_a_step_and_the_slow_steps_name_their_base() -> None:
     document = page_of(*([130] * 12 + [60_000]) * 3)
     pace, where = said(document)
     assert pace == "Step time 130.0 ms (7.692 steps/s): mean of 36 steps."
-    assert where == "A step of 130.0 ms is 82.3 % compute, 17.7 % idle."
-    assert "Steps that do not count: 3 slow (180.0 s)." in lines_of(document)
+    assert where == "GPU time per step of 130.0 ms: compute 82.3%, idle 17.7%."
+    assert "Steps excluded from the measures: 3 slow (180.0 s)." in lines_of(document)
     assert_idle_adds_up(document)
     assert_savings_have_their_base(document, {"a step", "the mean step with slow steps"})
     found = {row["rule"]: row for row in document.results["findings"].table.rows()}
@@ -95,7 +104,7 @@ def test_a_few_steps_that_are_slow_are_not_in_the_step_that_all_is_of() -> None:
     document = page_of(*([130] * 9 + [150]) * 3)
     assert said(document) == [
         "Step time 130.0 ms (7.692 steps/s): mean of 27 steps.",
-        "A step of 130.0 ms is 82.3 % compute, 17.7 % idle.",
+        "GPU time per step of 130.0 ms: compute 82.3%, idle 17.7%.",
     ]
     assert document.verdict is not None
     assert "slow steps" not in document.verdict.idle
@@ -114,8 +123,8 @@ def test_a_rate_is_of_the_step_that_is_told() -> None:
         scalars = document.results["steps"].scalars
         assert scalars["steps_per_s"] * scalars["step_ns"] == pytest.approx(1e9)
     pace, where = said(page_of(200, 130, 130, 142, 142, 142, 142))
-    assert pace == "Step time 138.0 ms (7.246 steps/s): mean of 6 steps, 130.0 ms to 142.0 ms."
-    assert where.startswith("A step of 138.0 ms is ")
+    assert pace == "Step time 138.0 ms (7.246 steps/s): mean of 6 steps, 130.0–142.0 ms."
+    assert where.startswith("GPU time per step of 138.0 ms: ")
 
 
 def test_a_first_step_that_the_recording_cuts_does_not_count() -> None:
@@ -138,7 +147,7 @@ def test_a_round_rate_is_written_as_others() -> None:
         builder.step(at, at + MS // 4, i).batch(at, 5)
         builder.kernel("gemm", at, at + MS // 5, launched_ns=(at, at + 5_000))
     pace = said(page(run_of(Ranks.of(builder.build()))))[0]
-    assert "(4 000 steps/s, 20 000 samples/s)" in pace
+    assert "(4,000 steps/s, 20,000 samples/s)" in pace
 
 
 def test_iterations_of_which_one_is_far_longer_are_told_by_their_mean() -> None:
@@ -149,11 +158,11 @@ def test_iterations_of_which_one_is_far_longer_are_told_by_their_mean() -> None:
     document = page(run_of(Ranks.of(builder.build())))
     pace, where = said(document)
     assert pace == "Iteration time 13.87 ms: mean of 39 iterations."
-    assert where.startswith("An iteration of the repeating pattern, 13.87 ms, is 92.8 % idle")
+    assert where.startswith("GPU time per iteration of 13.87 ms: idle 92.8%")
     assert_savings_have_their_base(document, {"an iteration"})
 
 
 def test_of_few_steps_no_percentiles_are_told() -> None:
     pace, where = said(page_of(497, 157, 156, 158))
-    assert pace == "Step time 157.0 ms (6.369 steps/s): mean of 3 steps, 156.0 ms to 158.0 ms."
-    assert where.startswith("A step of 157.0 ms is 68.2 % compute")
+    assert pace == "Step time 157.0 ms (6.369 steps/s): mean of 3 steps, 156.0–158.0 ms."
+    assert where.startswith("GPU time per step of 157.0 ms: compute 68.2%")

@@ -72,7 +72,7 @@ def test_what_was_not_recorded_is_said(tmp_path: Path) -> None:
     found = query(open_run([tmp_path / "t.sqlite"]), "SELECT count(*) FROM kernels, steps")
     assert found.rows.rows == [(0,)]
     assert [re.sub(r".*: ", "", one) for one in found.remarks][1:] == [
-        "no steps are known here, so that the view steps is empty"
+        "the trace contains no steps, so the view steps is empty"
     ]
     assert "kernels" in found.remarks[0]
 

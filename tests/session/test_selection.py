@@ -92,18 +92,18 @@ def test_what_a_window_means(trace: Trace, text: str | None, expected: tuple[int
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "not understood"),
-        ("", "not understood"),
-        ("step:77", "no step 77: the trace has 0..9"),
+        ("nonsense", "invalid window 'nonsense'"),
+        ("", "invalid window ''"),
+        ("step:77", "no step 77: the trace contains 0–9"),
         ("range:missing", "no range 'missing'"),
         ("range:forward@NCCL", "no range"),
         ("range:forward#99", "occurs 10 times"),
         ("range:forward#0", "occurs 10 times"),
-        ("range:/(/", "not a regular expression"),
+        ("range:/(/", "not a valid regular expression"),
         ("5..6", "is not a time"),
-        ("50s..60s", "is empty"),
-        ("20ns..10ns", "is empty"),
-        ("step:3 & step:5", "no steps are known|no step"),
+        ("50s..60s", "contains no data"),
+        ("20ns..10ns", "contains no data"),
+        ("step:3 & step:5", "the trace contains no steps|no step"),
         ("last:nothing", "is not a time"),
     ],
 )
@@ -114,8 +114,8 @@ def test_a_window_that_means_nothing_is_an_error(trace: Trace, text: str, messag
 
 def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
     assert said(selected(trace, None)) == [
-        "steps 1..9 (traceprof.step()), timed on the host: which work they launched is not "
-        "known; without the first step, 300 ns, warm-up"
+        "Steps 1–9 (traceprof.step()), timed on the host, because the trace does not link them to "
+        "GPU activity. The first step (300 ns) is excluded as warm-up."
     ]
 
 
@@ -126,25 +126,26 @@ def test_warmup_can_be_given(trace: Trace, warmup: int, start_ns: int) -> None:
 
 
 def test_a_slow_first_step_is_named_where_it_is_no_warmup(trace: Trace) -> None:
-    assert "Steps that do not count: 1 slow (300 ns)." in said(selected(trace.with_warmup(0), None))
+    notes = said(selected(trace.with_warmup(0), None))
+    assert "Steps excluded from the measures: 1 slow (300 ns)." in notes
 
 
 def test_a_warmup_of_all_steps_is_an_error(trace: Trace) -> None:
-    with pytest.raises(UsageError, match="all 10 steps here are warm-up"):
+    with pytest.raises(UsageError, match="all 10 steps are warm-up"):
         selected(trace.with_warmup(10), "steady")
 
 
 def test_without_steps_the_default_is_where_devices_worked() -> None:
     trace = TraceBuilder().kernel("gemm", 20, 30).range("x", 0, 100).build()
     assert bounds(selected(trace, None)) == (20, 30)
-    with pytest.raises(NotRecordedError, match="no steps are known"):
+    with pytest.raises(NotRecordedError, match="the trace contains no steps"):
         selected(trace, "steady")
 
 
 def test_without_devices_the_default_is_everything() -> None:
     selection = selected(TraceBuilder().range("x", 0, 100).build(), None)
     assert (selection.label, bounds(selection)) == ("all", (0, 100))
-    assert said(selection) == ["no work of devices was recorded: the whole trace is shown"]
+    assert said(selection) == ["No GPU activity was recorded. traceprof shows the whole trace."]
 
 
 def test_without_devices_and_steps_imports_are_left_out() -> None:
@@ -153,9 +154,7 @@ def test_without_devices_and_steps_imports_are_left_out() -> None:
         builder.phase("eval", start, start + 80)
     selection = selected(builder.range("exit", 800, 900).build(), None)
     assert (selection.label, bounds(selection)) == ("active", (500, 780))
-    said_so = (
-        "no work of devices was recorded: from the first to the last pass of a model on the host"
-    )
+    said_so = "No GPU activity was recorded. The window covers all passes of the model on the host."
     assert said(selection) == [said_so]
 
 
@@ -166,8 +165,8 @@ def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
     selection = selected(builder.build(), None)
     assert bounds(selection) == (0, 500)
     assert said(selection) == [
-        "no steps are known: from the first to the last work of any device",
-        "only warm-up steps are named (4): the window is not made of steps",
+        "No step markers found. The window covers all GPU activity.",
+        "Only warm-up steps have markers (4), so the window does not consist of steps.",
     ]
 
 
@@ -179,7 +178,7 @@ def test_steps_that_are_all_there_is_are_judged_whatever_they_are_called() -> No
         builder.kernel("gemm", start + 1, start + length, launched_ns=(start, start + 1))
     selection = selected(builder.build(), None)
     assert bounds(selection) == (90, 170)
-    assert "all steps are named warm-up" in said(selection)[-1]
+    assert "All steps are marked as warm-up" in said(selection)[-1]
 
 
 def _run_of(*parts: Trace) -> Ranks:
@@ -188,7 +187,7 @@ def _run_of(*parts: Trace) -> Ranks:
 
 def test_one_step_of_many_ranks_is_called_one() -> None:
     ranks = _run_of(*(TraceBuilder().step(0, 100, number=10).build() for _ in range(2)))
-    assert said(select(ranks, None))[0].startswith("step 10 (")
+    assert said(select(ranks, None))[0].startswith("Step 10 (")
     assert select(ranks, "step:10").label == "step:10"
 
 
@@ -200,7 +199,7 @@ def test_turns_of_several_ranks_count_once() -> None:
             builder.kernel(f"k{i % 5}", 1000 + 10 * i, 1000 + 10 * i + 9)
         parts.append(builder.build())
     found = said(select(_run_of(*parts), None))[0]
-    assert found.startswith("no steps are known: 10 iterations of a repeating pattern"), found
+    assert found.startswith("No step markers found. traceprof detected 10 iterations"), found
 
 
 def test_a_pattern_is_the_main_loop_and_no_step() -> None:
@@ -211,12 +210,12 @@ def test_a_pattern_is_the_main_loop_and_no_step() -> None:
     chosen = selected(trace, None)
     assert (chosen.label, bounds(chosen)) == ("main loop", (1059, 1559))
     assert said(chosen) == [
-        "no steps are known: 10 iterations of a repeating pattern; left out 1.059 µs before and "
-        "40 ns after"
+        "No step markers found. traceprof detected 10 iterations from the kernel sequence. It "
+        "ignores 1.059 µs before and 40 ns after."
     ]
     assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)
     for text in ("steady", "step:2"):
-        with pytest.raises(NotRecordedError, match="only a pattern of kernels that repeats"):
+        with pytest.raises(NotRecordedError, match="only iterations in the kernel sequence"):
             selected(trace, text)
 
 
@@ -229,7 +228,7 @@ def test_a_step_is_the_work_that_it_launched() -> None:
         builder.kernel("gemm", 300 + 100 * i, 400 + 100 * i, launched_ns=launched)
     chosen = selected(builder.build(), "step:3")
     assert bounds(chosen) == (600, 700)
-    assert said(chosen) == ["traceprof.step(), timed on the devices"]
+    assert said(chosen) == ["Steps detected from traceprof.step(), timed on the GPU."]
     assert bounds(selected(builder.build(), None)) == (300, 800)
 
 
@@ -250,7 +249,7 @@ def test_devices_that_were_recorded_in_windows_are_looked_at_there_only() -> Non
     selection = selected(builder.build(), None)
     # Of the step from 700 on the devices were recorded in a part.
     assert bounds(selection) == (600, 700)
-    assert "last of 2 windows" in said(selection)[-1]
+    assert "captured in 2 windows. This is the last one" in said(selection)[-1]
 
 
 def test_steps_of_a_run_are_those_of_all_its_ranks() -> None:
@@ -276,7 +275,7 @@ def two_recordings(n_turns: int) -> TraceBuilder:
 def test_without_steps_the_last_of_several_recordings_is_judged() -> None:
     selection = selected(two_recordings(2).build(span=(0, 1000)), None)
     assert (selection.label, bounds(selection)) == ("active, recorded", (900, 975))
-    assert said(selection)[-1] == "the last of 2 recordings of a process"
+    assert said(selection)[-1] == "A process has 2 recordings. This is the last one."
 
 
 def test_no_iteration_of_a_pattern_has_time_that_was_not_recorded() -> None:

@@ -64,7 +64,7 @@ def test_one_gpu_that_ranks_share_is_said_to_be_one_wherever_devices_are_listed(
     assert run_of_ranks(ranks).result("breakdown").table["name"].tolist() == names
     assert [own.name for own in describe([tmp_path], Opening()).devices] == names
     text = render("text", answer(run_of_ranks(ranks), ["breakdown"]))
-    assert "mean of 3 ranks' shares of 2 GPUs" in text
+    assert "mean of 3 ranks that share 2 GPUs" in text
     labels = [own.label for own in build_lanes(ranks.merged(), ranks.span).groups]
     assert "GPU 1 (the same GPU as GPU 0) · rank 1 NVIDIA H100" in labels
     pictures = StillPictures(ranks)
@@ -79,6 +79,6 @@ def test_one_gpu_that_ranks_share_is_said_to_be_one_wherever_devices_are_listed(
 @pytest.mark.parametrize("name", ["ddp-gloo-2ranks-embedded", "ddp-gloo-2ranks-nsys2023.4"])
 def test_two_ranks_on_one_h100_are_no_two_of_them(name):
     words = briefing_of(page(open_run([Path(require("traces")) / "h100" / name])))
-    assert words.workload == "training on NVIDIA H100 80GB HBM3"
+    assert words.workload == "Training on 1× NVIDIA H100 80GB HBM3"
     if name.endswith("embedded"):  # of the other too much work is lost to say what devices did
-        assert "mean of 2 ranks' shares of 1 GPU" in words.answer
+        assert "mean over 2 ranks that share 1 GPU" in words.answer

@@ -35,10 +35,11 @@ def said(*arguments: object) -> str:
 
 def test_findings_say_what_their_advice_saved(trace: Path) -> None:
     before = said(trace)
-    assert "input" in before
-    assert "tried:" not in before
+    assert "Input-bound" in before
+    assert "tried with" not in before
     leave_beside(trace, [TriedAdvice("input_bound", "workers=4", 0.4)])
-    assert "tried: workers=4 saved 40.0 % of the step" in said(trace)  # though answers are kept
+    told = said(trace)  # though answers are kept
+    assert "tried with `traceprof try`: workers=4 saved 40.0% of step time" in told
     rows = json.loads(said(trace, "--json"))["results"]["findings"]["tables"]["findings"]["rows"]
     measured = {row["rule"]: row.get("measured_ratio") for row in rows}
     assert measured.pop("input_bound") == 0.4
@@ -66,4 +67,4 @@ def test_of_a_rule_the_most_is_kept(trace: Path) -> None:
 def test_a_file_of_somebody_else_tells_nothing(trace: Path, text: str) -> None:
     tried_beside(trace).write_text(text)
     assert measured_beside(trace) == {}
-    assert "tried:" not in said(trace)
+    assert "tried with" not in said(trace)

@@ -45,13 +45,13 @@ def idle(share: float, **causes: int) -> dict[str, Result]:
         (
             (0.1, 0, 0, 0, 0.9),
             {"edge": 50, "data": 40},
-            "at work only part of the time and input-bound",
+            "active only part of the time and input-bound",
         ),
         ((0.1, 0, 0, 0, 0.9), {"data": 50, "unknown": 40}, "input-bound"),
         ((0.0, 0, 0.9, 0, 0.1), {}, "transfer-bound"),
         ((0.0, 0, 0, 1.0, 0), {}, "no kernel ran"),
         # Where no calls were recorded, why devices are idle is not known.
-        ((0.015, 0, 0.0001, 0, 0.9849), {}, "idle, the cause was not recorded"),
+        ((0.015, 0, 0.0001, 0, 0.9849), {}, "idle for a reason that was not recorded"),
     ],
 )
 def test_it_is_named_by_what_takes_most(
@@ -75,7 +75,7 @@ def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
     note = document.verdict.sentences[-1]
     shares = {note.values[f"part{i}"]: note.values[f"share{i}"] for i in range(4)}
     assert [note_text(own) for own in document.verdict.periodic] == [
-        "evaluation every 10 steps: 5.000 µs each, 33.3 % of the loop"
+        "Every 10 steps: evaluation, 5.000 µs each (33.3% of loop time)."
     ]
     assert not document.verdict.once
     times = {"backward": 400, "forward": 300, "outside any phase": 200, "optimizer": 100}

@@ -61,10 +61,10 @@ def test_python_says_the_same(snapshot):
 def test_what_is_no_snapshot_and_no_trace_is_refused(tmp_path, snapshot):
     other = tmp_path / "b.pickle"
     other.write_bytes(b"\x80\x04N.")
-    assert "no memory snapshot of PyTorch" in said(other, code=3)
+    assert "not a PyTorch memory snapshot" in said(other, code=3)
     text = tmp_path / "c.txt"
     text.write_text("hello")
-    assert "name snapshots or traces, not both" in said(snapshot, text, code=2)
+    assert "specify only snapshots, or only traces" in said(snapshot, text, code=2)
 
 
 def record(tmp_path, *options, program):
@@ -87,7 +87,7 @@ def test_a_recording_leaves_it_beside_the_trace(tmp_path, snapshot, place):
     done = record(tmp_path, "-o", output, program=(PROGRAM, snapshot))
     (kept,) = tmp_path.rglob("*.memory.pickle")
     assert kept.read_bytes() == snapshot.read_bytes()
-    assert f"a snapshot of memory: traceprof memory {kept}" in done.stderr
+    assert f"memory snapshot written; run traceprof memory {kept}" in done.stderr
     assert "3.000 MB allocated" in said(output)
     trace = next(tmp_path.rglob("*.sqlite"))
     assert "3.000 MB allocated" in said(trace)
@@ -100,4 +100,4 @@ def test_a_program_that_used_no_gpu_is_said_to_have_left_none(tmp_path):
     require("torch")
     program = "import torch, traceprof\nwith traceprof.range('work'):\n    pass"
     done = record(tmp_path, "-o", f"{tmp_path}/t.sqlite", program=(program,))
-    assert "no snapshot of memory" in done.stderr
+    assert "no memory snapshot" in done.stderr

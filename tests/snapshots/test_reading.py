@@ -60,7 +60,7 @@ class _Harmful:
 
 def test_nothing_is_imported_or_called(path, capsys):
     path.write_bytes(pickle.dumps({"segments": [_Harmful()]}))
-    with pytest.raises(TraceError, match=r"would import builtins\.print"):
+    with pytest.raises(TraceError, match=r"the pickle imports builtins\.print"):
         read_snapshot(path)
     assert capsys.readouterr().out == ""
 
@@ -69,7 +69,7 @@ def test_nothing_is_imported_or_called(path, capsys):
 def test_an_opcode_that_asks_for_all_memory_gets_none(path):
     before = resource.getrlimit(resource.RLIMIT_AS)
     path.write_bytes(b"\x80\x03]r" + (0x7FFFFFF0).to_bytes(4, "little") + b".")
-    with pytest.raises(TraceError, match="asks for more memory"):
+    with pytest.raises(TraceError, match="takes too much memory"):
         memory([path])
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
@@ -142,7 +142,7 @@ def test_types_are_checked_before_anything_is_formatted(path, place):
 )
 def test_numbers_that_overflow_are_refused(path, place, value):
     path.write_bytes(pickle.dumps(_with(place, value)))
-    with pytest.raises(TraceError, match="a damaged memory snapshot"):
+    with pytest.raises(TraceError, match="memory snapshot is damaged"):
         read_snapshot(path)
 
 
@@ -150,7 +150,7 @@ def test_what_is_unpacked_is_bounded_by_the_file(path, monkeypatch):
     monkeypatch.setattr(reading, "_SMALL_BYTES", 1 << 20)
     monkeypatch.setattr(reading, "_CHUNK_BYTES", 1 << 16)
     path.write_bytes(gzip.compress(b"\x80\x02]" + b"N0" * (1 << 20)))
-    with pytest.raises(TraceError, match="hold a snapshot of more than 1 MiB"):
+    with pytest.raises(TraceError, match="decompresses to more than 1 MiB"):
         memory([path])
     allocator = Allocator()
     for line in range(3000):
@@ -192,7 +192,7 @@ def test_segments_do_not_share_their_blocks(path):
     blocks = [dict(block) for _ in range(3)]
     segments = [{"device": 0, "address": 1, "total_size": 1, "blocks": blocks} for _ in range(3)]
     path.write_bytes(pickle.dumps({"segments": segments}))
-    with pytest.raises(TraceError, match="named several times"):
+    with pytest.raises(TraceError, match="occurs several times"):
         read_snapshot(path)
 
 
@@ -200,7 +200,7 @@ def test_a_list_of_one_thing_a_million_times_is_refused(path):
     """A few bytes may name one list as often as they like, and one in it again."""
     events = [{"action": "alloc", "addr": 1, "size": 1}] * 1000
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [events] * 1000}))
-    with pytest.raises(TraceError, match="named several times"):
+    with pytest.raises(TraceError, match="occurs several times"):
         read_snapshot(path)
 
 
@@ -251,7 +251,7 @@ def test_damaged_files_are_refused_or_read(path):
 def test_other_pickles_are_recognised_as_such(path):
     path.write_bytes(pickle.dumps({"loss": 0.5}))
     assert is_snapshot(path)
-    with pytest.raises(TraceError, match="no memory snapshot of PyTorch"):
+    with pytest.raises(TraceError, match="not a PyTorch memory snapshot"):
         read_snapshot(path)
     path.write_bytes(b"SQLite format 3\0")
     assert not is_snapshot(path)

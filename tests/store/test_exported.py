@@ -59,15 +59,15 @@ def test_other_files_are_none(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"schema": "traceprof.runs/7", "runs": []}', "traceprof.runs/7, and this traceprof"),
-        ('{"schema": "traceprof.runs/1"', "damaged"),
-        ('{"schema": "traceprof.runs/1"}', "damaged"),
+        ('{"schema": "traceprof.runs/7", "runs": []}', "traceprof.runs/7, but this traceprof"),
+        ('{"schema": "traceprof.runs/1"', "corrupt export"),
+        ('{"schema": "traceprof.runs/1"}', "corrupt export"),
         ('{"schema": "traceprof.runs/1", "runs": [{"name": 3}]}', "Expected `str`, got `int`"),
-        ('{"schema": "traceprof.runs/1", "runs": [[]]}', "damaged"),
+        ('{"schema": "traceprof.runs/1", "runs": [[]]}', "corrupt export"),
         (
             '{"schema": "traceprof.runs/1", "runs": [{"name": "a", "tables": {"measures": '
             '{"measure": ["a"], "value": []}}}]}',
-            "different lengths",
+            "differ in length",
         ),
         (
             '{"schema": "traceprof.runs/1", "runs": [{"name": "a", "labels": {"a": 1}}]}',

@@ -141,7 +141,7 @@ def test_a_newer_file_is_refused_and_left_alone(oldest: Path) -> None:
     execute(oldest, "PRAGMA user_version = 99")
     before = oldest.read_bytes()
     for act in (lambda: Store(oldest).names(), lambda: Store(oldest).add(make_summary())):
-        with pytest.raises(StoreError, match="of version 99, and this traceprof knows 1: update"):
+        with pytest.raises(StoreError, match="version 99, but this traceprof supports 1; update"):
             act()
     assert oldest.read_bytes() == before
 
@@ -149,8 +149,8 @@ def test_a_newer_file_is_refused_and_left_alone(oldest: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("CREATE TABLE photos (id INT)", "a SQLite file, but no database of runs"),
-        ("PRAGMA application_id = 1; PRAGMA user_version = 1", "a SQLite file, but no database"),
+        ("CREATE TABLE photos (id INT)", "an SQLite file, but not a run database"),
+        ("PRAGMA application_id = 1; PRAGMA user_version = 1", "an SQLite file, but not a run"),
     ],
 )
 def test_a_database_of_something_else_is_refused(tmp_path: Path, script: str, message: str) -> None:
@@ -165,7 +165,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path, script: str, me
 def test_no_database_at_all(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("notes")
-    with pytest.raises(StoreError, match="no database of runs: choose another file with --db"):
+    with pytest.raises(StoreError, match="not a run database; choose another file with --db"):
         Store(path).names()
     with pytest.raises(StoreError, match=r"cannot be made|Not a directory"):
         Store(path / "runs.db").add(make_summary())
@@ -194,7 +194,7 @@ def test_a_text_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
     store.add(make_summary("a"))
     data = store.path.read_bytes()
     store.path.write_bytes(data.replace(b" command TEXT", b" \xffommand TEXT"))
-    with pytest.raises(StoreError, match=r"runs\.db: damaged: a text that is not UTF-8"):
+    with pytest.raises(StoreError, match=r"runs\.db: corrupt database: text that is not UTF-8"):
         store.get("a")
 
 
@@ -202,7 +202,7 @@ def test_a_text_among_numbers_is_said_to_be_damaged(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.db")
     store.add(make_summary("a"))
     execute(store.path, "UPDATE steps SET period_ns = 'x'")
-    with pytest.raises(StoreError, match=r"runs\.db: damaged: .*a text stands where a number"):
+    with pytest.raises(StoreError, match=r"corrupt database: .*expected a number, found text"):
         store.get("a")
 
 
@@ -222,9 +222,9 @@ def test_what_may_compute_for_ever_is_refused(tmp_path: Path, script: str) -> No
     store = Store(tmp_path / "runs.db")
     store.add(full_summary())
     execute(store.path, f"PRAGMA legacy_alter_table = ON; {script}")
-    with pytest.raises(StoreError, match="is no plain table"):
+    with pytest.raises(StoreError, match="is not a plain table"):
         store.names()
-    with pytest.raises(StoreError, match="is no plain table"):
+    with pytest.raises(StoreError, match="is not a plain table"):
         store.add(make_summary("other"))
 
 
@@ -234,5 +234,5 @@ def test_views_of_others_stay_and_are_not_read(tmp_path: Path) -> None:
     execute(store.path, f"CREATE VIEW mine AS {ENDLESS} SELECT x FROM c")
     assert store.names() == ["full"]
     execute(store.path, """UPDATE contents SET "table" = 'mine'""")
-    with pytest.raises(StoreError, match=r"damaged: .*a table called 'mine'"):
+    with pytest.raises(StoreError, match=r"corrupt database: .*invalid table name 'mine'"):
         store.get("full")

@@ -136,7 +136,7 @@ class Asker:
         """
         shown = self.html("steps", "report", "T")
         charts = shown.tables.get("charts", ())
-        joined = re.search(r"Duration of (\d+) .*, each bar the mean of (\d+)", shown.text)
+        joined = re.search(r"Step time of (\d+) .*\(each bar is the mean of (\d+)", shown.text)
         lengths: dict[int, float] = {}
         for trace in charts[0]["data"] if charts else ():
             is_part = named(f"share: {trace.get('name')}").removeprefix("share: ") in PARTS
@@ -159,7 +159,7 @@ class Asker:
 
     def slowest(self) -> Exhibit:
         """Return what `explain` says without a step, where the page knows slow steps."""
-        is_known = "slow by" in self.text("T").text
+        is_known = "slower by" in self.text("T").text
         return self.text("explain", "T") if is_known else Exhibit(closed="no slow step")
 
     @cached_property

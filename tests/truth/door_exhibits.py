@@ -170,7 +170,7 @@ def _texts_of(document: Any) -> Iterator[str]:
             yield from _texts_of(value)
 
 
-_SOME_ROWS: Final = re.compile(r"the first [\d ,]+ of")
+_SOME_ROWS: Final = re.compile(r"\bfirst [\d ,]+ of")
 
 
 class _Page(HTMLParser):

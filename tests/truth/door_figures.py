@@ -36,6 +36,8 @@ STEP: Final = (
     r"(?: \(inferred\)| of the (?:repeating )?pattern)?(?: of|,)"
 )
 
+_TIME_PER: Final = r"\b[GC]PU time per (?:inferred )?(?:step|iteration) of"
+
 KINDS: Final[Mapping[str, str]] = {
     r"step time|shortest|longest|length|baseline|.*warm-up time|.*saving$": "ns",
     r"share|idle:|.*(share|saving share)$": "ratio",
@@ -52,11 +54,15 @@ ALIASES: Final[Mapping[str, str]] = {
     "device_memory": "device memory",
     "copies inside the device": "device memory",
     "synchronisation": "synchronising",
+    "synchronization": "synchronising",
     "synchronising": "synchronising",
     "launches": "launch",
+    "kernel launches": "launch",
     "host code": "host",
+    "CPU work between launches": "host",
     "queued work": "queued",
     "other devices": "peer",
+    "waiting for other GPUs": "peer",
     "start and end": "edge",
     "not recorded": "unknown",
     "pauses between kernels": "queued",
@@ -131,7 +137,8 @@ def _is_of_a_step(row: Row) -> bool:
 # What a page says, in whatever form: the terminal, Markdown, a report, Python, assistants.
 _BASE: Final[Finders] = (
     Prose("step time", rf"{STEP} (?P<v>{TIME})"),
-    Prose("step time", rf"^Step time +(?P<v>{TIME})"),
+    Prose("step time", rf"{_TIME_PER} (?P<v>{TIME})"),
+    Prose("step time", rf"^(?:Step time|Iteration(?: time)?) +(?P<v>{TIME})"),
     Prose("steps/s", rf"(?P<v>{NUMBER}) steps/s"),
     Prose("samples/s", rf"(?P<v>{NUMBER}) samples/s"),
 )
@@ -142,39 +149,43 @@ _COUNTS: Final[Finders] = (
     ),
     Prose("steps of all ranks", rf"\b(?P<v>{NUMBER}) (?:step|iteration)s? on \d+ ranks(?:,|: )"),
     Prose("steps used", r"\bOne (?:step|iteration)(?P<v>x)?: ", missing="1"),
-    Prose("steps used", rf"Without the profiler (?:80 % of )?(?P<v>{NUMBER}) steps take"),
+    Prose("steps used", rf"Without the profiler (?:80% of )?(?P<v>{NUMBER}) steps take"),
     Prose("steps used", rf"Analyzed: (?P<v>{NUMBER}) steps"),
     Prose("shortest step", rf"(?:take|steady:|uneven:|: \d+ steps) (?P<v>{TIME}) to {TIME}"),
     Prose("longest step", rf"(?:take|steady:|uneven:|: \d+ steps) {TIME} to (?P<v>{TIME})"),
     Prose("slow steps", rf"; (?P<v>{NUMBER}) of them slow"),
     Prose("slow steps", rf"(?P<v>{NUMBER}) slow steps? of"),
     Prose("slow steps", r"\bone slow step(?P<v>x)? of", missing="1"),
-    Prose("slow step numbers", r"(?:^\s*|; |\| )step (?P<v>\d+): slow by", take="list"),
-    Prose("slowest step", r"(?:^\s*|; |\| )step (?P<v>\d+): slow by", take="first"),
+    Prose("slow step numbers", r"(?:^\s*|; |\| )step (?P<v>\d+): slower by", take="list"),
+    Prose("slowest step", r"(?:^\s*|; |\| )step (?P<v>\d+): slower by", take="first"),
 )
+_AS_WARMUP: Final = "(?:is|are) excluded as warm-up"
 _WARMUP: Final[Finders] = (
-    Prose("warm-up steps", rf"without the first (?:(?P<v>\d+) )?steps?, {TIME}, warm-up", "", "1"),
-    Prose("warm-up time", rf"without the first (?:\d+ )?steps?, (?P<v>{TIME}), warm-up"),
+    Prose("warm-up steps", rf"The first (?:(?P<v>\d+) )?steps? \({TIME}\) {_AS_WARMUP}", "", "1"),
+    Prose("warm-up time", rf"The first (?:\d+ )?steps? \((?P<v>{TIME})\) {_AS_WARMUP}"),
     # Without what else was paid once in these steps, which stands beside it.
     Prose("rest of the warm-up time", rf"\bwarm-up (?P<v>{TIME})"),
 )
 _SHARES: Final[Finders] = (
     Prose(
         "share: {part}",
-        rf"(?P<v>{SHARE}) {PART}",
-        within=rf"^.*(?:{STEP}|\b[Tt]he window\b).* is {SHARE} [a-z].*$",
+        rf"{PART} (?P<v>{SHARE})",
+        within=rf"^.*(?:{_TIME_PER}|\bGPU time in the window)[^:]*: .*$",
     ),
     Prose("share: {part}", rf"[█▓▒▪░] {PART} (?P<v>{SHARE})", within=r"^\s*█ .*%.*$"),
     Prose("share: {part}", rf"^{PART} (?P<v>{SHARE})$"),
     Prose(
         "idle: {cause}",
-        rf"(?:: |, )(?P<cause>[a-z][a-z ]*) (?P<v>{SHARE})",
-        within=r"^\s*idle, of [^:]+: .*$",
+        rf"(?:: |, )(?P<cause>[A-Za-z][A-Za-z ]*) (?P<v>{SHARE})",
+        within=r"^\s*Idle time\s+by cause, as a share of [^:]+: .*$",
     ),
 )
-_SAVES: Final = r"^(?P<n>\d+)\. [^\n]*?(?:\n\s+)?saves (?:at most |about )?"
+_SAVES: Final = r"^(?P<n>\d+)\. [^\n]*?(?:\n\s+)?[Ss]aves +(?:up to |about )?"
 _FINDINGS: Final[Finders] = (
-    Prose("finding {n}: share", rf"^(?P<n>\d+)\. [^\n]*?(?P<v>{SHARE}) of the (?:step )?time"),
+    Prose(
+        "finding {n}: share",
+        rf"^(?P<n>\d+)\. [^\n]*?(?P<v>{SHARE}) of (?:step|iteration|the analyzed) time",
+    ),
     Prose(
         "finding {n}: saving",
         rf"{_SAVES}(?P<v>{TIME})",
@@ -260,7 +271,7 @@ def _kind_of(row: Row) -> str:
 
 IDEAL: Final[Finders] = (
     Prose("step time", rf"the mean (?:step|iteration of the pattern): (?P<v>{TIME})"),
-    Prose("step time", rf"From the ideal to the measured: the mean step, (?P<v>{TIME})"),
+    Prose("step time", rf"From ideal to measured time: the mean step, (?P<v>{TIME})"),
     Prose("steps used", rf"\((?P<v>{NUMBER}) of them"),
     Rows(
         "share: exposed transfer",
@@ -287,9 +298,9 @@ IDEAL: Final[Finders] = (
     ),
 )
 _COMPARE: Final[Finders] = (
-    Prose("step time", rf"^A step takes (?P<v>{TIME}) instead of"),
-    Prose("step time", rf"^A step takes {TIME} instead of (?P<v>{TIME})"),
-    Prose("step time", rf"^length +(?P<v>{TIME}) "),
+    Prose("step time", rf"^A step takes (?P<v>{TIME}), compared with"),
+    Prose("step time", rf"^A step takes {TIME}, compared with (?P<v>{TIME}) in the base"),
+    Prose("step time", rf"^total +(?P<v>{TIME}) "),
     Prose("steps used", rf"(?:means|medians) of (?P<v>{NUMBER}) and {NUMBER} (?:step|iteration)"),
     Prose("steps used", rf"(?:means|medians) of {NUMBER} and (?P<v>{NUMBER}) (?:step|iteration)"),
     Prose("steps used", rf": window [^\n]*, (?P<v>{NUMBER}) (?:step|iteration)s?$"),
@@ -343,13 +354,13 @@ FIGURES_OF_PYTHON: Final[Finders] = (
     Rows("step time", "figures", "step_device_ns"),
     *(Rows(f"share: {part}", "figures", f"{part}_ratio") for part in FIVE),
 )
-_STEADY: Final = r"steady (?:step|iteration)s?(?: of \d+ ranks)?:"
+_STEADY: Final = r"usual (?:step|iteration)s?(?: on \d+ ranks)?:"
 _STEPS_TEXT: Final[Finders] = (
     Prose("step time", rf"{_STEADY} median (?P<w>{TIME}), mean (?P<v>{TIME})"),
     Prose("steps used", rf"(?P<v>{NUMBER}) {_STEADY}"),
-    Prose("samples/s", rf"throughput: (?P<v>{NUMBER}) samples/s"),
-    Prose("shortest step", rf"mean {TIME}, (?:p10 )?(?P<v>{TIME})(?: to |, p90 ){TIME}"),
-    Prose("longest step", rf"mean {TIME}, (?:p10 )?{TIME}(?: to |, p90 )(?P<v>{TIME})"),
+    Prose("samples/s", rf"Throughput: (?P<v>{NUMBER}) samples/s"),
+    Prose("shortest step", rf"mean {TIME}, (?:p10|min) (?P<v>{TIME}), (?:p90|max) {TIME}"),
+    Prose("longest step", rf"mean {TIME}, (?:p10|min) {TIME}, (?:p90|max) (?P<v>{TIME})"),
 )
 _BREAKDOWN_TEXT: Final = (
     Prose("share: {part}", rf"^\s*[█▓▒▪░] {PART} +{TIME} +(?P<v>{SHARE})$", take="mean"),
@@ -405,8 +416,8 @@ FINDERS: Final[Mapping[str, Finders]] = {
     ),
     "explain the slowest": (Prose("slowest step", r"^step (?P<v>\d+) is "),),
     "explain": (
-        Prose("baseline", rf"^length +{TIME} +(?P<v>{TIME})"),
-        Prose("length of that step", rf"^length +(?P<v>{TIME})"),
+        Prose("baseline", rf"^total +{TIME} +(?P<v>{TIME})"),
+        Prose("length of that step", rf"^total +(?P<v>{TIME})"),
     ),
     "explain as JSON": (
         Rows("baseline", "explain.scalars", "against_ns"),

@@ -190,7 +190,7 @@ def the_mean_lies_between(asker: Asker) -> Iterator[str]:
             if not low - _NS <= mean <= high + _NS:
                 yield f"{window}: mean of {mean:g} ns, steps from {low:g} to {high:g} ns"
     low_, step, high_ = (_figure(asker, name) for name in _RANGE)
-    is_cut = "80 %" in asker.text("T").text  # the mean may lie outside
+    is_cut = "80%" in asker.text("T").text  # the mean may lie outside
     if step is None or low_ is None or high_ is None or is_cut:
         return
     if not low_.value - low_.digit <= step.value <= high_.value + high_.digit:
@@ -206,7 +206,7 @@ _RESTS: Final = re.compile(r"\b(?:others?|rest|remaining)\b")
 
 
 def shares_add_up(asker: Asker) -> Iterator[str]:
-    """Shares of a step on one line add up to 100 %, or the line names the rest."""
+    """Shares of a step on one line add up to 100%, or the line names the rest."""
     text = asker.text("T").text
     sentences = [found[1].partition(". ")[0] for found in _OF_A_STEP.finditer(text)]
     for line in (*sentences, *(found[0].strip() for found in _LISTED.finditer(text))):

@@ -34,7 +34,7 @@ class Scenario:
     ``rules``: any of these must come first; none: nothing may be found. ``also`` may be said, too.
     ``subject`` is what the finding must name, ``once`` what must be listed as paid once, and
     ``occasion`` what must be told as done now and then, or in a single step. ``is_ranged``: what it
-    saves is not within 10 %, but in the range that is said. ``healthy_rules`` are found without the
+    saves is not within 10%, but in the range that is said. ``healthy_rules`` are found without the
     trouble, too, and may come before it.
     """
 
@@ -374,7 +374,7 @@ SCENARIOS: Final = (
         several(_pipeline(4), 4),
         ("pipeline_bubble",),
         also=("exposed_communication", "gpu_gaps", "low_utilisation"),
-        subject="each of 4 stages stands still",
+        subject="each of 4 stages is idle",
     ),
     Scenario(
         "pipeline_bubble_before_a_closing_all_reduce",
@@ -570,7 +570,7 @@ SCENARIOS: Final = (
         ("straggler",),
         several(lambda _: parallel(4), 4),
         ("exposed_communication", "pipeline_bubble", "host_code", "gpu_gaps", "slow_steps"),
-        "slow rank 2",
+        "Slow rank 2",
     ),
     Scenario(
         "slow_stage_where_clocks_are_wrong",
@@ -578,7 +578,7 @@ SCENARIOS: Final = (
         ("straggler",),
         None,
         ("exposed_communication", "host_code", "gpu_gaps", "slow_steps"),
-        "slow rank 0 (stage 0 of the pipeline)",
+        "Slow rank 0 (stage 0 of the pipeline)",
     ),
     Scenario(
         "alike_ranks_where_clocks_are_wrong",

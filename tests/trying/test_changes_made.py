@@ -102,7 +102,7 @@ def test_fp16_gives_the_optimizer_gradients_of_their_own_size(tmp_path, unchange
 def test_a_change_that_cannot_be_made_ends_the_program(tmp_path):
     done = run(tmp_path, "sdpa=none")
     assert done.returncode == 97
-    assert "sdpa cannot be tried here: sdpa is one of" in done.stderr
+    assert "cannot apply change sdpa: sdpa must be one of" in done.stderr
 
 
 def test_every_change_is_known_on_both_sides():

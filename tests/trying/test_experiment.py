@@ -108,7 +108,7 @@ def test_a_short_program_is_measured_as_long_as_it_goes(monkeypatch):
     program, found, whole = tried(monkeypatch, {"bf16": 0.5}, wanted=Wanted(), available=14)
     assert program.plans[-1].warmup + program.plans[-1].n_steps == 14
     assert found["bf16"].verdict == FASTER
-    assert any("makes 14 steps" in remark for remark in whole.remarks)
+    assert any("runs 14 steps" in remark for remark in whole.remarks)
 
 
 def test_no_run_begins_that_would_end_too_late(monkeypatch):
@@ -127,11 +127,11 @@ def test_an_interrupt_leaves_what_was_measured(monkeypatch):
 
 
 def test_an_interrupt_of_the_first_run_is_said(monkeypatch):
-    with pytest.raises(RecordingError, match="interrupted before anything was measured"):
+    with pytest.raises(RecordingError, match="interrupted before the first measurement"):
         tried(monkeypatch, {"bf16": 0.5}, interrupt_at=1)
 
 
 def test_a_program_that_fails_by_itself_is_refused(monkeypatch):
     monkeypatch.setattr(module, "run_once", lambda *_: TriedRun(failure=FAILED, reason="exit 3"))
-    with pytest.raises(RecordingError, match="the program by itself fails: exit 3"):
+    with pytest.raises(RecordingError, match=r"the unchanged program failed \(fails\): exit 3"):
         pilot(PLAN, Wanted())

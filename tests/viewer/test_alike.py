@@ -68,17 +68,17 @@ def _look_at_an_event(reader: FramedReader, trace: Trace) -> None:
     kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["name"] == "gemm"]
     durations = kernels["end_ns"] - kernels["start_ns"]
     facts = reader.facts
-    assert facts["its place"] == f"the longest of {len(kernels)}"
+    assert facts["position"] == f"the longest of {len(kernels)}"
     # Six on each rank, a microsecond longer from step to step.
     assert facts["min, median, max"] == "2.000 ms, 2.003 ms, 2.005 ms"
-    assert facts["all together"] == f"{durations.sum() / MS:.2f} ms"
+    assert facts["total"] == f"{durations.sum() / MS:.2f} ms"
     assert reader.page.frame.locator(".bars i.own").count() == 1
     reader.click_at(38.5 * MS, "Stream 20")
     reader.until(
         "document.querySelector('.details h3').textContent.startsWith('nccl') &&"
-        " document.querySelector('.details').textContent.includes('The same on other ranks')"
+        " document.querySelector('.details').textContent.includes('Same event on other ranks')"
     )
-    others = reader.table("The same on other ranks (by its number")
+    others = reader.table("Same event on other ranks (matched by number")
     assert others["rank 1 · GPU 1"] == ["+2.000 ms", "1.490 ms"]
     # A click there leads to it, and its lanes are opened and loaded.
     reader.click(reader.page.frame.get_by_role("button", name="rank 1 · GPU 1"))
@@ -151,7 +151,7 @@ def test_two_runs_move_step_under_step_and_lie_on_one_axis(view: View) -> None:
     reader.page.frame.locator(".plot").focus()
     reader.page.js("traceprof.goTo(25e6, 35e6)")  # step 2, which the new run begins at 50 ms
     other.until("traceprof.t0 === 50e6 && traceprof.t1 === 60e6")
-    page.page.get_by_label("Move together by time").check()
+    page.page.get_by_label("Synchronize views by time").check()
     reader.page.frame.locator(".plot").focus()
     reader.page.js("traceprof.goTo(15e6, 25e6)")
     other.until("traceprof.t0 === 15e6")

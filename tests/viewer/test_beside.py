@@ -47,8 +47,8 @@ def test_a_reader_finds_cards_beside_the_timeline_and_everybody_can_read_them(
     start, end = map(parse_duration, finding["window"].split(".."))
     card = page.locator(".findings > li").first
     words = card.inner_text()
-    assert "input-bound: devices are idle while data is fetched, 24.5 % of the time" in words
-    of = f"of a step of {format_duration(finding['base_ns'])} (24.5 %, measured)"
+    assert "Input-bound: the GPU is idle during data loading for 24.5% of step time" in words
+    of = f"of {format_duration(finding['base_ns'])} per step (24.5%, measured)"
     assert f"saves {format_duration(finding['saving_ns'])} {of}" in words
     card.locator("a").click()  # one action
     frame = page.frames[1]

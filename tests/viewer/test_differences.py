@@ -46,10 +46,10 @@ def test_each_run_is_held_against_the_first() -> None:
     sections = Differences(panes).show(None)
     assert len(sections) == 2
     texts = told(sections[:1])
-    assert texts[0] == "b against a (1)"
+    assert texts[0] == "b compared with a (1)"
     assert [text for text in texts if "slower" in text]
     assert "90.00 µs" in " ".join(texts)
-    assert told(sections[1:])[0] == "a (3) against a (1)"
+    assert told(sections[1:])[0] == "a (3) compared with a (1)"
     assert not [text for text in told(sections[1:]) if "slower" in text]
 
 
@@ -66,7 +66,7 @@ def test_it_stands_above_the_tables(view: View) -> None:
     section.first.wait_for()
     assert section.count() == 1
     words = section.inner_text()
-    assert "b against a" in words
+    assert "b compared with a" in words
     assert "slower" in words
     above, below = (
         page.page.locator(f"#{name}").bounding_box()["y"] for name in ("differences", "tables")

@@ -120,7 +120,7 @@ def test_only_this_machine_is_let_in_unless_asked() -> None:
         bind("192.0.2.1", 0)
     with pytest.raises(UsageError, match="--allow-remote"):
         bind("node.example", 0)
-    with pytest.raises(UsageError, match="name the one"):
+    with pytest.raises(UsageError, match="Use the address"):
         bind("0.0.0.0", 0, allow_remote=True)
     assert Address("192.0.2.1", 80).authorities == {"192.0.2.1:80"}
 

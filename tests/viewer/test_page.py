@@ -237,7 +237,7 @@ def test_when_the_server_is_gone_the_picture_stays_and_says_so(view: View) -> No
     _until(page, "traceprof.isSettled")
     page.page.route("**/data/**", lambda route: route.abort())
     _js(page, "traceprof.goTo(1000000, 1010000)")
-    _until(page, "document.querySelector('.range').textContent.includes('does not answer')")
+    _until(page, "document.querySelector('.range').textContent.includes('not responding')")
     requests = _js(page, "traceprof.remote.requests")
     _js(page, "traceprof.redraw()")
     _until(page, "!traceprof.frame")

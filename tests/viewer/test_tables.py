@@ -73,7 +73,7 @@ def test_small_further_tables_and_the_meaning_of_columns_are_shown() -> None:
     (section,) = show_tables(_panes(), "all", ["breakdown"])
     assert {"H3", "P"} <= {type(child).__name__ for child in section.children[2].children}
     titles = [cell.title for cell in _all(section, html.Th)]
-    assert "the length of the window, as far as it was recorded" in titles
+    assert "duration of the window, without the parts that were not recorded" in titles
 
 
 def test_findings_come_with_the_verdict_in_the_words_of_the_page() -> None:
@@ -83,11 +83,9 @@ def test_findings_come_with_the_verdict_in_the_words_of_the_page() -> None:
         builder.step(at, at + 1_000_000, i).kernel("gemm", at, at + 900_000)
     panes = [open_pane("one", run_of(Ranks.of(builder.build())))]
     texts = _texts(show_tables(panes, None, ["findings"]))
-    assert [text for text in texts if text.startswith("H100 (workload not known: ")]
-    assert [
-        text for text in texts if text.startswith("GPU-bound. ") and "A step of 1.000 ms is" in text
-    ]
-    assert [text for text in texts if text.startswith("next: traceprof ")]
+    assert [text for text in texts if text.startswith("1× H100 (workload unknown: ")]
+    assert [text for text in texts if text.startswith("GPU-bound. GPU time per step of 1.000 ms: ")]
+    assert [text for text in texts if text.startswith("Next: traceprof ")]
     assert not [
         text for text in _texts(show_tables(panes, None, ["kernels"])) if "GPU-bound" in text
     ]

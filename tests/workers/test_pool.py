@@ -90,7 +90,7 @@ def test_one_process_holds_a_file(pool: ProcessPool) -> None:
 
 
 def test_a_question_that_kills_is_not_asked_for_ever(pool: ProcessPool) -> None:
-    with pytest.raises(TraceError, match=r"^a: the process that reads it died 3 times"):
+    with pytest.raises(TraceError, match=r"^a: the process reading this file died 3 times"):
         pool.ask([asked(die), asked(number_of, 7, file="b")])
     assert pool.ask([asked(number_of, 8)]) == [8]
 
@@ -101,7 +101,7 @@ def test_an_error_is_an_answer(pool: ProcessPool) -> None:
     assert str(refused.error) == "not this one"
     assert isinstance(refused.error, TraceError)
     assert isinstance(secret, Failed)
-    assert "cannot travel" in str(secret.error)
+    assert "cannot be serialized" in str(secret.error)
     assert known == 1
 
 
@@ -124,8 +124,10 @@ def test_a_rank_that_cannot_be_read_is_named(generated: Path, told: Told, tmp_pa
     damaged = run / "rank3.sqlite"
     damaged.write_bytes(damaged.read_bytes()[:50_000])
     for jobs in (1, 2):
-        with pytest.raises(TraceError, match=rf"^{damaged}: .*; --allow-missing leaves it out$"):
+        with pytest.raises(
+            TraceError, match=rf"^{damaged}: .*; use --allow-missing to ignore this file$"
+        ):
             told(run, jobs=jobs)
     alone = told(run, allow_missing=True)
-    assert f"left out: {damaged}" in alone
+    assert f"traceprof ignored a file: {damaged}" in alone
     assert told(run, allow_missing=True, jobs=2) == alone

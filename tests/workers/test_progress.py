@@ -24,7 +24,7 @@ def test_rate_and_time_left(clock: list[float]) -> None:
     tell(0, 64)
     clock[0] += 4
     tell(16, 64)
-    assert terminal.getvalue().strip() == "traceprof: 16 of 64 ranks, 4 a second, 12.00 s left"
+    assert terminal.getvalue().strip() == "traceprof: 16 of 64 ranks, 4 ranks/s, 12.00 s left"
     tell(64, 64)
     assert terminal.getvalue().endswith("\r")
 

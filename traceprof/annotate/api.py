@@ -1,7 +1,7 @@
-"""Naming things from inside a program: ranges, steps, epochs, metrics.
+"""Mark ranges, steps, epochs, and metrics in a training program.
 
-Every call does next to nothing unless the program is recorded, by `traceprof record` or from
-inside. It works in threads, in forked processes, and in programs without torch.
+Calls have almost no overhead unless the program is recorded, with `traceprof record` or from
+inside. They work in threads, in forked processes, and in programs without torch.
 """
 
 from __future__ import annotations
@@ -18,56 +18,56 @@ _Result = TypeVar("_Result")
 
 
 class Span(Protocol):
-    """A stretch of the program: a context manager, and a decorator of functions."""
+    """A time span of the program; use it as a context manager or as a function decorator."""
 
     def __enter__(self) -> object:
-        """Begin."""
+        """Start the span."""
 
     def __exit__(self, *error: object) -> None:
-        """End."""
+        """End the span."""
 
     def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-        """Return ``function`` with every call of it as such a stretch."""
+        """Return ``function`` wrapped so that every call is recorded as a span."""
 
 
 def range(name: str, payload: float = 0) -> Span:
-    """Return a range of that name on the calling thread, with a number attached.
+    """Return a range with this name on the calling thread; ``payload`` attaches a number to it.
 
-    The names data, forward, backward and optimizer stand for the phases of training, so a
-    program that traceprof cannot see into may name its phases itself.
+    The names ``data``, ``forward``, ``backward`` and ``optimizer`` mark the training phases. Use
+    them if traceprof cannot detect the phases of your program.
     """
     return _NOTHING if _runtime is None else _Recorded(_runtime.Range, (name, payload))
 
 
 def step(number: int | None = None, samples: int | None = None) -> Span:
-    """Return a training step; explicit steps take the place of those that traceprof finds.
+    """Return a training step; explicit steps replace the steps that traceprof detects.
 
     Args:
-        number: its number; counted from 0 where it is left out.
-        samples: how many samples it trains on, where traceprof cannot see the batch.
+        number: The step number. Steps are counted from 0 by default.
+        samples: The number of samples in the step. Give it if traceprof cannot see the batch.
     """
     return _NOTHING if _runtime is None else _Recorded(_runtime.Step, (number, samples))
 
 
 def epoch(number: int | None = None) -> Span:
-    """Return an epoch; counted from 0 where the number is left out."""
+    """Return an epoch; epochs are counted from 0 unless you give ``number``."""
     return _NOTHING if _runtime is None else _Recorded(_runtime.Epoch, (number,))
 
 
 def mark(name: str, payload: float = 0) -> None:
-    """Note an instant."""
+    """Record a mark at the current time; ``payload`` attaches a number to it."""
     if _runtime is not None:
         _runtime.mark(name, payload)
 
 
 def metric(name: str, value: float) -> None:
-    """Note the value of a metric (loss, top-1 accuracy …) at this time."""
+    """Record the value of a metric (loss, top-1 accuracy, …) at the current time."""
     if _runtime is not None:
         _runtime.metric(name, float(value))
 
 
 def is_recording() -> bool:
-    """Return whether this program is recorded: by `traceprof record`, or from inside."""
+    """Return whether this program is recorded, by `traceprof record` or from inside."""
     return _runtime is not None
 
 

@@ -1,5 +1,5 @@
-"""The public API: what ``import traceprof`` gives for reading traces, and for recording inside.
+"""The public API of ``import traceprof``: read traces, and record from inside a program.
 
-Each name is loaded from its module when it is asked for: a program that records itself does not
-load what reads traces. `traceprof` says where which is.
+Each name is loaded from its module on first use, so a program that only records does not load the
+code that reads traces. `traceprof` lists the module of each name.
 """

@@ -1,4 +1,4 @@
-"""Runs against runs, in Python."""
+"""Compare runs in Python."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def compare(
     window: str | None = None,
     db: str | Path | None = None,
 ) -> Comparison:
-    """Return what is different in ``new``, and whether that is more than chance.
+    """Compare ``new`` with ``base``, and test whether the difference is significant.
 
     Args:
-        base: a trace, a run, a file of ``traceprof runs export`` or the name of a run in the
-            database; several of the same thing, and the run is the unit of the statistics.
-        new: what is held against it.
-        max_regression: how much worse it may get: "5%", or of a measure "step_own_ns=5%". The
-            result "limits" says whether it is.
-        window: what traces are seen through.
-        db: the database of runs; left out, the user's own.
+        base: a trace, a run, a file from ``traceprof runs export``, or the name of a run in the
+            database. Pass several to use the run as the unit of the statistics.
+        new: the trace, run, file, or name to compare with ``base``.
+        max_regression: the limit for a regression: "5%", or "step_own_ns=5%" for one measure. The
+            result "limits" reports whether a limit is exceeded.
+        window: analyze only this window of each trace.
+        db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.
 
     Raises:
-        TraceprofError: a run cannot be found or read, or a limit is not understood.
+        TraceprofError: a run cannot be found or read, or a limit is invalid.
     """
     limits = [max_regression] if isinstance(max_regression, str) else max_regression
     found = compare_named(several(base), several(new), limits=limits, window=window, db=path_of(db))
@@ -55,20 +55,20 @@ def scaling(
     assumed: str = "",
     db: str | Path | None = None,
 ) -> Comparison:
-    """Return how the throughput of ``runs`` grows with their size, and where the rest was lost.
+    """Compare the throughput of ``runs`` by number of GPUs, and show where efficiency is lost.
 
     >>> tp.scaling("1gpu/", "2gpu/", "4gpu/").to_frame("losses")
 
     Args:
-        runs: traces, runs, tables of rates, logs, names in the database, or what it gives.
-        base: the size that is held for ideal; left out, the smallest of each group.
-        by: what the size is ("gpus" or "nodes"), and labels whose groups stand side by side.
-        ignored: labels that make no groups: runs that differ in them alone are repeats.
-        assumed: "weak" or "strong", where batches are not known.
-        db: the database of runs; left out, the user's own.
+        runs: traces, runs, tables of rates, logs, names in the database, or summaries from it.
+        base: the size that counts as 100% efficient. Default: the smallest size of each group.
+        by: the measure of size ("gpus" or "nodes"), and labels to compare.
+        ignored: labels to ignore. Runs that differ only in these labels are repeats.
+        assumed: "weak" or "strong": the scaling to assume if batch sizes are unknown.
+        db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.
 
     Raises:
-        TraceprofError: a run cannot be found or read, or none tells its size and throughput.
+        TraceprofError: a run cannot be found or read, or no run has a size and a throughput.
     """
     found = _summaries(runs, db)
     return shown_comparison(
@@ -84,17 +84,18 @@ def accuracy(
     base: str | None = None,
     db: str | Path | None = None,
 ) -> Comparison:
-    """Return when each of ``runs`` first reached a target, and what more devices gave.
+    """Return when each of ``runs`` first reached a target, and the speedup from more GPUs.
 
     >>> tp.accuracy("1node.log", "8nodes.log", to=0.759).to_frame("reached")
 
     Args:
-        runs: logs, traces, runs, names in the database, or what it gives.
-        to: the target; left out, that of the runs, else the best that all of them reach.
-        metric: top1, val_loss …; left out, an accuracy, else a loss.
-        is_lower: whether lower is better; left out, by the name of the metric.
-        base: what speed-ups are against, a name or a number; left out, the fewest devices.
-        db: the database of runs; left out, the user's own.
+        runs: logs, traces, runs, names in the database, or summaries from it.
+        to: the target value. Default: the target recorded in the runs, else the best value that
+            all runs reach.
+        metric: the metric, such as top1 or val_loss. Default: an accuracy, else a loss.
+        is_lower: whether lower is better. Default: from the name of the metric.
+        base: the baseline of speedups: a name or a number of GPUs. Default: the fewest GPUs.
+        db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.
 
     Raises:
         TraceprofError: a run cannot be found or read, or none has the metric.
@@ -104,11 +105,12 @@ def accuracy(
 
 
 def elastic(*runs: str | Path | Summary, db: str | Path | None = None) -> Comparison:
-    """Return what a job lost whose ranks come and go: epochs, restarts, the time and why.
+    """Return the epochs, restarts, lost time, and causes of an elastic job.
 
     Args:
-        runs: a run, a log, or a name in the database; of two the first is what it is held against.
-        db: the database of runs; left out, the user's own.
+        runs: a run, a log, or a name in the database. If there are two, traceprof compares the
+            second with the first.
+        db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.
 
     Raises:
         TraceprofError: a run cannot be found or read.
@@ -117,20 +119,20 @@ def elastic(*runs: str | Path | Summary, db: str | Path | None = None) -> Compar
 
 
 def nodes(*runs: str | Path) -> Comparison:
-    """Return the rounds of each node side by side: independent or synchronised ones.
+    """Compare iterations across nodes, with independent or synchronized ranks.
 
     Raises:
-        TraceprofError: one cannot be read.
+        TraceprofError: a run cannot be read.
     """
     each = (iterations_of_run(open_run([path]), name_of(Path(path))) for path in runs)
     return shown_comparison(rounds(list(chain.from_iterable(each))))
 
 
 def memory(*snapshots: str | Path) -> Comparison:
-    """Return what held a GPU's memory, by snapshots of PyTorch's allocator.
+    """Return what used GPU memory, from snapshots of the PyTorch allocator.
 
     Raises:
-        TraceprofError: one cannot be read, or is no snapshot.
+        TraceprofError: a file cannot be read, or is not a snapshot.
     """
     return shown_comparison(memory_held([Path(one) for one in snapshots]))
 

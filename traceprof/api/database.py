@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """The database of runs: what was kept of them when their traces are gone.
+    """The database of runs: their environment and results, without their traces.
 
     >>> kept = traceprof.runs()
     >>> kept.add("night/", network="calico")
@@ -31,29 +31,29 @@ class Runs:
         """Return the runs that have all of ``labels``, with their key measures.
 
         Raises:
-            StoreError: the file is no database of runs.
+            StoreError: the file is not a database of runs.
         """
         return list_of_runs(self._store, labels).results["runs"].to_frame()
 
     def get(self, name: str) -> Summary:
-        """Return what was kept of a run: by its name, its number, or how its name begins.
+        """Return the saved summary of a run, by its name, its number, or the start of its name.
 
         Raises:
-            StoreError: there is none.
-            UsageError: there are several.
+            StoreError: no run matches.
+            UsageError: several runs match.
         """
         return self._store.get(name)
 
     def add(
         self, run: str | Path | SessionRun | Summary, name: str | None = None, **labels: str
     ) -> str:
-        """Keep a run, in files or opened, and return its name.
+        """Add a run (a path, an opened run, or a summary), and return its name.
 
-        A ``name`` that is given must be free; left out, one that is taken gets a number.
+        ``name`` must be unused. Without ``name``, traceprof adds a number to a name that is taken.
 
         Raises:
-            UsageError: the name is taken, or the files hold several runs.
-            TraceError: it cannot be read.
+            UsageError: the name is taken, or the files contain several runs.
+            TraceError: the run cannot be read.
         """
         if isinstance(run, str | Path):
             return keep_file(self._store, run, None, name, labels)[0]
@@ -64,10 +64,10 @@ class Runs:
         return self._store.add(with_places(summary), numbered=name is None)
 
     def remove(self, name: str) -> None:
-        """Remove a run, by its whole name or its number.
+        """Remove a run, by its full name or its number.
 
         Raises:
-            StoreError: there is none.
+            StoreError: the run does not exist.
         """
         self._store.remove([name])
 
@@ -76,8 +76,8 @@ class Runs:
 
 
 def runs(db: str | Path | None = None) -> Runs:
-    """Return the database of runs in the file ``db``; it is made when the first run is added.
+    """Return the database of runs in the file ``db``. Adding the first run creates the file.
 
-    Left out, it is the one that ``TRACEPROF_RUNS`` names, else the user's own.
+    Default: the file in ``TRACEPROF_RUNS``, else your personal database.
     """
     return Runs(Store.at(db))

@@ -1,4 +1,4 @@
-"""Recording from inside a program: a part of what runs already, in a script or a notebook."""
+"""Record a part of a running program, in a script or a notebook."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Recorded:
-    """The context that `traceprof.record` returns: it records while its block runs."""
+    """The context manager that `traceprof.record` returns; it records while its block runs."""
 
     def __init__(self, request: RecordRequest) -> None:
         self._inside = InsideRecording(request)
 
     def __enter__(self) -> Self:
-        """Begin to record.
+        """Start recording.
 
         Raises:
-            UsageError: a recording goes on already, or the trace cannot be written there.
+            UsageError: a recording is already running, or the trace cannot be written.
         """
         self._inside.__enter__()
         return self
@@ -36,25 +36,25 @@ class Recorded:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the recording and write its trace; what goes wrong there is said, not raised."""
+        """Stop recording and write the trace. Errors are printed, not raised."""
         self._inside.__exit__(kind, error, traceback)
 
     @property
     def output(self) -> Path | None:
-        """The trace that was written, or the folder of those of all ranks; None: none was."""
+        """The trace file, or the folder with the traces of all ranks; None if there is none."""
         recording = self._inside.recording
         return None if recording is None else recording.output
 
     @property
     def run(self) -> Run:
-        """What this process recorded, opened; of all ranks open the folder once all have ended.
+        """The recording of this process, opened. For all ranks, open the folder after they end.
 
         Raises:
-            UsageError: nothing was: the block has not ended, or what was said at its end.
+            UsageError: there is no trace: the block has not ended, or the recording failed.
         """
         recording = self._inside.recording
         if recording is None or not recording.files:
-            raise UsageError("there is no trace: the block has not ended, or nothing was recorded")
+            raise UsageError("no trace: the `with` block has not ended, or nothing was recorded")
         from traceprof.api.run import open as open_files
 
         return open_files(recording.files)
@@ -69,28 +69,28 @@ def record(
     max_size: str | None = None,
     force: bool = False,
 ) -> Recorded:
-    """Record what runs in a block of this program, with torch's own profiler.
+    """Record a block of this program with the PyTorch profiler.
 
     >>> with tp.record("run.sqlite", steps="10..20") as recorded:
     ...     train()
     >>> recorded.run.page()
 
-    The hooks of `traceprof record` are there while the block runs, and gone afterwards. Recorded
-    are this process and what it forks. In a program that `traceprof record` started it does
-    nothing, but say so. Functions that were decorated with `traceprof.range` or `traceprof.step`
-    before the block have no ranges.
+    The hooks of `traceprof record` are active while the block runs and are removed afterwards.
+    traceprof records this process and the processes that it forks. If `traceprof record` started
+    the program, this function only prints a message. Functions that were decorated with
+    `traceprof.range` or `traceprof.step` before the block have no ranges.
 
     Args:
-        output: the trace; where several ranks record, a folder ("run/"): each leaves a file in it.
-        steps: capture only these steps of the block, from 0: "10..20", or "10".
-        step_from: what a step is, as `traceprof record --step-from` takes it; left out, it is
-            found.
-        layers: ranges for modules, this many levels deep.
-        max_size: stop at so many bytes: "500MB".
-        force: replace a trace that is there.
+        output: the trace file. For several ranks, use a folder ("run/"): each rank writes a file.
+        steps: capture only these steps of the block, counted from 0: "10..20", or "10".
+        step_from: what defines a step: "optimizer" (or "optimizer#2"), "backward", "loader",
+            "every-forward", or "range:NAME". Default: detect the steps.
+        layers: record module ranges to this depth.
+        max_size: stop capturing at this size: "500MB".
+        force: replace the trace if it exists.
 
     Raises:
-        UsageError: one of the arguments means nothing.
+        UsageError: an argument is invalid.
     """
     request = RecordRequest(
         command=sys.argv or [sys.executable],

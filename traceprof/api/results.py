@@ -1,4 +1,4 @@
-"""What `traceprof` returns in Python: results, comparisons and pages that show themselves."""
+"""The results, comparisons, and pages that `traceprof` returns in Python and notebooks display."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result(PlainResult):
-    """A result that shows itself: its tables by `to_frame`, scalars, notes and `sentences`.
+    """A result: tables (`to_frame`), scalars, notes, and `sentences`. Notebooks display it.
 
-    ``ranks`` gives the rank of each process that has one; ``doubts`` must be read with all of it.
+    ``ranks`` maps each process to its rank, if it has one. ``doubts`` apply to the whole result.
     """
 
     ranks: Mapping[int, int] = field(default_factory=dict)
@@ -35,14 +35,14 @@ class Result(PlainResult):
 
     @property
     def sentences(self) -> list[str]:
-        """The notes as people read them."""
+        """The notes as sentences."""
         return sentences(self.notes)
 
     def to_frame(self, name: str | None = None) -> pd.DataFrame:
-        """Return the table called ``name`` as a frame of pandas; without it the one that answers.
+        """Return the table ``name`` as a pandas DataFrame. Default: the main table.
 
         Raises:
-            UsageError: there is no such table.
+            UsageError: the table does not exist.
         """
         if name is not None and name not in self.tables:
             raise UsageError(_no_table(name, list(self.tables)))
@@ -57,15 +57,15 @@ class Result(PlainResult):
 
 
 class ShownRun(SessionRun):
-    """A run whose results show themselves: what the methods of tables are made of."""
+    """A run whose results notebooks can display; the base class of the table methods."""
 
     def result(self, name: str) -> Result:
-        """Return the result of the analysis called ``name``.
+        """Return the result of the analysis ``name``.
 
         Raises:
             TraceError: a file cannot be read.
-            UsageError: there is no such analysis, or the window is none of this run.
-            NotRecordedError: the trace lacks the data.
+            UsageError: the analysis does not exist, or the window is not in this run.
+            NotRecordedError: the trace does not contain the data.
         """
         return shown(answer(self, [name], strict=True), name)
 
@@ -76,7 +76,7 @@ class ShownRun(SessionRun):
 
 
 def shown(document: Document, name: str) -> Result:
-    """Return a result of an answer, that shows itself."""
+    """Return the result ``name`` of an answer in a form that notebooks can display."""
     found = document.results[name]
     own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
     return Result(**own, ranks=document.ranks, doubts=head_of(document).doubts)
@@ -84,18 +84,18 @@ def shown(document: Document, name: str) -> Result:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(PlainComparison):
-    """Runs against runs: its results by name, and ``sentences``, the verdict."""
+    """A comparison of runs: ``results`` by name, and the verdict in ``sentences``."""
 
     @property
     def sentences(self) -> list[str]:
-        """The verdict as people read it."""
+        """The verdict as sentences."""
         return sentences(self.verdict)
 
     def to_frame(self, name: str = "causes") -> pd.DataFrame:
-        """Return a table of any of the results, such as judged, causes, parts or kernels.
+        """Return a table of the results (judged, causes, parts, kernels …) as a DataFrame.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the table does not exist.
         """
         for result in self.results.values():
             if name in result.tables:
@@ -115,19 +115,19 @@ class Comparison(PlainComparison):
 
 
 def shown_comparison(found: PlainComparison) -> Comparison:
-    """Return a comparison that shows itself."""
+    """Return a comparison in a form that notebooks can display."""
     return Comparison(**{own.name: getattr(found, own.name) for own in fields(PlainComparison)})
 
 
 def _no_table(name: str, known: Sequence[str]) -> str:
-    return f"no table {name!r}: there are {', '.join(dict.fromkeys(known))}"
+    return f"unknown table {name!r}; use {', '.join(dict.fromkeys(known))}"
 
 
 class Page:
-    """What `traceprof analyze` prints: where the time went, and what would fix it.
+    """The page of `traceprof analyze`: where the time goes and what would fix it.
 
-    As a text it is that page. ``headline`` is its first lines: what runs, how long a step is,
-    where the time goes, what stands out, and what must be read with it.
+    ``str(page)`` is the whole page. ``headline`` is a summary: the workload, step time, time
+    breakdown, top advice, and warnings.
     """
 
     def __init__(self, document: Document) -> None:
@@ -135,7 +135,7 @@ class Page:
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """The page in a few lines."""
+        """The summary of the page, line by line."""
         words = briefing_of(self._document)
         found = self._document.results.get("findings")
         advice = findings_for_people(found)[:_MOST_ADVICE] if found is not None else ()

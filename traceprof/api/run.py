@@ -1,4 +1,4 @@
-"""A trace or a run that was opened: its tables, pages and files."""
+"""An opened trace or run: its tables, pages, and files."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ FIGURES: Final = (
     *("samples_per_s", "steps_per_s", "step_period_ns", "waited_ns"),
     *("compute_ratio", "exposed_communication_ratio", "exposed_transfer_ratio", "idle_ratio"),
 )
-"""The measures of a run that its headline figures are."""
+"""The measures of a run in its headline metrics."""
 
 
 class Run(Tables):
-    """A run whose results show themselves.
+    """An opened trace or run. Notebooks display its results.
 
     >>> import traceprof as tp
     >>> tp.open("run/").within("steady").breakdown().to_frame()
@@ -60,38 +60,38 @@ class Run(Tables):
         keep_environment: bool = False,
         force: bool = False,
     ) -> Path:
-        """Write the window to ``output`` as a trace of the same format; return its path.
+        """Write the window to ``output`` as a trace in the same format; return its path.
 
         Args:
-            output: a file; of a run of several files a new folder.
-            devices: only the work of these, by their numbers in the file.
-            ranks: only these.
-            tables: only the events of these tables, as `traceprof cut --tables` takes them.
-            clip: shorten what crosses the border of the window.
-            keep_environment: leave environments, outputs of programs and secrets in.
-            force: replace a file that is there.
+            output: a file, or a new folder for a run of several files.
+            devices: keep only these GPUs, by their numbers in the file.
+            ranks: keep only these ranks.
+            tables: keep only these events ("kernels", "copies", "ranges" …) or tables of the file.
+            clip: shorten events that cross the edge of the window.
+            keep_environment: keep environment variables, program output, and possible secrets.
+            force: replace the output if it exists.
 
         Raises:
             TraceError: a file cannot be read or cut.
-            UsageError: the window is none of this run, or ``output`` cannot be written.
+            UsageError: the window is not in this run, or ``output`` cannot be written.
         """
         cutting = Cutting(devices, ranks, tables, clip, keep_environment)
         return cut_run(self, Path(output), cutting, force=force)[0].path
 
     def figure(self, *, title: str = "", theme: str = "light") -> NotebookFigure:
-        """Return the window as a plotly figure that shows itself in notebooks.
+        """Return the window as a plotly figure for notebooks.
 
-        At most 48 lanes under the names of their processes, devices first; 1,500 bars with hover,
-        everything shorter as density behind them. The axis is in ms after the start of the run.
+        The figure has at most 48 lanes, grouped by process, GPUs first. It has 1,500 bars with
+        hover text, and shows shorter events as density. The axis is in ms after the run's start.
 
         >>> run.within("step:3..5").figure()
 
         Args:
-            title: its heading.
+            title: the heading of the figure.
             theme: "light" or "dark".
 
         Raises:
-            TraceprofError: a file cannot be read, or the window or the theme is none.
+            TraceprofError: a file cannot be read, or the window or the theme is invalid.
         """
         if theme not in THEMES:
             raise UsageError(f"theme {theme!r}: expected {' or '.join(THEMES)}")
@@ -100,32 +100,32 @@ class Run(Tables):
         return timeline_figure(whole, window=part, title=title, theme=theme, width=None)
 
     def page(self) -> Page:
-        """Return what `traceprof analyze` prints: where the time went, and what would fix it.
+        """Return the page of `traceprof analyze`: where the time goes and what would fix it.
 
         Raises:
-            TraceprofError: a file cannot be read, or the window is none of this run.
+            TraceprofError: a file cannot be read, or the window is not in this run.
         """
         return Page(page(self))
 
     def figures(self) -> dict[str, float]:
-        """Return the run in a few numbers, those that are known: for the logger of a program.
+        """Return the known headline metrics of the run, for a program's logger.
 
-        Throughput, the period of a step, and what the devices did, as `traceprof runs add` keeps
-        them: the unit is at the end of the name.
+        The metrics are throughput, step time, and GPU time shares, as in `traceprof runs add`.
+        Each name ends with the unit.
 
         Raises:
-            TraceprofError: a file cannot be read, or the window is none of this run.
+            TraceprofError: a file cannot be read, or the window is not in this run.
         """
         kept = summary_of(self, name_of_files(self.paths), {})
         known = ((name, kept.measure(name)) for name in FIGURES)
         return {name: value for name, value in known if value is not None}
 
     def report(self, output: str | Path, *, title: str = "", force: bool = False) -> Path:
-        """Write everything on one HTML page, which works offline; return its path.
+        """Write all tables and charts to one HTML page that works offline; return its path.
 
         Raises:
             TraceError: a file cannot be read.
-            UsageError: the window is none of this run, or ``output`` cannot be written.
+            UsageError: the window is not in this run, or ``output`` cannot be written.
         """
         heading = title or self.paths[0].name
         found = page(self, analysis_names())
@@ -144,22 +144,22 @@ class Run(Tables):
         keep_secrets: bool = False,
         force: bool = False,
     ) -> Exported:
-        """Write the run in a form that other tools read; return what was written.
+        """Convert the run for other tools; return the path, the sizes, and remarks.
 
         >>> tp.open("run.sqlite").export("perfetto", "run.json")
 
         Args:
-            to: "perfetto", "chrome", "parquet", "arrow", "csv", "tensorboard" or "openmetrics".
+            to: "perfetto", "chrome", "parquet", "arrow", "csv", "tensorboard", or "openmetrics".
             output: a file, or a new folder.
-            tables: only these tables of the trace.
-            results: these results instead of the trace (parquet, arrow, csv; of openmetrics
-                which); "all" for all.
-            ranks: only these.
-            keep_secrets: leave in what looks like a secret.
-            force: replace what is there.
+            tables: export only these tables of the trace.
+            results: export these results instead of the trace, or "all" (for parquet, arrow, csv,
+                and openmetrics).
+            ranks: export only these ranks.
+            keep_secrets: do not mask possible secrets.
+            force: replace the output if it exists.
 
         Raises:
-            UsageError: there is no such form or table, or it cannot be written.
+            UsageError: the format or table does not exist, or the output cannot be written.
             TraceError: a file cannot be read.
         """
         asked = tuple(check_analyses(results)) if results else ()
@@ -180,20 +180,20 @@ class Run(Tables):
         longest: bool = False,
         rows: int | None = None,
     ) -> pd.DataFrame:
-        """Return every kernel, copy and memset of the window one by one, as `traceprof ops` does.
+        """Return every kernel, copy, and memset of the window, as `traceprof ops` lists them.
 
-        In ``attrs``: "remarks", on what is in doubt.
+        ``attrs["remarks"]`` lists doubts about the recording.
 
         Args:
-            name: only those whose name matches this regular expression.
-            kind: only these.
-            longest: the longest first, not the earliest.
-            rows: at most so many.
+            name: include only operations whose name matches this regular expression.
+            kind: include only operations of this kind.
+            longest: sort by duration, longest first. Default: sort by start time.
+            rows: the maximum number of rows. Default: all.
 
         Raises:
             TraceError: a file cannot be read.
-            UsageError: ``name`` is no regular expression, or the window is none of this run.
-            NotRecordedError: no work of devices was recorded.
+            UsageError: ``name`` is not a regular expression, or the window is not in this run.
+            NotRecordedError: the trace does not contain GPU activity.
         """
         chosen = OperationFilter(name=name, kind=kind, n_rows=rows, longest_first=longest)
         chunks = list(operations(self, chosen).chunks())
@@ -202,27 +202,28 @@ class Run(Tables):
         return frame
 
     def explain(self, window: str = "slowest", against: str | None = None) -> Result:
-        """Return why a step ("step:37"), or a window, took longer than another one.
+        """Break down why a step ("step:37") or window took longer than ``against``.
 
-        ``against`` is that other one; left out, the steady step of median length.
+        The default of ``against`` is the steady step of median length.
 
         Raises:
             TraceError: a file cannot be read.
-            UsageError: a window is none of this run, or there is nothing to hold it against.
-            NotRecordedError: no device was recorded in both of them.
+            UsageError: a window is not in this run, or there is no window to compare with.
+            NotRecordedError: no GPU was recorded in both windows.
         """
         return shown(explain(self, window, against), EXPLAIN)
 
     def query(self, sql: str, *, rows: int = 1_000_000, timeout_s: float = 60.0) -> pd.DataFrame:
-        """Return what a SELECT says of the window, without one of the whole run.
+        """Return the rows of a SELECT statement on the window (default: the whole run).
 
         >>> run.query("SELECT name, sum(duration_ns) AS ns FROM kernels GROUP BY name")
 
-        The views are those that ``traceprof query --schema`` prints; unknown values are None. In
-        ``attrs``: "is_cut", whether there were more ``rows``; "remarks", on what is in doubt.
+        ``traceprof query --schema`` lists the views. Unknown values are None. ``attrs["is_cut"]``
+        is True if there are more than ``rows`` rows. ``attrs["remarks"]`` lists doubts about the
+        recording.
 
         Raises:
-            UsageError: the statement is wrong, no SELECT, or needs too much time or memory.
+            UsageError: the statement is invalid, is not a SELECT, or needs too much time or memory.
             TraceError: a file cannot be read.
         """
         found = query(self, sql, Limits(n_rows=rows, seconds=timeout_s))
@@ -254,27 +255,28 @@ def open(
     one_run: bool = False,
     cache: bool = True,
 ) -> Run:
-    """Return the trace or run in ``paths``; nothing is read before something is asked.
+    """Open the trace or run in ``paths``. traceprof reads the files on first use.
 
     Args:
-        paths: a file, or a run: its directory, a pattern, its files, a manifest.
-        rules: a TOML file of rules that say what kernels do, tried before the built-in ones.
-        align: how the clocks of ranks are put together: auto, collectives, utc or none.
-        gpu: the model of the GPUs, such as h100-sxm.
-        links: links and their rates: "pcie=gen4x16", "nic=400Gb/s".
-        hardware: a TOML file with more GPUs and links.
-        racks: hosts of racks: "r1=node[1-4],node9".
-        cluster: a Dask cluster that looks at the ranks of a run, tcp://host:8786 or local; or a
-            TOML file: the ranks of [hosts], the hosts of [racks].
-        warmup: how many leading steps are warm-up; left out, they are found.
-        step_ranges: a regular expression of the ranges that are steps, by their whole name.
-        jobs: in how many processes the ranks of a run are looked at.
-        allow_missing: leave ranks out whose files cannot be read.
-        one_run: the files are ranks of one run, whatever they look like.
-        cache: whether results of files that did not change may come from the user's cache.
+        paths: a file, or a run: its directory, a pattern, its files, or a manifest.
+        rules: classify kernels with the rules in this TOML file before the built-in rules.
+        align: how to align the clocks of ranks: "auto" or "collectives" (ends of shared
+            collectives, else wall time), "utc" (wall time), or "none".
+        gpu: the GPU model, such as h100-sxm.
+        links: the rates of links: "pcie=gen4x16", "nic=400Gb/s".
+        hardware: a TOML file with more GPU models and links.
+        racks: the hosts of racks: "r1=node[1-4],node9".
+        cluster: a Dask cluster that analyzes the ranks of a run (tcp://host:8786, or local), or a
+            TOML file with the ranks of [hosts] and the hosts of [racks].
+        warmup: the number of leading warm-up steps. Default: detect them.
+        step_ranges: a regular expression that matches the whole names of ranges that are steps.
+        jobs: the number of processes that analyze the ranks of a run.
+        allow_missing: skip ranks whose files cannot be read.
+        one_run: treat all files as ranks of one run.
+        cache: read results for unchanged files from the user's cache, and write results to it.
 
     Raises:
-        UsageError: ``align`` is none of these.
+        UsageError: ``align`` is invalid.
     """
     if align not in (ways := [way.value for way in Align]):
         raise UsageError(f"align {align!r}: expected one of {', '.join(ways)}")
@@ -299,10 +301,10 @@ def open(
 
 
 def several(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """Return paths of which one may stand alone."""
+    """Return ``paths`` as a sequence; a single path becomes a list with one path."""
     return [paths] if isinstance(paths, str | Path) else paths
 
 
 def path_of(path: str | Path | None) -> Path | None:
-    """Return the path that a text means."""
+    """Return ``path`` as a Path, or None."""
     return None if path is None else Path(path)

@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # it eats what stands in brackets, and costs as much as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    help="Where did the step time of a training run go, and what would fix it?",
+    help="Find out where the step time of a training run goes and what would fix it.",
 )
 
 
@@ -43,8 +43,8 @@ def _options(
 
 
 _NO_MEMORY: Final = (
-    "traceprof: not enough memory: a smaller --window needs less, and so does a part that "
-    "`traceprof cut` wrote\n"
+    "traceprof: not enough memory: use a smaller --window, or write a part of the trace with "
+    "`traceprof cut` and analyze that part\n"
 )
 _NOT_MAPPED: Final = "failed to map segment"
 """What the loader of libraries says where memory is limited."""
@@ -76,12 +76,12 @@ def _told(error: Exception) -> str:
         return str(error)
     is_refused = isinstance(error, OSError) and error.strerror == os.strerror(errno.EAGAIN)
     if is_refused or str(error) == _NO_THREAD:
-        return "no more processes or threads may be started here: ulimit -u says how many may run"
+        return "cannot start another process or thread: check the limit with `ulimit -u`"
     if isinstance(error, OSError):
         # A folder that went away, a disk that is full: the machine's, and nobody's bug.
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}"
     return (
-        f"an error of traceprof's own ({type(error).__name__}: {error}); please report it "
-        "with what TRACEPROF_DEBUG=1 prints"
+        f"internal error ({type(error).__name__}: {error}); run the command again with "
+        "TRACEPROF_DEBUG=1 and report the output"
     )

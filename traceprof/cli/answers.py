@@ -42,14 +42,14 @@ def analyze(
     as_json: AsJson = False,
     as_markdown: AsMarkdown = False,
     rows: RowCount = 5,
-    is_full: Annotated[bool, option("--full", "All tables below the answer.")] = False,
+    is_full: Annotated[bool, option("--full", "Also print all tables.")] = False,
     wide: Wide = False,
     output: Written = None,
     force: Force = False,
     *,
     saving: Saving,
 ) -> None:
-    """Where did the step time go, and what would fix it? One page about a trace or a run."""
+    """Report where the step time of a trace or run goes and what would fix it, on one page."""
     from traceprof.cli.output import print_kept
 
     def answered() -> Answered:
@@ -76,7 +76,12 @@ def analyze(
 
 By: TypeAlias = Annotated[
     str | None,
-    option("--by", "By what: `traceprof show` lists it.", "WHAT", autocompletion=completion.ways),
+    option(
+        "--by",
+        "Grouping of the table. `traceprof show` lists the choices.",
+        "WHAT",
+        autocompletion=completion.ways,
+    ),
 ]
 
 
@@ -87,19 +92,23 @@ def show(
         str | None,
         typer.Argument(
             metavar="NOUN",
-            help="What to show, or several: steps,kernels. Alone: what there is.",
+            help="One or more tables: steps,kernels. Without NOUN, list all tables.",
             autocompletion=completion.nouns,
         ),
     ] = None,
     trace: Annotated[
-        list[Path] | None, typer.Argument(metavar="TRACE", help="A trace, or a run. Only read.")
+        list[Path] | None,
+        typer.Argument(metavar="TRACE", help="Trace file, or run (its directory or files)."),
     ] = None,
     by: By = None,
     window: WindowText = None,
     *,
     printing: Printing,
 ) -> None:
-    """One table about a trace, or several; alone it lists what there is."""
+    """Print one or more tables about a trace or run.
+
+    With no arguments, list the available tables.
+    """
     if noun is None:
         from textwrap import wrap
 
@@ -118,7 +127,7 @@ def show(
         return
     names = _names(noun, by, trace or [])
     if not check_paths(trace or []):
-        raise UsageError(f"expected a trace: {_typed(noun, by)} TRACE")
+        raise UsageError(f"missing TRACE: run `{_typed(noun, by)} TRACE`")
     print_answers(names, trace or [], opening, window, printing)
 
 
@@ -139,7 +148,7 @@ def shown_alone(noun: str) -> Callable[..., None]:
     ) -> None:
         print_answers(measures.names_shown(noun, by), trace, opening, window, printing)
 
-    command.__doc__ = f"The same as `{measures.shown_by(noun)}`."
+    command.__doc__ = f"Print the table of `{measures.shown_by(noun)}`."
     return with_options(command)
 
 
@@ -147,7 +156,7 @@ def shown_alone(noun: str) -> Callable[..., None]:
 def findings(
     opening: Opening, trace: TracePaths, window: WindowText = None, *, printing: Printing
 ) -> None:
-    """Ranked advice: what costs time, the evidence, what to do, when it may be wrong."""
+    """List ranked advice: what costs time, the evidence, what to do, and when it does not apply."""
     print_answers(["findings"], trace, opening, window, printing)
 
 
@@ -162,7 +171,9 @@ def print_answers(
     from traceprof.cli.output import print_kept
 
     if printing.renderer == "csv" and len(names) > 1:
-        raise UsageError("CSV is of one table: name one, as in `traceprof show kernels TRACE`")
+        raise UsageError(
+            "CSV output contains one table: name one, as in `traceprof show kernels TRACE --csv`"
+        )
 
     def answered() -> Answered:
         from traceprof.session.answer import answer
@@ -181,7 +192,8 @@ def _names(text: str, by: str | None, paths: list[Path]) -> list[str]:
         if noun not in known and Path(noun).exists():
             later = next((str(path) for path in paths if str(path) in known), "NOUN")
             raise UsageError(
-                f"{noun} is a file, where what to show is expected: {_typed(later, by)} {noun}"
+                f"expected the name of a table before {noun}, which is a file: run "
+                f"`{_typed(later, by)} {noun}`"
             )
         names |= dict.fromkeys(measures.names_shown(noun, by))
     return [*names]
@@ -198,7 +210,7 @@ def explain(
         list[Path] | None,
         typer.Argument(
             metavar="TRACE",
-            help="A trace, or a run: its directory or its files. Only read.",
+            help="Trace file, or run (its directory or files).",
             autocompletion=completion.steps,
         ),
     ] = None,
@@ -206,14 +218,15 @@ def explain(
         str | None,
         typer.Argument(
             metavar="STEP",
-            help="step:37, slowest (the default), pattern:3, or a window with --against.",
+            help="Step to explain: step:37, slowest (the default), or pattern:3. With --against, "
+            "any window.",
         ),
     ] = None,
     against: Annotated[
         str | None,
         option(
             "--against",
-            "What to hold it against: step:12, 1s..2s, range:NAME … Default: the steady step "
+            "Compare with this window: step:12, 1s..2s, range:NAME … Default: the steady step "
             "of median length.",
             "WINDOW",
             autocompletion=completion.steps,
@@ -221,12 +234,18 @@ def explain(
     ] = None,
     ideal: Annotated[
         bool,
-        option("--ideal", "Hold it against the peaks of the hardware: the mean step, or STEP."),
+        option(
+            "--ideal",
+            "Compare STEP with the hardware peaks. Without STEP, compare the mean step.",
+        ),
     ] = False,
     *,
     printing: Printing,
 ) -> None:
-    """Why a step took longer than the typical one, or than the hardware could: sums of causes."""
+    """Break down why a step was slower than a typical step, or than the hardware allows.
+
+    The listed causes add up to the difference.
+    """
     from traceprof.cli.output import print_kept
 
     paths = list(trace or ())
@@ -234,10 +253,10 @@ def explain(
         paths, window = [*paths, Path(window)], None
     check_paths(paths)
     if not paths:
-        raise UsageError("explain: expected a trace and a step, as in explain TRACE step:37")
+        raise UsageError("missing TRACE: run `traceprof explain TRACE step:37`")
     window = "slowest" if window is None and not ideal else window
     if ideal and against is not None:
-        raise UsageError("--ideal holds a step against the hardware: leave --against out")
+        raise UsageError("--ideal compares a step with the hardware peaks: remove --against")
 
     def answered() -> Answered:
         from traceprof.comparison.explaining import explain as explained
@@ -260,23 +279,24 @@ def memory(
     trace: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SNAPSHOT", help="What torch.cuda.memory._dump_snapshot wrote, or a trace."
+            metavar="SNAPSHOT", help="File from torch.cuda.memory._dump_snapshot, or a trace."
         ),
     ],
     window: WindowText = None,
     *,
     printing: Printing,
 ) -> None:
-    """What held a GPU's memory at the peak, or when it ran out: by kind, line and layer.
+    """Show what used GPU memory at the peak or when memory ran out: by kind, line, and layer.
 
-    Of a trace: the snapshots that `record --memory` left beside it, else memory as it was sampled.
+    For a trace, use the snapshots that `record --memory` saved next to it. If there are none, use
+    the memory samples in the trace.
     """
     from traceprof.snapshots.measured import memory as held
     from traceprof.snapshots.reading import snapshots_of
 
     found = snapshots_of(trace)
     if found and window is not None:
-        raise UsageError("--window: a snapshot has no windows, only a trace")
+        raise UsageError("--window does not apply to a memory snapshot: remove it, or name a trace")
     if found:
         from traceprof.cli.output import print_answer
 
@@ -294,7 +314,10 @@ def info(
     output: Written = None,
     force: Force = False,
 ) -> None:
-    """What is in a trace or a run: profiler, machines, ranks, tables; reads no database whole."""
+    """List the contents of a trace or run: profiler, machines, ranks, tables.
+
+    traceprof does not read whole databases for this list.
+    """
     from traceprof.cli.output import check_suffix, terminal_options
     from traceprof.session.run_cache import RunCache
 

@@ -268,17 +268,17 @@ def _guessed(args: list[str]) -> list[str]:
     from traceprof.cli.output import message, speak
 
     speak(quiet=not {"-q", "--quiet"}.isdisjoint(args), verbose=False)
-    message(f"{name} is `traceprof {meant}`")
+    message(f"running `traceprof {meant}` for {name!r}")
     return [*meant.split(), *args[1:]]
 
 
 def _unknown(name: str, meant: str | None) -> str:
     """Return what was meant by a name that is no command."""
     if meant is not None:
-        return f"no command {name!r}: did you mean `traceprof {meant} -- COMMAND`?"
+        return f"unknown command {name!r}; did you mean `traceprof {meant} -- COMMAND`?"
     known = [command.name for command in COMMANDS]
     close = get_close_matches(name, [*known, *analysis_names()], n=1)
     if not close:
-        return f"no command and no trace {name!r}: commands are {', '.join(known)}"
+        return f"unknown command or trace {name!r}; use {', '.join(known)}"
     command = close[0] if close[0] in known else meant_by(close[0])
-    return f"no command and no trace {name!r}: did you mean `traceprof {command} TRACE`?"
+    return f"unknown command or trace {name!r}; did you mean `traceprof {command} TRACE`?"

@@ -34,38 +34,39 @@ def compare(
         typer.Argument(
             metavar="BASE NEW",
             autocompletion=completion.runs,
-            help="Traces, runs, exported runs, or names in the database; several of each with "
-            "`vs` between them: b1 b2 vs n1 n2.",
+            help="Two traces, runs, exported runs, or names in the database of runs. For several "
+            "on each side, put `vs` between them: b1 b2 vs n1 n2.",
         ),
     ],
     max_regression: Annotated[
         list[str] | None,
         option(
             "--max-regression",
-            "Exit with 6 if it gets worse by more: 5% (of throughput, else of the time of a "
-            "step), or of a measure: step_own_ns=5%.",
+            "Exit with code 6 if NEW is worse than BASE by more than LIMIT: 5% (of throughput, "
+            "else of step time), or 5% of one measure: step_own_ns=5%.",
             "LIMIT",
         ),
     ] = None,
     page: Annotated[
-        Path | None, option("--html", "Write a page with charts, and print.", "FILE", hidden=True)
+        Path | None,
+        option("--html", "Write an HTML page with charts, and also print.", "FILE", hidden=True),
     ] = None,
     table: Annotated[
-        str | None, option("--table", "The table that --csv prints, such as causes.", "TABLE")
+        str | None, option("--table", "Table to print with --csv, such as causes.", "TABLE")
     ] = None,
-    db: Annotated[Path | None, option("--db", "The database that knows the runs.", "FILE")] = None,
+    db: DatabaseFile = None,
     window: WindowText = None,
     *,
     printing: Printing,
     full: Annotated[
-        bool, option("--full", "Phases, layers, collectives, copies, ranks, too.")
+        bool, option("--full", "Also compare phases, layers, collectives, copies, and ranks.")
     ] = False,
 ) -> None:
-    """What changed from one run to another, and is it more than chance: faster, slower, and why."""
+    """Compare two runs, test whether the difference is significant, and show its causes."""
     from traceprof.comparison.comparing import brief, compare_named, failed_limits, sides_named
 
     if table and printing.renderer != "csv":
-        raise UsageError("--table says which table --csv prints")
+        raise UsageError("--table needs --csv: add --csv, or remove --table")
     base, new = sides_named(runs)
     inputs = [Path(text) for text in (*base, *new)]
     if page is None and printing.renderer == "html":
@@ -97,7 +98,7 @@ def scaling(
         typer.Argument(
             metavar="RUN",
             autocompletion=completion.runs,
-            help="Traces, runs, tables of rates (CSV), logs, names in the database, "
+            help="Traces, runs, tables of rates (CSV), logs, names in the database of runs, or "
             "label:KEY=VALUE.",
         ),
     ],
@@ -105,7 +106,8 @@ def scaling(
         float | None,
         option(
             "--base",
-            "The size that is held for ideal; default: the smallest of each group.",
+            "Number of GPUs (or nodes) that counts as 100% efficient. Default: the smallest "
+            "size of each group.",
             "N",
             min=0,
         ),
@@ -113,23 +115,24 @@ def scaling(
     by: Annotated[
         list[str] | None,
         option(
-            "--by", "The size: gpus or nodes; and labels to compare (network, batch …).", "WHAT"
+            "--by", "Measure of size (gpus or nodes), and labels to compare: network,batch.", "WHAT"
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        option("--ignore", "Runs that differ in this label alone are repeats.", "LABEL"),
+        option("--ignore", "Treat runs that differ only in this label as repeats.", "LABEL"),
     ] = None,
     kind: Annotated[
-        str, option("--scaling", "weak or strong, where batches are not known.", "KIND")
+        str,
+        option("--scaling", "Assume weak or strong scaling if batch sizes are unknown.", "KIND"),
     ] = "",
     db: DatabaseFile = None,
     *,
     printing: Printing,
 ) -> None:
-    """Throughput by number of devices: speed-up, efficiency, and where the rest was lost.
+    """Compare throughput by number of GPUs: speedup, efficiency, and where efficiency is lost.
 
-    Runs are held against the smallest one that has the same labels.
+    traceprof compares each run with the smallest run that has the same labels.
     """
     from traceprof.comparison.runs_named import summaries_of
     from traceprof.comparison.scaling.compared import scaling as compared
@@ -155,17 +158,17 @@ def elastic(
         typer.Argument(
             metavar="[BASE] RUN",
             autocompletion=completion.runs,
-            help="A run (the folder of a recording), a log, or a name in the database. Of two the "
-            "first is what it is held against.",
+            help="Run (the folder of a recording), log, or name in the database of runs. If you "
+            "name two, traceprof compares the second with the first.",
         ),
     ],
-    db: Annotated[Path | None, option("--db", "The database of runs.", "FILE")] = None,
+    db: DatabaseFile = None,
     *,
     printing: Printing,
 ) -> None:
-    """A job whose ranks come and go: epochs, restarts, the time lost and why.
+    """Show the epochs, restarts, lost time, and causes of an elastic job, whose ranks come and go.
 
-    A job that was restarted is one run; two stand beside one another, epoch by epoch.
+    A job and its restarts are one run. Name two runs to compare them epoch by epoch.
     """
     from traceprof.comparison.elastic import elastic as compared
     from traceprof.comparison.runs_named import summaries_of
@@ -181,29 +184,35 @@ def accuracy(
         typer.Argument(
             metavar="RUN",
             autocompletion=completion.runs,
-            help="Logs, traces, runs, names in the database, label:KEY=VALUE.",
+            help="Logs, traces, runs, names in the database of runs, or label:KEY=VALUE.",
         ),
     ],
     to: Annotated[
         str | None,
         option(
             "--to",
-            "The target: 0.759, 75.9%. Default: that of the runs, else what all reach.",
+            "Target value: 0.759 or 75.9%. Default: the target recorded in the runs, else the "
+            "best value that all runs reach.",
             "VALUE",
         ),
     ] = None,
     metric: Annotated[
         str | None,
-        option("--metric", "top1, val_loss … Default: an accuracy, else a loss.", "NAME"),
+        option(
+            "--metric",
+            "Metric to compare: top1, val_loss … Default: an accuracy, else a loss.",
+            "NAME",
+        ),
     ] = None,
     is_lower: Annotated[
-        bool | None, option("--lower/--higher", "Which way is better. Default: by the name.")
+        bool | None,
+        option("--lower/--higher", "Whether lower is better. Default: from the metric's name."),
     ] = None,
     base: Annotated[
         str | None,
         option(
             "--base",
-            "What speed-ups are against: a run, or a number of devices. Default: the fewest.",
+            "Baseline of speedups: a run, or a number of GPUs. Default: the fewest GPUs.",
             "RUN|N",
         ),
     ] = None,
@@ -211,9 +220,9 @@ def accuracy(
     *,
     printing: Printing,
 ) -> None:
-    """Time to accuracy: time, epochs, steps and samples to a target, and what more devices gave.
+    """Compare time, epochs, steps, and samples that each run needs to reach a target accuracy.
 
-    Speed-ups are against the fewest devices.
+    Speedups are relative to the run with the fewest GPUs.
     """
     from traceprof.comparison.accuracy import accuracy as compared
     from traceprof.comparison.runs_named import summaries_of
@@ -249,16 +258,17 @@ def nodes(
         typer.Argument(
             metavar="RUN",
             autocompletion=completion.runs,
-            help="Traces or runs, each by itself: forward only, independent ranks …",
+            help="Traces or runs to compare: forward only, independent ranks …",
             callback=check_paths,
         ),
     ],
     *,
     printing: Printing,
 ) -> None:
-    """Rounds of each node side by side: independent or synchronised, forward or with backward.
+    """Compare iterations across nodes, with independent or synchronized ranks.
 
-    Warm-up is left out. Independent ranks are averaged, synchronised ones are not.
+    Iterations are forward only, or forward and backward. traceprof excludes warm-up. It averages
+    independent ranks, but not synchronized ranks.
     """
     from traceprof.comparison.iterations import iterations_of_run
     from traceprof.comparison.nodes import nodes as compared

@@ -25,10 +25,10 @@ _ASKED: Final = (
     *("--json", "--columns", "step,duration_ns", "--"),
 )
 _WINDOWS = (
-    ("steady", "the steps without the warm-up"),
-    ("active", "while devices worked"),
-    ("all", "everything"),
-    ("step:1..", "from step 1 on; step:3..5 are three of them"),
+    ("steady", "the steps after warm-up"),
+    ("active", "from the first to the last GPU operation"),
+    ("all", "the whole trace"),
+    ("step:1..", "all steps from step 1; step:3..5 is steps 3 to 5"),
     ("first:1s", "the first second"),
     ("last:1s", "the last second"),
     ("50%..", "the second half"),
@@ -83,7 +83,7 @@ def steps(context: typer.Context, incomplete: str) -> Offered:
     traces = [word for word in typed if word and Path(word).exists()]
     known = list(_steps_of(traces)) if traces else []
     if known:
-        known.insert(0, ("slowest", "the one that takes the longest"))
+        known.insert(0, ("slowest", "the longest step"))
     fit = ((name, told) for name, told in known if name.startswith(f"{before}{incomplete}"))
     return [(name.removeprefix(before), told) for name, told in fit][:_MOST]
 

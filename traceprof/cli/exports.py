@@ -32,11 +32,14 @@ _FORMS = ", ".join(one.name for one in EXPORTERS)
 def cut(
     opening: Opening,
     trace: TracePaths,
-    output: Annotated[Path, option("--output -o", "The file, or the folder of a run.", "FILE")],
+    output: Annotated[Path, option("--output -o", "File to write, or folder for a run.", "FILE")],
     window: Annotated[
         str | None,
         option(
-            "--window -w", f"What to keep: {WINDOWS}", "WINDOW", autocompletion=completion.windows
+            "--window -w",
+            f"Keep only this window: {WINDOWS}",
+            "WINDOW",
+            autocompletion=completion.windows,
         ),
     ] = None,
     devices: DeviceList = None,
@@ -44,20 +47,25 @@ def cut(
     tables: Annotated[
         str | None,
         option(
-            "--tables", "Only these events: kernels,copies,ranges … or tables of the file.", "LIST"
+            "--tables",
+            "Keep only these events (kernels,copies,ranges …) or these tables of the file.",
+            "LIST",
         ),
     ] = None,
     clip: Annotated[
-        bool, option("--clip", "Shorten what crosses the border of the window.")
+        bool, option("--clip", "Shorten events that cross the edge of the window.")
     ] = False,
     split: Annotated[
         Literal["step"] | None,
-        option("--split", "One file for each step, into the folder -o names.", "step"),
+        option("--split", "Write one file per step to the output folder.", "step"),
     ] = None,
     keep_secrets: KeepSecrets = False,
     force: Force = False,
 ) -> None:
-    """A window of a trace as a smaller trace of the same format, which other tools open, too."""
+    """Write a window of a trace as a smaller trace in the same format.
+
+    The other tools that read the original trace can also open the smaller one.
+    """
     from traceprof.cli.output import ProgressLine, message, say_doubts
     from traceprof.files import check_target
     from traceprof.render.formatting import note_text
@@ -98,39 +106,39 @@ def export(
         str,
         option(
             "--to",
-            f"{_FORMS}.",
+            f"Format to write: {_FORMS}.",
             "FORM",
             autocompletion=lambda: [(one.name, one.summary) for one in EXPORTERS],
         ),
     ],
-    output: Annotated[Path, option("--output -o", "The file, or a new folder.", "PATH")],
+    output: Annotated[Path, option("--output -o", "File to write, or new folder.", "PATH")],
     window: Annotated[
         str | None,
         option(
             "--window -w",
-            f"{WINDOWS} Default: of a trace and of scalars of steps all, of results the steady "
-            "steps.",
+            f"Export only this window: {WINDOWS} Default: all for traces and step scalars, "
+            "steady steps for results.",
             "WINDOW",
             autocompletion=completion.windows,
         ),
     ] = None,
     ranks: RankList = None,
     tables: Annotated[
-        str | None, option("--tables", "Only these tables: kernels,copies …", "LIST")
+        str | None, option("--tables", "Export only these tables: kernels,copies …", "LIST")
     ] = None,
     results: Annotated[
         str | None,
         option(
             "--results",
-            "Results instead of the trace (parquet, arrow, csv), or these (openmetrics): "
-            "steps,kernels … or all.",
+            "Export results instead of the trace: steps,kernels … or all. For parquet, arrow, "
+            "csv, and openmetrics.",
             "LIST",
         ),
     ] = None,
     keep_secrets: KeepSecrets = False,
     force: Force = False,
 ) -> None:
-    """A trace in a form that other tools read: Perfetto, Parquet, CSV, TensorBoard and more."""
+    """Convert a trace for other tools: Perfetto, Parquet, CSV, TensorBoard, and more."""
     from traceprof.cli.output import ProgressLine, message, say_doubts
     from traceprof.export import exporter_called
     from traceprof.export.request import Request, check_analyses, check_tables
@@ -142,7 +150,7 @@ def export(
     asked = [] if results is None else check_analyses(_names(results))
     if asked and to not in _OF_RESULTS:
         known = ", ".join(_OF_RESULTS)
-        raise UsageError(f"--results: --to {to} takes none; expected one of {known}")
+        raise UsageError(f"--results does not work with --to {to}; use one of: {known}")
     request = Request(
         output,
         None if tables is None else check_tables(_names(tables)),

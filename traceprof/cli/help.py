@@ -41,8 +41,8 @@ def write_command(command: Any, registered: Command, ctx: Any, formatter: Any) -
             formatter.write_dl(list(map(option_told, own)), GAP)
     others = [one for one in options if one.name in shared] if shared else []
     others += [one for one in options if one.name in everywhere]
-    where = "Options of all that reads traces" if shared else "Options of all commands"
-    with formatter.section(f"{where} (`{PROGRAM} help options` explains them)"):
+    where = "Options for reading traces" if shared else "Common options"
+    with formatter.section(f"{where} (see `{PROGRAM} help options`)"):
         formatter.write_text("  ".join(_flags(one).replace(", ", "/") for one in others))
 
 
@@ -52,7 +52,7 @@ def write_group(group: Any, ctx: Any, formatter: Any) -> None:
     is_all = ctx.parent is None
     formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] …")
     if is_all:
-        formatter.write_usage(ctx.command_path, "TRACE       (the page of `analyze`)", "       ")
+        formatter.write_usage(ctx.command_path, "TRACE       (same as `analyze TRACE`)", "       ")
     formatter.write_paragraph()
     with formatter.indentation():
         formatter.write_text(group.help or "")
@@ -66,10 +66,12 @@ def write_group(group: Any, ctx: Any, formatter: Any) -> None:
                 formatter.write(f"  {command.name:{width}}  {command.summary}\n")
     formatter.write_paragraph()
     if is_all:
-        formatter.write(f"{PROGRAM} help COMMAND: one of them. help options, windows: these.\n")
+        formatter.write(
+            f"Run `{PROGRAM} help COMMAND`, `help options`, or `help windows` for details.\n"
+        )
         formatter.write("-V, --version  --install-completion  --show-completion  -h, --help\n")
     else:
-        formatter.write(f"{ctx.command_path} COMMAND --help: one of them.\n")
+        formatter.write(f"Run `{ctx.command_path} COMMAND --help` for details.\n")
 
 
 def _write_examples(examples: Iterable[str], formatter: Any) -> None:

@@ -46,12 +46,12 @@ def check_paths(paths: list[Path]) -> list[Path]:
         if is_there(name):
             continue
         if name.startswith("-"):
-            raise UsageError(f"{name} stands where a trace should: options come before `--`")
+            raise UsageError(f"expected a trace, not {name!r}: put options before `--`")
         close = [] if looks_like_a_path(name) else get_close_matches(name, analysis_names(), n=1)
         if close:
             files = shlex.join(one for one in map(str, paths) if looks_like_a_path(one)) or "TRACE"
-            said = "a table, no trace" if close[0] == name else "neither a table nor a trace"
-            raise UsageError(f"{name} is {said}: traceprof show {close[0]} {files}")
+            said = "is a table, not a trace" if close[0] == name else "is not a table or a trace"
+            raise UsageError(f"{name!r} {said}: run `traceprof show {close[0]} {files}`")
     return paths
 
 
@@ -102,71 +102,79 @@ TracePaths: TypeAlias = Annotated[
     list[Path],
     typer.Argument(
         metavar="TRACE",
-        help="A trace, or a run: its directory or its files. Only read.",
+        help="Trace file, or run (its directory or files).",
         callback=check_paths,
     ),
 ]
-WINDOWS: Final = "12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active or all."
+WINDOWS: Final = "12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active, or all."
 WindowText: TypeAlias = Annotated[
     str | None,
     option(
         "--window -w",
-        f"{WINDOWS} Default: the steady steps, else the time in which devices worked.",
+        f"Analyze only this window: {WINDOWS} Default: steady steps, else the time with GPU "
+        "activity.",
         "WINDOW",
         autocompletion=completion.windows,
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, option("--json", "JSON instead of text (times in ns).")]
-AsCsv: TypeAlias = Annotated[bool, option("--csv", "CSV, of one table.")]
-AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Markdown.")]
+AsJson: TypeAlias = Annotated[bool, option("--json", "Print JSON (times in ns).")]
+AsCsv: TypeAlias = Annotated[bool, option("--csv", "Print one table as CSV.")]
+AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Print Markdown.")]
 RowCount: TypeAlias = Annotated[
-    int, option("--rows -n", "How many rows a table shows.", "N", min=1)
+    int, option("--rows -n", "Show at most N rows per table.", "N", min=1)
 ]
-Wide: TypeAlias = Annotated[
-    bool, option("--wide", "All columns, and nothing cut, however wide the terminal is.")
-]
+Wide: TypeAlias = Annotated[bool, option("--wide", "Show all columns without truncation.")]
 ColumnList: TypeAlias = Annotated[
     str | None,
     option(
         "--columns",
-        "Only these columns, in this order: name,total_ns.",
+        "Show only these columns, in order: name,total_ns.",
         "LIST",
         autocompletion=completion.columns,
     ),
 ]
-Output: TypeAlias = Annotated[Path | None, option("--output -o", "The file to write.", "FILE")]
+Output: TypeAlias = Annotated[
+    Path | None, option("--output -o", "Write to FILE. Default: standard output.", "FILE")
+]
 Written: TypeAlias = Annotated[
     Path | None,
     option(
-        "--output -o", "Write it: as its name ends (.html, .json, .csv, .md), else text.", "FILE"
+        "--output -o",
+        "Write to FILE. The suffix sets the format: .html, .json, .csv, .md, else text.",
+        "FILE",
     ),
 ]
-Force: TypeAlias = Annotated[bool, option("--force -f", "Overwrite the output.")]
+Force: TypeAlias = Annotated[bool, option("--force -f", "Overwrite the output if it exists.")]
 Title: TypeAlias = Annotated[
-    str | None, option("--title", "The heading; default: the file's name.", "TITLE")
+    str | None, option("--title", "Page heading. Default: the name of the trace file.", "TITLE")
 ]
 RankList: TypeAlias = Annotated[
-    str | None, option("--ranks --rank", "Only these ranks: 0,2..5.", "LIST")
+    str | None, option("--ranks --rank", "Include only these ranks: 0,2..5.", "LIST")
 ]
 DeviceList: TypeAlias = Annotated[
     str | None,
     option(
-        "--devices --device", "Only these devices, as `traceprof info` numbers them: 0,2.", "LIST"
+        "--devices --device",
+        "Include only these GPUs, by their numbers in `traceprof info`: 0,2.",
+        "LIST",
     ),
 ]
 KeepSecrets: TypeAlias = Annotated[
     bool,
     option(
         "--keep-secrets --keep-environment",
-        "Leave in environments, outputs of programs, and whatever else may be secret.",
+        "Keep environment variables, program output, and other possible secrets.",
     ),
 ]
 DatabaseFile: TypeAlias = Annotated[
     Path | None,
-    option("--db", "The database of runs; default: TRACEPROF_RUNS, or your own.", "FILE"),
+    option(
+        "--db", "Database of runs. Default: TRACEPROF_RUNS, else your personal database.", "FILE"
+    ),
 ]
 LabelTexts: TypeAlias = Annotated[
-    list[str] | None, option("--label -l", "A label of the run: network=calico.", "KEY=VALUE")
+    list[str] | None,
+    option("--label -l", "Save the run with a label: network=calico.", "KEY=VALUE"),
 ]
 
 
@@ -199,48 +207,51 @@ class Saving:
 
 def say_kept(store: Store, name: str) -> None:
     """Say that a run was kept, and how to see it."""
-    message(f"kept as {name} in {store.path}: traceprof runs show {shlex.quote(name)}")
+    message(
+        f"saved as {name} in {store.path}; show it with `traceprof runs show {shlex.quote(name)}`"
+    )
 
 
 def _opening(
     warmup: Annotated[
         int | None,
-        option("--warmup", "Leading steps that are warm-up; default: found.", "N", min=0),
+        option("--warmup", "Treat the first N steps as warm-up. Default: detect.", "N", min=0),
     ] = None,
     step_ranges: Annotated[
         str | None,
-        option("--step-ranges", "The ranges that are steps, by their whole name.", "REGEX"),
+        option("--step-ranges", "Treat ranges as steps if REGEX matches the name.", "REGEX"),
     ] = None,
     rules: Annotated[
         Path | None,
-        option("--rules", "TOML file of rules that say what kernels do, tried first.", "FILE"),
+        option("--rules", "Classify kernels by the rules in this TOML file first.", "FILE"),
     ] = None,
     align: Annotated[
         str,
         option(
             "--align",
-            "How the clocks of ranks are put together: by the ends of the collectives that they "
-            "share, by wall time, or not at all: auto, collectives, utc, none.",
+            "Align the clocks of ranks: auto or collectives (ends of shared collectives, else "
+            "wall time), utc (wall time), or none.",
             "HOW",
         ),
     ] = "auto",
     gpu: Annotated[
-        str | None, option("--gpu", "The model of the GPUs, such as h100-sxm.", "MODEL")
+        str | None, option("--gpu", "Set the GPU model, such as h100-sxm.", "MODEL")
     ] = None,
     link: Annotated[
-        list[str] | None, option("--link", "A link: pcie=gen4x16, nic=400Gb/s …", "LINK=RATE")
+        list[str] | None, option("--link", "Set a link: pcie=gen4x16, nic=400Gb/s …", "LINK=RATE")
     ] = None,
     hardware: Annotated[
-        Path | None, option("--hardware", "TOML file with more GPUs and links.", "FILE")
+        Path | None, option("--hardware", "Add GPUs and links from this TOML file.", "FILE")
     ] = None,
     model_flops: Annotated[
-        str, option("--model-flops", "FLOPs of the model in a step, on all GPUs: 2.9e12.", "N")
+        str, option("--model-flops", "Set the model FLOPs per step, on all GPUs: 2.9e12.", "N")
     ] = "",
     parameters: Annotated[
-        str, option("--parameters", "Parameters, for 6 × parameters × tokens FLOPs: 7B.", "N")
+        str,
+        option("--parameters", "Set the parameter count: 7B (FLOPs: 6 × N × tokens).", "N"),
     ] = "",
-    tokens: Annotated[str, option("--tokens", "Tokens of a step, on all GPUs: 8192.", "N")] = "",
-    price: Annotated[str, option("--price", "What a GPU costs an hour: 2.5/h.", "PRICE")] = "",
+    tokens: Annotated[str, option("--tokens", "Tokens per step, on all GPUs: 8192.", "N")] = "",
+    price: Annotated[str, option("--price", "Set the price per GPU-hour: 2.5/h.", "PRICE")] = "",
     rack: Annotated[
         list[str] | None, option("--rack", "Hosts of a rack: r1=node[1-4],node9.", "RACK=HOSTS")
     ] = None,
@@ -248,8 +259,8 @@ def _opening(
         str | None,
         option(
             "--cluster",
-            "A Dask cluster that looks at the ranks: tcp://HOST:PORT, or local. "
-            "A TOML file: the ranks of [hosts], the hosts of [racks].",
+            "Analyze the ranks on a Dask cluster: tcp://HOST:PORT, or local. Or read a TOML file "
+            "with the ranks of [hosts], the hosts of [racks].",
             "WHERE|FILE",
         ),
     ] = None,
@@ -257,26 +268,26 @@ def _opening(
         int | None,
         option(
             "--jobs -j",
-            "Processes that look at the ranks of a run. Default: 1, of a large run as many as "
-            "there are processors.",
+            "Analyze the ranks of a run with N processes. Default: 1, or one per CPU core for a "
+            "large run.",
             "N",
             min=1,
         ),
     ] = None,
-    allow_missing: Annotated[bool, option("--allow-missing", "Omit unreadable files.")] = False,
-    one_run: Annotated[bool, option("--run", "The files are one run, however they look.")] = False,
+    allow_missing: Annotated[bool, option("--allow-missing", "Skip unreadable files.")] = False,
+    one_run: Annotated[bool, option("--run", "Treat all files as ranks of one run.")] = False,
     life: Annotated[
         int | None,
         option(
             "--life",
-            "Which start of a program that was started again, from 0. Default: the longest.",
+            "Analyze this attempt of a restarted job, counted from 0. Default: the longest.",
             "N",
             min=0,
         ),
     ] = None,
     no_cache: Annotated[
         bool,
-        option("--no-cache", "Read everything anew, and keep nothing; also TRACEPROF_CACHE=0."),
+        option("--no-cache", "Do not read or write the cache (like TRACEPROF_CACHE=0)."),
     ] = False,
 ) -> Any:
     """Return what the options say that a trace cannot know."""
@@ -336,9 +347,9 @@ def _printing(
 
 
 def _saving(
-    save: Annotated[bool, option("--save", "Keep the results in the database of runs.")] = False,
+    save: Annotated[bool, option("--save", "Save the run in the database of runs.")] = False,
     name: Annotated[
-        str | None, option("--name", "Keep them under this name (--save).", "NAME")
+        str | None, option("--name", "Save the run in the database under NAME.", "NAME")
     ] = None,
     label: LabelTexts = None,
     db: DatabaseFile = None,
@@ -363,10 +374,10 @@ SHARED: Final = frozenset(inspect.signature(_opening).parameters)
 
 
 def _speaking(
-    quiet: Annotated[bool, option("--quiet -q", "No messages, errors alone.")] = False,
-    verbose: Annotated[
-        bool, option("--verbose -v", "Say what is done, and how long it took.")
-    ] = False,
+    quiet: Annotated[bool, option("--quiet -q", "Print only errors.")] = False,
+    verbose: Annotated[bool, option("--verbose -v", "Print each action and how long it took.")] = (
+        False
+    ),
 ) -> None:
     """Say as much as is wanted on standard error."""
     speak(quiet=quiet, verbose=verbose)

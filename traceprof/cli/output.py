@@ -53,7 +53,7 @@ class Printing:
         asked = {"json": self.as_json, "csv": self.as_csv, "markdown": self.as_markdown}
         names = [name for name, is_wanted in asked.items() if is_wanted]
         if len(names) > 1:
-            raise UsageError(f"--{' and --'.join(names)}: one of them at a time")
+            raise UsageError(f"--{' and --'.join(names)} cannot be combined: use only one")
         suffix = "" if self.output is None else self.output.suffix.lower()
         return names[0] if names else _FORM_OF_SUFFIX.get(suffix, "text")
 
@@ -112,7 +112,7 @@ def check_suffix(path: Path, *written: str, note: str = "") -> None:
     known = {*_OTHER_FORMS, *_FORM_OF_SUFFIX, *_ALSO_CALLED}
     if suffix in known and _ALSO_CALLED.get(suffix, suffix) not in written:
         forms = " or ".join(filter(None, (", ".join(written[:-1]), written[-1])))
-        raise UsageError(f"{path}: it is written as {forms}, not as {suffix}{note}")
+        raise UsageError(f"{path}: cannot write {suffix}; use {forms}{note}")
 
 
 def print_kept(
@@ -226,7 +226,7 @@ def out(text: str, form: str = "text") -> None:
     """
     end_reading()
     if sys.stdout is None:
-        raise WritingError("standard output is closed: nothing can be printed")
+        raise WritingError("standard output is closed: use -o FILE to write to a file")
     if form != "text" and sys.stdout.isatty():
         from traceprof.render.escape import visible_text
 
@@ -339,4 +339,4 @@ class ProgressLine:
             message(f"{self.what}: {format_count(done)} {unit}, {speed}/s")
             return
         left = format_duration(max(0, total - done) / rate * NS_PER_S)
-        message(f"{self.what}: {100 * done // total} %, {speed}/s, {left} left")
+        message(f"{self.what}: {100 * done // total}%, {speed}/s, {left} left")

@@ -11,7 +11,6 @@ import typer
 from traceprof.cli import completion
 from traceprof.cli.options import (
     Force,
-    Output,
     Title,
     TracePaths,
     WindowText,
@@ -34,20 +33,22 @@ if TYPE_CHECKING:
 def report(
     opening: Opening,
     trace: TracePaths,
-    output: Output = None,
+    output: Annotated[
+        Path | None, option("--output -o", "Write to FILE. Default: TRACE.report.html.", "FILE")
+    ] = None,
     window: WindowText = None,
     title: Title = None,
     force: Force = False,
 ) -> None:
-    """Everything about a trace on one HTML page: to read, to print, to send; works offline.
+    """Write all tables and charts of a trace or run to one HTML page that works offline.
 
-    Of two runs it is what differs between them, as `traceprof compare` has it.
+    For two runs, the page shows the comparison of `traceprof compare`.
     """
     from traceprof.cli.output import check_suffix, write_page
     from traceprof.files import check_target
 
     target = output or Path(f"{trace[0].stem}.report.html")
-    check_suffix(target, ".html", note="; a browser prints it as PDF")
+    check_suffix(target, ".html", note=" (a browser can print the page as PDF)")
     check_target(target, force=force, inputs=trace)
     try:
         page = _of_one(trace, opening, window, title)
@@ -98,12 +99,14 @@ def _of_two(
 def timeline(
     opening: Opening,
     trace: TracePaths,
-    output: Output = None,
+    output: Annotated[
+        Path | None, option("--output -o", "Write to FILE. Default: TRACE.timeline.html.", "FILE")
+    ] = None,
     window: Annotated[
         str | None,
         option(
             "--window -w",
-            "Draw only this: 12ms..30ms, 30%..50%, step:100..110, range:NAME, steady or "
+            "Draw only this window: 12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, or "
             "active. Default: the whole trace.",
             "WINDOW",
             autocompletion=completion.windows,
@@ -112,17 +115,21 @@ def timeline(
     title: Title = None,
     kind: Annotated[
         Literal["html", "png", "svg"] | None,
-        option("--format", "A page or a picture; default: by the output's name.", "html|png|svg"),
+        option(
+            "--format",
+            "Write an HTML page or an image. Default: from the suffix of the output file.",
+            "html|png|svg",
+        ),
     ] = None,
     ranks: Annotated[
-        str | None, option("--ranks --rank", "These two ranks of the run, side by side.", "A,B")
+        str | None, option("--ranks --rank", "Draw two ranks of the run side by side.", "A,B")
     ] = None,
     force: Force = False,
 ) -> None:
-    """The trace as a picture to zoom into: one HTML file that works offline.
+    """Draw a zoomable timeline of a trace in one HTML file that works offline.
 
-    Two runs (BASE NEW, or several files of each with `vs` between them) come side by side, step
-    under step.
+    For two runs (BASE NEW, or several files of each with `vs` between them), the timelines are
+    aligned step by step.
     """
     from traceprof.cli.output import message, say_written
     from traceprof.comparison.comparing import sides_of_paths
@@ -162,7 +169,9 @@ def _kind_of(output: Path | None) -> Literal["html", "png", "svg"]:
 
     if output is None:
         return "html"
-    check_suffix(output, ".html", ".png", ".svg", note="; a browser prints a page as PDF")
+    check_suffix(
+        output, ".html", ".png", ".svg", note=" (a browser can print the HTML page as PDF)"
+    )
     named = output.suffix.lower()
     return "png" if named == ".png" else "svg" if named == ".svg" else "html"
 
@@ -187,7 +196,7 @@ def _page_beside(
 ) -> str:
     """Return the page of two runs, or of two ranks of one."""
     if kind != "html":
-        raise UsageError("two side by side are a page: name the output .html")
+        raise UsageError("two timelines side by side need an HTML page: use -o FILE.html")
     from traceprof.comparison.comparing import ranks_beside, runs_beside
     from traceprof.render.timeline.beside import TimelineSide, render_beside
 
@@ -249,21 +258,26 @@ def view(
     opening: Opening,
     trace: TracePaths,
     port: Annotated[
-        int, option("--port", "Listen here; 0 takes a free port.", "PORT", min=0, max=65535)
+        int,
+        option("--port", "Listen on this port. 0 selects a free port.", "PORT", min=0, max=65535),
     ] = 0,
-    host: Annotated[
-        str, option("--host", "Listen on this address of this machine.", "HOST")
-    ] = "127.0.0.1",
+    host: Annotated[str, option("--host", "Listen on this local address.", "HOST")] = "127.0.0.1",
     allow_remote: Annotated[
         bool,
         option(
             "--allow-remote",
-            "Let other machines read the trace: whoever has the printed address, unencrypted.",
+            "Allow other machines to connect. Anybody who has the printed address can read the "
+            "trace. The connection is not encrypted.",
         ),
     ] = False,
-    browser: Annotated[bool, option("--browser/--no-browser", "Open the browser.")] = True,
+    browser: Annotated[
+        bool, option("--browser/--no-browser", "Open the viewer in a browser. Default: yes.")
+    ] = True,
 ) -> None:
-    """The timeline of traces of any size, side by side, with tables of what you select."""
+    """Open a live timeline in the browser, for traces of any size, with tables of any selection.
+
+    Several traces are shown side by side.
+    """
     from traceprof.cli.output import message, out
     from traceprof.session.run import open_run
 
@@ -274,7 +288,8 @@ def view(
         if error.name not in ("dash", "flask", "werkzeug"):
             raise
         raise UsageError(
-            f'the viewer needs {error.name}, which is not installed: pip install "traceprof[view]"'
+            f"the viewer needs {error.name}, which is not installed: run "
+            '`pip install "traceprof[view]"`'
         ) from error
 
     listening, address = bind(host, port, allow_remote=allow_remote)
@@ -297,14 +312,14 @@ def view(
         raise
     server = ViewerServer(panes, listening, address)
     out(f"{address.url}\n")
-    message("open this address in a browser; Ctrl-C ends the viewer")
+    message("open this address in a browser; press Ctrl-C to stop the viewer")
     if browser:
         typer.launch(address.url)
     try:
         server.serve()
     finally:
         server.close()
-    message("ended")
+    message("stopped")
 
 
 @with_options
@@ -312,13 +327,13 @@ def mcp(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FOLDER", help="The folders whose traces may be read; default: the current one."
+            metavar="FOLDER", help="Folders with traces to serve. Default: the current folder."
         ),
     ] = None,
 ) -> None:
-    """Answer assistants about the traces in a folder: a server of the Model Context Protocol.
+    """Serve the traces in a folder to AI assistants with the Model Context Protocol (MCP).
 
-    It speaks on standard input and output, reads only, and nothing outside the folders.
+    The server uses standard input and output. It never writes, and reads only the given folders.
     """
     try:
         from traceprof.mcp_server import server_of
@@ -326,6 +341,6 @@ def mcp(
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise UsageError(
-            'the server needs mcp 2, which is not installed: pip install "traceprof[mcp]"'
+            'the MCP server needs mcp 2, which is not installed: run `pip install "traceprof[mcp]"`'
         ) from error
     server_of(folders or [Path()]).run("stdio")

@@ -35,7 +35,6 @@ class Reading:
         read_bytes: Callable[[], int | None] | None = None,
     ) -> None:
         self._name = files[0].name if len(files) == 1 else f"{len(files)} files"
-        self._verb = "is" if len(files) == 1 else "are"
         self._stream = stream
         self._read_bytes = read_bytes or _read_bytes
         self._n_bytes = sum(one.stat().st_size for one in files)
@@ -53,13 +52,13 @@ class Reading:
         counted = self._read_bytes()
         done = 0 if counted is None else counted - self._begun_bytes
         if done >= self._n_bytes:
-            return f"traceprof: {self._name} {self._verb} read, {self._measuring(taken_s)}"
+            return f"traceprof: {self._name} read, {self._measuring(taken_s)}"
         if done <= 0:
-            return f"traceprof: {self._name}, {taken_s:.0f} s"
+            return f"traceprof: reading {self._name}: {taken_s:.0f} s"
         rate = done / taken_s
         left = format_duration(round((self._n_bytes - done) / rate * NS_PER_S))
         share = 100 * done // self._n_bytes
-        return f"traceprof: {self._name}, {share} % read, {format_bytes(rate)}/s, {left} left"
+        return f"traceprof: reading {self._name}: {share}%, {format_bytes(rate)}/s, {left} left"
 
     def _measuring(self, taken_s: float) -> str:
         """Return how far the questions are answered that are asked of the trace."""
@@ -70,10 +69,10 @@ class Reading:
         spent_s = taken_s - self._measuring_since_s
         total, done = PROGRESS.total, min(PROGRESS.done, PROGRESS.total)
         if not done or not spent_s:
-            return f"measuring, {taken_s:.0f} s"
+            return f"analyzing: {taken_s:.0f} s"
         rate = done / spent_s
         left = format_duration(round((total - done) / rate * NS_PER_S))
-        return f"{done} of {total} parts measured, {rate:.1f}/s, {left} left"
+        return f"analyzing: {done} of {total} parts, {rate:.1f}/s, {left} left"
 
     def run(self) -> None:
         """Show the line until it is ended, the first time after two seconds."""

@@ -18,81 +18,89 @@ if TYPE_CHECKING:
 _SCHEMA = 1
 MemorySteps: TypeAlias = Annotated[
     str | None,
-    option("--memory", "A snapshot of GPU memory over these steps, beside the trace.", "A..B"),
+    option("--memory", "Save a GPU memory snapshot of steps A to B.", "A..B"),
 ]
-CountFlops: TypeAlias = Annotated[bool, option("--flops", "FLOPs of a step, as torch counts them.")]
+CountFlops: TypeAlias = Annotated[
+    bool, option("--flops", "Record FLOPs per step, as counted by PyTorch.")
+]
 
 
 @with_options
 def record(
     command: Annotated[
         list[str],
-        typer.Argument(help="The program and its arguments, after --.", metavar="COMMAND"),
+        typer.Argument(help="Program to run, with its arguments, after --.", metavar="COMMAND"),
     ],
     output: Annotated[
-        str, option("--output -o", "The trace to write; FOLDER/ for one per rank.", "FILE")
+        str, option("--output -o", "Trace file to write, or FOLDER/ for one file per rank.", "FILE")
     ] = "trace.sqlite",
     recorder: Annotated[
-        str, option("--with", "auto, cupti, nsys, nvprof or torch (the embedded one).", "RECORDER")
+        str, option("--with", "Record with auto, cupti, nsys, nvprof, or torch.", "RECORDER")
     ] = "auto",
     layers: Annotated[
-        int, option("--layers", "Ranges for modules, this many levels deep.", "DEPTH", min=0)
+        int, option("--layers", "Record module ranges to this depth.", "DEPTH", min=0)
     ] = 0,
     steps: Annotated[
-        str | None, option("--steps", "Capture only steps A to B, from 0.", "A..B")
+        str | None, option("--steps", "Capture only steps A to B, counted from 0.", "A..B")
     ] = None,
     step_from: Annotated[
         str | None,
         option(
             "--step-from",
-            "What a step is: optimizer (or optimizer#2), backward, loader, every-forward or "
+            "Define a step by: optimizer (or optimizer#2), backward, loader, every-forward, or "
             "range:NAME.",
             "WHAT",
         ),
     ] = None,
     delay: Annotated[
-        str | None, option("--delay", "Start capturing so much later (10s).", "TIME")
+        str | None, option("--delay", "Wait TIME before capturing, for example 10s.", "TIME")
     ] = None,
     duration: Annotated[
-        str | None, option("--duration", "Capture for so long; the program goes on.", "TIME")
+        str | None,
+        option("--duration", "Stop capturing after TIME. The program keeps running.", "TIME"),
     ] = None,
     max_size: Annotated[
-        str | None, option("--max-size", "Stop at so many bytes per process (500MB).", "SIZE")
+        str | None, option("--max-size", "Stop capturing at SIZE per process: 500MB.", "SIZE")
     ] = None,
     grace: Annotated[
         str,
         option(
             "--grace",
-            "After SIGTERM: so much later write the trace and end what still runs.",
+            "Time to wait after SIGTERM before writing the trace and killing the remaining "
+            "processes.",
             "TIME",
         ),
     ] = "10s",
     gpu_metrics: Annotated[
-        bool, option("--gpu-metrics", "Counters inside the GPUs, too (nsys).")
+        bool, option("--gpu-metrics", "Also sample GPU hardware counters (needs nsys).")
     ] = False,
     memory: MemorySteps = None,
     flops: CountFlops = False,
     nsys_arg: Annotated[
-        list[str] | None, option("--nsys-arg", "An argument for nsys profile, as it is.", "ARG")
+        list[str] | None, option("--nsys-arg", "Pass ARG to `nsys profile` unchanged.", "ARG")
     ] = None,
     nvprof_arg: Annotated[
-        list[str] | None, option("--nvprof-arg", "An argument for nvprof, as it is.", "ARG")
+        list[str] | None, option("--nvprof-arg", "Pass ARG to `nvprof` unchanged.", "ARG")
     ] = None,
     cupti_arg: Annotated[
         list[str] | None,
-        option("--cupti-arg", "calls=runtime|all|none, syncs, graphs=whole or memory=MB.", "ARG"),
+        option(
+            "--cupti-arg",
+            "Set a CUPTI option: calls=runtime|all|none, syncs, graphs=whole, or memory=MB.",
+            "ARG",
+        ),
     ] = None,
     keep_report: Annotated[
-        bool, option("--keep-report", "Keep nsys's own report (it holds environments).")
+        bool, option("--keep-report", "Keep the nsys report (has environment variables).")
     ] = False,
     keep_environment: Annotated[
-        bool, option("--keep-secrets --keep-environment", "Keep the environments that nsys copied.")
+        bool, option("--keep-secrets --keep-environment", "Keep recorded environment variables.")
     ] = False,
     force: Force = False,
     *,
     saving: Saving,
 ) -> None:
-    """Run a program and record where its time goes. -v shows the profiler's command."""
+    """Run a program and record a trace of it. Use -v to print the profiler's command."""
     from traceprof.cli.output import detail, message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
@@ -145,7 +153,7 @@ def _keep(saving: Saving, output: Path) -> None:
         saving.keep(open_run([output]), [output], numbered=True)
     except Exception as error:
         kind = "" if isinstance(error, TraceprofError) else f"{type(error).__name__}: "
-        message(f"the run was not kept: {kind}{error}; try again: traceprof runs add {output}")
+        message(f"the run was not saved: {kind}{error}; to retry: traceprof runs add {output}")
 
 
 @with_options
@@ -153,16 +161,18 @@ def recover(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FOLDER", help="The work folder that was left (alone: which there are)."
+            metavar="FOLDER",
+            help="Work folder of the interrupted recording. Without FOLDER, list all of them.",
         ),
     ] = None,
     output: Annotated[
-        str | None, option("--output -o", "The trace to write; else where it was to go.", "FILE")
+        str | None,
+        option("--output -o", "Trace file to write. Default: the output of the recording.", "FILE"),
     ] = None,
     force: Force = False,
-    keep: Annotated[bool, option("--keep", "Keep the work folder.")] = False,
+    keep: Annotated[bool, option("--keep", "Keep the work folder after the recovery.")] = False,
 ) -> None:
-    """Make the trace of a recording that was killed, or whose disk was full."""
+    """Write the trace of a recording that was killed or ran out of disk space."""
     from traceprof.cli.output import message, out
     from traceprof.recording import recover as write_trace
     from traceprof.recording import recoverable
@@ -173,25 +183,26 @@ def recover(
     left = list(recoverable())
     for one, notes in left:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(notes.started_s))
-        out(f"{one}  begun {began}, to {notes.output}: {' '.join(notes.command)}")
+        out(f"{one}  started {began}, output {notes.output}: {' '.join(notes.command)}\n")
     if not left:
-        message("no recording was left here: everything was written, or its folder is elsewhere")
+        message("no interrupted recording found here; if its work folder is elsewhere, name it")
 
 
 @with_options
 def doctor(
     require: Annotated[
         list[str] | None,
-        option("--require", "Fail where this is not there (nsys, torch, gpu …).", "NAME"),
+        option("--require", "Fail if NAME is not available: nsys, torch, gpu …", "NAME"),
     ] = None,
     as_json: AsJson = False,
     clear_cache: Annotated[
-        bool, option("--clear-cache", "Remove what is kept of answers and exports; no more.")
+        bool, option("--clear-cache", "Clear cached results and exports, then exit.")
     ] = False,
 ) -> None:
-    """What can be recorded on this machine, and how to get the rest.
+    """Check what can be recorded on this machine, and how to enable the rest.
 
-    Ends with 0 if torch, cupti or nsys can record here and all that is required is there, else 5.
+    The exit code is 0 if torch, cupti, or nsys can record here and every required item is
+    available, else 5.
     """
     if clear_cache:
         _clear_cache()
@@ -203,7 +214,7 @@ def doctor(
 
     unknown = sorted(set(require or ()) - set(CHECKS))
     if unknown:
-        raise UsageError(f"--require {', '.join(unknown)}: choose from {', '.join(CHECKS)}")
+        raise UsageError(f"--require {', '.join(unknown)} is unknown; use {', '.join(CHECKS)}")
     checks = examine()
     if as_json:
         listed = [check._asdict() for check in checks]
@@ -217,9 +228,11 @@ def doctor(
     is_ok = {check.name: check.is_ok for check in checks}
     missing = [name for name in require or () if not is_ok[name]]
     if missing:
-        raise RecordingError(f"missing here: {', '.join(missing)}")
+        raise RecordingError(f"not available on this machine: {', '.join(missing)}")
     if not (is_ok["torch"] or is_ok["cupti"] or is_ok["nsys"]):
-        raise RecordingError("neither torch nor nsys is here: only named ranges can be recorded")
+        raise RecordingError(
+            "torch, cupti, and nsys cannot record here: traceprof can record only named ranges"
+        )
 
 
 def _clear_cache() -> None:
@@ -229,8 +242,8 @@ def _clear_cache() -> None:
 
     cache = Cache.of_user()
     if cache is None:
-        message("the cache is off: nothing to remove")
+        message("the cache is off: there is nothing to clear")
         return
     gone = cache.clear()
     n_bytes = format_bytes(gone.total_bytes)
-    message(f"removed {gone.entry_count} answers and exports, {n_bytes}, from {cache.folder}")
+    message(f"cleared {gone.entry_count} results and exports ({n_bytes}) from {cache.folder}")

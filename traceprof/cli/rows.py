@@ -35,43 +35,49 @@ def ops(
     opening: Opening,
     trace: TracePaths,
     window: Annotated[
-        str | None, option("--window -w", WINDOWS, "WINDOW", autocompletion=completion.windows)
+        str | None,
+        option(
+            "--window -w",
+            f"List only this window: {WINDOWS}",
+            "WINDOW",
+            autocompletion=completion.windows,
+        ),
     ] = "all",
     name: Annotated[
-        str | None, option("--name", "Only those with this in their names.", "REGEX")
+        str | None, option("--name", "List only operations whose name matches REGEX.", "REGEX")
     ] = None,
     kind: Annotated[
         Literal["kernel", "copy", "memset"] | None,
-        option("--kind", "Only those.", "kernel|copy|memset"),
+        option("--kind", "List only operations of this kind.", "kernel|copy|memset"),
     ] = (None),
     devices: DeviceList = None,
     ranks: RankList = None,
     streams: Annotated[
-        str | None, option("--streams --stream", "Only on these: 7,20.", "LIST")
+        str | None, option("--streams --stream", "List only these streams: 7,20.", "LIST")
     ] = None,
     longer: Annotated[
-        str | None, option("--longer", "Only as long or longer: 1ms.", "TIME")
+        str | None, option("--longer", "List only operations of at least TIME: 1ms.", "TIME")
     ] = None,
     shorter: Annotated[
-        str | None, option("--shorter", "Only as long or shorter: 5us.", "TIME")
+        str | None, option("--shorter", "List only operations of at most TIME: 5us.", "TIME")
     ] = None,
     longest: Annotated[
-        bool, option("--longest", "The longest first, with the range that launched each.")
+        bool, option("--longest", "Sort by duration, and show the range that launched each.")
     ] = False,
     rows: Annotated[
-        int | None, option("--rows -n", "At most so many; default: all.", "N", min=1)
+        int | None, option("--rows -n", "List at most N rows. Default: all.", "N", min=1)
     ] = None,
     as_csv: AsCsv = False,
     as_json: Annotated[
-        bool, option("--json", "Print JSON lines, an object each (times in ns).")
+        bool, option("--json", "Print JSON lines, one object per operation (times in ns).")
     ] = False,
     ncu: Annotated[
-        bool, option("--ncu", "Print, for each kernel, what profiles just it with Nsight Compute.")
+        bool, option("--ncu", "Print the Nsight Compute command that profiles each kernel.")
     ] = False,
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Every kernel, copy and memset one by one, with how it was launched."""
+    """List every kernel, copy, and memset in order, with its launch parameters."""
     from traceprof.cli.output import check_suffix, print_lines, say_doubts
     from traceprof.render.rows_text import OPERATION_FORMS, ncu_lines
     from traceprof.session.doubts import doubts
@@ -80,7 +86,7 @@ def ops(
     from traceprof.units import parse_duration
 
     if as_csv + as_json + ncu > 1:
-        raise UsageError("--csv, --json and --ncu: one of them at a time")
+        raise UsageError("--csv, --json, and --ncu cannot be combined: use only one")
     form = Printing(as_json, as_csv, output=output).renderer
     if output is not None:
         check_suffix(output, ".csv", ".json", ".txt")
@@ -112,19 +118,19 @@ def query(
         list[str] | None,
         typer.Argument(
             metavar="TRACE... SQL",
-            help="A trace, or a run: its directory or its files; last, one SELECT, or - for "
-            "standard input.",
+            help="Trace file, or run (its directory or files). Then one SELECT statement, or - to "
+            "read it from standard input.",
         ),
     ] = None,
     schema: Annotated[
-        bool, option("--schema", "Print the views and their columns, and end.")
+        bool, option("--schema", "Print the views and their columns, then exit.")
     ] = False,
     window: Annotated[
         str,
         option(
             "--window -w",
-            "12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active. "
-            "Rows that it cuts are clipped. Default: all.",
+            f"Query only this window: {WINDOWS} Rows that cross its edge are clipped. "
+            "Default: all.",
             "WINDOW",
             autocompletion=completion.windows,
         ),
@@ -133,21 +139,21 @@ def query(
         int | None,
         option(
             "--rows -n",
-            "At most so many; default: 1000, with --csv and --json a million.",
+            "Return at most N rows. Default: 1000, or 1000000 with --csv or --json.",
             "N",
             min=1,
         ),
     ] = None,
     timeout: Annotated[
-        str, option("--timeout", "Stop a query that takes longer: 500ms.", "TIME")
+        str, option("--timeout", "Stop the query after TIME, for example 500ms.", "TIME")
     ] = "60s",
     as_csv: Annotated[bool, option("--csv", "Print CSV.")] = False,
-    as_json: Annotated[bool, option("--json", "Print JSON, an object for each row.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON, one object per row.")] = False,
     as_markdown: Annotated[bool, option("--markdown", "Print Markdown.")] = False,
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """SQL about a trace: kernels, copies, ranges, steps … as tables to SELECT from."""
+    """Run a SQL query on the kernels, copies, ranges, steps … of a trace."""
     from traceprof.cli.output import (
         check_suffix,
         message,
@@ -178,15 +184,15 @@ def query(
         message(remark)
     say_doubts(found.doubts)
     if found.rows.is_cut:
-        message(f"only the first {most} rows: --rows N gives more")
+        message(f"printed only the first {most} rows; use --rows N to print more")
 
 
 def _split(words: list[str]) -> tuple[list[Path], str]:
     """Return traces and statement."""
     if len(words) < 2 or (words[-1] != "-" and is_there(words[-1])):
         raise UsageError(
-            'expected a trace and a query: traceprof query TRACE "SELECT …"; --schema prints what '
-            "there is to ask"
+            'missing TRACE or SQL: run `traceprof query TRACE "SELECT …"`; '
+            "`traceprof query --schema` lists the views"
         )
     sql = sys.stdin.read() if words[-1] == "-" else words[-1]
     return check_paths([Path(word) for word in words[:-1]]), sql

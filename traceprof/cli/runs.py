@@ -1,6 +1,6 @@
-"""A database of runs: what they ran in and gave is kept, and small, when the traces are gone.
+"""Manage a database of runs, which keeps the environment and results of runs without their traces.
 
-A run is named by its name, by its number, or by how its name begins.
+Refer to a run by its name, its number, or the beginning of its name.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from traceprof.store import Store
 
 RunName: TypeAlias = Annotated[
-    str | None, option("--name", "What it is called; default: as the file.", "NAME")
+    str | None, option("--name", "Name of the run. Default: the name of the file.", "NAME")
 ]
-Replace: TypeAlias = Annotated[bool, option("--force -f", "Replace the run that has the name.")]
+Replace: TypeAlias = Annotated[
+    bool, option("--force -f", "Replace the run that has the same name.")
+]
 
 
 @with_options
@@ -45,8 +47,8 @@ def add(
         typer.Argument(
             metavar="RUN",
             autocompletion=completion.runs,
-            help="Each one run: a trace, or the directory, pattern or manifest of its ranks; "
-            "also exported runs, logs and tables of rates.",
+            help="Runs to add: traces, directories, patterns, or manifests of ranks, exported "
+            "runs, logs, and tables of rates.",
         ),
     ],
     name: RunName = None,
@@ -54,9 +56,9 @@ def add(
     force: Replace = False,
     db: DatabaseFile = None,
 ) -> None:
-    """Keep what runs gave, from traces, logs, tables and exported runs.
+    """Add runs from traces, logs, tables, and exported runs to the database.
 
-    A name that you choose must be free; one that follows from the file gets a number.
+    A name from --name must be unused. If the name of a file is taken, traceprof adds a number.
     """
     from traceprof.comparison.runs_named import keep_file
     from traceprof.store import Store
@@ -71,16 +73,18 @@ def add(
 @with_options
 def import_log(
     log: Annotated[
-        list[Path], typer.Argument(metavar="LOG", help="What the program printed: each one run.")
+        list[Path],
+        typer.Argument(metavar="LOG", help="Output of training programs, one file per run."),
     ],
     source: Annotated[
-        str | None, option("--source", "Who wrote it, where its content is not recognised.", "NAME")
+        str | None,
+        option("--source", "Tool that wrote the log, if traceprof does not recognize it.", "NAME"),
     ] = None,
     pattern: Annotated[
         list[str] | None,
         option(
             "--pattern",
-            "Numbers in lines of your own, by named groups: "
+            "Read numbers from your own log lines with named groups: "
             r"'(?P<step>\d+) loss (?P<loss>[\d.]+)'.",
             "REGEX",
         ),
@@ -88,18 +92,20 @@ def import_log(
     column: Annotated[
         list[str] | None,
         option(
-            "--column -c", "What a column of a table by steps is: 'thr=samples_per_s'.", "NAME=WHAT"
+            "--column -c",
+            "Map a column of a table by steps to a measure: 'thr=samples_per_s'.",
+            "NAME=WHAT",
         ),
     ] = None,
     name: RunName = None,
     label: LabelTexts = None,
     force: Replace = False,
     is_dry: Annotated[
-        bool, option("--dry-run", "Show what would be kept, and keep nothing.")
+        bool, option("--dry-run", "Show what would be saved, without saving it.")
     ] = False,
     db: DatabaseFile = None,
 ) -> None:
-    """Keep what a training program printed: throughput, accuracy, epochs, events."""
+    """Add runs from the logs of training programs: throughput, accuracy, epochs, events."""
     from traceprof.comparison.runs_named import called, keep_runs
     from traceprof.logs import read_log
     from traceprof.store import Store
@@ -141,7 +147,7 @@ def _keep_each(
     from traceprof.cli.output import error_message, message
 
     if len(files) > 1 and name is not None:
-        raise UsageError(f"--name {name}: these are several runs, and a name is of one")
+        raise UsageError(f"--name {name} names one run, but there are several: remove --name")
     kept: list[str] = []
     failed: list[TraceprofError] = []
     for file in files:
@@ -154,7 +160,7 @@ def _keep_each(
     if len(kept) == 1:
         say_kept(store, kept[0])
     else:
-        message(f"{len(kept)} runs kept in {store.path}: traceprof runs list")
+        message(f"saved {len(kept)} runs in {store.path}; list them with `traceprof runs list`")
     for problem in failed:
         error_message(str(problem))
     if failed:
@@ -165,26 +171,27 @@ def _keep_each(
 def list_runs(
     label: Annotated[
         list[str] | None,
-        option("--label -l", "Only runs with this label; * is any text.", "KEY=VALUE"),
+        option("--label -l", "List only runs with this label. * matches any text.", "KEY=VALUE"),
     ] = None,
     column: Annotated[
-        list[str] | None, option("--column -c", "This label in a column of its own.", "LABEL")
+        list[str] | None, option("--column -c", "Show this label in its own column.", "LABEL")
     ] = None,
     is_typed: Annotated[
-        bool, option("--as-typed", "The rows of tables as they were typed, and nothing else.")
+        bool, option("--as-typed", "Print only the rows of imported tables, verbatim.")
     ] = False,
     measure: Annotated[
-        list[str] | None, option("--measure -m", "Show this measure, too.", "NAME")
+        list[str] | None, option("--measure -m", "Also show this measure.", "NAME")
     ] = None,
     sort: Annotated[
-        str | None, option("--sort -s", "By this column; default: as added.", "COLUMN")
+        str | None,
+        option("--sort -s", "Sort by this column. Default: the order of addition.", "COLUMN"),
     ] = None,
-    is_reversed: Annotated[bool, option("--reverse -r", "The last first.")] = False,
+    is_reversed: Annotated[bool, option("--reverse -r", "Reverse the order.")] = False,
     *,
     printing: Printing,
     db: DatabaseFile = None,
 ) -> None:
-    """The runs that are kept, with labels and key measures."""
+    """List the saved runs with their labels and key measures."""
     from traceprof.cli.output import print_answer
     from traceprof.comparison.records import as_typed, list_of_runs
     from traceprof.store import Store
@@ -211,17 +218,17 @@ def show(
         typer.Argument(
             metavar="NAME",
             autocompletion=completion.runs,
-            help="The run, or several; or label:KEY=VALUE.",
+            help="One or more runs, or label:KEY=VALUE.",
         ),
     ],
     table: Annotated[
-        str | None, option("--table -t", "A table that was kept: steps, kernels …", "TABLE")
+        str | None, option("--table -t", "Show a saved table: steps, kernels …", "TABLE")
     ] = None,
     *,
     printing: Printing,
     db: DatabaseFile = None,
 ) -> None:
-    """The record of runs: what they ran in beside what they gave, labels, notes, what is kept."""
+    """Show saved runs side by side: environment, results, labels, notes, and saved tables."""
     from traceprof.cli.output import print_answer
     from traceprof.comparison.records import record_of_runs, table_of_runs
     from traceprof.comparison.runs_named import summaries_of
@@ -234,15 +241,18 @@ def show(
 @with_options
 def tag(
     run: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=completion.runs, help="The run.")
+        str, typer.Argument(metavar="NAME", autocompletion=completion.runs, help="Run to label.")
     ],
     label: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Labels: network=calico.")
     ] = None,
-    drop: Annotated[list[str] | None, option("--drop -d", "Take a label away.", "KEY")] = None,
+    drop: Annotated[list[str] | None, option("--drop -d", "Remove a label.", "KEY")] = None,
     db: DatabaseFile = None,
 ) -> None:
-    """Give a run labels, by which runs are listed and compared; print all that it has then."""
+    """Add labels to a run, or remove them, and print all labels of the run.
+
+    You can list and compare runs by their labels.
+    """
     from traceprof.cli.output import out
     from traceprof.render.escape import plain_text
     from traceprof.store import Store
@@ -258,12 +268,15 @@ def rm(
         typer.Argument(
             metavar="NAME",
             autocompletion=completion.runs,
-            help="Runs by their whole names, or numbers.",
+            help="Runs to remove, by full name or number.",
         ),
     ],
     db: DatabaseFile = None,
 ) -> None:
-    """Remove runs from the database: all that are named, or none; traces are left alone."""
+    """Remove runs from the database.
+
+    If one of the names does not exist, traceprof removes no run. It never deletes traces.
+    """
     from traceprof.cli.output import message
     from traceprof.store import Store
 
@@ -279,17 +292,17 @@ def export(
         typer.Argument(
             metavar="NAME",
             autocompletion=completion.runs,
-            help="Runs, or label:KEY=VALUE; default: all.",
+            help="Runs, or label:KEY=VALUE. Default: all runs.",
         ),
     ] = None,
     output: Output = None,
     table: Annotated[
-        str | None, option("--table -t", "This table as CSV: steps, kernels …", "TABLE")
+        str | None, option("--table -t", "Export this table as CSV: steps, kernels …", "TABLE")
     ] = None,
     force: Force = False,
     db: DatabaseFile = None,
 ) -> None:
-    """Runs as JSON that `traceprof runs add` takes, or one of their tables as CSV."""
+    """Export runs as JSON for `traceprof runs add`, or one of their tables as CSV."""
     from traceprof.cli.output import message, out
     from traceprof.comparison.records import table_of_runs
     from traceprof.comparison.runs_named import summaries_of

@@ -58,7 +58,7 @@ class _Whole(io.RawIOBase):
             self._has_failed = True
             if self._may_fail:
                 reason = error.strerror or error
-                raise WritingError(f"standard output: cannot be written: {reason}") from error
+                raise WritingError(f"cannot write to standard output: {reason}") from error
         return size
 
 

@@ -13,18 +13,18 @@ from traceprof.cli.options import SHARED, with_options
 from traceprof.errors import UsageError
 
 _WINDOWS: Final = (
-    ("12ms..30ms", "from and to, after the start of the trace; either end may be left out"),
-    ("30%..50%", "shares of the whole time"),
-    ("@60.1s..@60.4s", "on the trace's own clock, as nsys shows it"),
-    ("first:2s, last:2s", "the first, or the last, two seconds"),
-    ("step:100..110", "these steps; step:37 is one, step:100.. all from there on"),
-    ("pattern:3..5", "iterations of a pattern of kernels, where no steps are known"),
-    ("range:forward", "an NVTX range; #2 behind it is the second of its name"),
-    ("range:/regex/", "by a regular expression; range:x@NCCL is of that domain"),
-    ("step:7 & range:forward", "the second inside the first"),
-    ("steady", "the steps without the leading warm-up (the default where steps are known)"),
-    ("active", "from the first to the last operation of any device"),
-    ("all", "everything"),
+    ("12ms..30ms", "time after the start of the trace; either end can be omitted"),
+    ("30%..50%", "percentage of the trace duration"),
+    ("@60.1s..@60.4s", "timestamps on the trace's own clock, as nsys shows them"),
+    ("first:2s, last:2s", "the first or last two seconds"),
+    ("step:100..110", "steps 100 to 110; step:37 is one step, step:100.. is all from step 100"),
+    ("pattern:3..5", "iterations detected from the kernel sequence (no step markers)"),
+    ("range:forward", "first NVTX range of this name; range:forward#2 is the second one"),
+    ("range:/regex/", "first range that matches; range:x@NCCL is range x in the domain NCCL"),
+    ("step:7 & range:forward", "the range inside the step"),
+    ("steady", "steps after warm-up (the default if the trace contains steps)"),
+    ("active", "from the first to the last GPU operation"),
+    ("all", "the whole trace"),
 )
 
 
@@ -42,10 +42,10 @@ def _options_of(names: frozenset[str]) -> Iterator[tuple[str, str]]:
 def help_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND", help="A command; or a topic: options, windows."),
+        typer.Argument(metavar="COMMAND", help="Command, or topic: options, windows."),
     ] = None,
 ) -> None:
-    """What one command does: `traceprof help timeline`, `help runs add`, `help options`."""
+    """Show the help of a command or topic."""
     from traceprof.cli.output import out
 
     out(help_of(words or []))
@@ -70,7 +70,9 @@ def help_of(words: Sequence[str]) -> str:
     for word in words:
         below = found.get_command(context, word) if hasattr(found, "get_command") else None
         if below is None:
-            raise UsageError(f"no command {' '.join(words)!r}: `traceprof help` lists them")
+            raise UsageError(
+                f"unknown command {' '.join(words)!r}; `traceprof help` lists all commands"
+            )
         found = below
         settings = found.context_settings
         context = root.context_class(found, info_name=word, parent=context, **settings)
@@ -78,16 +80,16 @@ def help_of(words: Sequence[str]) -> str:
 
 
 def _options_topic(formatter: Any) -> None:
-    with formatter.section("Options that every command takes which reads traces"):
+    with formatter.section("Options for reading traces"):
         formatter.write_dl(list(_options_of(SHARED)), GAP)
-    with formatter.section("Options that every command takes"):
+    with formatter.section("Common options"):
         formatter.write_dl(list(_options_of(frozenset({"quiet", "verbose"}))), GAP)
-        formatter.write_dl([("-h, --help", "What the command does, and its options.")], GAP)
-    with formatter.section("Options of what prints tables"):
+        formatter.write_dl([("-h, --help", "Show the help of the command.")], GAP)
+    with formatter.section("Options for printing tables"):
         names = ("output", "force", "as_json", "as_csv", "as_markdown", "rows", "wide", "columns")
         formatter.write_dl(list(_options_of(frozenset(names))), GAP)
 
 
 def _windows_topic(formatter: Any) -> None:
-    with formatter.section("What --window takes (times such as 250us, 12ms, 1.5s)"):
+    with formatter.section("Values of --window (times such as 250us, 12ms, 1.5s)"):
         formatter.write_dl(list(_WINDOWS), GAP)

@@ -19,41 +19,53 @@ if TYPE_CHECKING:
 def try_(
     command: Annotated[
         list[str],
-        typer.Argument(help="The program and its arguments, after --.", metavar="COMMAND"),
+        typer.Argument(help="Program to run, with its arguments, after --.", metavar="COMMAND"),
     ],
     change: Annotated[
         list[str] | None,
         option(
             "--change -c",
-            "What to try: channels_last,workers=8. Default: what applies to the program.",
+            "Try these changes: channels_last,workers=8. Default: all changes that apply.",
             "NAME[=VALUE]",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
-        option("--from", "A trace of the program: its advice is tried, best first.", "TRACE"),
+        option("--from", "Try the advice from this trace of the program, best first.", "TRACE"),
     ] = None,
     steps: Annotated[
         int | None,
-        option("--steps", "Steps of each run. Default: until it is known to 2 %.", "N", min=2),
+        option("--steps", "Measure N steps per run. Default: enough for 2% precision.", "N", min=2),
     ] = None,
     minutes: Annotated[
-        float, option("--minutes", "No run begins that would end later.", "N", min=0)
+        float,
+        option(
+            "--minutes",
+            "Time limit in minutes. No new run starts if it would exceed the limit.",
+            "N",
+            min=0,
+        ),
     ] = 15.0,
     step_from: Annotated[
-        str | None, option("--step-from", "What a step is, as for record.", "WHAT")
+        str | None,
+        option(
+            "--step-from",
+            "Define a step by: optimizer (or optimizer#2), backward, loader, every-forward, or "
+            "range:NAME.",
+            "WHAT",
+        ),
     ] = None,
     scratch: Annotated[
-        bool, option("--scratch", "Run it in a copy of this folder, which goes afterwards.")
+        bool, option("--scratch", "Run in a temporary copy of the current folder.")
     ] = False,
     *,
     printing: Printing,
     saving: Saving,
 ) -> None:
-    """Apply changes to a program, one at a time, and measure what each really saves.
+    """Apply changes to a program, one at a time, and measure how much each one saves.
 
-    The program runs again and again, as it is and changed, without a profiler, and is ended after
-    its steps.
+    traceprof runs the program repeatedly without a profiler, unchanged and with one change
+    applied, and stops each run after its steps.
     """
     from traceprof.recording.request import parse_step_from
     from traceprof.trying.answer import TryRequest, try_changes

@@ -67,7 +67,7 @@ def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
             f"{run.name} ({sizes[id(run)]:g} devices)" if sizes[id(run)] > 0 else run.name
             for run in found
         )
-        raise UsageError(f"--base {base}: no run has this name or number of devices: {there}")
+        raise UsageError(f"--base {base}: no run has this name or number of devices; runs: {there}")
     return [*first, *(run for run in found if run not in first)]
 
 
@@ -79,8 +79,8 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     if len(reached) < len(table):
         never = table.take(~table["is_reached"])
         yield Note.of(
-            "{n:count} of {all:count} run(s) never reached {metric} {target:number}, the best of "
-            "them {best:number}: {names}",
+            "{n:count} of {all:count} run(s) did not reach {metric} {target:number} (best value "
+            "{best:number}): {names}.",
             n=len(never),
             all=len(table),
             names=", ".join(never["run"]),
@@ -91,13 +91,13 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     if len(timed):
         fastest = timed.row(0)
         yield Note.of(
-            "{name} is the first to reach {metric} {target:number}, after {time:ns}",
+            "{name} reached {metric} {target:number} first, after {time:ns}.",
             time=float(fastest["time_ns"]),
             name=fastest["run"],
             **values,
         )
     elif len(reached):
-        yield Note.of("no time is known: the runs tell of epochs, steps or samples alone")
+        yield Note.of("No times are recorded: the runs contain only epochs, steps or samples.")
     if "speedup" in results:
         yield from _of_speedup(results["speedup"].table)
 
@@ -117,31 +117,31 @@ def _of_speedup(table: Table) -> Iterator[Note]:
         "devices": float(row["devices_count"]),
         "few": float(base["devices_count"]),
     }
-    text = "{name} is there {time:number} times as fast as {base}"
+    text = "{name} reached the target {time:number} times as fast as {base}"
     if math.isfinite(values["devices"] + values["few"]):
         text += ", on {devices:count} instead of {few:count} devices"
     if math.isfinite(values["rate"]):
         text += ", with {rate:number} times the throughput"
     if math.isfinite(values["work"]) and abs(values["work"] - 1) > 0.01:
-        text += ": it needs {work:number} times the samples"
-    yield Note.of(text, **values)
+        text += ". It needed {work:number} times the samples"
+    yield Note.of(f"{text}.", **values)
 
 
 def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
     """Yield what must be read with the numbers, and what is doubtful in the runs themselves."""
     yield Note.of(
-        "time is counted from the start of training to the end of the evaluation that first "
-        "reached the target; what the benchmark's own clock says stands beside it"
+        "Times run from the start of training to the end of the evaluation that first reached the "
+        "target. The time to train reported by the benchmark is in a separate column."
         if any(curve.run.measure("time_to_train_ns") is not None for curve in curves)
-        else "time is counted from the start of training to the first value that reached the target"
+        else "Times run from the start of training to the first value that reached the target."
     )
     if any(curve.is_smoothed for curve in curves):
         yield Note.of(
-            "{metric} is that of single steps: the median of five stands for each",
+            "{metric} is recorded per step. traceprof uses the median of five steps.",
             metric=goal.metric,
         )
     if any(len(set(curve.rows["life"].tolist())) > 1 for curve in curves):
-        yield Note.of("time goes on through restarts: what was lost at them is in it")
+        yield Note.of("Times include the time lost in restarts.")
     yield from _of_runs(curves)
 
 
@@ -154,7 +154,7 @@ def _of_runs(curves: Sequence[Curve]) -> Iterator[Note]:
             if note.text.startswith(CONTRADICTS) or count == 1:
                 yield Note.of("{run}: {note}", **values)
             elif count:
-                text = "{run}: {note} ({n:count} other run(s): the like)"
+                text = "{run}: {note} (the same for {n:count} other run(s))"
                 yield Note.of(text, **values, n=count - 1)
                 told[note.text] = 0
 
@@ -203,7 +203,7 @@ def accuracy(
             a base.
     """
     if not runs:
-        raise UsageError("no runs: name logs, traces or runs of the database")
+        raise UsageError("no runs given: pass logs, traces, or names of runs in the database")
     runs = ordered(runs, base)
     names = short_names([run.name for run in runs])
     runs = [replace(run, name=short) for run, short in zip(runs, names, strict=True)]
@@ -223,7 +223,7 @@ def accuracy(
         results,
         verdict=tuple(verdict_of(results, goal)),
         notes=tuple(notes_of(known, goal)),
-        missing=dict.fromkeys(lacking, f"it has no metric called {name}"),
+        missing=dict.fromkeys(lacking, f"does not contain metric {name}"),
         about=ACCURACY_ABOUT,
     )
 
@@ -235,17 +235,17 @@ def _metric(runs: Sequence[Summary], asked: str | None) -> str:
         for name in (asked, _ALIASES.get(asked.lower(), asked)):
             if name in every:
                 return name
-        raise UsageError(f"no run has a metric {asked!r}: {_listed(every)}")
+        raise UsageError(f"no run has metric {asked!r}; {_listed(every)}")
     common = [name for name in every if all(name in own for own in names if own)]
     found = quality_among(common) or quality_among(every)
     if found is None:
-        error = NotRecordedError(f"no run has an accuracy or a loss: {_listed(every)}")
+        error = NotRecordedError(f"no run has an accuracy or a loss; {_listed(every)}")
         raise refused(error, (note for run in runs for note in run.notes))
     return found
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"there are {', '.join(names)}" if names else "there are no metrics at all"
+    return f"available metrics: {', '.join(names)}" if names else "the runs have no metrics"
 
 
 def _target(
@@ -266,7 +266,7 @@ def _target(
         asked = max(bests) if lower else min(bests)
     most = max(curve.rows["value"].max() for curve in curves)
     if is_accuracy(metric) and 1 < asked <= 100 and most <= 1:
-        raise UsageError(f"{metric} is kept as a share: --to {asked / 100:g} or --to {asked:g}%")
+        raise UsageError(f"{metric} is at most 1: use --to {asked / 100:g} or --to {asked:g}%")
     return Target(metric, asked, lower)
 
 
@@ -366,7 +366,7 @@ def _remark(computed: float, printed: float) -> Note | None:
     """Return what is wrong with a printed throughput; None where nothing is."""
     if not (computed > 0 and printed > _DOUBTFUL * computed):
         return None
-    return Note.of("prints {times:factor}: impossible", times=printed / computed)
+    return Note.of("printed rate is {times:factor} the measured rate", times=printed / computed)
 
 
 def _of_measure(own: Sequence[_One], name: str) -> float:

@@ -69,7 +69,7 @@ def compare(
         UsageError: a side has no run, or a limit is about what is not known.
     """
     if not base or not new:
-        raise UsageError("a comparison needs a run on either side")
+        raise UsageError("compare needs at least one run per side")
     unit = common_unit([*base, *new])
     sides = Side(tuple(base), unit), Side(tuple(new), unit)
     is_same = len(base) == len(new) == 1 and _is_same(base[0], new[0])
@@ -80,10 +80,10 @@ def compare(
     doubts = (note for run in (*base, *new) for note in doubts_of_run(run.name, run.notes))
     difference = None if lacking else _difference(sides, matched, missing)
     if lacking:
-        missing["difference"] = f"{' and '.join(lacking)}: a part is missing"
+        missing["difference"] = f"{' and '.join(lacking)}: the recording is incomplete"
     unlike = _on_bases(sides)
     if unlike:
-        difference, missing["difference"] = None, "the two sides are counted by different things"
+        difference, missing["difference"] = None, "the times of the two sides have different units"
     settings, measures = settings_of(*sides, matched), _measures(*sides)
     better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
     results = {
@@ -104,7 +104,7 @@ def compare(
         if own is not None and not all(table.empty for table in own.tables.values())
     }
     return Comparison(
-        title=f"{sides[1].name} against {sides[0].name}",
+        title=f"{sides[1].name} compared with {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
         verdict=(*_heading(lacking), *verdict_of(judged, difference, sides)),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
@@ -123,7 +123,7 @@ def _lacking(sides: tuple[Side, Side]) -> list[str]:
 def _heading(lacking: Sequence[str]) -> Iterator[Note]:
     if lacking:
         text = "{names} is incomplete" if len(lacking) == 1 else "{names} are incomplete"
-        text += ": what differs may be what is missing, so that no difference is explained."
+        text += ". traceprof does not explain the difference, because it may be missing data."
         yield Note.of(text, names=" and ".join(lacking))
 
 
@@ -132,7 +132,7 @@ def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str])
     if sides[0].composition is not None and sides[1].composition is not None:
         return difference_of(*sides, matched, phases)
     without = [side.name for side in sides if side.composition is None]
-    missing["difference"] = f"no work of devices is known of {', '.join(without)}"
+    missing["difference"] = f"no GPU activity recorded in {', '.join(without)}"
     if phases is None:
         return None
     length = {name: int(phases[name].sum()) for name in ("difference_ns", "base_ns", "new_ns")}
@@ -159,8 +159,8 @@ def _on_unlike(sides: tuple[Side, Side]) -> Iterator[Note]:
     of_one = [run for run in every if any(are_ranks_of_one(run, other) for other in every)]
     if of_one:
         yield Note.of(
-            "{names} are ranks of one job, not runs of their own: put the files of a job into one "
-            "folder, and name that",
+            "{names} are ranks of one job, not separate runs. Put the files of a job in one "
+            "folder and pass the folder.",
             names=", ".join(dict.fromkeys(run.name for run in of_one)),
         )
     kinds = {run: ranks_of(run, devices_of(run)) for run in every}
@@ -168,7 +168,8 @@ def _on_unlike(sides: tuple[Side, Side]) -> Iterator[Note]:
     if len({kinds[run] for run in told}) > 1:
         means = any(len({kinds[run] for run in side.runs} - {"", ONE}) > 1 for side in sides)
         yield Note.of(
-            "not the same thing: ranks are {kinds}" + (", and a side has both" if means else ""),
+            "The sides are not comparable: ranks are {kinds}."
+            + (" One side has both kinds." if means else ""),
             kinds=", ".join(f"{kinds[run]} in {run.name}" for run in told),
         )
 
@@ -180,8 +181,8 @@ def _on_bases(sides: tuple[Side, Side]) -> tuple[Note, ...]:
     if len(set(kinds.values())) < 2:
         return ()
     text = (
-        "not the same base: times are of {kinds}, so that parts of the time are not compared. "
-        "Choose windows of one kind with -w, or mark the steps of both programs"
+        "The units differ: times are for {kinds}. traceprof does not compare parts of the time. "
+        "Choose windows of one kind with -w, or mark steps in both programs."
     )
     return (Note.of(text, kinds=", ".join(f"a {own} in {name}" for name, own in kinds.items())),)
 
@@ -191,14 +192,14 @@ def _on_steps_left_out(sides: tuple[Side, Side]) -> Iterator[Note]:
     runs = [run for side in sides for run in side.runs]
     warmups = {run.name: own for run in runs if (own := warmup_count_of(run)) is not None}
     if len(set(warmups.values())) > 1:
-        text = "warm-up steps that do not count differ: {counts}"
+        text = "The number of excluded warm-up steps differs: {counts}."
         yield Note.of(text, counts=", ".join(f"{n} of {name}" for name, n in warmups.items()))
     recorded = [run for run in runs if base_of_run(run) == STEP and len(run.table("makeup"))]
     free = [run.name for run in recorded if run.measure("unprofiled_count")]
     if free and len(free) < len(recorded):
         yield Note.of(
-            "the step time of {free} is that of steps without the profiler, and that of {others} "
-            "includes the cost of profiling",
+            "The step time of {free} is from unprofiled steps. The step time of {others} includes "
+            "profiling overhead.",
             free=", ".join(free),
             others=", ".join(run.name for run in recorded if run.name not in free),
         )
@@ -206,18 +207,18 @@ def _on_steps_left_out(sides: tuple[Side, Side]) -> Iterator[Note]:
 
 _OF_UNITS: Final = {
     TURN: Note(
-        "no steps are known: iterations of a repeating pattern of kernels are compared, which may "
-        "be steps, layers or requests"
+        "No step markers found. traceprof compares iterations detected from the kernel sequence, "
+        "which may be steps, layers or requests."
     ),
     WINDOW: Note(
-        "steps are not known of all runs: whole windows are compared, and differ in length "
-        "whatever a step does"
+        "Some runs have no step markers. traceprof compares whole windows, and their lengths "
+        "differ regardless of the step time."
     ),
 }
 
 
 _BOTH_THE_SAME: Final = Note(
-    "every number of the one is that of the other: this is one recording, held against itself"
+    "All numbers of the two runs are identical: this is one recording compared with itself."
 )
 
 
@@ -244,11 +245,11 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
 
 
 _OF_HARDWARE: Final = (
-    ("mfu_ratio", 1, LEAST_MFU, "MFU is {new:ratio} (base {base:ratio}) of the dense peak"),
-    ("step_joules", 1, 0, "a step takes {new:count} J (base {base:count} J)"),
-    ("token_joules", 1, 0, "a token takes {new:count} J (base {base:count} J)"),
-    ("epoch_cost", 1, 0, "an epoch costs {new:count} (base {base:count}) at the price given"),
-    ("step_cost", 1000, 0, "1 000 steps cost {new:count} (base {base:count}) at the price given"),
+    ("mfu_ratio", 1, LEAST_MFU, "MFU is {new:ratio} of the dense peak (base {base:ratio})."),
+    ("step_joules", 1, 0, "A step takes {new:count} J (base {base:count} J)."),
+    ("token_joules", 1, 0, "A token takes {new:count} J (base {base:count} J)."),
+    ("epoch_cost", 1, 0, "An epoch costs {new:count} at the given price (base {base:count})."),
+    ("step_cost", 1000, 0, "1,000 steps cost {new:count} at the given price (base {base:count})."),
 )
 
 
@@ -307,7 +308,8 @@ def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     elif len(texts) == 2 and AGAINST not in texts:
         return [texts[0]], [texts[1]]
     raise UsageError(
-        "compare takes BASE NEW, or several of each: `traceprof compare base1 base2 vs new1 new2`"
+        "compare needs two runs, BASE and NEW, or several runs per side separated by vs: "
+        "`traceprof compare base1 base2 vs new1 new2`"
     )
 
 
@@ -416,7 +418,7 @@ def ranks_beside(
         UsageError: these are not two, or one is not there.
     """
     if len(ranks) != 2 or ranks[0] == ranks[1]:
-        raise UsageError("--ranks takes two ranks to put side by side, such as 0,3")
+        raise UsageError("--ranks needs two different ranks, for example --ranks 0,3")
     whole = _side("", "", open_run(list(paths), opening), window)
     return [
         replace(whole, name=f"rank {rank}", trace=_of_rank(whole.trace, rank)) for rank in ranks

@@ -34,9 +34,15 @@ _WHAT: Final[Mapping[str, str]] = {
     "failure": "rank failed",
     "stopped": "rank killed",
 }
-_LOST: Final[Mapping[str, str]] = {kind: f"lost: {_WHAT[kind]}" for kind in PARTS} | {
-    "rendezvous": "lost: agents meeting",
-    "loading": "lost: loading checkpoints",
+_LOST: Final[Mapping[str, str]] = {
+    "redone": "lost: repeated steps",
+    "noticing": "lost: failure detection",
+    "down": "lost: no process running",
+    "rendezvous": "lost: rendezvous",
+    "failed": "lost: failed starts",
+    "initialisation": "lost: worker initialization",
+    "loading": "lost: checkpoint loading",
+    "setup": "lost: setup",
 }
 _MOST_OF_A_KIND: Final = 200
 _SEVERAL: Final = ("checkpoint",)
@@ -53,14 +59,14 @@ def parts_of_job(job: ElasticJob) -> dict[str, float]:
     first, beyond = epochs["is_first"], epochs["beyond_ns"]
     restart = epochs["is_restart"] & ~first
     parts = {
-        "set-up": job.setup_ns if isfinite(job.setup_ns) else 0.0,
-        "worker initialisation": job.initialisation_ns if isfinite(job.initialisation_ns) else 0.0,
-        "epochs, as long as typical": float(np.nansum(epochs["typical_ns"])),
-        "first epoch, beyond that": float(np.nansum(beyond[first])),
-        "epochs of restarts, beyond that": float(np.nansum(beyond[restart])),
-        "other epochs, beyond that": float(np.nansum(beyond[~first & ~restart])),
+        "setup": job.setup_ns if isfinite(job.setup_ns) else 0.0,
+        "worker initialization": job.initialisation_ns if isfinite(job.initialisation_ns) else 0.0,
+        "epochs, typical length": float(np.nansum(epochs["typical_ns"])),
+        "first epoch, extra time": float(np.nansum(beyond[first])),
+        "epochs with restarts, extra time": float(np.nansum(beyond[restart])),
+        "other epochs, extra time": float(np.nansum(beyond[~first & ~restart])),
         **{_LOST[kind]: float(sum(one.parts.get(kind, 0.0) for one in lost)) for kind in PARTS},
-        "lost: not explained": float(sum(one.lost_ns - sum(one.parts.values()) for one in lost)),
+        "lost: cause unknown": float(sum(one.lost_ns - sum(one.parts.values()) for one in lost)),
     }
     if isfinite(job.total_ns):
         parts[_LEFT_OVER] = job.total_ns - sum(parts.values())
@@ -175,7 +181,7 @@ def _result(name: str, spec: ResultSpec, rows: Sequence[Mapping[str, Any]] | Tab
 
 _NOTABLE: Final = 0.5
 """An epoch that takes so much more than a typical one is named."""
-_LEFT_OVER: Final = "outside of all these"
+_LEFT_OVER: Final = "unaccounted time"
 
 
 def elastic(runs: Sequence[Summary]) -> Comparison:
@@ -188,12 +194,12 @@ def elastic(runs: Sequence[Summary]) -> Comparison:
         UsageError: there are no runs or more than two, or neither epochs nor starts are known.
     """
     if len(runs) not in (1, 2):
-        raise UsageError(f"expected one run, or a base and a run, not {len(runs)}")
+        raise UsageError(f"expected one run, or a base and a run; got {len(runs)} runs")
     for run in runs:
         if not any(len(run.table(name)) for name in ("epochs", "lives", "events")):
             raise UsageError(
-                f"{run.name}: neither epochs nor starts nor events are known: record into a folder "
-                "(traceprof record -o FOLDER/ -- torchrun …), or give the log of the program"
+                f"{run.name}: contains no epochs, starts or events. Record into a folder "
+                "(traceprof record -o FOLDER/ -- torchrun …), or pass the log of the program"
             )
     jobs = [elastic_job(run) for run in runs]
     job, base = jobs[-1], (jobs[0] if len(jobs) == 2 else None)
@@ -205,7 +211,7 @@ def elastic(runs: Sequence[Summary]) -> Comparison:
     if any(len(one.epochs) or one.lost for one in jobs):
         results = {"parts": parts_table(job, base), **results}
     return Comparison(
-        title=" against ".join(run.name for run in reversed(runs)),
+        title=" compared with ".join(run.name for run in reversed(runs)),
         results=results,
         verdict=tuple(_verdict(job, base)),
         notes=tuple(_notes(jobs, runs)),
@@ -217,7 +223,7 @@ def _verdict(job: ElasticJob, base: ElasticJob | None) -> Iterator[Note]:
     own = {"run": job.name, "total": job.total_ns}
     if base is not None and isfinite(more := job.total_ns - base.total_ns):
         yield Note.of(
-            "{run} took {total:ns}, {base} {other:ns}: {more:ns} {word}",
+            "{run} took {total:ns}, {more:ns} {word} than {base} ({other:ns}).",
             **own,
             base=base.name,
             other=base.total_ns,
@@ -225,11 +231,11 @@ def _verdict(job: ElasticJob, base: ElasticJob | None) -> Iterator[Note]:
             word="more" if more >= 0 else "less",
         )
     elif isfinite(job.total_ns):
-        yield Note.of("{run} took {total:ns}", **own)
+        yield Note.of("{run} took {total:ns}.", **own)
     if not job.lost:
-        text = "no restart of {run} is told"
+        text = "No restart of {run} is recorded."
         if job.restarts_count:
-            text = "{n:count} restart(s) of {run} are told, but not what they cost"
+            text = "{run} restarted {n:count} time(s). The time lost is not recorded."
         yield Note.of(text, run=job.name, n=job.restarts_count)
         return
     yield _about_lost(job)
@@ -239,8 +245,8 @@ def _verdict(job: ElasticJob, base: ElasticJob | None) -> Iterator[Note]:
         if not rows or not beyond > _NOTABLE * rows[0]["typical_ns"]:
             continue
         yield Note.of(
-            "epoch {epoch:number} took {took:ns}: {lost:ns} lost, {typical:ns} as epochs "
-            "{typical_of} do, and {beyond:ns} that nothing explains",
+            "Epoch {epoch:number} took {took:ns}: {typical:ns} typical epoch time (epochs "
+            "{typical_of}), {lost:ns} lost, and {beyond:ns} with unknown cause.",
             epoch=one.epoch,
             took=float(rows[0]["duration_ns"]),
             lost=float(rows[0]["lost_ns"]),
@@ -253,10 +259,10 @@ def _verdict(job: ElasticJob, base: ElasticJob | None) -> Iterator[Note]:
 def _about_lost(job: ElasticJob) -> Note:
     explained = sum(one.explained_ns for one in job.lost)
     share = job.lost_ns / job.total_ns if isfinite(job.total_ns) else math.nan
-    of_whole = ", {share:ratio} of the time" if isfinite(share) else ""
+    of_whole = " ({share:ratio} of the job time)" if isfinite(share) else ""
     return Note.of(
-        f"{{lost:ns}} lost at {{n:count}} restart(s){of_whole}: {{explained:ns}} of it is "
-        "explained, {rest:ns} is not",
+        f"{{n:count}} restart(s) lost {{lost:ns}}{of_whole}: {{explained:ns}} with known cause, "
+        "{rest:ns} with unknown cause.",
         lost=job.lost_ns,
         n=len(job.lost),
         share=share,
@@ -270,8 +276,8 @@ def _notes(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Iterator[Note
         yield from _checks(job, run.notes)
         yield from _setbacks(job)
         if job.cut_count:
-            how = "counted as lost" if job.lost else "the last of each is told"
-            text = "{run}: {n:count} epoch(s) were begun and begun again: " + how
+            how = "counts their time as lost" if job.lost else "reports the last attempt"
+            text = "{run}: {n:count} epoch(s) started more than once. traceprof " + how + "."
             yield Note.of(text, run=job.name, n=job.cut_count)
         yield from run.notes
 
@@ -279,15 +285,15 @@ def _notes(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Iterator[Note
 def _checks(job: ElasticJob, said: Sequence[Note]) -> Iterator[Note]:
     """Say where set-up, epochs and lost time do not add up to the total, unless it was ``said``."""
     if not isfinite(job.total_ns):
-        yield Note.of("{run}: how long the whole took is not known", run=job.name)
+        yield Note.of("{run}: The total time is not recorded.", run=job.name)
         return
     left = parts_of_job(job)[_LEFT_OVER]
     values = [value for note in said for value in note.values.values()]
     is_said = any(isinstance(value, float) and isclose(value, left) for value in values)
     if abs(left) > 0.01 * job.total_ns and not is_said:
         yield Note.of(
-            "{run}: set-up, epochs and lost time make {sum:ns} of {total:ns}: {left:ns} lie "
-            "outside of them, such as evaluation, or what nobody printed",
+            "{run}: Setup, epochs and lost time add up to {sum:ns} of {total:ns}. The other "
+            "{left:ns} may be evaluation or activity that the program did not log.",
             run=job.name,
             sum=job.total_ns - left,
             total=job.total_ns,
@@ -301,8 +307,8 @@ def _setbacks(job: ElasticJob) -> Iterator[Note]:
         now, before = job.accuracy_after(one.epoch), job.accuracy_after(one.epoch - 1)
         if now < before:
             yield Note.of(
-                "{run}: {name} went back from {before:number} to {now:number} in epoch "
-                "{epoch:number}, at the restart",
+                "{run}: {name} dropped from {before:number} to {now:number} in epoch "
+                "{epoch:number}, at the restart.",
                 run=job.name,
                 name=job.accuracy_name,
                 before=before,

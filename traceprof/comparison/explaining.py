@@ -103,7 +103,7 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     """
     if side.step is None:
         raise UsageError(
-            f"{side.name} is not a single step: say what to compare it with, "
+            f"{side.name} is not a single step: choose a reference window, "
             "for example --against step:12 or --against 1s..2s"
         )
     is_pattern = side.selection.label.startswith("pattern")
@@ -111,14 +111,14 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     lengths, kind = _candidates(step_ledger(ranks), side)
     if not lengths:
         raise UsageError(
-            f"there is no other step to compare {side.name} with: choose a window, for example "
-            "--against 1s..2s"
+            f"the trace has no other step to compare with {side.name}: choose a reference window, "
+            "for example --against 1s..2s"
         )
     number = sorted(lengths, key=lambda step: lengths[step])[(len(lengths) - 1) // 2]
     what = "pattern" if is_pattern else "step"
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
     kind = kind.replace("step", ITERATION) if is_pattern else kind
-    text = f"{{name}} is the one of median length among {{n:count}} {kind}"
+    text = f"{{name}} has the median length of {{n:count}} {kind}."
     note = Note.of(text, name=chosen.name, n=len(lengths))
     return replace(chosen, notes=(*chosen.notes, note))
 
@@ -134,7 +134,7 @@ def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]
     others = ledger.take(is_other & (ledger["is_covered"] == own["is_covered"][0]))
     usual, kind = others.take(others["kind"] == USUAL), "other usual steps"
     if usual.empty:
-        usual, kind = others, "other steps, none of them usual"
+        usual, kind = others, "other steps, none of which is usual"
     once = usual.take(numbered(usual["process"], usual["step"])[1])
     lengths = {step: once["duration_ns"][rows] for step, rows in rows_by(once, "step").items()}
     complete = {step: own for step, own in lengths.items() if len(own) == len(processes)}
@@ -149,7 +149,7 @@ def _slowest(ranks: Ranks) -> str:
     """
     ledger = step_ledger(ranks)
     if ledger.empty:
-        raise NotRecordedError("no steps are known in this trace: say which window, as in 1s..2s")
+        raise NotRecordedError("the trace contains no steps: choose a window, for example 1s..2s")
     kept = np.ones(len(ledger), np.bool_)
     for wanted in (ledger["is_covered"], ledger["kind"] != WARMUP):
         kept = kept & wanted if (kept & wanted).any() else kept
@@ -169,7 +169,7 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
     notes: tuple[Note, ...] = ()
     if len(rows) < len(every):
         notes = (
-            Note.of("several steps have the number {step}: the first one is meant", step=number),
+            Note.of("Several steps have the number {step}. traceprof uses the first.", step=number),
         )
     windows = {
         process: TimeWindow(row["device_start_ns"], row["device_end_ns"])
@@ -249,7 +249,7 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     own, other = own.shared_with(other), other.shared_with(own)
     has_devices = any(map(used_devices, ranks.parts)) and not _are_without_devices(own, other)
     if has_devices and not own.of_devices:
-        raise NotRecordedError(f"no device worked in both {own.name} and {other.name}")
+        raise NotRecordedError(f"no GPU was active in both {own.name} and {other.name}")
     made = []
     for side in (other, own):
         table = composition_of_hosts(ranks, side.of_hosts).in_order("-ns")
@@ -286,10 +286,10 @@ def _are_without_devices(own: WindowSide, other: WindowSide) -> bool:
 
 _WINDOWS: Final = ("against", "own")
 _UNLIKE: Final = Note(
-    "a step is held against a window: their lengths differ whatever the step does"
+    "traceprof compares a step with a window. Their lengths differ regardless of the step."
 )
 _NO_DEVICE: Final = Note(
-    "no work of devices was recorded in these steps: the phases of the host are compared"
+    "No GPU activity was recorded in these steps. traceprof compares the host phases."
 )
 
 
@@ -311,7 +311,7 @@ def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
         causes = causes.assign(device=_mostly_on(made, causes))
     parts, length = parts_of(causes, _WINDOWS)
     parts = parts.assign(share_ratio=parts["difference_ns"] / (length["difference_ns"] or np.nan))
-    note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
+    note = Note.of("traceprof cannot attribute the waiting to a rank: {why}", why=why_not)
     return {"causes": causes, "parts": parts}, length, (note,) if why_not else ()
 
 
@@ -319,7 +319,7 @@ def _of_hosts(ranks: Ranks, phases: Table) -> _About:
     """Return what the hosts were in, where no device worked anywhere."""
     if phases.empty:
         ranks.require("kernels", "copies")
-        raise NotRecordedError("no device worked, and no ranges name the phases of a step")
+        raise NotRecordedError("the trace contains no GPU activity and no ranges for step phases")
     length = {name: int(phases[name].sum()) for name in map(str, phases) if name != "phase"}
     return {"causes": (), "parts": ()}, length, (_NO_DEVICE,)
 

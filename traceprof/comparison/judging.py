@@ -161,8 +161,8 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
         first = every[0]
         return (
             Note.of(
-                "{base:count} and {new:count} {what} are too few to say how much they differ among "
-                "themselves ({fewest:count} are needed): numbers are told, nothing is judged",
+                "{base:count} and {new:count} {what} are not enough for a statistical test. "
+                "Record at least {fewest:count} {what} per side.",
                 base=first.base_count,
                 new=first.new_count,
                 what="runs" if first.of_runs else f"{base.unit}s",
@@ -171,26 +171,25 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
         )
     if known[0].of_runs:
         of_runs = Note.of(
-            "the run is the unit: geometric means of the medians of {base:count} and {new:count} "
-            "runs, intervals by Welch's t",
+            "traceprof compares runs: geometric means of the medians of {base:count} and "
+            "{new:count} runs, with intervals from Welch's t-test.",
             base=len(base.runs),
             new=len(new.runs),
         )
         return (of_runs, _ALONE) if 1 in (len(base.runs), len(new.runs)) else (of_runs,)
     together = max(one.together for one in known)
-    text = "{what} come in turns of {n:count}: these are taken together"
+    text = "Durations repeat every {n:count} {what}. traceprof averages each group of {n:count}."
     in_turns = (Note.of(text, what=what, n=together),) if together > 1 else ()
     of_means = Note.of(
-        "{what} are of two kinds, which come in no order: their means are held against one "
-        "another, intervals by Welch's t",
+        "There are two kinds of {what} in irregular order. traceprof compares their means, with "
+        "intervals from Welch's t-test.",
         what=what,
     )
     if all(one.of_means for one in known):
         return *in_turns, of_means, _ONE_OF_EACH
     of_steps = Note.of(
-        "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
-        "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "
-        "to {alike:ratio} here)",
+        "traceprof compares all pairs of {what} (Mann–Whitney test). The 95% interval accounts "
+        "for the correlation of neighboring {what} (up to {alike:ratio}).",
         alike=max(one.alike_ratio for one in known),
         what=what,
     )
@@ -198,10 +197,10 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
     return *in_turns, of_steps, *of_kinds, _ONE_OF_EACH
 
 
-_ALONE: Final = Note("the side of one run is taken to vary as the other one does")
+_ALONE: Final = Note("One side has a single run. traceprof assumes that both sides vary equally.")
 _ONE_OF_EACH: Final = Note(
-    "one run of each: how much runs differ from one to the next is not known, and a difference "
-    "below 1 % is called none; give several runs of each to know"
+    "Each side has one run, so the variation between runs is not known. traceprof ignores "
+    "differences below 1%. Pass several runs per side to measure the variation."
 )
 
 
@@ -227,10 +226,10 @@ def parse_limit(text: str) -> Limit:
     """
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"limit {text!r} is not understood: expected 5% or MEASURE=5%")
+        raise UsageError(f"invalid limit {text!r}: expected 5% or MEASURE=5%")
     ratio = float(match["number"]) / (100 if match["percent"] else 1)
     if not match["percent"] and ratio > 1:
-        raise UsageError(f"limit {text!r} is more than all of it: is {match['number']}% meant?")
+        raise UsageError(f"invalid limit {text!r}: above 100%; did you mean {match['number']}%?")
     return Limit(match["name"] or "", ratio)
 
 
@@ -264,8 +263,8 @@ def _row(
         name = next((own for own in MAIN if own in judged), "")
         if not name:
             raise UsageError(
-                "no throughput, step or turn is known of both sides: name a measure, as in "
-                f"--max-regression idle_ratio=5%; both know {_known(better)}"
+                "throughput and step times are not recorded on both sides; name a measure, for "
+                f"example --max-regression idle_ratio=5%; available: {_known(better)}"
             )
     if name in judged:
         worse, (is_exceeded, why) = judged[name].worse_ratio, _of_judged(limit, judged[name])
@@ -276,7 +275,7 @@ def _row(
     return {**about, "is_exceeded": is_exceeded, "why": why}
 
 
-_NUMBERS_ALONE: Final = Note("the numbers alone: how much runs differ in it is not known")
+_NUMBERS_ALONE: Final = Note("no statistical test: the variation of this measure is not known")
 
 
 def _worse(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> float:
@@ -284,9 +283,9 @@ def _worse(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> fl
     way = better.get(name)
     base, new = (side.measure(name) for side in sides)
     if way is None or base is None or new is None:
-        raise UsageError(f"{name} is not known of both sides: they know {_known(better)}")
+        raise UsageError(f"{name} is not recorded on both sides; available: {_known(better)}")
     if not way:
-        raise UsageError(f"{name} gets neither better nor worse: a limit says nothing about it")
+        raise UsageError(f"{name} cannot have a limit: no direction of {name} is better or worse")
     change = new / base - 1 if base else (math.inf if new else 0.0)
     return -change if way == "higher" else change
 
@@ -295,12 +294,12 @@ def _of_judged(limit: Limit, one: JudgedMeasure) -> tuple[bool, Note]:
     """Return whether a limit is exceeded, and how that was decided."""
     found, is_beyond = one.difference, one.worse_ratio > limit.ratio
     if not found.is_known:
-        return is_beyond, Note.of("the numbers alone: {why}", why=found.why)
+        return is_beyond, Note.of("no statistical test: {why}", why=found.why)
     if not is_beyond:
         return False, Note("within the limit")
     if found.is_shown:
-        return True, Note("beyond the limit, and a difference is shown")
-    return False, Note("beyond the limit, but no difference is shown")
+        return True, Note("above the limit, and the difference is significant")
+    return False, Note("above the limit, but the difference is not significant")
 
 
 def _known(better: Mapping[str, str]) -> str:

@@ -87,8 +87,8 @@ class NodeIterations:
 
 
 _ABOUT: Final = {
-    NODES: "rounds of the nodes: phases of the host, collectives",
-    NODE_LAYERS: "layers of the nodes",
+    NODES: "rounds by rank: host phases and collectives",
+    NODE_LAYERS: "layers by rank",
 }
 
 
@@ -101,8 +101,8 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     known = [one for one in of_ranks if one.iterations_count]
     if not known:
         error = NotRecordedError(
-            "no rounds are known: they are the steps and forward passes that `traceprof record` "
-            "sees, or steps that the program names (traceprof.step())"
+            "no rounds found: record with `traceprof record`, which detects steps and forward "
+            "passes, or mark steps with traceprof.step()"
         )
         raise refused(error, (note for one in of_ranks for note in one.doubts))
     rows = [row for run in _runs(known) for row in _node_rows(run)]
@@ -114,12 +114,12 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     runs = list(dict.fromkeys(one.run for one in of_ranks))
     left_out = [one for one in of_ranks if not one.iterations_count]
     return Comparison(
-        title=f"rounds of the ranks of {', '.join(runs)}",
+        title=f"rounds by rank: {', '.join(runs)}",
         results=results,
         verdict=tuple(_verdict(rows)),
         notes=tuple(_notes(known, left_out)),
         warnings=tuple(_doubts(of_ranks)),
-        missing={} if of_runs else {NODE_LAYERS: "no layers are named: record with --layers 2"},
+        missing={} if of_runs else {NODE_LAYERS: "no layer names: record with --layers 2"},
         about=_ABOUT,
     )
 
@@ -217,8 +217,8 @@ def _layers(table: Table, known: Sequence[NodeIterations], on_device: bool) -> R
 
 
 _TOGETHER: Final = Note(
-    "backward passes are not told apart by layer: record with --layers 2, or with emit_nvtx; the "
-    "phases above hold the whole backward pass"
+    "The trace does not split the backward pass by layer. Record with --layers 2 or with "
+    "emit_nvtx. The phases above include the whole backward pass."
 )
 
 
@@ -234,7 +234,7 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
             of_runs.setdefault(row["run"], []).append(row)
     for name, own in list(of_runs.items())[:_MOST_TOLD]:
         slowest = max(own, key=lambda row: row["round_ns"])
-        few = "" if len(own) == 1 else " on its slowest rank, {rank}, of {n:count}"
+        few = "" if len(own) == 1 else " on the slowest of {n:count} ranks (rank {rank})"
         text = "{name}: a round takes {round:ns}" + few
         yield Note.of(text, name=name, round=slowest["round_ns"], rank=slowest["rank"], n=len(own))
 
@@ -250,8 +250,8 @@ def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
         together = iterations.get((mode, SYNCHRONISED))
         if alone and together:
             yield Note.of(
-                "{mode}: a round takes {together:ns} where nodes are synchronised and {alone:ns} "
-                "where they are not: {more:ratio} more",
+                "{mode}: a round takes {together:ns} if the ranks are synchronized and {alone:ns} "
+                "if not ({more:ratio} more).",
                 mode=mode,
                 together=together,
                 alone=alone,
@@ -261,8 +261,8 @@ def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
         forward, both = iterations.get((FORWARD, kind)), iterations.get((BOTH, kind))
         if forward and both:
             yield Note.of(
-                "{kind} nodes: a round takes {forward:ns} forward, {both:ns} with the backward "
-                "pass: {factor:factor}",
+                "{kind} nodes: a forward round takes {forward:ns}. A round with the backward pass "
+                "takes {both:ns} ({factor:factor} as long).",
                 kind=kind,
                 forward=forward,
                 both=both,
@@ -289,14 +289,14 @@ def _iterations_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str],
 def _notes(known: Sequence[NodeIterations], left_out: Sequence[NodeIterations]) -> Iterator[Note]:
     if left_out:
         names = (one.run if one.rank is None else f"{one.run} rank {one.rank}" for one in left_out)
-        yield Note.of("ranks without rounds are left out: {names}", names=", ".join(names))
+        yield Note.of("Ranks without rounds are excluded: {names}.", names=", ".join(names))
     dropped = sum(one.warmup_count for one in known)
     yield Note.of(
-        "warm-up is left out: {dropped:count} of {n:count} rounds",
+        "Warm-up is excluded: {dropped:count} of {n:count} rounds.",
         dropped=dropped,
         n=dropped + sum(one.iterations_count for one in known),
     )
     if any(one.ranks == INDEPENDENT for one in known):
-        yield Note("independent ranks exchange nothing: they are averaged (mean)")
+        yield Note("Independent ranks exchange no data. traceprof averages them (row mean).")
     if any(one.ranks == SYNCHRONISED for one in known):
-        yield Note("synchronised ranks wait for one another: they are not averaged")
+        yield Note("Synchronized ranks wait for each other. traceprof lists each rank.")

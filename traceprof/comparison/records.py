@@ -33,19 +33,19 @@ _KEY_MEASURES: Final = {
     "step_period_ns": Unit.NS,
     "world_size": Unit.COUNT,
 }
-_NAMED: Final = columns("key name: what it is called\nsame labels: its labels")
-_AS_TYPED: Final = "rows of tables as they were typed"
+_NAMED: Final = columns("key name: name of the run\nsame labels: labels of the run")
+_AS_TYPED: Final = "rows of tables as entered"
 _LISTED: Final = columns(
     """
-    same devices_count: in how many devices work was recorded
-    same steps_count: how many steps the measures are about
-    same started: when it started (UTC)
-    same ended: how its program ended, where that is known
-    same program: what was run, without its arguments
-    same recorded_by: what recorded it
-    same origin: what it was made of: the format of its traces, or log:<source>
-    same number [number]: its number in the database
-    same added: when it was added (UTC)
+    same devices_count: number of GPUs with recorded activity
+    same steps_count: number of steps behind the measures
+    same started: start time (UTC)
+    same ended: how the program ended, if recorded
+    same program: program name, without arguments
+    same recorded_by: recorder or profiler
+    same origin: source: the format of the traces, or log:<source>
+    same number [number]: number in the database
+    same added: time when the run was added (UTC)
     """
 )
 _S: Final = 1_000_000_000
@@ -72,7 +72,7 @@ def list_of_runs(
     measures = [named_in_words(name, told) for name in measures]
     for name in measures:
         if name not in told:
-            raise UsageError(f"no run has a measure {name!r}: {_known(told)}")
+            raise UsageError(f"no run has measure {name!r}; {_known(told)}")
     units = {**_KEY_MEASURES, **{name: _unit(told[name]) for name in measures}}
     sort = None if sort is None else named_in_words(sort, units)
     listed = {*units, *(column.name for column in (*_NAMED, *_LISTED))}
@@ -80,14 +80,14 @@ def list_of_runs(
     named = dict.fromkeys((*shown, *([sort] if by and sort else [])))
     for name in shown:
         if name in listed or not any(run.told(name) for run in runs):
-            raise UsageError(f"--column {name}: no run has such a label, or such a column")
+            raise UsageError(f"--column {name}: no run has a label or column with this name")
     columns = (
         *(_NAMED[:1] if named else _NAMED),
         *(Column(name, Unit.TEXT, "a label", Combine.SAME, is_proper=True) for name in named),
         *(same(name, unit, "a measure of the run") for name, unit in units.items()),
         *_LISTED,
     )
-    table = TableSpec("runs", "the runs that are kept", columns)
+    table = TableSpec("runs", "stored runs", columns)
     rows = [_listed(run, units) | {name: run.told(name) for name in named} for run in runs]
     every = Table.of_rows(rows, [column.name for column in columns])
     kept = _sorted(every, sort, is_reversed)
@@ -103,14 +103,14 @@ def _nothing_kept(store: Store, labels: Mapping[str, str]) -> Note:
     if every:
         asked = " ".join(f"{name}={text}" for name, text in labels.items())
         return Note.of(
-            "none of the {n:count} run(s) in {path} has {asked}: `traceprof runs list` shows all",
+            "None of the {n:count} run(s) in {path} has {asked}. List all: `traceprof runs list`.",
             n=every,
             path=str(store.path),
             asked=asked,
         )
     return Note.of(
-        "nothing is kept in {path}: `traceprof runs add TRACE` keeps a run, and so does --save of "
-        "record and analyze",
+        "{path} contains no runs. Add a run with `traceprof runs add TRACE`, or with --save of "
+        "`traceprof record` and `traceprof analyze`.",
         path=str(store.path),
     )
 
@@ -150,7 +150,7 @@ def _sorted(table: Table, column: str | None, is_reversed: bool) -> Table:
     if column is None:
         return table.take(slice(None, None, -1)) if is_reversed else table
     if column not in table:
-        raise UsageError(f"--sort {column}: {_known(table)}; --measure adds more")
+        raise UsageError(f"--sort {column}: no such column; {_known(table)}; --measure adds more")
     return table.in_order(f"-{column}" if is_reversed else column)
 
 
@@ -176,11 +176,11 @@ def record_of_runs(runs: Sequence[Summary]) -> Comparison:
     """Return the record of one run, or of several side by side: a column for each."""
     names = _columns_of(runs)
     parts = {
-        "run": ("what ran", [_facts(run) for run in runs]),
-        "environment": ("what it ran in", [dict(run.environment) for run in runs]),
+        "run": ("run", [_facts(run) for run in runs]),
+        "environment": ("environment", [dict(run.environment) for run in runs]),
         "labels": ("labels", [dict(run.labels) for run in runs]),
-        "measures": ("what it gave", [_measures(run) for run in runs]),
-        "kept": ("tables that are kept (--table NAME)", [_kept(run) for run in runs]),
+        "measures": ("measures", [_measures(run) for run in runs]),
+        "kept": ("stored tables (show one with --table NAME)", [_kept(run) for run in runs]),
     }
     results = {
         part: _side_by_side(part, about, names, cells) for part, (about, cells) in parts.items()
@@ -205,8 +205,8 @@ def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
     found = [(run, *told) for run in runs if (told := _table(run, name)) is not None]
     if not found:
         known = list(dict.fromkeys(kept for run in runs for kept in _kept(run)))
-        raise UsageError(f"no table {name!r} was kept: {_known(known)}")
-    columns: dict[str, Column] = {"run": key("run", "the run")}
+        raise UsageError(f"no stored table {name!r}; {_known(known)}")
+    columns: dict[str, Column] = {"run": key("run", "name of the run")}
     for _, spec, _ in found:
         columns |= {column.name: column for column in spec if column.name not in columns}
     spec = TableSpec(name, found[0][1].about, tuple(columns.values()))
@@ -229,7 +229,7 @@ def as_typed(runs: Sequence[Summary]) -> Comparison:
             title = run.labels.get("table", "")
             found.setdefault((title, *map(str, typed["heading"])), []).append(run)
     if not found:
-        raise UsageError("none of these runs was typed in a table")
+        raise UsageError("none of these runs was entered in a table")
     results = {}
     for number, ((_, *heading), own) in enumerate(found.items(), 1):
         name = f"typed_{number}" if len(found) > 1 else "typed"
@@ -238,7 +238,7 @@ def as_typed(runs: Sequence[Summary]) -> Comparison:
             _AS_TYPED,
             tuple(
                 Column(
-                    one, Unit.TEXT, "as it was typed", Combine.SAME, is_proper=True, is_typed=True
+                    one, Unit.TEXT, "text as entered", Combine.SAME, is_proper=True, is_typed=True
                 )
                 for one in heading
             ),
@@ -276,9 +276,9 @@ def _side_by_side(
         },
     }
     of_runs = (
-        Column(name, Unit.TEXT, f"of {name}", Combine.SAME, is_proper=True) for name in names
+        Column(name, Unit.TEXT, f"value for {name}", Combine.SAME, is_proper=True) for name in names
     )
-    spec = TableSpec(part, about, (key(part, "what it is"), *of_runs))
+    spec = TableSpec(part, about, (key(part, "name of the value"), *of_runs))
     return Result(part, ResultSpec((spec,)), {part: Table(columns)})
 
 
@@ -302,7 +302,7 @@ def _facts(run: Summary) -> dict[str, Any]:
         "ended": ended_as(run.environment, [*map(str, run.table("lives").get("ended", ()))]),
         "started": _utc(run.started_utc_ns),
         "window": run.window,
-        "of": None if run.window_ns is None else Note.of("{ns:ns}", ns=run.window_ns),
+        "window length": None if run.window_ns is None else Note.of("{ns:ns}", ns=run.window_ns),
         "steps": _counted(run.steps_count),
         "devices": _counted(run.devices_count),
         "files": ", ".join(source.path for source in run.sources),
@@ -358,4 +358,4 @@ def _utc(ns: int | None) -> str:
 
 
 def _known(names: Iterable[str]) -> str:
-    return f"there are {', '.join(names) or 'none'}"
+    return f"available: {', '.join(names) or 'none'}"

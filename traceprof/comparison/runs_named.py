@@ -126,7 +126,7 @@ def _labelled(text: str, store: Store) -> list[Summary]:
         labels[name] = value
     names = store.names(labels)
     if not names:
-        raise StoreError(f"{text}: no run in {store.path} has that label")
+        raise StoreError(f"{text}: no run in {store.path} has this label")
     return [store.get(name) for name in names]
 
 
@@ -148,8 +148,8 @@ def _of_text(path: Path) -> list[Summary]:
             continue
         if runs:
             return runs
-        tried.append(f"as a {what}: nothing in it")
-    raise TraceError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")
+        tried.append(f"as a {what}: contains no data")
+    raise TraceError(f"{path}: not a trace and not exported runs; {'; '.join(tried)}")
 
 
 def keep_file(
@@ -213,6 +213,6 @@ def called(runs: Sequence[Summary], name: str | None, labels: Mapping[str, str])
         UsageError: there are several, or none.
     """
     if name is not None and len(runs) != 1:
-        raise UsageError(f"--name {name}: there are {len(runs)} runs, and a name is of one")
+        raise UsageError(f"--name {name}: expected one run for the name, got {len(runs)} runs")
     named = [run if name is None else replace(run, name=name) for run in runs]
     return [replace(run, labels={**run.labels, **labels}) for run in named]

@@ -18,18 +18,18 @@ _Cell: TypeAlias = str | Note
 _Row: TypeAlias = tuple[str, _Cell, _Cell, str, bool]
 
 _SPOILS: Final = (
-    ("gpu", "other hardware: the times say little about the software"),
-    ("precision", "other arithmetic in GEMMs and convolutions"),
+    ("gpu", "different hardware, so the times do not compare the software"),
+    ("precision", "different precision in GEMMs and convolutions"),
 )
 _MATTERS: Final = (
     ("driver", "may explain a difference"),
-    ("cuda", "libraries change their kernels, and the names of these"),
+    ("cuda", "library versions change kernels and kernel names"),
     ("cuda_driver", ""),
-    ("hip", "libraries change their kernels, and the names of these"),
-    ("cudnn", "libraries change their kernels, and the names of these"),
-    ("nccl", "may explain a difference of collectives"),
-    ("backend", "collectives are carried out by something else"),
-    ("mpi", "may explain a difference of collectives"),
+    ("hip", "library versions change kernels and kernel names"),
+    ("cudnn", "library versions change kernels and kernel names"),
+    ("nccl", "may explain a difference in collectives"),
+    ("backend", "a different library runs the collectives"),
+    ("mpi", "may explain a difference in collectives"),
     ("torch", "may explain a difference"),
     ("framework", "may explain a difference"),
     ("python", ""),
@@ -37,32 +37,32 @@ _MATTERS: Final = (
     ("transformers", ""),
     ("lightning", ""),
     ("accelerate", ""),
-    ("cpu", "the host's part of a step may differ"),
-    ("cpu_count", "the host's part of a step may differ"),
+    ("cpu", "host time per step may differ"),
+    ("cpu_count", "host time per step may differ"),
     ("ram", ""),
-    ("host", "another machine: its clocks, temperature and neighbours differ"),
+    ("host", "different machine; clock rates, temperature and other jobs may differ"),
     ("os", ""),
     ("kernel", ""),
     ("container", ""),
-    ("nic", "may explain a difference of collectives"),
-    ("git_commit", "what was changed on purpose"),
+    ("nic", "may explain a difference in collectives"),
+    ("git_commit", "probably the intended change"),
     ("git_branch", ""),
-    ("git_is_dirty", "what ran is not what was committed"),
+    ("git_is_dirty", "the program had uncommitted changes"),
 )
 _MEASURES: Final = (
-    ("world_size", "another number of ranks: see `traceprof scaling`", True),
-    ("devices_count", "another number of devices: see `traceprof scaling`", True),
-    ("nodes_count", "other links between the ranks", False),
-    ("batch_count", "a step trains on another number of samples", True),
-    ("global_batch_count", "a step trains on another number of samples", True),
+    ("world_size", "different number of ranks; use `traceprof scaling`", True),
+    ("devices_count", "different number of GPUs; use `traceprof scaling`", True),
+    ("nodes_count", "different interconnect between the ranks", False),
+    ("batch_count", "different number of samples per step", True),
+    ("global_batch_count", "different number of samples per step", True),
 )
 _PROFILERS: Final = (
-    "another version of the profiler",
-    "profilers cost time of their own, and see other things",
+    "different profiler version",
+    "profilers differ in overhead and in the events they record",
 )
 _TELLING: Final = ("gpu", "driver", "cuda", "torch", "git_commit")
 _NUMBER_OF: Final = re.compile(r"\b\d+ × ")
-_ONE_KNOWN: Final = "not known of both"
+_ONE_KNOWN: Final = "not recorded on both sides"
 _IN_COMMON: Final = "kernels in common"
 _KERNELS_ALIKE: Final = 0.1
 _MOSTLY: Final = 0.5
@@ -93,7 +93,7 @@ def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
     names += ["global_batch_count"] if None in batches else []
     if not names:
         return ()
-    text = "whether they differ in this is not recorded: {names}"
+    text = "Not recorded, so these settings may differ: {names}."
     return (Note.of(text, names=", ".join(names)),)
 
 
@@ -101,9 +101,9 @@ def warnings_of(settings: Result) -> tuple[Note, ...]:
     """Return what spoils the comparison, in sentences."""
     return tuple(
         Note.of(
-            "of the time of kernels {base} and {new} are of those that both have: {why}"
+            "Shared kernels take {base} and {new} of kernel time: {why}"
             if row["setting"] == _IN_COMMON
-            else "{setting} differs: {base} against {new}: {why}",
+            else "{setting} differs ({base}, {new}): {why}",
             **{name: row[name] for name in ("setting", "base", "new", "why")},
         )
         for row in settings.table.rows()
@@ -121,7 +121,7 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
     yield "profiler", profilers[0], profilers[1], _PROFILERS[is_other], is_other
     workloads = said_by(lambda run: run.workload)
     is_other = all(workloads) and "unknown" not in workloads
-    yield "workload", workloads[0], workloads[1], "they do not do the same thing", is_other
+    yield "workload", workloads[0], workloads[1], "different workloads", is_other
     for name, why, spoils in _MEASURES:
         values = [side.measure(name) for side in (base, new)]
         known = None not in values
@@ -138,7 +138,7 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
     for name in sorted(set(said) - known_names):
         yield name, base.said(name), new.said(name), "", False
     commands = said_by(lambda run: run.command)
-    yield "command", commands[0], commands[1], "what was asked for", False
+    yield "command", commands[0], commands[1], "different command line", False
     labels = [sorted({key for run in side.runs for key in run.labels}) for side in (base, new)]
     for name in sorted({*labels[0], *labels[1]}):
         told = [_distinct(run.labels.get(name, "") for run in side.runs) for side in (base, new)]
@@ -157,9 +157,9 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         kernels = made["count"][made["kind"] == "kernel"].sum()
         counts.append(float(kernels) / max(1, side.units_count))
     if min(counts) > 0 and max(counts) / min(counts) - 1 > _KERNELS_ALIKE:
-        why = "a step is made of other work"
+        why = "the steps do different work"
         if base.unit == TURN:
-            why = "an iteration of the pattern may not be the same thing in both"
+            why = "the iterations may cover different work"
         cells = [_number(count) for count in counts]
         yield f"kernels per {base.unit}", cells[0], cells[1], why, base.unit == TURN
 
@@ -178,7 +178,7 @@ def _kernels_in_common(base: Side, new: Side, matched: Matched) -> Iterator[_Row
         shares.append(float(kernels["ns"][is_common].sum()) / whole if whole else 1.0)
     if max(shares) < _MOSTLY:
         cells = [Note.of("{share:ratio}", share=share) for share in shares]
-        why = "most of the work is done by other kernels: is it the same program?"
+        why = "different kernels do most of the work; check that both runs use the same program"
         yield _IN_COMMON, cells[0], cells[1], why, True
 
 

@@ -298,9 +298,9 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
     if not rows:
         return None
     note = Note(
-        "the run is the unit: means of the runs, judged by their best values"
+        "traceprof compares runs: means over the runs, verdicts from their best values."
         if any(row["verdict"] for row in rows)
-        else "one run of each does not tell whether metrics differ by more than chance"
+        else "One run per side is not enough to test whether the metrics differ."
     )
     return _result("metrics", specs.METRICS, Table.of_rows(rows)).with_notes(note)
 

@@ -281,7 +281,7 @@ def _plain(
 ) -> Difference:
     change = new / base - 1 if base > 0 else math.nan
     what = "runs" if of_runs else "steps"
-    why = f"too few {what} to say how much they differ among themselves"
+    why = f"not enough {what}"
     return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=why)
 
 

@@ -1,4 +1,4 @@
-"""What to make of a comparison, in a few sentences: faster or slower, by how much, and why."""
+"""The verdict of a comparison: faster or slower, by how much, and why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS: Final = {
     "compute": "compute",
     "exposed_communication": "exposed communication",
     "exposed_transfer": "exposed transfers",
-    "device_memory": "copies inside the device",
+    "device_memory": "device-to-device copies",
     "idle": "idle time",
 }
 
@@ -42,7 +42,7 @@ def verdict_of(
     elif difference is not None:
         found += _on_phases(difference)
     if not judged and not found:
-        return (Note("Nothing is judged: neither throughput nor steps are known of both."),)
+        return (Note("No verdict: throughput and steps are not recorded on both sides."),)
     return tuple(found)
 
 
@@ -74,11 +74,11 @@ def _on_main(
         counts = (time.difference.new_count, time.difference.base_count)
         middle = "medians" if time.difference.of_runs else "means"
         if time.difference.together > 1:  # steps come in turns: no single one is typical
-            middle += " of means of {together:count} steps,"
+            middle += " of groups of {together:count} steps,"
         medians = f" ({middle} of {{n_new:count}} and {{n_base:count}} {{of}}(s))"
         yield Note.of(
             ("An" if main.name == "turn_ns" else "A")
-            + " {unit} takes {new:ns} instead of {base:ns}"
+            + " {unit} takes {new:ns}, compared with {base:ns} in the base"
             + medians * (max(counts) > 1)
             + ".",
             unit=TURN if main.name == "turn_ns" else STEP,
@@ -97,31 +97,29 @@ def _sentence(main: JudgedMeasure) -> str:
     way, by = _in_words(main)
     if not found.is_known and abs(main.worse_ratio) < _NOTHING:
         return (
-            f"{{new}} is as fast as {{base}} in numbers ({what}); {{n_base:count}} and "
-            "{n_new:count} {of}(s) are too few to tell more."
+            f"{{new}} and {{base}} have the same {what}. {{n_base:count}} and "
+            "{n_new:count} {of}(s) are not enough to test the difference."
         )
     if not found.is_known:
         return (
-            f"{{new}} is {way} than {{base}} in numbers: {by}, but {{n_base:count}} and "
-            "{n_new:count} {of}(s) are too few to tell that from chance."
+            f"{{new}} may be {way} than {{base}}: {by}. {{n_base:count}} and "
+            "{n_new:count} {of}(s) are not enough to test the difference."
         )
     if found.is_shown:
         of_times = found.change_ratio >= 1
         ends = "{from_times:factor} to {to_times:factor}"
         ends = ends if of_times else "{low:ratio} to {high:ratio}"
-        return f"{{new}} is {way} than {{base}}: {by} (95 % interval {ends})."
-    seen = "A change of {smallest:ratio} would most likely have been seen."
+        return f"{{new}} is {way} than {{base}}: {by} (95% interval {ends})."
+    seen = "This comparison can detect changes of {smallest:ratio} or more (80% power)."
     if math.isnan(found.smallest_ratio):
-        seen = (
-            "No change, however large, would have been seen: they differ too much among themselves."
-        )
+        seen = "This comparison cannot detect a change of any size: {of} times vary too much."
     has_ends = not math.isnan(found.low_ratio + found.high_ratio)
-    interval = "{from:ratio} to {to:ratio}" if has_ends else "without an end"
+    interval = "{from:ratio} to {to:ratio}" if has_ends else "without limits"
     sign = "+" if found.change_ratio > 0 else ""
-    told = "No difference is shown between {base} and {new}"
+    told = "No difference shown between {base} and {new}"
     if found.is_open:
-        told = "Whether {new} is faster or slower than {base} is not clear"
-    return f"{told}: {what} {sign}{{change:ratio}}, 95 % interval {interval}. {seen}"
+        told = "It is not clear whether {new} is faster or slower than {base}"
+    return f"{told}: {what} {sign}{{change:ratio}}, 95% interval {interval}. {seen}"
 
 
 def _in_words(main: JudgedMeasure) -> tuple[str, str]:
@@ -157,8 +155,8 @@ _CHANGES: Final = {
 }
 _MEASURE_WORDS: Final = {
     "samples_per_s": "samples per second",
-    "step_period_ns": "time of a step",
-    "turn_ns": "time of an iteration",
+    "step_period_ns": "step time",
+    "turn_ns": "iteration time",
 }
 
 
@@ -173,7 +171,7 @@ def _on_causes(difference: Result) -> Iterator[Note]:
     worth = parts.take(order[sizes[order] >= _LEAST * size])
     words, values = _listed(worth, lambda row: _PARTS[str(row["part"])])
     yield Note.of(
-        "The mean {per} on a device ({new:ns}, base {base:ns}) is {whole:ns} "
+        "The mean {per} on the GPU ({new:ns}, base {base:ns}) is {whole:ns} "
         f"{_way(scalars)}: {words}.",
         per=scalars["per"],
         new=scalars["new_ns"],
@@ -196,7 +194,7 @@ def _way(scalars: Mapping[str, Any]) -> str:
 def _how_much(causes: Ints, whole: int) -> str:
     """Return what causes are of a difference: what works against it makes none of it."""
     is_most = bool((causes * whole > 0).all()) and abs(int(causes.sum())) * 2 >= abs(whole)
-    return "Most of it" if is_most else "The largest causes"
+    return "Most of the difference" if is_most else "Largest causes"
 
 
 def _on_phases(difference: Result) -> Iterator[Note]:
@@ -207,7 +205,7 @@ def _on_phases(difference: Result) -> Iterator[Note]:
         return
     words, values = _listed(worth, lambda row: str(row["phase"]))
     whole = abs(scalars["difference_ns"])
-    text = f"On the host the mean {{per}} is {{whole:ns}} {_way(scalars)}: {words}."
+    text = f"The mean {{per}} on the host is {{whole:ns}} {_way(scalars)}: {words}."
     yield Note.of(text, per=scalars["per"], whole=whole, **values)
 
 
@@ -229,7 +227,7 @@ def _cause_words(row: dict[str, Any]) -> str:
         name = short_name(name)
     told = {
         "waiting": f"waiting for {name.strip('()')}",
-        "rest": f"{_PARTS[str(row['part'])]} of which nothing is known",
+        "rest": f"{_PARTS[str(row['part'])]}, cause not recorded",
         "kernel": f"kernel {name}",
     }.get(kind)
     told = told or (f"{kind} {name}" if kind in ("copy", "collective") else f"{kind}: {name}")

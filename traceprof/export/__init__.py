@@ -30,15 +30,13 @@ class Exporter:
 EXPORTERS: Final[Registry[Exporter]] = Registry(
     "export",
     (
-        Exporter(
-            "perfetto", "JSON of Chrome's trace events, which ui.perfetto.dev opens", "perfetto"
-        ),
-        Exporter("chrome", "the same, under the name of chrome://tracing", "perfetto"),
-        Exporter("parquet", "a folder of Parquet files, a table each", "tables"),
-        Exporter("arrow", "a folder of Arrow (Feather) files, a table each", "tables"),
-        Exporter("csv", "a folder of CSV files, or one with --tables NAME", "tables"),
-        Exporter("tensorboard", "scalars of every step, a folder for each rank", "tensorboard"),
-        Exporter("openmetrics", "text of gauges about the window", "openmetrics"),
+        Exporter("perfetto", "Chrome trace-event JSON for ui.perfetto.dev", "perfetto"),
+        Exporter("chrome", "the same JSON for chrome://tracing", "perfetto"),
+        Exporter("parquet", "a folder of Parquet files, one per table", "tables"),
+        Exporter("arrow", "a folder of Arrow (Feather) files, one per table", "tables"),
+        Exporter("csv", "a folder of CSV files, or one file with --tables NAME", "tables"),
+        Exporter("tensorboard", "TensorBoard scalars per step, one folder per rank", "tensorboard"),
+        Exporter("openmetrics", "OpenMetrics text with gauges for the window", "openmetrics"),
     ),
 )
 """The forms by name, in the order of the help."""
@@ -54,4 +52,4 @@ def exporter_called(name: str) -> Exporter:
         if exporter.name == name:
             return exporter
     known = ", ".join(one.name for one in EXPORTERS)
-    raise UsageError(f"--to {name}: expected one of {known}")
+    raise UsageError(f"--to {name}: choose one of {known}")

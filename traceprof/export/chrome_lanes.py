@@ -182,7 +182,7 @@ class ChromeLanes:
             is_known = 0 <= lane < _NO_STREAM
             return f"stream {lane}" if is_known else "no stream"
         if lane == ABSENT:
-            return "thread not known"
+            return "unknown thread"
         name = self._threads.get((pid, lane), "")
         main = "main thread" if lane == pid else f"thread {lane}"
         return name if name.startswith("thread ") else " · ".join(filter(None, [main, name]))

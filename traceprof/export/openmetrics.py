@@ -89,7 +89,9 @@ class _Families:
 def _export(run: Run, request: Request) -> Exported:
     for option, value in (("--tables", request.tables), ("--ranks", request.ranks)):
         if value is not None:
-            raise UsageError(f"{option}: --to openmetrics takes none; it tells of the whole run")
+            raise UsageError(
+                f"{option} cannot be used with --to openmetrics, which exports the whole run"
+            )
     done = Exported(request.output)
     document = answered(run, request.results or _ANALYSES, done)
     families = _Families()
@@ -111,7 +113,7 @@ def _about(families: _Families, document: Document) -> Iterator[str]:
     }
     told = families.labels(about)
     yield "# TYPE traceprof_trace info"
-    yield "# HELP traceprof_trace the trace and the window that the gauges are about"
+    yield "# HELP traceprof_trace the trace and the window of the gauges"
     yield f"{_sample('traceprof_trace_info', told)} 1"
     name = "traceprof_window_seconds"
     yield from _head(name, "seconds", "the length of the window")

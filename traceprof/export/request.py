@@ -63,7 +63,7 @@ def check_tables(names: Iterable[str] | None) -> list[str]:
     """
     asked = set(TABLES if names is None else names)
     if unknown := sorted(asked - TABLES.keys()):
-        raise UsageError(f"no table {', '.join(unknown)}: there are {', '.join(TABLES)}")
+        raise UsageError(f"unknown table {', '.join(unknown)}; choose {', '.join(TABLES)}")
     return [name for name in TABLES if name in asked]
 
 
@@ -78,7 +78,7 @@ def check_analyses(names: Iterable[str]) -> list[str]:
         return list(analysis_names())
     if unknown := sorted(set(asked) - {*analysis_names()}):
         known = ", ".join(sorted(analysis_names()))
-        raise UsageError(f"no analysis {', '.join(unknown)}: there are {known}")
+        raise UsageError(f"unknown analysis {', '.join(unknown)}; choose {known}")
     return asked
 
 

@@ -47,7 +47,9 @@ def write_results(run: Run, request: Request, suffix: str, done: Exported) -> No
         UsageError: the folder cannot be written, or none of the analyses has a result.
     """
     if request.ranks is not None:
-        raise UsageError("--ranks: results tell of the whole run: name the files of these ranks")
+        raise UsageError(
+            "--ranks cannot be used with results of the whole run; give the files of these ranks"
+        )
     document = answered(run, request.results, done)
     with new_folder(request.output) as folder:
         for name, result in document.results.items():

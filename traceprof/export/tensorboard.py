@@ -115,7 +115,9 @@ _ROUTES: Final = ("h2d", "d2h")
 
 def _export(run: Run, request: Request) -> Exported:
     if request.tables is not None:
-        raise UsageError("--tables: --to tensorboard takes none; it writes scalars of steps")
+        raise UsageError(
+            "--tables cannot be used with --to tensorboard, which writes scalars per step"
+        )
     done = Exported(request.output)
     everything = run.within("all") if run.window is None else run
     document = answer(everything, (_STEPS, _COLLECTIVES))
@@ -124,10 +126,14 @@ def _export(run: Run, request: Request) -> Exported:
     rates = _bus_rates(document)
     epoch_ns = document.info.utc_epoch_ns
     if epoch_ns is None:
-        done.remark("the wall clock was not recorded: times are seconds after the start of the run")
+        done.remark(
+            "wall-clock time was not recorded; times are seconds since the start of the run"
+        )
     zero_ns = 0 if epoch_ns is None else epoch_ns + document.span.start_ns
     if document.results[_STEPS].scalars["is_pattern"]:
-        done.remark("no steps are known: these are iterations of a pattern of kernels that repeats")
+        done.remark(
+            "no step markers found; the steps are iterations detected from the kernel sequence"
+        )
     with new_folder(request.output) as folder:
         for process, name in names.items():
             own = steps.take(steps["process"] == process)
@@ -157,7 +163,7 @@ def _names(run: Run, steps: Table, request: Request) -> dict[int, str]:
         if missing := sorted({*request.ranks} - {*own.values()}):
             known = ", ".join(map(str, sorted({*own.values()} - {ABSENT}))) or "none"
             told = ", ".join(map(str, missing))
-            raise UsageError(f"no steps of rank {told}: the trace has steps of {known}")
+            raise UsageError(f"--ranks: no steps of rank {told}; choose from {known}")
         own = {process: rank for process, rank in own.items() if rank in request.ranks}
     several = [rank for rank in own.values() if list(own.values()).count(rank) > 1]
     return {process: _name(process, rank, several) for process, rank in own.items()}

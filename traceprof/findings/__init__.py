@@ -24,7 +24,14 @@ from traceprof.findings import (
     steps,
 )
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule, SettledFinding, judge, losses_claimed, much_lost
+from traceprof.findings.rules import (
+    Finding,
+    Rule,
+    SettledFinding,
+    judge,
+    losses_claimed,
+    much_lost,
+)
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.lost_work import lost_work
@@ -79,61 +86,62 @@ RULES: Final[Registry[Rule]] = Registry(
 """In the order in which they claim time: the more specific first."""
 
 SPEC: Final = ResultSpec.of("""
-    table findings: one row per finding, the largest saving first; what occurs once by its share of
-        the time that is judged
-    key rule: the rule that found it
-    key number [number]: which one of that rule, from 1
-    same title: what was found
-    same kind: how sure the saving is: measured, bounded (provably at most that), estimated (by a
-        model), once (a cost that occurs once), none (nothing is known to be saved)
-    same claimed_ratio: the share of the time that it is about, its own
-    same saving_ratio: the share of the time that could be saved
-    same saving_ns: the same of step_ns
-    same least_saving_ns: of an estimated saving the least of its range
-    same most_saving_ns: and the most
-    same base: what saving_ns is a part of: a step, an iteration, the window, or, of slow steps,
-        the mean step with these
-    same base_ns: how long that is
-    same measured_ratio: what its advice saved when `traceprof try --from` tried it
-    same once_ns: what it costs once, where it is not per step
-    same model: what an estimated saving rests on
-    same evidence: what shows it
-    same action: what to do
-    same caveat: when it may be wrong
-    same window: the worst place, as --window takes it
-    same ranges: the ranges concerned
-    same show: the analysis that tells more
-    same ncu: what profiles the longest launch of the kernel concerned most with Nsight Compute;
-        launches are counted from the start of the recording
-    same ground: what the claimed time is: lost, compute or slow steps
-    same is_minor: less than 1 % of the time: not for a page
-    table losses: one row per part of the analysed time of the devices: with compute they fill it
-    key loss: a part of the time that is no compute; idle time by its cause
-    same total_ns: how long, of all devices together
-    same share_ratio: total_ns of the analysed time of all devices
-    same claimed_ns: what of it findings claim
-    same rules: the rules that do, the one with the most first
-    table abstained: one row per rule that could not judge
-    key rule: the rule
-    same subject: what it is about
-    same reason: what it lacks
+    table findings: one row per finding, ordered by saving; one-time costs are ordered by their
+        share of the analyzed time
+    key rule: name of the rule
+    key number [number]: number of the finding among the findings of its rule, from 1
+    same title: the problem, with its share
+    same kind: how certain the saving is: measured, bounded (a proven upper bound), estimated (by
+        a model), once (a one-time cost), none (no known saving)
+    same claimed_ratio: share of the base that the finding covers and no other finding claims
+    same saving_ratio: share of the base that could be saved
+    same saving_ns: time that could be saved per base
+    same least_saving_ns: lower end of the range of an estimated saving
+    same most_saving_ns: upper end of the range of an estimated saving
+    same base: reference of saving_ns: a step, an iteration, the window, or (for slow steps) the
+        mean step with slow steps
+    same base_ns: length of the base
+    same measured_ratio: saving that `traceprof try --from` measured for this advice
+    same once_ns: one-time cost, if the cost does not recur in each step
+    same model: assumptions and bounds of an estimated saving
+    same evidence: facts that support the finding
+    same action: advice
+    same caveat: when the advice does not apply or saves less
+    same window: the worst place, as a value for --window
+    same ranges: names of the affected ranges
+    same show: the analysis with more details
+    same ncu: command that profiles the longest launch of the main kernel with Nsight Compute; the
+        launch number counts from the start of the recording
+    same ground: type of the claimed time: lost, compute, or slow steps
+    same is_minor: the finding covers less than 1% of the time and is not on the page
+    table losses: one row per part of the analyzed GPU time that is not compute; together with
+        compute, the parts add up to the analyzed GPU time
+    key loss: name of the part; idle time is split by cause
+    same total_ns: length of the part, summed over all GPUs
+    same share_ratio: total_ns divided by the analyzed time of all GPUs
+    same claimed_ns: time in this part that findings claim
+    same rules: the rules with a claim, the largest claim first
+    table abstained: one row per rule that had not enough data
+    key rule: name of the rule
+    same subject: subject of the rule
+    same reason: why the rule could not run
     table checked: one row per subject of the rules
-    key subject: what rules are about
-    same is_judged: a rule about it could judge
-    same is_fine: none found anything that is not minor, nor is much time lost to it that another
-        finding claims
-    table lost: one row per sentence on work of devices that is missing in the recording
-    key number [number]: which one, from 1
-    same about: what is missing, why, or what to do
-    same message: the sentence
+    key subject: subject of one or more rules
+    same is_judged: at least one rule for this subject had enough data
+    same is_fine: no rule found a problem that is not minor, and findings of other subjects claim
+        no large loss of this type
+    table lost: one row per message about GPU activity that is missing from the trace
+    key number [number]: number of the message, from 1
+    same about: missing, why, or to do
+    same message: the message
     scalars:
-    same is_idle_known: enough of their work is recorded to say when devices were idle
-    same compute_ratio: the share of the analysed time that is compute
-    same judged_ns: the analysed time of all devices together
-    same compute_ns: what of it is compute
-    same slow_ratio: what slow steps add to the mean step, as a share of the mean step with them
-    same base: what shares and savings are of: step, iteration, or window
-    same step_ns: how long that is
+    same is_idle_known: the trace contains enough GPU activity to measure idle time
+    same compute_ratio: share of compute in the analyzed time
+    same judged_ns: analyzed time, summed over all GPUs
+    same compute_ns: compute time, summed over all GPUs
+    same slow_ratio: time that slow steps add, as a share of the mean step with slow steps
+    same base: reference of shares and savings: step, iteration, or window
+    same step_ns: length of the base
     """)
 
 
@@ -216,7 +224,7 @@ def _row(own: SettledFinding) -> dict[str, object]:
 
 def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
     """Return that nothing was found, and what could not be judged."""
-    notes = [] if found_any else [Note("no rule found anything to improve")]
+    notes = [] if found_any else [Note("no problem found")]
     subjects: dict[str, dict[str, None]] = {}
     judged = {rule.subject for rule in RULES if rule.name not in abstained}
     for rule in RULES:

@@ -70,8 +70,8 @@ class Claim:
 
 
 LATER: Final = Note(
-    "what devices wait for until work is launched again; at most also what they lose later on, up "
-    "to the length of each of these calls: without it the host would be that much ahead"
+    "The GPU is idle until the CPU launches work again. Upper bound: also later idle time, up to "
+    "the length of each of these calls, because the CPU would be that far ahead."
 )
 """The model of what a call costs that holds the host up."""
 _NEARLY_ALL: Final = 1.01

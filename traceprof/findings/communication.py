@@ -31,15 +31,18 @@ _NEXT_TO_NOTHING: Final = 0.001
 _BY_OPERATION: Final = (
     (
         re.compile(r"(?i)all_?reduce"),
-        "all-reduce: DDP's bucket_cap_mb, no_sync() while gradients accumulate, 16 bits",
+        "For all-reduce: tune `bucket_cap_mb` in DDP, use `no_sync()` during gradient "
+        "accumulation, or send 16-bit gradients (`bf16_compress_hook`).",
     ),
     (
         re.compile(r"(?i)all_?gather|reduce_?scatter"),
-        "all-gather, reduce-scatter: FSDP's prefetching, fewer ranks per shard",
+        "For all-gather and reduce-scatter: enable FSDP prefetching (`forward_prefetch=True`), or "
+        "shard over fewer ranks (`HYBRID_SHARD`).",
     ),
     (
         re.compile(r"(?i)all_?to_?all|send_?recv"),
-        "all-to-all, send: exchange the next (micro-)batch meanwhile, fewer bits",
+        "For all-to-all and send/recv: exchange the next (micro-)batch during compute, or send "
+        "data in lower precision.",
     ),
 )
 """What helps in PyTorch against each operation."""
@@ -58,7 +61,7 @@ _QUICKEST: Final = 0.1
 
 @rule(
     "communication",
-    "communication that compute does not hide",
+    "communication that is not overlapped with compute",
     "kernels",
     about=COLLECTIVES,
     show="collectives",
@@ -78,9 +81,7 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
     names = times_of(own)
     longest = context.kernels.longest_communication
     yield Finding(
-        title=Note.of(
-            "exposed communication: {share:ratio} of the time no compute hides it", share=share
-        ),
+        title=Note.of("Exposed communication takes {share:ratio} of step time", share=share),
         claims=claims,
         kind=Kind.BOUNDED if saved > _NEXT_TO_NOTHING else Kind.NONE,
         evidence=(
@@ -90,20 +91,20 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
         ),
         action=context.advice(
             pytorch=_for_pytorch(context, [name for name, _ in largest(names, 2)]),
-            other="overlap it with compute, on a stream of its own; send less, in fewer bits, or "
-            "less often",
+            other="Overlap communication with compute on a separate stream. Send less data, in "
+            "lower precision, or less often.",
         ),
         caveat=(
-            "the time includes waiting for the other ranks: with the traces of all of them a slow "
-            "rank can be told from a slow network"
+            "The time includes waiting for other ranks. Pass the traces of all ranks to separate a "
+            "slow rank from a slow network."
             if len(context.ranks) == 1 and len(context.devices) == 1
-            else "in the first collective that is shared waiting cannot be told from sending"
+            else "In the first shared collective, traceprof cannot separate waiting from sending."
         ),
         window="" if longest is None else context.window_text(*longest),
     )
 
 
-@rule("communication", "communication that the host carries out", "kernels", show="collectives")
+@rule("communication", "communication by the CPU (gloo, MPI)", "kernels", show="collectives")
 def host_communication(context: Context) -> Iterator[Finding]:
     """Find time in which devices wait for what the host communicates (gloo, MPI).
 
@@ -113,7 +114,7 @@ def host_communication(context: Context) -> Iterator[Finding]:
         return
     backends, count, n_bytes, under_way = _by_hosts(context)
     if not count:
-        raise NotRecordedError("no communication of hosts in the time that is judged")
+        raise NotRecordedError("no CPU communication (gloo, MPI) in the analyzed time")
     copying = {
         device: (time.transfer - time.kernel) & under_way[device]
         for device, time in context.times.items()
@@ -130,35 +131,37 @@ def host_communication(context: Context) -> Iterator[Finding]:
     shared = len(set(gpus_of(context.ranks).values())) < len(context.devices)
     yield Finding(
         title=Note.of(
-            "exposed communication of the host ({backend}): devices wait for it or copy for it "
-            "{share:ratio} of the time",
+            "Exposed CPU communication ({backend}) takes {share:ratio} of step time, including its "
+            "copies",
             backend=backends,
             share=share,
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note(
-            "GPUs communicate while they compute; at least where nothing hides the bytes, sent and "
-            "received at 12 GB/s (PCIe 3.0 x16), at most also without waiting for launches"
+            "The GPUs communicate during compute. Lower bound: the same bytes are sent and "
+            "received at 12 GB/s (PCIe 3.0 x16) without overlap. Upper bound: the waits for "
+            "launches disappear as well."
         ),
         evidence=(
             context.counted(
-                count, "collective(s) or message(s)", ", {size:bytes} in all", size=n_bytes
+                count, "collective(s) or message(s)", ", {size:bytes} in total", size=n_bytes
             ),
             Note.of(
-                "{copies:ratio} of the time are copies from devices to the host and back",
+                "copies between GPU and host: {copies:ratio} of step time",
                 copies=context.share(claim) - context.share(context.left(waiting.times)),
             ),
         ),
         action=context.advice(
-            pytorch="communicate between GPUs: init_process_group('nccl')"
-            + (", with a GPU for each rank" if shared else "")
-            + "; else send less (16 bits, no_sync() while gradients accumulate)",
-            other="communicate between GPUs (NCCL, GPU-aware MPI)"
-            + (", with a GPU for each rank" if shared else "")
-            + ", or send less",
+            pytorch='Communicate between GPUs: `init_process_group("nccl")`'
+            + (", with one GPU per rank" if shared else "")
+            + ". Otherwise, send less data (16-bit gradients, `no_sync()` during gradient "
+            "accumulation).",
+            other="Communicate between GPUs (NCCL, GPU-aware MPI)"
+            + (", with one GPU per rank" if shared else "")
+            + ", or send less data.",
         ),
-        caveat="the time includes waiting for the other ranks",
+        caveat="The time includes waiting for other ranks.",
         window=context.longest_gap("communication"),
     )
 
@@ -196,16 +199,16 @@ def _on_shares(context: Context, exposed: Times, share: float, saved: float) -> 
     )
     others = all_exposed - share
     yield Note.of(
-        "communication takes {whole:ratio} of the time, compute hides {hidden:ratio} of it"
-        + (", {others:ratio} of the time belongs to other findings" if others else ""),
+        "communication takes {whole:ratio} of step time, {hidden:ratio} of it overlapped with "
+        "compute" + (" ({others:ratio} of step time is part of other findings)" if others else ""),
         whole=whole,
         hidden=1 - (share + others) / whole,
         others=others,
     )
     if saved < share * (1 - _NEXT_TO_NOTHING):
         yield Note.of(
-            "the compute of the same steps that hides none yet takes {saved:ratio} of the time: no "
-            "more can hide behind it; the rest is saved by sending less",
+            "overlap can hide at most {saved:ratio} of step time, because the same steps have no "
+            "more compute; only sending less data saves the rest",
             saved=saved,
         )
 
@@ -214,12 +217,12 @@ def _for_pytorch(context: Context, names: list[str]) -> str:
     """Return what helps against the operations whose kernels take the most time."""
     if not context.is_training:
         return (
-            "send less (fewer ranks per layer, fewer bits), fuse it with the GEMM before or "
-            "after it, or run two micro-batches whose compute hides it"
+            "Send less data (fewer ranks per layer, lower precision), fuse the collective with the "
+            "GEMM before or after it, or overlap two micro-batches."
         )
     told = [f"{name} {kernel_kind(name).op}" for name in names]
     fits = [advice for pattern, advice in _BY_OPERATION if any(map(pattern.search, told))]
-    return "overlap it with compute, on its own stream; " + "; ".join(
+    return "Overlap communication with compute on a separate stream. " + " ".join(
         fits or [advice for _, advice in _BY_OPERATION[:2]]
     )
 
@@ -257,8 +260,8 @@ def _spans_of_devices(context: Context) -> dict[int, tuple[Int64Array, Int64Arra
 
 
 @rule(
-    "buckets",
-    "many collectives that are too small for the link",
+    "collective sizes",
+    "many collectives that are too small to use the interconnect bandwidth",
     "kernels",
     about=COLLECTIVES,
     show="collectives",
@@ -284,32 +287,35 @@ def small_buckets(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share * claim.saved_ratio < _LEAST_SMALL:
         return
-    size = "median size {size:bytes}" if len(sizes) else "sizes were not recorded"
+    size = "median size {size:bytes}" if len(sizes) else "sizes not recorded"
     yield Finding(
-        title=Note.of("small collectives: {share:ratio} of the time is their latency", share=share),
+        title=Note.of(
+            "The latency of small collectives takes {share:ratio} of step time", share=share
+        ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note(
-            "each costs as long as the quickest tenth takes, whatever its size; at most as long as "
-            "the median, at least nothing, where larger ones hide less"
+            "Each collective has the latency of the fastest 10%, whatever its size. Upper bound: "
+            "the median duration. Lower bound: no saving, if larger collectives overlap less."
         ),
         evidence=(
             context.counted(len(own_ns), "collective(s)"),
             Note.of(
-                f"the quickest tenth takes {{latency:ns}}, the median {{median:ns}}, {size}",
+                f"fastest 10%: {{latency:ns}}, median: {{median:ns}}, {size}",
                 latency=latency_ns,
                 median=median_ns,
                 size=size_bytes,
             ),
         ),
         action=context.advice(
-            pytorch="send fewer, larger messages: raise bucket_cap_mb, coalesce, flatten gradients"
+            pytorch="Send fewer, larger messages: raise `bucket_cap_mb` in DDP, coalesce "
+            "collectives, or flatten gradients."
             if context.is_training
-            else "use collectives of low latency for small messages (one-shot or in CUDA graphs), "
-            "coalesce them, or spread the model over fewer GPUs",
-            other="send fewer, larger messages",
+            else "Use low-latency collectives for small messages (one-shot, or inside CUDA "
+            "graphs), coalesce them, or spread the model over fewer GPUs.",
+            other="Send fewer, larger messages.",
         ),
-        caveat="larger messages start later and may overlap less",
+        caveat="Larger messages start later and may overlap less with compute.",
     )
 
 

@@ -50,8 +50,8 @@ class _Beside:
 
 
 @rule(
-    "contention",
-    "kernels that take longer beside communication",
+    "contention between compute and communication",
+    "kernels that slow down during communication",
     "kernels",
     about=COLLECTIVES,
     show="collectives",
@@ -79,22 +79,23 @@ def contention(context: Context) -> Iterator[Finding]:
     told = [next(own for own in slowed if own.name == name) for name, _ in largest(extra, _SHOWN)]
     yield Finding(
         title=Note.of(
-            "hiding communication has a price: kernels take {factor:factor} as long beside it as "
-            "alone, {share:ratio} of the time",
+            "Communication slows overlapped kernels: they take {factor:factor} as long, which "
+            "costs {share:ratio} of step time",
             factor=1 / (1 - saved),
             share=share,
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note(
-            "beside communication as long as the median launch alone; at least nothing, where it "
-            "takes the same of the device in any case, at most as long as the shortest alone"
+            "Each kernel takes as long as its median launch without communication. Upper bound: as "
+            "its shortest one. Lower bound: no saving, if communication needs the same GPU "
+            "resources in any case."
         ),
         evidence=(
-            context.timed(sum(extra.values()), after=" longer than alone"),
+            context.timed(sum(extra.values()), after=" longer than without communication"),
             *(
                 Note.of(
-                    "{name}: {alone:ns} alone, {beside:ns} beside it (medians)",
+                    "{name}: {alone:ns} alone, {beside:ns} during communication (medians)",
                     name=short_name(own.name),
                     alone=own.alone_ns,
                     beside=own.median_ns,
@@ -102,14 +103,15 @@ def contention(context: Context) -> Iterator[Finding]:
                 for own in told
             ),
         ),
-        action="let communication take less of the device: fewer SMs (NCCL_MAX_CTAS, "
-        "NCCL_MAX_NCHANNELS) or copy engines, or run it beside work that needs the memory less",
-        caveat="with less of the device communication takes longer, and more of it may be exposed",
+        action="Give communication fewer GPU resources: fewer SMs (`NCCL_MAX_CTAS`, "
+        "`NCCL_MAX_NCHANNELS`) or copy engines. Or overlap it with kernels that need less memory "
+        "bandwidth.",
+        caveat="With fewer resources, communication takes longer, and more of it may be exposed.",
         ncu=context.ncu(extra),
     )
 
 
-_UNKNOWN: Final = "no kernel runs often enough both alone and beside communication"
+_UNKNOWN: Final = "no kernel runs often enough both alone and during communication"
 
 
 def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times, bool]:

@@ -372,20 +372,20 @@ class Context:
         """Return a time with words around it: of several devices the mean, by step where known."""
         places, per = self._per_step
         if not len(self.steps):
-            per = per.replace(" per step and", " per") if places > 1 else ""
+            per = per.replace(" per step per", " per") if places > 1 else ""
         each = total_ns / places / (self.n_steps if len(self.steps) else 1)
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
 
     def timed_by_kernel(self, names: Mapping[str, int], n: int = 2) -> Iterator[Note]:
         """Yield the times of the ``n`` kernels with the most of ``names``, times by name."""
         for name, ns in largest(names, n):
-            yield self.timed(ns, after=" in {name}", name=short_name(name))
+            yield self.timed(ns, "{name}: ", name=short_name(name))
 
     @property
     def _per_step(self) -> tuple[int, str]:
         """Over how many devices, or else ranks, what a step does is spread, and in words."""
-        places, whose = max(1, len(self.places)), "device" if self.devices else "rank"
-        return places, f" per step and {whose}" if places > 1 else " per step"
+        places, whose = max(1, len(self.places)), "GPU" if self.devices else "rank"
+        return places, f" per step per {whose}" if places > 1 else " per step"
 
     def advice(self, *, pytorch: str, other: str) -> str:
         """Return the advice for PyTorch where it ran, else the other."""

@@ -62,12 +62,12 @@ def _how_much(context: Context, copies: Table, words: str) -> Note:
     total_ns = int(lengths_of(copies).sum())
     n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
     rate = n_bytes / (total_ns / 1e9) if total_ns else None
-    more = " ({moved:bytes} in all, at {rate:bytes/s})"
+    more = " ({moved:bytes} in total at {rate:bytes/s})"
     return counted(context, copies, words, more, is_of_host=False, moved=n_bytes, rate=rate)
 
 
 def _call_time(context: Context, copies: Table) -> Note:
-    return context.timed(int(copies["call_ns"].sum()), "the calls take ", " of host time")
+    return context.timed(int(copies["call_ns"].sum()), "CPU time in these calls: ")
 
 
 def are_blocking_copies(copies: Table) -> Bools:
@@ -81,8 +81,8 @@ def are_blocking_copies(copies: Table) -> Bools:
 
 
 @rule(
-    "blocking calls",
-    "copies that block the host",
+    "blocking copies",
+    "copies that block the CPU",
     "copies",
     "api_calls",
     about=TRANSFERS,
@@ -101,8 +101,8 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
     calls = ", ".join(sorted(pinned["api"].distinct()))
     yield Finding(
         title=Note.of(
-            "blocking copies: {share:ratio} of the time nothing else runs, or devices wait for "
-            "work that they delay",
+            "Blocking copies take {share:ratio} of step time: no kernel runs, or the GPU waits for "
+            "launches that they delay",
             share=share,
         ),
         claims=(claim,),
@@ -113,10 +113,10 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
             _call_time(context, pinned),
         ),
         action=context.advice(
-            pytorch="use cudaMemcpyAsync (non_blocking=True) on a stream of its own",
-            other="use cudaMemcpyAsync on a stream of its own",
+            pytorch="Copy with `non_blocking=True` (`cudaMemcpyAsync`) on a separate stream.",
+            other="Copy with `cudaMemcpyAsync` on a separate stream.",
         ),
-        caveat="what the host needs at once has to be waited for",
+        caveat="The CPU must still wait for data that it needs immediately.",
         window=context.longest_row(pinned),
     )
 
@@ -133,8 +133,8 @@ def are_blocking_memsets(copies: Table) -> Bools:
 
 
 @rule(
-    "blocking calls",
-    "memsets that block the host",
+    "blocking copies",
+    "memsets that block the CPU",
     "copies",
     "api_calls",
     about=COPIES,
@@ -148,14 +148,14 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
     if memsets.empty or share < _LEAST:
         return
     yield Finding(
-        title=Note.of("blocking memsets: {share:ratio} of the time nothing else runs", share=share),
+        title=Note.of("Blocking memsets take {share:ratio} of step time", share=share),
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
             counted(context, memsets, "memset(s) of pinned or managed memory", is_of_host=False),
         ),
-        action="use cudaMemsetAsync, or do not clear what is overwritten anyway",
-        caveat="the first touch of managed memory costs time in any case",
+        action="Use `cudaMemsetAsync`, or skip the memset if the memory is overwritten anyway.",
+        caveat="The first access to managed memory takes time in any case.",
     )
 
 
@@ -172,7 +172,7 @@ def _touches(copies: Table, kind: str) -> Bools:
 
 @rule(
     "pinned memory",
-    "asynchronous copies of pageable memory",
+    "asynchronous copies from or to pageable memory",
     "copies",
     "api_calls",
     about=TRANSFERS,
@@ -182,13 +182,13 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pageable memory: they are staged, and block the host."""
     copies = context.copies(are_pageable)
     copies = copies.take(are_asynchronous(copies))
-    what = "asynchronous copies of pageable memory"
+    what = "Asynchronous copies of pageable memory"
     yield from _on_pageable(context, copies, what, is_asynchronous=True)
 
 
 @rule(
     "pinned memory",
-    "blocking copies of memory that is not pinned",
+    "blocking copies from or to pageable memory",
     "copies",
     about=TRANSFERS,
     show="copies",
@@ -197,7 +197,8 @@ def unpinned_memory(context: Context) -> Iterator[Finding]:
     """Find blocking copies of memory that is not pinned."""
     copies = context.copies(are_pageable)
     copies = copies.take(~are_asynchronous(copies))
-    yield from _on_pageable(context, copies, "unpinned memory", is_asynchronous=False)
+    what = "Blocking copies of pageable memory"
+    yield from _on_pageable(context, copies, what, is_asynchronous=False)
 
 
 def _on_pageable(
@@ -213,8 +214,8 @@ def _on_pageable(
     returned = tuple(_on_return(copies))
     yield Finding(
         title=Note.of(
-            f"{what}: {{share:ratio}} of the time in copies that nothing hides"
-            + (", or waiting for work that they delay" if late >= _WORTH_A_WORD else ""),
+            f"{what}: {{share:ratio}} of step time is exposed transfers"
+            + (" and waits for launches that they delay" if late >= _WORTH_A_WORD else ""),
             share=share,
         ),
         claims=(claim,),
@@ -228,19 +229,19 @@ def _on_pageable(
         ),
         action=(_STAYS if returned and not context.software.has_pytorch else "")
         + context.advice(
-            pytorch="pin the memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy "
-            "with non_blocking=True on a stream of its own",
-            other="pin the memory (cudaMallocHost, cudaHostRegister) and copy with "
-            "cudaMemcpyAsync on a stream of its own",
+            pytorch="Pin the memory (`DataLoader(pin_memory=True)`, `tensor.pin_memory()`), and "
+            "copy with `non_blocking=True` on a separate stream.",
+            other="Pin the memory (`cudaMallocHost`, `cudaHostRegister`), and copy with "
+            "`cudaMemcpyAsync` on a separate stream.",
         ),
-        caveat="pinned memory is taken from the host's and costs time to allocate: reuse it",
+        caveat="Pinned memory cannot be swapped and is slow to allocate. Reuse it.",
         window=context.longest_row(copies),
     )
 
 
 _STAYS: Final = (
-    "leave on the device what goes there and comes back again and again (OpenMP: target data, "
-    "OpenACC: data, else memory that is allocated once), and copy it at the end; or "
+    "Keep data that is copied back and forth on the GPU (OpenMP: `target data`, OpenACC: `data`, "
+    "otherwise: memory that is allocated once), and copy it once at the end. For other data: "
 )
 
 
@@ -249,14 +250,14 @@ def _on_return(copies: Table) -> Iterator[Note]:
     to, back = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
     least, most = sorted((int(to.sum()), int(back.sum())))
     if min(len(to), len(back)) >= _FEWEST_RETURNS and least >= _ALIKE * most:
-        text = "as much comes back from devices ({back:bytes}) as goes to them ({to:bytes})"
+        text = "the GPU sends back as much data ({back:bytes}) as it receives ({to:bytes})"
         yield Note.of(text, back=int(back.sum()), to=int(to.sum()))
 
 
 def _on_late(late: float) -> Iterator[Note]:
     if late >= _WORTH_A_WORD:
-        text = "{late:ratio} of the time devices wait for what the host launches late because of "
-        yield Note.of(f"{text}these calls: it is blocked in them", late=late)
+        text = "the GPU waits {late:ratio} of step time for launches that are late because the CPU "
+        yield Note.of(f"{text}is blocked in these calls", late=late)
 
 
 def _are_pageable_and_asynchronous(copies: Table) -> Bools:
@@ -297,7 +298,7 @@ def _held_up_by(part: Trace, judged: Intervals, choose: Choose, is_all: bool) ->
 
 @rule(
     "transfers",
-    "asynchronous copies that no compute hides",
+    "asynchronous copies that are not overlapped with compute",
     "copies",
     about=TRANSFERS,
     show="copies",
@@ -317,7 +318,8 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
     is_hideable = share * claim.saved_ratio >= _LEAST
     yield Finding(
         title=Note.of(
-            "exposed copies: {share:ratio} of the time in asynchronous copies that no kernel hides",
+            "Exposed copies take {share:ratio} of step time (asynchronous, not overlapped with "
+            "kernels)",
             share=share,
         ),
         claims=(claim,),
@@ -329,24 +331,23 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
         ),
         action=context.advice(
             pytorch=_STREAM if _is_streamed(context, own) else _PREFETCH,
-            other="copy on a stream of its own while the last piece is computed (two buffers), or "
-            "move less",
+            other="Copy on a separate stream while the GPU computes on the previous data (two "
+            "buffers), or move less data.",
         )
         if is_hideable
-        else "move less: keep on the device what is needed again, prepare data there",
-        caveat="what the next kernel needs at once cannot be hidden behind it",
+        else "Move less data: keep reused data on the GPU, and prepare data there.",
+        caveat="A copy cannot overlap with the kernel that needs its data.",
         window=context.longest_row(own),
     )
 
 
 _PREFETCH: Final = (
-    "copy the next batch while this one is computed: prefetch on a stream of its own with "
-    "non_blocking=True (two buffers), or move less (smaller types, data prepared on the device)"
+    "Copy the next batch during the current step: prefetch it on a separate stream with "
+    "`non_blocking=True`. Or move less data: use smaller dtypes, or prepare data on the GPU."
 )
 _STREAM: Final = (
-    "copy what the next layers need (weights, states) while this one is computed: prefetch on a "
-    "stream of its own with non_blocking=True (two buffers), or keep more of it on the device "
-    "(fewer bits)"
+    "Copy the weights and states that the next layers need during the current layer: prefetch them "
+    "on a separate stream with `non_blocking=True`. Or keep more of them on the GPU (fewer bits)."
 )
 _MOST_OF_A_BATCH: Final = 8
 
@@ -371,10 +372,10 @@ def _are_pinned(copies: Table) -> Bools:
 def _hideable(ratio: float) -> Iterator[Note]:
     """Yield how much of the copies kernels could hide, where they could not hide all of them."""
     if ratio < _WORTH_A_WORD:
-        yield Note("no kernels run that could hide them")
+        yield Note("no kernels run that could hide these copies")
     elif ratio < 1:
-        text = "there are kernels to hide {hidden:ratio} of that at most: the rest only moving less"
-        yield Note.of(f"{text} saves", hidden=ratio)
+        text = "kernels can hide at most {hidden:ratio} of this time; only moving less data saves"
+        yield Note.of(f"{text} the rest", hidden=ratio)
 
 
 def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
@@ -386,12 +387,12 @@ def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
     }
     for direction, ns in sorted(exposed.items(), key=lambda own: -own[1]):
         if ns:
-            yield context.timed(ns, after=" of {direction}", direction=direction)
+            yield context.timed(ns, "{direction}: ", direction=direction)
 
 
 @rule(
-    "links",
-    "copies of pinned memory below the speed of the link",
+    "interconnect bandwidth",
+    "copies of pinned memory below the interconnect bandwidth",
     "copies",
     about=TRANSFERS,
     show="copies",
@@ -400,7 +401,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
     """Find copies of pinned memory that are far slower than any current link."""
     pinned = context.copies(_are_large_and_pinned)
     if pinned.empty:
-        raise NotRecordedError("no large copies of pinned memory in the time that is judged")
+        raise NotRecordedError("no large copies of pinned memory in the analyzed time")
     usual, why = usual_rate(context)
     for direction in _TO_HOST_OR_BACK:
         own = pinned.take(pinned["direction"] == direction)
@@ -417,19 +418,19 @@ def slow_link(context: Context) -> Iterator[Finding]:
         least = "cop(y|ies) of at least {least:bytes}"
         yield Finding(
             title=Note.of(
-                f"slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
+                f"Slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
             ),
             claims=(claim,),
             kind=Kind.ESTIMATED,
-            model=Note.of("{why} would be reached: at least 60 % of that, at most 125 %", why=why),
+            model=Note.of("The copies reach {why}. Range: 60–125% of this rate.", why=why),
             evidence=(
                 counted(context, own, least, is_of_host=False, least=_LARGE_BYTES),
-                Note.of("{usual:bytes/s} are usual ({why})", usual=usual, why=why),
-                Note.of("{share:ratio} of the time nothing hides them", share=share),
+                Note.of("typical rate: {usual:bytes/s} ({why})", usual=usual, why=why),
+                Note.of("{share:ratio} of step time is not overlapped with kernels", share=share),
             ),
-            action="check the link (nvidia-smi -q -d PCIE: generation and width now and at most), "
-            "the slot, NUMA placement (numactl), and other traffic on the same switch",
-            caveat="many GPUs behind one switch share its link",
+            action="Check the PCIe link (`nvidia-smi -q -d PCIE`: generation and width), the slot, "
+            "NUMA placement (`numactl`), and other traffic on the same switch.",
+            caveat="GPUs behind one switch share its link.",
         )
 
 
@@ -444,6 +445,6 @@ def usual_rate(context: Context) -> tuple[float, str]:
     peaks = [peak_of(part_of_device(ranks, own), own, Link.PCIE) for own in context.devices]
     known = [peak for peak in peaks if peak is not None]
     if not known:
-        return _USUAL_BYTES_PER_S, "what PCIe 3.0 x16 reaches, for want of knowing the link"
+        return _USUAL_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"
     slowest = min(known, key=lambda peak: peak.bytes_per_s)
-    return _USUAL_SHARE * slowest.bytes_per_s, f"80 % of {slowest}"
+    return _USUAL_SHARE * slowest.bytes_per_s, f"80% of {slowest}"

@@ -26,12 +26,12 @@ from traceprof.names.kernels import SHORT_NS, short_name
 _LEAST_UNFILLED: Final = 0.1
 
 
-@rule("use of the SMs", "kernels that leave SMs idle", "kernels", about=COMPUTE, show="counters")
+@rule("SM utilization", "kernels that leave SMs idle", "kernels", about=COMPUTE, show="counters")
 def unfilled_kernels(context: Context) -> Iterator[Finding]:
     """Find kernels that occupy few of the SMs, as counters of the GPU measured."""
     counted = [own for part in context.ranks.each(active_sms) for own in part]
     if not counted:
-        raise NotRecordedError("no counters of the SMs were sampled")
+        raise NotRecordedError("SM counters were not sampled")
     compute = {device: time.compute for device, time in context.times.items()}
     found = [
         (own, _claim(context, compute, own.device, 1 - own.of_kernels))
@@ -43,16 +43,16 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
     names = context.kernels.by_name.in_order("-total_ns")
     yield Finding(
         title=Note.of(
-            "kernels leave SMs idle: while they run, {share:ratio} of the SMs work",
+            "Low SM utilization: while kernels run, {share:ratio} of the SMs are active",
             share=sum(own.of_kernels for own, _ in found) / len(found),
         ),
         claims=tuple(claim for _, claim in found),
         kind=Kind.ESTIMATED,
-        model=Note("every kernel would fill all SMs; at least nothing, where memory limits them"),
+        model=Note("Every kernel fills all SMs. Lower bound: no saving, if memory limits them."),
         evidence=tuple(
             Note.of(
-                "device {device:number}: SMs active {active:ratio} of the time, kernels "
-                "{recorded:ratio} (measured)",
+                "GPU {device:number}: SMs active {active:ratio}, kernels running {recorded:ratio} "
+                "of the sampled time (measured)",
                 device=own.device,
                 active=own.active_ratio,
                 recorded=own.recorded_ratio,
@@ -60,18 +60,18 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
             for own, _ in found[:_FEW]
         ),
         action=context.advice(
-            pytorch="give each kernel more work: a larger batch, fewer and larger operations, or "
-            "work of several streams side by side",
-            other="give each kernel more blocks than the GPU has SMs, or run several side by side",
+            pytorch="Give each kernel more work: use a larger batch, or fewer and larger "
+            "operations. Or run kernels concurrently on several streams.",
+            other="Launch more blocks than the GPU has SMs, or run several kernels concurrently.",
         ),
-        caveat="kernels that wait for memory gain less",
+        caveat="Memory-bound kernels gain less.",
         ncu=context.ncu(times_of(names)),
     )
 
 
 @rule(
-    "use of the SMs",
-    "kernels with hardly any blocks or threads",
+    "SM utilization",
+    "kernels with too few blocks or threads",
     "kernels",
     "kernel_shapes",
     about=COMPUTE,
@@ -81,7 +81,9 @@ def few_blocks(context: Context) -> Iterator[Finding]:
     """Find kernels that keep a device busy and leave nearly all of it empty."""
     found = context.ranks.each(_nearly_empty, context.typical)
     if not any(n_known for *_, n_known in found):
-        raise NotRecordedError("grid and block of kernels, or how many SMs there are, is not known")
+        raise NotRecordedError(
+            "the launch dimensions of kernels, or the number of SMs, are unknown"
+        )
     rows = Table.stacked([own for own, *_ in found])
     claim = context.left(together(times for _, times, _ in found), Ground.COMPUTE)
     share = context.share(claim)
@@ -92,8 +94,8 @@ def few_blocks(context: Context) -> Iterator[Finding]:
     longest = rows.row(int(lengths_of(rows).argmax()))
     yield Finding(
         title=Note.of(
-            "busy and nearly empty: {share:ratio} of the time in kernels that fill at most "
-            "{used:ratio} of the device",
+            "Nearly empty kernels use at most {used:ratio} of the GPU for {share:ratio} of step "
+            "time",
             share=share,
             used=float(rows["used_ratio"].max()),
         ),
@@ -111,10 +113,10 @@ def few_blocks(context: Context) -> Iterator[Finding]:
             ),
             *context.timed_by_kernel(sums),
         ),
-        action="spread the work over the whole device: several blocks for each SM, of 128 threads "
-        "and more, or larger batches; what is serial belongs on the host, or beside other work on "
-        "a stream of its own",
-        caveat="what depends on the result before it cannot be spread",
+        action="Spread the work over the whole GPU: launch several blocks per SM with at least 128 "
+        "threads each, or use larger batches. Run serial work on the CPU, or concurrently on a "
+        "separate stream.",
+        caveat="Work that depends on the previous result cannot be spread.",
         window=context.longest_row(rows),
         ncu=context.ncu(sums),
     )

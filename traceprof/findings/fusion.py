@@ -45,8 +45,8 @@ _FUSED_AWAY: Final = 0.5
 
 
 @rule(
-    "fusion",
-    "kernels between matrix products that could be one",
+    "kernel fusion",
+    "consecutive kernels that could be fused",
     "kernels",
     about=COMPUTE,
     show="classes",
@@ -70,31 +70,33 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
     names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
     yield Finding(
         title=Note.of(
-            f"{_words(by_name)} one after the other: {{share:ratio}} of the time, and they could "
-            "be fused",
-            share=share,
+            f"Unfused {_words(by_name)} kernels take {{share:ratio}} of step time", share=share
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note(
-            "those that follow one another become one, which takes as long as the longest; at "
-            "least every two become one, at most the longest moves half as much, too"
+            "Each run of consecutive kernels becomes one kernel, which takes as long as the "
+            "longest. Lower bound: only pairs are fused. Upper bound: the longest kernel also "
+            "moves half as much data."
         ),
-        evidence=(context.counted(n_runs, "run(s) of them"), *context.timed_by_kernel(names)),
+        evidence=(
+            context.counted(n_runs, "run(s) of consecutive kernels"),
+            *context.timed_by_kernel(names),
+        ),
         action=context.advice(
-            pytorch="let torch.compile fuse them, or use fused versions (of activations with bias, "
-            "dropout, residuals)",
-            other="fuse them: what one writes to memory the next reads again",
+            pytorch="Fuse them with `torch.compile`, or use fused layers (bias and activation, "
+            "dropout, residual).",
+            other="Fuse them: each kernel reads from memory what the previous kernel wrote.",
         ),
-        caveat="kernels on different tensors cannot be fused",
+        caveat="Kernels that work on different tensors cannot be fused.",
         ncu=context.ncu(names),
     )
 
 
 def _words(by_name: Table) -> str:
     if by_name["activity"].isin(_POINTWISE).all():
-        return "pointwise kernels"
-    return "pointwise kernels, casts, copies and reductions"
+        return "elementwise"
+    return "elementwise, cast, copy, and reduction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,8 @@ def _is_fusable(kernels: Table) -> Bools:
 
 
 @rule(
-    "fusion",
-    "attention as two products with softmax between them",
+    "kernel fusion",
+    "attention as two matrix multiplications with a separate softmax",
     "kernels",
     about=COMPUTE,
     show="kernels",
@@ -189,28 +191,29 @@ def unfused_attention(context: Context) -> Iterator[Finding]:
     names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
     yield Finding(
         title=Note.of(
-            "unfused attention: {share:ratio} of the time in softmax and what else lies between "
-            "two matrix products",
+            "Unfused attention: softmax and other kernels between two matrix multiplications take "
+            "{share:ratio} of step time",
             share=share,
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note(
-            "scores stay on the chip, so that what lies between the products falls away; at least "
-            "half of it, at most half of the products, too"
+            "The attention scores stay on the chip, so the kernels between the matrix "
+            "multiplications disappear. Lower bound: half of their time. Upper bound: half of the "
+            "time of the matrix multiplications as well."
         ),
         evidence=(
-            context.counted(n_softmax, "softmax(es) between products"),
-            context.timed(products_ns, after=" in these products"),
+            context.counted(n_softmax, "softmax(es) between matrix multiplications"),
+            context.timed(products_ns, "these matrix multiplications: "),
             *context.timed_by_kernel(names),
         ),
         action=context.advice(
-            pytorch="fuse attention: torch.nn.functional.scaled_dot_product_attention takes "
-            "FlashAttention, or what else is fused for these shapes",
-            other="fuse attention (FlashAttention or the like), so that scores need not go to "
-            "memory",
+            pytorch="Use fused attention: `torch.nn.functional.scaled_dot_product_attention` "
+            "selects FlashAttention or another fused kernel for these shapes.",
+            other="Use fused attention (for example FlashAttention), so that no kernel writes the "
+            "scores to memory.",
         ),
-        caveat="where the program reads the attention weights itself they must be written",
+        caveat="If the program reads the attention weights, a kernel must write them to memory.",
         ncu=context.ncu(names),
     )
 
@@ -292,7 +295,13 @@ def _softmax_and_products(part: Trace) -> tuple[Bools, Bools]:
     return np.asarray(is_softmax, np.bool_), np.asarray(is_product, np.bool_)
 
 
-@rule("fusion", "much time in kernels that are too short", "kernels", about=COMPUTE, show="classes")
+@rule(
+    "kernel fusion",
+    "a large share of time in short kernels",
+    "kernels",
+    about=COMPUTE,
+    show="classes",
+)
 def small_kernels(context: Context) -> Iterator[Finding]:
     """Find much of the device's time in short kernels that could be one."""
     kernels = context.kernels.by_name
@@ -308,28 +317,30 @@ def small_kernels(context: Context) -> Iterator[Finding]:
     sums = dict(zip(activities["activity"], groups.sums(own["short_ns"]).tolist(), strict=True))
     yield Finding(
         title=Note.of(
-            "small kernels: {share:ratio} of the time in kernels below {least:ns}",
+            "Small kernels: kernels below {least:ns} take {share:ratio} of step time",
             share=share,
             least=SHORT_NS,
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note.of(
-            "half of their time falls away when they are fused; at least the {fixed:ns} that each "
-            "takes whatever it does, at most all but that",
+            "Fusion saves half of the time of these kernels. Lower bound: the fixed {fixed:ns} of "
+            "each kernel. Upper bound: all except this fixed time.",
             fixed=_FIXED_NS,
         ),
         evidence=(
-            context.counted(n_short, "of them", " ({share:ratio} of all)", share=n_short / count),
-            *(context.timed(ns, after=" of {name}", name=name) for name, ns in largest(sums, 3)),
+            context.counted(
+                n_short, "small kernel(s)", " ({share:ratio} of all kernels)", share=n_short / count
+            ),
+            *(context.timed(ns, "{name}: ", name=name) for name, ns in largest(sums, 3)),
         ),
         action=context.advice(
-            pytorch="fuse them: torch.compile, fused "
-            + ("optimizers and normalisations" if context.is_training else "normalisations")
-            + ", larger batches",
-            other="fuse them, or give each more work",
+            pytorch="Fuse them: use `torch.compile`, fused "
+            + ("optimizers and normalizations" if context.is_training else "normalizations")
+            + ", or a larger batch.",
+            other="Fuse them, or give each kernel more work.",
         ),
-        caveat="kernels that depend on one another across threads cannot be fused",
+        caveat="Kernels that exchange data between thread blocks cannot be fused.",
         ncu=context.ncu(times_of(own, "short_ns")),
     )
 

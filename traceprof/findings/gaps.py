@@ -29,11 +29,11 @@ _MOST: Final = 0.5
 _LEAST_NAMED: Final = 0.05
 """Names below this share of the time are no evidence."""
 _IN_WORDS: Final = {
-    "launching": " in {name}{mostly}",
-    "other": " in {name}{mostly}, on another thread than the one that launches",
-    "": " in which the host recorded nothing",
+    "launching": " while the CPU is in {name}{mostly}",
+    "other": " while a thread that does not launch work is in {name}{mostly}",
+    "": " without recorded CPU activity",
 }
-_IN_NO_OPERATOR: Final = " in {name}, outside of its operators"
+_IN_NO_OPERATOR: Final = " while the CPU is in {name}, outside any operator"
 """Of torch.profiler's range around a step."""
 _LONG_NS: Final = 500_000_000
 _LEAST_LONG: Final = 0.01
@@ -41,21 +41,20 @@ _LEAST_LONG: Final = 0.01
 _LEAST_LOW: Final = 0.1
 _TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
 _WORDS: Final = {
-    "queued": "work had been launched and waited for another stream, or for the pause between two "
-    "kernels",
-    "peer": "work that another device takes part in",
-    "edge": "before the first or after the last work of the device",
-    "unknown": "which call launched the next work was not recorded",
+    "queued": "launched work waits for another stream, or for the pause between two kernels",
+    "peer": "the next work waits for another GPU",
+    "edge": "before the first or after the last work on the GPU",
+    "unknown": "the trace does not show which call launched the next work",
 }
 _TITLES: Final = {
-    "queued": "idle while launched work waits",
-    "peer": "idle while another device does what this one takes part in",
-    "edge": "no work before the first or after the last kernel",
-    "unknown": "idle, and the recording does not tell why",
+    "queued": "Idle while launched work waits",
+    "peer": "Idle while waiting for another GPU",
+    "edge": "No work before the first or after the last kernel",
+    "unknown": "Idle for an unknown reason",
 }
 _ACTIONS: Final = {
-    "edge": "see when each device works (`traceprof timeline`): give it work from the beginning, "
-    "or judge the time in which all of them work (--window)",
+    "edge": "Check when each GPU works (`traceprof timeline`). Give it work from the beginning, or "
+    "analyze the time in which all GPUs work (`--window`).",
 }
 
 
@@ -83,7 +82,7 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     ]
     told = {*charged["name"], *charged["operator"]}
     notes += [
-        context.timed(ns, before="other threads meanwhile: ", after=" in {name}", name=name)
+        context.timed(ns, before="other threads at the same time: ", after=" in {name}", name=name)
         for name, ns in list(beside.items())[:1]
         if ns >= least and name not in told
     ]
@@ -139,7 +138,7 @@ def _within(rows: Table, times: Times) -> Table:
 
 @rule(
     "idle time",
-    "gaps of half a second and more that nothing explains",
+    "gaps of 0.5 s or more without a known cause",
     "kernels",
     "copies",
     "api_calls",
@@ -164,9 +163,8 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
     named, names = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            ("one gap" if len(own) == 1 else "{n:count} gaps")
-            + " of more than {least:ns} without a cause that was recorded: {share:ratio} of the "
-            "time",
+            ("One gap" if len(own) == 1 else "{n:count} gaps")
+            + " longer than {least:ns} without a recorded cause: {share:ratio} of step time",
             n=len(own),
             least=_LONG_NS,
             share=share,
@@ -176,14 +174,15 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
         once_ns=context.once_ns(claim) if is_once else None,
         evidence=(
             Note.of(
-                "the longest: device {device}, {longest:ns}",
+                "longest gap: GPU {device}, {longest:ns}",
                 device=int(worst["device"]),
                 longest=int(worst["end_ns"] - worst["start_ns"]),
             ),
             *named,
         ),
-        action=f"see what the host does there: `{shown_by('gaps')}`, `traceprof timeline`",
-        caveat="loading a model or a checkpoint takes its time once",
+        action=f"Check what the CPU does in these gaps: `{shown_by('gaps')}`, `traceprof "
+        "timeline`.",
+        caveat="Loading a model or a checkpoint causes such a gap once.",
         window=context.longest_row(own),
         ranges=names,
     )
@@ -200,7 +199,7 @@ def _long_gaps_of_one(part: Trace) -> Table:
     return gaps.take((lengths > _LONG_NS) & (lost_in_gaps(part, "edge") == 0))
 
 
-@rule("idle time", "idle devices where nothing says why", "kernels", "copies", show="idle")
+@rule("idle time", "idle GPUs without a known cause", "kernels", "copies", show="idle")
 def low_utilisation(context: Context) -> Iterator[Finding]:
     """Find idle devices where no other rule says why."""
     rest = context.left(
@@ -219,11 +218,11 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
     causes = _causes(context, claim)
     most = causes[0][1] if causes and causes[0][0] > _MOST else ""
     # Of the devices that it names; what is saved is a mean of all.
-    whose = "the" if len(low) == len(context.devices) else "its" if len(low) == 1 else "their"
+    of_all, several = len(low) == len(context.devices), len(low) > 1
+    whose = "step time" if of_all else f"{'their' if several else 'its'} analyzed time"
     yield Finding(
         title=Note.of(
-            f"{_TITLES.get(most, 'idle for several reasons')}: {{who}}, {{share:ratio}} of {whose} "
-            "time",
+            f"{_TITLES.get(most, 'Idle for several reasons')}: {{who}}, {{share:ratio}} of {whose}",
             who=_listed(list(low), len(context.devices)),
             share=context.share(claim) * len(context.places) / len(low),
         ),
@@ -232,13 +231,14 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
         evidence=_first_works(context, claim)
         if most == "edge"
         else tuple(
-            Note.of("{share:ratio} of it: {words}", share=own, words=_WORDS[cause])
+            Note.of("{share:ratio} of this time: {words}", share=own, words=_WORDS[cause])
             for own, cause in causes
         ),
-        action=_ACTIONS.get(most, f"see what runs there: `{shown_by('gaps')}`")
+        action=_ACTIONS.get(most, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
         if most != "unknown"
-        else context.software.recorder.how_to("launches"),
-        caveat="start-up and shut-down count, too: choose a window inside the loop (--window)",
+        else f"Find the cause: {context.software.recorder.how_to('launches')}.",
+        caveat="Start-up and shutdown count as idle time. Choose a window inside the loop "
+        "(`--window`).",
         window=context.longest_of(low[worst].starts, low[worst].ends),
     )
 
@@ -253,9 +253,9 @@ def recorded_span(part: Trace) -> Intervals:
 
 def _listed(devices: list[int], n_all: int) -> str:
     if len(devices) == n_all and n_all > 1:
-        return f"all {n_all} devices"
+        return f"all {n_all} GPUs"
     numbers = ", ".join(map(str, devices))
-    return f"device {numbers}" if len(devices) == 1 else f"devices {numbers}"
+    return f"GPU {numbers}" if len(devices) == 1 else f"GPUs {numbers}"
 
 
 def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
@@ -264,18 +264,18 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
     for device in claim.times:
         busy, span = context.times[device].busy, context.ranks.span
         if not len(busy):
-            notes.append(Note.of("device {device} does nothing in it", device=device))
+            notes.append(Note.of("GPU {device} has no work in this window", device=device))
             continue
         late_ns = int(busy.starts[0]) - span.start_ns
         early_ns = span.end_ns - int(busy.ends[-1])
         least_ns = _LEAST_LOW * span.duration_ns
         late_ns, early_ns = (ns if ns >= least_ns else 0 for ns in (late_ns, early_ns))
-        begins = "begins {late:ns} after the start of the window" if late_ns else ""
+        begins = "starts {late:ns} after the start of the window" if late_ns else ""
         stops = "stops {early:ns} before its end" if early_ns and late_ns else ""
         stops = stops or ("stops {early:ns} before the end of the window" if early_ns else "")
         both = " and ".join(filter(None, (begins, stops)))
         if both:
-            text = f"device {{device}} {both}"
+            text = f"GPU {{device}} {both}"
             notes.append(Note.of(text, device=device, late=late_ns, early=early_ns))
     return tuple(notes[:3])
 

@@ -62,29 +62,32 @@ _OF_XLA: Final = re.compile(
 """What the runtime of XLA calls its own work; other names are of Python or of the program."""
 _WITH_XLA: Final = (RecordedBy.JAX, RecordedBy.XLA)
 _WORDS: Final = {
-    _LAUNCHING: "in launch calls that take long",
-    _DRIVER: "in calls of the driver and its libraries",
-    _FILES: "reading, writing and sending",
-    _OPERATORS: "in operators",
-    _RUNTIME: "in the runtime of XLA",
+    _LAUNCHING: "slow launch calls",
+    _DRIVER: "driver and library calls",
+    _FILES: "reading, writing, and sending data",
+    _OPERATORS: "operators",
+    _RUNTIME: "the XLA runtime",
     NOTHING: "not recorded",
 }
 
 
 _AGAINST: Final = {
-    _LAUNCHING: "the first launch of a kernel loads its code: run all once before measuring, or "
-    "set CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs",
-    _DRIVER: "create contexts, streams, communicators and handles once, before the loop",
-    _FILES: "read, write and send in another thread while the device works",
-    _OPERATORS: "have the host do less for each kernel: torch.compile, fewer and larger operators, "
-    "no loops over views and slices",
+    _LAUNCHING: "Run every kernel once before you measure, or set `CUDA_MODULE_LOADING=EAGER`: the "
+    "first launch of a kernel loads its code. If later launches are slow as well, check locks, "
+    "WSL, and other jobs.",
+    _DRIVER: "Create contexts, streams, communicators, and handles once, before the loop.",
+    _FILES: "Read, write, and send data in another thread during GPU work.",
+    _OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
+    "operators, and avoid loops over views and slices.",
 }
-_ONCE: Final = "the runtime does that once: run a step before measuring, or judge later ones"
+_ONCE: Final = (
+    "Run one step before you measure, or analyze later steps: the runtime does this work once."
+)
 
 
 @rule(
-    "synchronisation",
-    "synchronising calls in the loop leave devices without work",
+    "host synchronization",
+    "synchronizing calls in the loop that leave the GPU idle",
     "kernels",
     "api_calls",
     show="sync",
@@ -115,8 +118,8 @@ def host_sync(context: Context) -> Iterator[Finding]:
     named, _ = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            f"the host waits for the device{' while it tries algorithms' if is_search else ''}: "
-            "devices are idle {share:ratio} of the time",
+            f"Host synchronization{' during algorithm search' if is_search else ''} leaves the GPU "
+            "idle for {share:ratio} of step time",
             share=share,
         ),
         claims=(claim,),
@@ -126,7 +129,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
         evidence=(
             _when(inside, share - inside),
             *(
-                counted(context, waits.take(groups.rows[row]), "call(s) of {call}", call=call)
+                counted(context, waits.take(groups.rows[row]), "call(s) to {call}", call=call)
                 for row, call in zip(usual, called, strict=True)
             ),
             *named,
@@ -134,15 +137,15 @@ def host_sync(context: Context) -> Iterator[Finding]:
         action=_TRIES_ALGORITHMS
         if is_search
         else context.advice(
-            pytorch=f"do not read values back{where} (.item(), .cpu(), print(loss), `if "
-            "tensor:`): accumulate on the device and read every N steps; remove "
-            "torch.cuda.synchronize()",
-            other="launch the next work before waiting for the last: wait for events of what is "
-            "needed instead of the whole device, and read results back less often",
+            pytorch=f"Do not read values back{where} (`.item()`, `.cpu()`, `print(loss)`, `if "
+            "tensor:`). Accumulate values on the GPU and read them every N steps. Remove "
+            "`torch.cuda.synchronize()`.",
+            other="Launch the next work before you wait for the previous work. Wait for events "
+            "instead of the whole GPU, and read results back less often.",
         ),
         caveat=(
-            "if the wait is there to measure time, or hides launching that is too slow anyway, "
-            "less is gained"
+            "If the wait is there to measure time, or if it hides slow launches, the saving is "
+            "smaller."
         ),
         window=context.longest_gap("synchronising", DRAINED),
         ranges=tuple(place for place, _ in places.most_common(3)),
@@ -150,9 +153,9 @@ def host_sync(context: Context) -> Iterator[Finding]:
 
 
 _TRIES_ALGORITHMS: Final = (
-    "convolutions are timed there to find the fastest algorithm (torch.backends.cudnn.benchmark), "
-    "once for each shape: run all shapes once before measuring, and keep shapes the same from step "
-    "to step, or switch it off"
+    "Run all shapes once before you measure, and keep shapes constant from step to step. PyTorch "
+    "times convolution algorithms here, once per shape (`torch.backends.cudnn.benchmark`). You can "
+    "also switch this search off."
 )
 _OF_EVENTS: Final = re.compile(r"^(cuda|cu|hip)EventSynchronize")
 _CONVOLVES: Final = re.compile(r"(?i)conv(olution|[1-3]d|$|[^a-z])")
@@ -178,19 +181,18 @@ def _lost_by_waits(part: Trace, judged: Intervals) -> Times:
 
 def _when(inside: float, after: float) -> Note:
     """Return when devices are idle, for whichever of the two is worth a word."""
-    until = "until the waiting calls return {inside:ratio} of the time"
-    then = "work is launched again"
+    until = "idle during the synchronizing calls: {inside:ratio} of step time"
     if after < _WORTH_A_WORD:
         return Note.of(until, inside=inside)
     if inside < _WORTH_A_WORD:
-        return Note.of(f"from the return of the waiting calls until {then}")
-    text = f"{until}, from there until {then} {{after:ratio}}"
+        return Note("idle from the return of the synchronizing calls until the next launch")
+    text = f"{until}, from their return until the next launch: {{after:ratio}}"
     return Note.of(text, inside=inside, after=after)
 
 
 @rule(
-    "host code",
-    "long gaps in which the host neither launches nor waits",
+    "CPU work between launches",
+    "long gaps in which the CPU neither launches work nor waits for the GPU",
     "kernels",
     "api_calls",
     show="gaps",
@@ -208,7 +210,7 @@ def host_code(context: Context) -> Iterator[Finding]:
     if context.share(rest) >= _LEAST_BUSY:
         yield _on_host_code(context, rest, "")
     for number, claim in enumerate(once):
-        yield _on_host_code(context, claim, "another long gap" if number else "one long gap")
+        yield _on_host_code(context, claim, "Another long gap" if number else "One long gap")
 
 
 def _gap_alone(context: Context, whole: Claim) -> Claim:
@@ -245,10 +247,10 @@ def _on_host_code(context: Context, claim: Claim, alone: str) -> Finding:
     what = f", mostly {_WORDS[most]}" if most in _WORDS else ""
     own = _gaps_of(context, claim)
     is_between = kind is not Kind.ONCE and _lies_between_steps(context, claim)
-    where = "between steps" if is_between else "host code between launches"
+    where = "CPU work between steps" if is_between else "CPU work between launches"
     return Finding(
         title=Note.of(
-            (alone or where) + f"{what}: devices are idle {{share:ratio}} of the time",
+            (alone or where) + f"{what}: the GPU is idle for {{share:ratio}} of step time",
             share=context.share(claim),
         ),
         claims=(claim,),
@@ -260,7 +262,7 @@ def _on_host_code(context: Context, claim: Claim, alone: str) -> Finding:
             *named,
         ),
         action=_between_steps(context) if is_between else _against(context, most, alone),
-        caveat="gaps of a host that merely launches very slowly look the same",
+        caveat="A CPU that launches kernels very slowly causes the same gaps.",
         window=context.longest_row(own) if len(own) else "",
         ranges=names,
     )
@@ -268,9 +270,9 @@ def _on_host_code(context: Context, claim: Claim, alone: str) -> Finding:
 
 def _between_steps(context: Context) -> str:
     return (
-        "the loop may fetch a batch, evaluate or log there: name its parts "
-        f"({context.software.recorder.how_to('parts')}) to see which; fetch batches in workers "
-        "ahead of time, evaluate and log less often"
+        "Find out whether the loop fetches a batch, evaluates, or logs there: name its parts "
+        f"({context.software.recorder.how_to('parts')}). Fetch batches in workers ahead of time, "
+        "and evaluate and log less often."
     )
 
 
@@ -334,7 +336,7 @@ def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
             before_ns += sum((claim.times[d] & time).total_ns for d in devices if d in claim.times)
     if before_ns > _NOTABLE * claim.total_ns:
         yield Note.of(
-            "{share:ratio} of it before a forward pass begins: is a batch fetched or made there?",
+            "{share:ratio} of this time is before a forward pass (possibly batch fetching)",
             share=before_ns / claim.total_ns,
         )
 
@@ -357,7 +359,7 @@ def _kind_of(name: str) -> str:
 
 def _against(context: Context, kind: str, alone: str) -> str:
     """Return what helps where the host mostly does work of this ``kind``, ``alone`` once."""
-    python = "Python code" if context.software.has_python else "code of the host"
+    python = "Python code" if context.software.has_python else "CPU code"
     if kind in _AGAINST and (kind != _OPERATORS or context.software.has_pytorch):
         return _AGAINST[kind]
     if kind == _RUNTIME:
@@ -365,15 +367,15 @@ def _against(context: Context, kind: str, alone: str) -> str:
     if kind == NOTHING:
         how = context.software.recorder.how_to("host")
         return (
-            f"record what the host does there ({how}), then move that {python} out of the loop or "
-            "to another thread"
+            f"Record what the CPU does there ({how}). Then move this {python} out of the loop or "
+            "to another thread."
         )
     examples = (
-        "logging, checkpoints, metrics, building batches, allocation, files"
+        "logging, checkpoints, metrics, batch building, allocation, file I/O"
         if context.is_training
-        else "logging, files, allocation, preparing input"
+        else "logging, file I/O, allocation, input preparation"
     )
     return (
-        f"find the {python} in these gaps ({examples}) and move it out of the loop or to another "
-        "thread"
+        f"Find the {python} in these gaps ({examples}), and move it out of the loop or to another "
+        "thread."
     )

@@ -21,7 +21,7 @@ _LEAST_ON_HOST: Final = 0.1
 """Without devices the host computes, and fetching is never free: only much of it is a finding."""
 
 
-@rule("input", "devices wait while the host fetches data", "ranges", show="steps")
+@rule("input pipeline", "the GPU waits while the CPU loads data", "ranges", show="steps")
 def input_bound(context: Context) -> Iterator[Finding]:
     """Find devices that wait while the host fetches data."""
     has_devices = bool(context.devices)
@@ -40,16 +40,16 @@ def input_bound(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < (_LEAST if has_devices else _LEAST_ON_HOST):
         return
-    who = "devices are idle" if has_devices else "training waits"
+    who = "the GPU is idle" if has_devices else "training waits"
     yield Finding(
         title=Note.of(
-            f"input-bound: {who} while data is fetched, {{share:ratio}} of the time", share=share
+            f"Input-bound: {who} during data loading for {{share:ratio}} of step time", share=share
         ),
         claims=(claim,),
         kind=Kind.MEASURED,
         evidence=(
             Note.of(
-                "the main thread is in data loading {share:ratio} of the time ({data:ns} of "
+                "data loading in the main thread: {share:ratio} of step time ({data:ns} of "
                 "{step:ns})",
                 share=host_ratio,
                 data=host_ratio * context.base.unit_ns,
@@ -57,13 +57,13 @@ def input_bound(context: Context) -> Iterator[Finding]:
             ),
         ),
         action=context.advice(
-            pytorch="give the DataLoader more workers (num_workers), prefetch (prefetch_factor, "
-            "persistent_workers=True), move decoding and augmentation off the main process or to "
-            "the device, or store the data ready to use",
-            other="fetch the next batch in other threads or processes while the device works, and "
-            "store the data ready to use",
+            pytorch="Give the DataLoader more workers (`num_workers`) and prefetch "
+            "(`prefetch_factor`, `persistent_workers=True`). Move decoding and augmentation to the "
+            "workers or the GPU, or preprocess the dataset offline.",
+            other="Load the next batch in other threads or processes during GPU work, and "
+            "preprocess the dataset offline.",
         ),
-        caveat="the first fetch of an epoch starts workers and is slower than the others",
+        caveat="The first fetch of each epoch starts the workers and is slower than the others.",
         window=context.longest_gap("data") if has_devices else "",
         ranges=("data",),
     )
@@ -77,11 +77,11 @@ def _before_forward(context: Context) -> Iterator[Finding]:
     claim = _of_places(context, before_forward) if not context.devices else Claim({})
     share = context.share(claim)
     if share < _LEAST_ON_HOST:
-        raise NotRecordedError(f"no range says when data is fetched: {_how_to_say(context)}")
+        raise NotRecordedError(f"no range marks data loading: {_how_to_say(context)}")
     yield Finding(
         title=Note.of(
-            "{share:ratio} of the time lies before a forward pass, in no phase: is the batch "
-            "fetched or made there?",
+            "Unnamed work before the forward pass (possibly batch fetching) takes {share:ratio} of "
+            "step time",
             share=share,
         ),
         claims=(claim,),
@@ -89,15 +89,14 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         evidence=(
             context.timed(claim.total_ns),
             Note.of(
-                "no DataLoader was used, and no range says what is done"
+                "the program uses no DataLoader, and no range names this work"
                 if _has_hooks(context)
-                else "no range says when data is fetched"
+                else "no range marks data loading"
             ),
         ),
-        action=f"name what is done there, {_as_data(context)} where data is fetched; then "
-        "fetch the next batch in another thread or process meanwhile, or use a DataLoader with "
-        "workers",
-        caveat="it may be anything that the program does between two steps",
+        action=f"Name this work, {_as_data(context)} if it loads data. Then load the next "
+        "batch in another thread or process, or use a DataLoader with workers.",
+        caveat="It can be any work that the program does between two steps.",
     )
 
 
@@ -105,13 +104,13 @@ def _how_to_say(context: Context) -> str:
     """Return how one gets such ranges; of what was recorded with the hooks only the program can."""
     if _has_hooks(context):
         return (
-            "no DataLoader was used; what fetches lies between steps and outside any phase, until "
-            f"the program names it: {_as_data(context)}"
+            "the program uses no DataLoader, so traceprof cannot detect data loading; name it "
+            f"{_as_data(context)}"
         )
     software = context.software
     if software.has_python and software.recorder not in (RecordedBy.JAX, RecordedBy.XLA):
         return "use `traceprof record`"
-    return f"name it, {_as_data(context)}"
+    return f"name it {_as_data(context)}"
 
 
 def _as_data(context: Context) -> str:

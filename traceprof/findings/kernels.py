@@ -44,7 +44,7 @@ _NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
 
 @rule(
     "precision",
-    "matrices that are multiplied in 32 bits where 16 are faster",
+    "FP32 matrix multiplications on a GPU with faster 16-bit units",
     "kernels",
     about=GEMMS,
     show="classes",
@@ -110,24 +110,25 @@ def _on_width(
     as_fast = "{most:factor}" if least == most else "{least:factor} (as 3 × TF32) to {most:factor}"
     return Finding(
         title=Note.of(
-            f"{_NAMES[wide]} {_kinds_of(rows)}: {{share:ratio}} of the time, where this GPU "
+            f"{_NAMES[wide]} {_kinds_of(rows)}: {{share:ratio}} of step time, although this GPU "
             f"is faster in {_NAMES[faster]}",
             share=sum(map(context.share, claims)),
         ),
         claims=claims,
         kind=Kind.ESTIMATED,
         model=Note.of(
-            f"peaks: {_NAMES[faster]} is {as_fast} as fast as {_NAMES[wide]} here, if nothing else "
-            "limits these kernels, and of those below {short:ns} nothing is counted; at least 1.5 "
-            "times as fast, as where memory limits; at most all of them are at the peaks",
+            f"The kernels run at peak rate ({_NAMES[faster]}: {as_fast} as fast as "
+            f"{_NAMES[wide]}), "
+            "and kernels below {short:ns} save nothing. Lower bound: 1.5 times as fast, as in "
+            "memory-bound kernels. Upper bound: all kernels run at peak rate.",
             least=least,
             most=most,
             short=SHORT_NS,
         ),
         evidence=tuple(context.timed_by_kernel(names)),
         action=_in_fewer_bits(context, rows, wide, faster),
-        caveat="fewer bits round more: check that the model still "
-        + ("converges" if context.is_training else "answers well"),
+        caveat="Lower precision rounds more. Check that the "
+        + ("model still converges." if context.is_training else "results stay accurate."),
         ncu=context.ncu(names),
     )
 
@@ -145,13 +146,13 @@ def _kinds_of(rows: Table) -> str:
 
 def _in_fewer_bits(context: Context, rows: Table, wide: str, faster: str) -> str:
     scaled = context.is_training and faster != "bf16"
-    scaler = " and a GradScaler" if scaled else ""
-    train = "train" if context.is_training else "compute"
-    train += f" in {_NAMES[faster]} (torch.autocast{scaler})"
+    scaler = " and a `GradScaler`" if scaled else ""
+    train = "Train" if context.is_training else "Compute"
+    train += f" in {_NAMES[faster]} (`torch.autocast`{scaler})"
     if wide == "fp32" and _helps_tf32(context, rows):
-        train += ', or at least allow TF32 (torch.set_float32_matmul_precision("high"))'
-    other = f"multiply matrices in {_NAMES[faster]} where the result allows it"
-    return context.advice(pytorch=train, other=other)
+        train += ', or at least allow TF32 (`torch.set_float32_matmul_precision("high")`)'
+    other = f"Multiply matrices in {_NAMES[faster]} if the result allows it"
+    return f"{context.advice(pytorch=train, other=other)}."
 
 
 def _helps_tf32(context: Context, rows: Table) -> bool:
@@ -172,7 +173,13 @@ def _helps_tf32(context: Context, rows: Table) -> bool:
     )
 
 
-@rule("layouts", "conversions between NCHW and NHWC", "kernels", about=CONVOLUTIONS, show="kernels")
+@rule(
+    "layout conversions",
+    "layout conversions (NCHW↔NHWC)",
+    "kernels",
+    about=CONVOLUTIONS,
+    show="kernels",
+)
 def layout_conversion(context: Context) -> Iterator[Finding]:
     """Find kernels that only convert between NCHW and NHWC."""
     own = context.kernels.named(_CONVERTS)
@@ -184,10 +191,10 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
     norms = context.kernels.named(_OVER_NCHW)
     of_norms = context.kernel_claim(norms, _NORMS_SAVED, _NORMS_BETWEEN)
     norms_ns = int(norms["total_ns"].sum())
-    words = ", and batch norms over NCHW" if norms_ns else ""
+    words = " and NCHW batch norm" if norms_ns else ""
     yield Finding(
         title=Note.of(
-            f"layout conversion between NCHW and NHWC{words}: {{share:ratio}} of the time",
+            f"Layout conversions (NCHW↔NHWC){words} take {{share:ratio}} of step time",
             share=share + context.share(of_norms),
         ),
         claims=(claim, of_norms) if norms_ns else (claim,),
@@ -195,30 +202,30 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
         model=Note(_WITHOUT_CONVERSIONS) if norms_ns else None,
         evidence=(
             context.counted(int(own["count"].sum()), "conversion(s)"),
-            *([context.timed(norms_ns, after=" in batch norms over NCHW")] if norms_ns else ()),
+            *([context.timed(norms_ns, "NCHW batch norm: ")] if norms_ns else ()),
             *context.timed_by_kernel(names),
         ),
         action=context.advice(
             pytorch=_channels_last(context),
-            other="keep data in the layout that the kernels want (NHWC on tensor cores)",
+            other="Keep data in the layout that the kernels need (NHWC on tensor cores).",
         ),
-        caveat="layers without a channels_last kernel convert back and forth",
+        caveat="Layers without a channels_last kernel still convert back and forth.",
         ncu=context.ncu(names),
     )
 
 
 _WITHOUT_CONVERSIONS: Final = (
-    "the conversions fall away, and batch norms over NCHW take half as long, as on an H100; at "
-    "least the conversions alone, at most these take a quarter"
+    "The conversions disappear, and NCHW batch norm takes half as long (measured on an H100). "
+    "Lower bound: only the conversions disappear. Upper bound: batch norm takes a quarter as long."
 )
 
 
 def _channels_last(context: Context) -> str:
     layout = "channels_last_3d" if any(context.ranks.each(_has_3d)) else "channels_last"
-    advice = f"keep model and input in {layout}: .to(memory_format=torch.{layout})"
+    advice = f"Use `model.to(memory_format=torch.{layout})`, and the same for the input batch"
     if context.software.vendor is Vendor.AMD:
-        advice += ", with PYTORCH_MIOPEN_SUGGEST_NHWC=1"
-    return advice
+        advice += ", with `PYTORCH_MIOPEN_SUGGEST_NHWC=1`"
+    return f"{advice}."
 
 
 def _has_3d(part: Trace) -> bool:

@@ -24,11 +24,15 @@ _LEAST: Final = 0.05
 _MOST_OF_IT: Final = 0.5
 _BETWEEN_KERNELS_NS: Final = 1_000
 """What a device pauses between two kernels though both are launched."""
-_CAVEAT: Final = "profilers slow launches down (some µs per call): measure the gain without one"
+_CAVEAT: Final = "Profilers slow launches down (some µs per call). Measure the gain without one."
 
 
 @rule(
-    "launches", "devices wait for kernels to be launched", "kernels", "api_calls", show="launches"
+    "kernel launches",
+    "launch overhead that leaves the GPU idle",
+    "kernels",
+    "api_calls",
+    show="launches",
 )
 def launch_bound(context: Context) -> Iterator[Finding]:
     """Find kernels too short for the host to keep the queue filled."""
@@ -42,26 +46,26 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     least = max(0.0, 1 - _BETWEEN_KERNELS_NS * n_pauses / claim.total_ns)
     claim = replace(claim, between=(least, 1 + after_ns / claim.total_ns))
     model = Note.of(
-        "nothing waits for launches any more; at least with {pause:ns} between kernels, at most "
-        "also less of what follows waits of the host",
+        "No work waits for its launch. Lower bound: {pause:ns} between kernels remain. Upper "
+        "bound: the idle time after host synchronization shrinks as well.",
         pause=_BETWEEN_KERNELS_NS,
     )
     calls = context.rows(_calls_of_one)
     n_calls = int(calls["count"].sum())
     call_ns = median_of_counted(calls["call_ns"], calls["count"])
-    of_calls = Note.of("a launch call takes {call:ns} (median)", call=call_ns)
+    of_calls = Note.of("median launch call: {call:ns}", call=call_ns)
     lengths, counts = context.kernels.lengths, context.kernels.counts
     if not len(lengths.rows):  # no graph or fusing helps copies
         yield Finding(
             title=Note.of(
-                "launch-bound: devices are idle between copies, {share:ratio} of the time",
+                "Launch-bound: the GPU is idle between copies for {share:ratio} of step time",
                 share=share,
             ),
             claims=(claim,),
             kind=Kind.ESTIMATED,
             model=model,
             evidence=(context.counted(context.n_copies, "cop(y|ies) or memset(s)"), of_calls),
-            action="copy larger pieces at once",
+            action="Copy larger pieces in each call.",
             caveat=_CAVEAT,
             window=context.longest_gap("launch"),
         )
@@ -69,7 +73,7 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     median_ns = median_of_counted(lengths.values, counts)
     yield Finding(
         title=Note.of(
-            "launch-bound: devices are idle between launches, {share:ratio} of the time",
+            "Launch-bound: the GPU is idle between kernel launches for {share:ratio} of step time",
             share=share,
         ),
         claims=(claim,),
@@ -81,19 +85,19 @@ def launch_bound(context: Context) -> Iterator[Finding]:
             ),
             of_calls,
             Note.of(
-                "{share:ratio} of the launches found the device without work",
+                "{share:ratio} of launches found the GPU idle",
                 share=int(calls["empty"].sum()) / n_calls if n_calls else float("nan"),
             ),
         ),
         action=context.software.recorder.how_to("launch")
         or context.advice(
-            pytorch="launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), "
-            + ("fused optimizers (fused=True, foreach=True), " if context.is_training else "")
-            + "fused layers, larger batches",
-            other="launch less: put what repeats into a CUDA graph, fuse small kernels, give each "
-            "launch more work",
+            pytorch='Reduce launches: use CUDA graphs (`torch.compile(mode="reduce-overhead")`), '
+            + ("a fused optimizer (`fused=True`), " if context.is_training else "")
+            + "fused layers, or a larger batch.",
+            other="Reduce launches: put repeated work into a CUDA graph, fuse small kernels, or "
+            "give each launch more work.",
         ),
-        caveat=f"{_CAVEAT}; shapes that change in every step rule CUDA graphs out",
+        caveat=f"{_CAVEAT} CUDA graphs do not support shapes that change in every step.",
         window=context.longest_gap("launch"),
     )
 
@@ -108,7 +112,9 @@ def _calls_of_one(part: Trace) -> Table:
     return Table({"call_ns": lengths, "count": groups.counts, "empty": empty})
 
 
-@rule("graphs", "graphs that were traced as a whole", "kernels", about=GRAPHS, show="kernels")
+@rule(
+    "graph tracing", "CUDA graphs that were traced whole", "kernels", about=GRAPHS, show="kernels"
+)
 def whole_graphs(context: Context) -> Iterator[Finding]:
     """Find CUDA graphs that were traced as a whole: nobody can see inside."""
     graphs = context.kernels.doing(Activity.CUDA_GRAPH)
@@ -121,22 +127,22 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
     everything = dict.fromkeys(mostly, context.typical)
     yield Finding(
         title=Note.of(
-            "CUDA graphs were traced whole: what happens inside them, {inside:ratio} of the time, "
-            "cannot be seen",
+            "CUDA graphs were traced whole: traceprof cannot analyze {inside:ratio} of the GPU's "
+            "busy time",
             inside=sum(shares[device] for device in blind) / len(context.places),
         ),
         # All of the devices that mostly run graphs: what else they do says nothing of them.
         claims=(context.left({**blind, **everything}, Ground.COMPUTE), context.left(everything)),
         kind=Kind.NONE,
         evidence=(
-            context.counted(int(graphs["count"].sum()), "launch(es) of a graph"),
+            context.counted(int(graphs["count"].sum()), "graph launch(es)"),
             Note(
-                "gaps, communication and slow kernels in a graph count as compute here, and "
-                "nothing is said of devices that mostly run graphs"
+                "gaps, communication, and slow kernels inside a graph count as compute, and "
+                "traceprof reports no findings for GPUs that mostly run graphs"
             ),
         ),
-        action=f"record the kernels of graphs: {context.software.recorder.how_to('graphs')}",
-        caveat="tracing every node slows graphs down",
+        action=f"Record the kernels of graphs: {context.software.recorder.how_to('graphs')}",
+        caveat="Tracing every node slows graphs down.",
     )
 
 

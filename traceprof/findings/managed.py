@@ -25,7 +25,7 @@ _LEAST: Final = 0.02
 
 @rule(
     "managed memory",
-    "pages of managed memory that move when they are touched",
+    "pages of managed memory that migrate on access",
     "copies",
     about=COPIES,
     show="copies",
@@ -34,7 +34,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     """Find page migrations that devices wait for, between kernels or in them."""
     moved = context.rows(_migrations, context.typical)
     if moved.empty:
-        raise NotRecordedError("no page of managed memory moved in the time that is judged")
+        raise NotRecordedError("no page of managed memory migrated in the analyzed time")
     bursts = together(context.ranks.each(_bursts, context.typical))
     kernels = {device: context.times[device].compute for device in bursts}
     n_bytes = int(np.maximum(moved["n_bytes"], 0).sum())
@@ -54,15 +54,14 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     }
     yield Finding(
         title=Note.of(
-            "managed memory: devices wait for pages that move when they are touched, "
-            "{share:ratio} of the time",
+            "Managed memory: the GPU waits for page migrations for {share:ratio} of step time",
             share=share,
         ),
         claims=(waiting, stalled),
         kind=Kind.ESTIMATED,
         model=Note.of(
-            "moved ahead of time, behind kernels; at least at {rate:bytes/s} ({why}), where "
-            "nothing hides it and kernels do not wait for pages",
+            "Pages migrate ahead of time, overlapped with kernels. Lower bound: pages migrate at "
+            "{rate:bytes/s} ({why}) without overlap, and kernels do not wait for pages today.",
             rate=rate,
             why=why,
         ),
@@ -70,24 +69,24 @@ def managed_memory(context: Context) -> Iterator[Finding]:
             context.counted(
                 len(moved),
                 "page migration(s)",
-                " that no call launched ({moved:bytes} in all, at {rate:bytes/s})",
+                " without a launch call ({moved:bytes} in total at {rate:bytes/s})",
                 moved=n_bytes,
                 rate=n_bytes / (copied_ns / 1e9) if copied_ns else None,
             ),
             *(
-                context.counted(n, "of {direction}", direction=direction)
+                context.counted(n, "{direction} migration(s)", direction=direction)
                 for direction, n in sorted(by_direction.items())
             ),
             Note.of(
-                "between kernels {idle:ratio} of the time, while kernels run {inside:ratio}",
+                "between kernels: {idle:ratio} of step time, during kernels: {inside:ratio}",
                 idle=context.share(waiting),
                 inside=context.share(stalled),
             ),
         ),
-        action="move pages before they are needed (cudaMemPrefetchAsync), say where they are used "
-        "(cudaMemAdvise), or keep memory of the device and copy explicitly from pinned memory",
-        caveat="more memory than the device has moves in any case; tracing page faults slows them "
-        "down",
+        action="Move pages before they are needed (`cudaMemPrefetchAsync`), give usage hints "
+        "(`cudaMemAdvise`), or use GPU memory with explicit copies from pinned memory.",
+        caveat="Data larger than the GPU memory migrates in any case. Tracing slows page faults "
+        "down.",
         window=context.longest_of(*_ends(bursts)),
     )
 

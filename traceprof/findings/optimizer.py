@@ -48,8 +48,8 @@ def _saved_by_fusing(pass_ns: Collection[int], fused: float = _FUSED) -> float:
 
 
 @rule(
-    "fusion",
-    "an optimizer with some kernels for each parameter",
+    "kernel fusion",
+    "an optimizer that updates parameters one by one",
     "kernels",
     "ranges",
     about=COMPUTE,
@@ -76,23 +76,23 @@ def looped_optimizer(context: Context) -> Iterator[Finding]:
         return
     yield Finding(
         title=Note.of(
-            "the optimizer goes from parameter to parameter: {share:ratio} of the time",
+            "The optimizer updates parameters one by one: {share:ratio} of step time",
             share=context.share(running) + context.share(pauses),
         ),
         claims=(running, pauses),
         kind=Kind.ESTIMATED,
         model=Note(
-            "in one launch it moves 7/4 of what its longest pass moves, without pauses; at least "
-            "these fall away, at most it takes as long as the longest pass"
+            "One fused kernel moves 7/4 of the data of the longest kernel, without pauses. Lower "
+            "bound: only the pauses disappear. Upper bound: as fast as the longest kernel."
         ),
         evidence=(
-            context.counted(count, "pointwise kernel(s) of the optimizer"),
-            context.timed(int(lengths.sum()), after=" in them"),
-            context.timed(pauses.total_ns, after=" between them"),
+            context.counted(count, "elementwise optimizer kernel(s)"),
+            context.timed(int(lengths.sum()), "in these kernels: "),
+            context.timed(pauses.total_ns, "between them: "),
         ),
-        action="let the optimizer take all parameters at once: torch.optim.AdamW(..., fused=True), "
-        "or foreach=True where the fused one is not to be had",
-        caveat="foreach needs memory for a copy of the parameters",
+        action="Update all parameters at once: `torch.optim.AdamW(..., fused=True)`, or "
+        "`foreach=True` if the optimizer has no fused version.",
+        caveat="`foreach=True` needs memory for a copy of the parameters.",
         ncu=context.ncu(times_by_name),
     )
 
@@ -114,8 +114,8 @@ def _of_optimizer(part: Trace, typical: Intervals) -> Table:
 
 
 @rule(
-    "fusion",
-    "an optimizer in several passes over the parameters",
+    "kernel fusion",
+    "an optimizer that runs several kernels per parameter tensor",
     "kernels",
     about=COMPUTE,
     show="kernels",
@@ -137,20 +137,22 @@ def unfused_optimizer(context: Context) -> Iterator[Finding]:
         return
     yield Finding(
         title=Note.of(
-            "the optimizer passes over the parameters {n:count} times: {share:ratio} of the time",
+            "The optimizer runs {n:count} kernels per parameter tensor (not fused): {share:ratio} "
+            "of step time",
             n=len(passes),
             share=share,
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note(
-            "fused it moves 7/4 of what its longest pass moves; at most 7/3, at least as much"
+            "A fused kernel moves 7/4 of the data of the longest kernel. Range: 1 to 7/3 of it."
         ),
         evidence=(
             context.counted(int(passes["count"].sum()), "kernel(s)"),
-            context.timed(int(passes["total_ns"].max()), "the longest pass takes "),
+            context.timed(int(passes["total_ns"].max()), "longest kernel: "),
         ),
-        action="use the fused optimizer (torch.optim.AdamW(..., fused=True)) in place of foreach",
-        caveat="a closure, or parameters on several kinds of devices, rule the fused one out",
+        action="Use the fused optimizer instead of foreach: `torch.optim.AdamW(..., fused=True)`.",
+        caveat="The fused optimizer supports neither closures nor parameters on several device "
+        "types.",
         ncu=context.ncu(times_of(passes)),
     )

@@ -25,12 +25,12 @@ _LEAST: Final = 0.05
 _MOSTLY: Final = 0.5
 
 
-@rule("pipeline", "stages of a pipeline that wait for one another", "kernels", show="pipeline")
+@rule("pipeline bubbles", "pipeline stages that wait for one another", "kernels", show="pipeline")
 def pipeline_bubble(context: Context) -> Iterator[Finding]:
     """Find time in which the stages of a pipeline wait for one another."""
     stages = find_stages(context.ranks)
     if not stages:
-        raise NotRecordedError("no stages of a pipeline are known")
+        raise NotRecordedError("the trace contains no pipeline stages")
     require_waiting(context)
     claim = context.left(_standing_still(context))
     share = context.share(claim)
@@ -40,25 +40,26 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
     ratios = [row["bubble_ratio"] for row in rows]
     known = next((row for row in rows if row["micro_batches"]), None)
     yield Finding(
-        title=Note.of("pipeline bubble: stages stand still {share:ratio} of the time", share=share),
+        title=Note.of("Pipeline bubble: stages wait for {share:ratio} of step time", share=share),
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
             Note.of(
-                "between the first and the last compute of a step each of {n:count} stages stands "
-                "still {least:ratio}"
+                "each of {n:count} stages is idle {least:ratio}"
                 + (" to {most:ratio}" if max(ratios) - min(ratios) >= 0.001 else "")
-                + " of the time, sends and receives included",
+                + " of the time between its first and last compute of a step, sends and receives "
+                "included",
                 n=len(rows),
                 least=min(ratios),
                 most=max(ratios),
             ),
             *([] if known is None else [_unavoidable(stages[0].n_stages, known["micro_batches"])]),
         ),
-        action="more micro-batches per step, or interleaved stages (several smaller parts of the "
-        "model on each device); in training also a schedule that splits the backward pass (zero "
-        "bubble)",
-        caveat="sends and receives are in it: where links are slow a part of it is transfer",
+        action="Use more micro-batches per step, or interleaved stages (several smaller parts of "
+        "the model per GPU). In training, you can also use a schedule that splits the backward "
+        "pass (zero bubble).",
+        caveat="The bubble includes sends and receives. If the interconnect is slow, a part of the "
+        "bubble is transfer time.",
     )
 
 
@@ -66,8 +67,8 @@ def _unavoidable(n_stages: int, n_micro_batches: float) -> Note:
     """Return what the number of micro-batches makes of the bubble, and what twice as many would."""
     others = n_stages - 1
     return Note.of(
-        "{stages:count} stages cannot avoid {ideal:ratio} with {n:number} micro-batches per step, "
-        "and {twice:ratio} with twice as many",
+        "{stages:count} stages with {n:number} micro-batches per step have a bubble of at least "
+        "{ideal:ratio} ({twice:ratio} with twice as many)",
         stages=n_stages,
         n=round(n_micro_batches, 1),
         ideal=others / (n_micro_batches + others),

@@ -14,6 +14,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.measures.idle.losses import LOSSES, find_losses, within
+from traceprof.measures.steps.base import ITERATION, STEP, WINDOW
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.results import Note
@@ -28,16 +29,16 @@ _CONSIDERABLE: Final = 0.05
 _WAITS: Final = "synchronising"
 _OF_HOST: Final = ("profiler_overhead", "slow_steps", "warmup")
 """Rules that judge what the host does, whatever is recorded of devices."""
-_LOST: Final = "work of the devices is missing, so that it is not known when they were idle"
+_LOST: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
-WORK: Final = "work of devices"
-COMPUTE: Final = "kernels that compute"
-GEMMS: Final = "GEMMs, convolutions or attention"
+WORK: Final = "GPU activity"
+COMPUTE: Final = "compute kernels"
+GEMMS: Final = "GEMMs, convolutions, or attention"
 CONVOLUTIONS: Final = "convolutions"
-COLLECTIVES: Final = "communication of devices"
+COLLECTIVES: Final = "communication between GPUs"
 GRAPHS: Final = "CUDA graphs"
 COPIES: Final = "copies or memsets"
-TRANSFERS: Final = "copies between host and device or between devices"
+TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
 STEPS: Final = "steps"
 
 _COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
@@ -114,19 +115,24 @@ _AMD_WORDS: Final = (
 _WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
     Vendor.AMD: _AMD_WORDS,
     Vendor.OTHER: (
-        ("CUDA graphs or torch.compile(mode='reduce-overhead')", "torch.compile"),
+        ('CUDA graphs (`torch.compile(mode="reduce-overhead")`)', "`torch.compile`"),
         ("CUDA graph", "graph"),
     ),
 }
+_BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    ITERATION: (("step time", "iteration time"),),
+    WINDOW: (("of step time", "of the analyzed time"), ("step time", "analyzed time")),
+}
+"""How sentences, written for shares of step time, name another base."""
 
 
-def in_words_of(vendor: Vendor, finding: Finding) -> Finding:
-    """Return a finding with the names that things have at the ``vendor`` of the devices."""
-    if vendor not in _WORDS:
+def in_words_of(vendor: Vendor, finding: Finding, base: str = STEP) -> Finding:
+    """Return a finding in the terms of the GPU ``vendor`` and of the ``base`` of its shares."""
+    if vendor not in _WORDS and base not in _BASE_WORDS:
         return finding
 
     def worded(note: Note) -> Note:
-        return replace(note, text=_named_by(vendor, note.text))
+        return replace(note, text=_named_by(vendor, note.text, base))
 
     return replace(
         finding,
@@ -138,9 +144,9 @@ def in_words_of(vendor: Vendor, finding: Finding) -> Finding:
     )
 
 
-def _named_by(vendor: Vendor, text: str) -> str:
-    for nvidia, own in _WORDS.get(vendor, ()):
-        text = text.replace(nvidia, own)
+def _named_by(vendor: Vendor, text: str, base: str = STEP) -> str:
+    for usual, own in (*_WORDS.get(vendor, ()), *_BASE_WORDS.get(base, ())):
+        text = text.replace(usual, own)
     return text
 
 
@@ -214,9 +220,9 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
             _require(context, one)
             own = list(one.check(context))
             if not own and not _OCCURS[one.about](context):
-                abstained[one.name] = f"no {one.about} in the time that is judged"
+                abstained[one.name] = f"no {one.about} in the analyzed time"
             for number, finding in enumerate(own, 1):
-                worded = in_words_of(vendor, finding)
+                worded = in_words_of(vendor, finding, context.base.unit)
                 found.append(_settled(context, one, number, worded))
         except NotRecordedError as error:
             abstained[one.name] = str(error)
@@ -294,10 +300,10 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
 
 
 _SUBJECTS: Final = {
-    "data": "input",
-    "launch": "launches",
-    "host": "host code",
-    _WAITS: "synchronisation",
+    "data": "input pipeline",
+    "launch": "kernel launches",
+    "host": "CPU work between launches",
+    _WAITS: "host synchronization",
     "exposed_communication": "communication",
     "exposed_transfer": "transfers",
 }

@@ -39,18 +39,17 @@ _FEWEST_SHARED: Final = 2
 _NEARLY_ALL: Final = 1.05
 _REPLAYED: Final = 0.95
 _MODEL: Final = Note(
-    "the waiting replayed without the delay, at least within 5 % (as in runs with known delays); "
-    "at most all that the rank waits which waits least"
+    "traceprof replays the waiting without the delay. Lower bound: 5% less, the error in runs with "
+    "known delays. Upper bound: the waiting time of the rank that waits least."
 )
 _ACTIONS: Final = {
     "host": (
-        f"look at what the ranks of {{name}} share (`{shown_by('hosts')}`): its processors and "
-        "their clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it "
-        "out"
+        f"Check what the ranks of {{name}} share (`{shown_by('hosts')}`): CPUs and their clocks, "
+        "other jobs, data and storage, throttled GPUs. Or exclude {name}."
     ),
     "rack": (
-        f"look at what the hosts of {{name}} share (`{shown_by('racks')}`): cooling and power "
-        "limits, storage, the switch; or leave it out"
+        f"Check what the hosts of {{name}} share (`{shown_by('racks')}`): cooling and power "
+        "limits, storage, the switch. Or exclude {name}."
     ),
 }
 
@@ -64,18 +63,23 @@ def require_waiting(context: Context) -> None:
     waits = find_waits(context.ranks)
     if len(np.unique(waits["match"][waits["is_in_step"]])) < _FEWEST_SHARED:
         raise NotRecordedError(
-            "too few collectives are shared in this window to tell who waits for whom"
+            "the ranks share too few collectives in this window to attribute their waiting"
         )
 
 
-@rule("ranks in step", "a whole host or rack is late at the collectives", "kernels", show="hosts")
+@rule(
+    "load balance across ranks",
+    "a whole host or rack that is late at collectives",
+    "kernels",
+    show="hosts",
+)
 def slow_host(context: Context) -> Iterator[Finding]:
     """Find a whole host, or rack, that arrives late at the collectives."""
     require_waiting(context)
     members = context.matches.members
     if len({member.host for member in members if member.host}) < 2:
         raise NotRecordedError(
-            "all ranks are on one host, or their hosts are not known (--cluster FILE)"
+            "all ranks are on one host, or their hosts are unknown (use --cluster FILE)"
         )
     group = find_late_whole(context.ranks)
     if group is None:
@@ -92,11 +96,11 @@ def slow_host(context: Context) -> Iterator[Finding]:
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
     )
     worst = own.row(int(own["waited_ns"].argmax()))
-    text = f"they take longer {in_phase(group.phase)}"
+    text = f"these ranks take longer {in_phase(group.phase)}"
     phase = (Note.of(text, phase=group.phase),) if group.phase else ()
     yield Finding(
         title=Note.of(
-            f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",
+            f"Slow {kind}: the other ranks wait for {{name}} for {{share:ratio}} of step time",
             name=group.name,
             share=sum(map(context.saving_ratio, claims)),
         ),
@@ -105,9 +109,9 @@ def slow_host(context: Context) -> Iterator[Finding]:
         model=model,
         evidence=(
             Note.of(
-                f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} come late; it is "
-                "last to {last:ratio} of the collectives that it shares with others and holds them "
-                "up {cost:ns} in all",
+                f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} arrive late; the "
+                f"{kind} is last at {{last:ratio}} of its shared collectives and delays the other "
+                "ranks by {cost:ns} in total",
                 late=group.late_ranks,
                 ranks=group.ranks,
                 name=group.name,
@@ -117,16 +121,18 @@ def slow_host(context: Context) -> Iterator[Finding]:
             *phase,
         ),
         action=_ACTIONS[kind].format(name=group.name),
-        caveat="with clocks that are not aligned (--align) a whole host seems late",
+        caveat="If the clocks are not aligned (`--align`), a whole host can appear late.",
         window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),
     )
 
 
-@rule("ranks in step", "one rank is late at the collectives", "kernels", show="stragglers")
+@rule(
+    "load balance across ranks", "a rank that is late at collectives", "kernels", show="stragglers"
+)
 def straggler(context: Context) -> Iterator[Finding]:
     """Find one rank, or stage of a pipeline, that arrives late at the collectives."""
     if len(context.devices) < 2:
-        raise NotRecordedError("the trace has one device: give the traces of all ranks")
+        raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
     try:
         require_waiting(context)
     except NotRecordedError as error:
@@ -143,7 +149,9 @@ def straggler(context: Context) -> Iterator[Finding]:
         # Whoever waits for nobody by the clocks, and computes so much longer: these are wrong.
         by_own = find_slow_ranks(context.ranks)
         if by_own is not None and by_own.is_compute and by_own.factor >= _CLEARLY_SLOW:
-            yield _by_own_time(context, by_own, "by the clocks nobody holds the others up")
+            yield _by_own_time(
+                context, by_own, "according to the clocks, no rank delays the others"
+            )
         return
     origins = find_blame(context.ranks).origins
     own = origins.take(np.isin(origins["member"], slow.places))
@@ -153,14 +161,14 @@ def straggler(context: Context) -> Iterator[Finding]:
     claims = _waiting_for(context, slow.places, slow.cost_ns)
     if slow.is_once and not any(claim.total_ns for claim in claims):
         return  # it lies in a slow step
-    once = "late once" if slow.is_once else "straggler"
+    once = "Late once" if slow.is_once else "Straggler"
     # What costs once is a part of the window, what recurs of the steps, as its saving.
     share = ratio if slow.is_once else sum(map(context.saving_ratio, claims))
     kind, model = bound_or_estimate(claims, _MODEL)
     yield Finding(
         title=Note.of(
-            f"{once}: the others wait for {{slow}}, {{share:ratio}} of the "
-            f"{'window' if slow.is_once else 'time'}",
+            f"{once}: the other ranks wait for {{slow}} for {{share:ratio}} of "
+            f"{'the window' if slow.is_once else 'step time'}",
             slow=slow.label,
             share=share,
         ),
@@ -172,8 +180,8 @@ def straggler(context: Context) -> Iterator[Finding]:
         if slow.is_once
         else (slow.evidence,),
         action=_ACTION_ONCE.format(slow=slow.label) if slow.is_once else _find_out_why(slow.label),
-        caveat="its delay is traced back along the waiting of the ranks; what they waited before "
-        "they first were in step is left out",
+        caveat="traceprof traces the delay back through the waits of the ranks. It ignores waits "
+        "before the first shared collective.",
         window=context.window_text(begin_ns, at_ns),
     )
 
@@ -200,8 +208,9 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
     stage = "" if number is None else f" (stage {number} of the pipeline)"
     return Finding(
         title=Note.of(
-            f"slow {{who}}{stage}: {{excess:ns}} more {'compute' if slow.is_compute else 'work'} "
-            f"{'per step' if slow.n_steps else 'in the recording'} than the median of the others",
+            f"Slow {{who}}{stage}: {{excess:ns}} more {'compute' if slow.is_compute else 'work'} "
+            f"{'per step' if slow.n_steps else 'in the recording'} than the median of the other "
+            "ranks",
             who=slow.label,
             excess=slow.excess_ns,
         ),
@@ -210,26 +219,31 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
             for own in claims
         ),
         kind=Kind.ESTIMATED,
-        model=Note("at least as long as the slowest of the others, at most as the median"),
+        model=Note(
+            "Lower bound: as slow as the slowest other rank. Upper bound: the median of the other "
+            "ranks."
+        ),
         evidence=(
             describe_slow(slow),
-            Note.of("judged by each rank's own steps, without clocks: {why}", why=why_not),
+            Note.of(
+                "based on each rank's own steps, not on a comparison of clocks: {why}", why=why_not
+            ),
         ),
         action=_find_out_why(slow.label),
-        caveat="a rank may also have more to do on purpose, as the last stage of a pipeline",
+        caveat="A rank can have more work by design, for example the last stage of a pipeline.",
     )
 
 
 def _find_out_why(who: str) -> str:
     return (
-        f"find out why {who} is late (`{shown_by('stragglers')}`): more work (uneven batches or "
-        "layers), a slower or throttled GPU, a busier host, slower storage"
+        f"Find out why {who} is late (`{shown_by('stragglers')}`): more work (uneven batches or "
+        "layers), a slower or throttled GPU, a busier host, or slower storage."
     )
 
 
 _ACTION_ONCE: Final = (
-    "see what {slow} did then (`traceprof timeline`): a checkpoint, garbage collection, a retry of "
-    "storage or network, another job on its host"
+    "Check what {slow} did at that time (`traceprof timeline`): a checkpoint, garbage collection, "
+    "a storage or network retry, or another job on its host."
 )
 
 
@@ -264,8 +278,8 @@ def _on_rank(slow: RankLateness) -> Note:
     cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
-        f"{{slow}} does not wait for other ranks when the delays arise{cause}{factor}; it costs "
-        "every other rank {cost:ns} in this window",
+        f"{{slow}} does not wait for other ranks when its delays begin{cause}{factor}; each other "
+        "rank loses {cost:ns} in this window",
         slow=slow.label,
         cause=slow.cause,
         factor=slow.factor,

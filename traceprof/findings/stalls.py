@@ -44,8 +44,8 @@ _ALLOCATES: Final = re.compile(
 
 
 @rule(
-    "loading of kernels",
-    "kernels that are compiled or loaded in the loop",
+    "kernel loading",
+    "kernel compilation or loading in the loop",
     "kernels",
     "api_calls",
     show="idle",
@@ -55,10 +55,10 @@ def loading(context: Context) -> Iterator[Finding]:
     yield from _on_calls(
         context,
         context.rows(_captures, context.typical),
-        title="CUDA graphs are captured{}: devices are idle meanwhile, {{share:ratio}} of the time",
-        action="capture each graph once, before the loop that is measured, and replay it: the same "
-        "shapes and addresses in every step",
-        caveat="what is captured does not run: where a program only sets up, nothing is to be done",
+        title="Capture of CUDA graphs{} leaves the GPU idle for {{share:ratio}} of step time",
+        action="Capture each graph once, before the measured loop, and replay it with the same "
+        "shapes and addresses in every step.",
+        caveat="Captured work does not run. If the program only sets up here, change nothing.",
         is_setup=not len(context.steps),
     )
     ranges = context.ranks.each(_compiling, context.typical)
@@ -66,29 +66,30 @@ def loading(context: Context) -> Iterator[Finding]:
     yield from _on_calls(
         context,
         Table.stacked([*named, *ranges]),
-        title="kernels are compiled or loaded{}: devices are idle {{share:ratio}} of the time "
-        "meanwhile",
+        title="Kernel compilation or loading{} leaves the GPU idle for {{share:ratio}} of step "
+        "time",
         action=context.advice(
-            pytorch="keep shapes the same (torch.compile(dynamic=True), padding), run all shapes "
-            "once before measuring, cache what was compiled (TORCHINDUCTOR_CACHE_DIR)",
-            other="compile ahead of time for this GPU, and load all kernels before the loop "
-            "(CUDA_MODULE_LOADING=EAGER)",
+            pytorch="Keep shapes constant (`torch.compile(dynamic=True)`, padding), run all shapes "
+            "once before you measure, and cache compiled kernels (`TORCHINDUCTOR_CACHE_DIR`).",
+            other="Compile ahead of time for this GPU, and load all kernels before the loop "
+            "(`CUDA_MODULE_LOADING=EAGER`).",
         ),
-        caveat="a kernel is loaded with its first launch: that occurs once",
+        caveat="The first launch of a kernel loads it. This cost occurs once.",
     )
     yield from _on_calls(
         context,
         context.rows(_slow_first_launches, context.typical),
-        title="kernels are loaded as they are launched for the first time: devices are idle "
-        "{{share:ratio}} of the time meanwhile",
-        action="run all kernels once before measuring, or load them ahead "
-        "(CUDA_MODULE_LOADING=EAGER)",
-        caveat="a first launch may take long for other reasons: libraries that try algorithms",
+        title="Kernel loading at first launches leaves the GPU idle for {{share:ratio}} of step "
+        "time",
+        action="Run all kernels once before you measure, or load them ahead of time "
+        "(`CUDA_MODULE_LOADING=EAGER`).",
+        caveat="A first launch can be slow for other reasons, such as a library's algorithm "
+        "search.",
         is_setup=True,
     )
 
 
-@rule("allocation", "memory that is allocated in the loop", "kernels", "api_calls", show="idle")
+@rule("memory allocation", "memory allocation in the loop", "kernels", "api_calls", show="idle")
 def allocations(context: Context) -> Iterator[Finding]:
     """Find memory that is allocated and freed in the loop."""
     calls = _calls_named(context, _ALLOCATES)
@@ -106,29 +107,29 @@ def allocations(context: Context) -> Iterator[Finding]:
     yield from _on_calls(
         context,
         calls,
-        title="memory is allocated{}: devices are idle in these calls, {{share:ratio}} of the time",
+        title="Memory allocation{} leaves the GPU idle for {{share:ratio}} of step time",
         action=action,
-        caveat="the first steps allocate in any case: look at later ones",
+        caveat="The first steps allocate memory in any case. Look at later steps.",
         is_setup=grows,
     )
 
 
 _KEEP_SIZES: Final = (
-    "keep the sizes of tensors the same from step to step, leave memory free for the caching "
-    "allocator (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), do not call "
-    "torch.cuda.empty_cache()"
+    "Keep tensor sizes constant from step to step, leave memory free for the caching allocator "
+    "(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`), and do not call "
+    "`torch.cuda.empty_cache()`."
 )
-_ALLOCATE_AHEAD: Final = "allocate once before the loop, or from a pool (cudaMallocAsync)"
+_ALLOCATE_AHEAD: Final = "Allocate once before the loop, or from a pool (`cudaMallocAsync`)."
 _WARM_UP: Final = (
-    "a first pass allocates, and the memory is kept: run one before what is timed, and record "
-    "later ones"
+    "Run one pass before you measure, and record later passes: the first pass allocates memory and "
+    "keeps it."
 )
 _REUSE_PINNED_TENSOR: Final = (
-    "reuse pinned buffers: allocate them ahead of the loop (torch.empty(..., pin_memory=True)) and "
-    "copy_() into them; a new pinned tensor locks pages anew"
+    "Reuse pinned buffers: allocate them before the loop (`torch.empty(..., pin_memory=True)`) and "
+    "`copy_()` into them. Each new pinned tensor locks pages again."
 )
 _REUSE_PINNED: Final = (
-    "reuse pinned buffers: allocate or register them once, ahead of the loop, and copy into them"
+    "Reuse pinned buffers: allocate or register them once, before the loop, and copy into them."
 )
 
 
@@ -161,7 +162,7 @@ def _counted_by_name(context: Context, calls: Table, *, is_once: bool) -> Iterat
     names, groups = grouped_by(calls, "name")
     longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_SHOWN]
     for name in names["name"][longest].tolist():
-        words = "call(s) of {name}" if name else "capture(s) of what is launched"
+        words = "call(s) to {name}" if name else "graph capture(s)"
         own = calls.take(calls["name"] == name)
         if is_once and context.n_steps == 1:  # of one step alone nothing is known per step
             yield Note.of(f"{{n:count}} {words}", n=len(own), name=name)

@@ -32,17 +32,17 @@ _MOST_OF_IT: Final = 0.5
 _LOWER: Final = 0.97
 """Clocks go up and down by some steps of 15 MHz without any reason."""
 _COUNTED: Final = {
-    "alloc_retries_count": "ran out of memory, freed what it kept and tried again",
-    "device_alloc_count": "asked the device for memory",
+    "alloc_retries_count": "ran out of memory, freed its cache, and retried",
+    "device_alloc_count": "requested memory from the GPU driver",
 }
 
 
-@rule("warm-up", "leading steps that are unlike the rest", about=STEPS, show="steps")
+@rule("warm-up", "leading steps that are slower than the rest", about=STEPS, show="steps")
 def warmup(context: Context) -> Iterator[Finding]:
     """Find leading steps that are warm-up and distort what is measured."""
     steps = context.all_steps
     if len(np.unique(steps.table["step"])) < _FEWEST:
-        few = f"fewer than {_FEWEST} steps are named" if len(steps) else "no steps are named"
+        few = f"fewer than {_FEWEST} steps are marked" if len(steps) else "no steps are marked"
         raise NotRecordedError(few)
     leading = steps.warmup()
     if leading.all() or not leading.any():
@@ -61,11 +61,11 @@ def warmup(context: Context) -> Iterator[Finding]:
     numbers = steps.table["step"][leading & first]
     where = "inside the window" if inside else "outside the window"
     costs = "step costs" if count == 1 else "{n:count} steps cost"
-    words = f"step {{first}} is {where}" if count == 1 else f"steps {{first}}..{{last}} are {where}"
+    words = f"step {{first}} is {where}" if count == 1 else f"steps {{first}}–{{last}} are {where}"
     yield Finding(
         title=Note.of(
-            f"warm-up: the first {costs} {{excess:ns}} more than usual, {{share:ratio}} of the "
-            "time of all recorded steps",
+            f"Warm-up: the first {costs} {{excess:ns}} more than usual, {{share:ratio}} of the "
+            "total time of all recorded steps",
             excess=each_ns,
             n=count,
             share=whole_ratio,
@@ -75,7 +75,7 @@ def warmup(context: Context) -> Iterator[Finding]:
         once_ns=round(each_ns),
         evidence=(
             Note.of(
-                f"{words}; {{mean:ns}} on average, the others {{usual:ns}}",
+                f"{words}; mean {{mean:ns}}, median of the other steps {{usual:ns}}",
                 first=int(numbers[0]),
                 last=int(numbers[-1]),
                 mean=float(lengths[leading & first].mean()),
@@ -83,20 +83,27 @@ def warmup(context: Context) -> Iterator[Finding]:
             ),
         ),
         action=context.advice(
-            pytorch="measure without them (--window steady); in short jobs cache compiled kernels, "
-            "limit cudnn.benchmark to fixed shapes, start the workers of the DataLoader earlier",
-            other="measure without them (--window steady); in short jobs cache compiled kernels",
+            pytorch="Exclude these steps from measurements (`--window steady`). In short jobs, "
+            "cache compiled kernels, limit `torch.backends.cudnn.benchmark` to fixed shapes, and "
+            "start the DataLoader workers earlier.",
+            other="Exclude these steps from measurements (`--window steady`). In short jobs, cache "
+            "compiled kernels.",
         ),
-        caveat="a learning-rate or batch-size schedule changes the first steps on purpose",
+        caveat="A learning-rate or batch-size schedule changes the first steps on purpose.",
         window=f"step:{numbers[0]}..{numbers[-1]}",
     )
 
 
-@rule("even steps", "single steps far slower than the others", about=STEPS, show="steps")
+@rule(
+    "step time variation",
+    "single steps that are far slower than the others",
+    about=STEPS,
+    show="steps",
+)
 def slow_steps(context: Context) -> Iterator[Finding]:
     """Find single steps that take much longer than the others."""
     if len(context.steps) < 4:
-        raise NotRecordedError("too few steps are named to call one slow")
+        raise NotRecordedError("too few steps are marked to detect slow steps")
     table = measured_steps(context.ranks).table
     slow = context.slow_steps
     if not len(slow) or context.slow_ratio < _LEAST_SLOW:
@@ -105,14 +112,14 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     worst = worst[np.sort(np.unique(table["step"][worst], return_index=True)[1])]
     n_ranks = len(np.unique(table["process"]))
-    one = "one slow step of {of:count} takes {excess:ns} more than usual"
-    several = "{n:count} slow steps of {of:count} take {excess:ns} more than usual in all"
+    one = "One slow step out of {of:count} takes {excess:ns} more than usual"
+    several = "{n:count} slow steps out of {of:count} take {excess:ns} more than usual in total"
     reasons = [_why(table.row(i), context.ranks) for i in worst[:3].tolist()]
     yield Finding(
         title=Note.of(
             (one if len(worst) == 1 else several)
             + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
-            + ", {share:ratio} of the time of the steps",
+            + ", {share:ratio} of the total time of all steps",
             n=len(worst),
             of=len(np.unique(table["step"][np.isin(context.kinds, (USUAL, SLOW))])),
             excess=context.slow_excess_ns / n_ranks,
@@ -126,25 +133,27 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             *_machine(table, slow, context.kinds == USUAL),
         ),
         action=_against_slow(set(table["grown_phase"][slow].tolist())),
-        caveat="evaluation or saving that no range names is often meant to be there",
+        caveat="Evaluation or checkpointing without a named range can be intended.",
         window=f"step:{table['step'][worst[0]]}",
-        beside=("ranks in step",) if any("rank" in why.values for why in reasons) else (),
+        beside=("load balance across ranks",)
+        if any("rank" in why.values for why in reasons)
+        else (),
     )
 
 
 def _against_slow(grown: set[str]) -> str:
     """Return what to do about slow steps, by the phases of the host that ``grown`` in them."""
-    see = "see what is longer in them (`traceprof explain TRACE slowest`)"
+    see = "Find out what takes longer in these steps (`traceprof explain TRACE slowest`)."
     if grown == {"data"}:
-        return f"{see}: they wait for data: more workers, prefetching, faster storage"
+        return f"{see} They wait for data: use more workers, prefetching, or faster storage."
     if grown == {BETWEEN_STEPS}:
-        return f"{see}: the time lies between steps: fetching a batch, evaluation, logging"
-    return f"{see}: logging, garbage collection, a slow file, other jobs on the machine"
+        return f"{see} The time is between steps: batch fetching, evaluation, or logging."
+    return f"{see} Common causes: logging, garbage collection, slow file I/O, other jobs."
 
 
 def _why(step: Mapping[str, Any], ranks: Ranks) -> Note:
     """Return by how much a step is slow, which part of it grew, and which rank came late."""
-    text = "step {step}: slow by {excess:ns}"
+    text = "step {step}: slower by {excess:ns}"
     values: dict[str, Any] = {}
     for name in ("grown_part", "grown_phase"):
         if step[name]:
@@ -153,7 +162,7 @@ def _why(step: Mapping[str, Any], ranks: Ranks) -> Note:
     late = find_rank_steps(ranks).table.known("rank", "late_ns")
     late = late.take(late["step"] == step["step"]).in_order("-late_ns")
     if len(late) and late["late_ns"][0] >= _MOST_OF_IT * step["excess_ns"]:
-        text += "; rank {rank} comes {late:ns} late to a collective"
+        text += "; rank {rank} is {late:ns} late at a collective"
         values |= {"rank": int(late["rank"][0]), "late": float(late["late_ns"][0])}
     return Note.of(text, step=int(step["step"]), excess=float(step["excess_ns"]), **values)
 
@@ -166,17 +175,17 @@ def _machine(
     if "sm_clock_mhz" in table:
         clock, typical = (float(np.nanmedian(rows["sm_clock_mhz"])) for rows in (own, others))
         if clock < _LOWER * typical:
-            text = "the clock of the device was at {clock:count} MHz instead of {typical:count}"
+            text = "the GPU clock was {clock:count} MHz instead of {typical:count} MHz"
             held = mean_of(own["throttled_ratio"]) if "throttled_ratio" in own else 0.0
-            text += ": power or heat held it down {held:ratio} of the time" if held > 0 else ""
+            text += ", throttled (power or heat) {held:ratio} of the time" if held > 0 else ""
             yield Note.of(text, clock=round(clock), typical=round(typical), held=held)
     for name, words in _COUNTED.items():
         if name in table and mean_of(own[name]) > np.nan_to_num(mean_of(others[name])):
             count = int(np.nansum(own[name]))
-            yield Note.of(f"in them torch {words} {{n:count}} time(s)", n=count)
+            yield Note.of(f"in these steps, PyTorch {words} {{n:count}} time(s)", n=count)
 
 
-@rule("profiler", "devices wait for the profiler", "kernels", "overheads", show="idle")
+@rule("profiler overhead", "the GPU waits for the profiler", "kernels", "overheads", show="idle")
 def profiler_overhead(context: Context) -> Iterator[Finding]:
     """Find time that the profiler itself takes."""
     claim = context.idle_for("profiler")
@@ -188,15 +197,16 @@ def profiler_overhead(context: Context) -> Iterator[Finding]:
     times = times_of(names.assign(total_ns=groups.sums(rows["ns"])))
     yield Finding(
         title=Note.of(
-            "the profiler itself: devices are idle {share:ratio} of the time", share=share
+            "Profiler overhead leaves the GPU idle for {share:ratio} of step time", share=share
         ),
         claims=(claim,),
         kind=Kind.MEASURED,
         evidence=tuple(
-            context.timed(ns, after=" of {name}", name=name) for name, ns in largest(times, 2) if ns
+            context.timed(ns, "{name}: ", name=name) for name, ns in largest(times, 2) if ns
         ),
-        action="trace fewer kinds of events or fewer steps, and trust the shares less",
-        caveat="without the profiler this time is not lost",
+        action="Trace fewer kinds of events or fewer steps. Treat the reported shares with "
+        "caution.",
+        caveat="Without the profiler, this time is not lost.",
         window=context.longest_gap("profiler"),
     )
 

@@ -106,8 +106,8 @@ def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgre
     with _opened(Path(path), None) as (known, inner):
         if known.cut is None:
             raise TraceError(
-                f"{path}: {known.summary}: this cannot be cut; `traceprof export TRACE --window W "
-                "--to parquet -o FOLDER` writes a window of it as tables"
+                f"{path}: traceprof cannot cut this format ({known.summary}); use "
+                "`traceprof export TRACE --window W --to parquet -o FOLDER` to write a window"
             )
         return known.cut(inner, target, request, progress)
 

@@ -69,7 +69,7 @@ class ReadOptions:
     def __post_init__(self) -> None:
         unknown = (self.tables or frozenset()) - TABLES.keys()
         if unknown:
-            raise ValueError(f"no such tables: {sorted(unknown)}")
+            raise ValueError(f"unknown tables: {sorted(unknown)}")
 
     def wants(self, *names: str) -> bool:
         """Return whether at least one of these tables is wanted."""

@@ -23,21 +23,23 @@ def described(candidate: Candidate) -> str:
     """Return what a file of no known format seems to be, and what to do with it."""
     if candidate.files:
         return (
-            "a folder of tables that are no trace: expected what `traceprof export --to parquet` "
-            "or `nsys export --type parquetdir` wrote"
+            "the tables in this folder are not a trace; expected the output of `traceprof export "
+            "--to parquet` or `nsys export --type parquetdir`"
         )
     packed = candidate.head.startswith(GZIP_MAGIC)
     head = unpacked_head(candidate.path, len(candidate.head)) if packed else candidate.head
     if (found := _of_protobuf(head)) or (found := _of_kinds(head.lstrip(), candidate.tables)):
         return f"gzipped: {found}" if packed else found
     if candidate.tables or head.startswith(SQLITE_MAGIC):
-        return "a SQLite database without the tables of a profiler (nsys export --type sqlite)"
+        return (
+            "a SQLite database without profiler tables; expected one from nsys export --type sqlite"
+        )
     if packed:
-        return "a gzip file: unpack it first (gunzip)"
+        return "a gzip file; unpack it first (gunzip)"
     return (
-        "not a trace that can be read: expected a SQLite file from "
+        "not a trace that traceprof can read; expected a SQLite file from "
         "`traceprof record` or `nsys export --type sqlite` "
-        "(what a program printed: `traceprof runs show LOG`)"
+        "(use `traceprof runs show LOG` for the log of a training run)"
     )
 
 
@@ -64,7 +66,7 @@ def _of_protobuf(head: bytes) -> str:
     first = head[start:]
     if first.startswith(_PACKETS):
         return (
-            "a trace of Perfetto (`rocprofv3 --output-format pftrace` writes such), which is not "
-            f"read: ui.perfetto.dev shows it; record with {_told()['words']['rocpd']}"
+            "traceprof cannot read Perfetto traces (`rocprofv3 --output-format pftrace`); open it "
+            f"in ui.perfetto.dev, or record with {_told()['words']['rocpd']}"
         )
     return ""

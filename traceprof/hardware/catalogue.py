@@ -79,8 +79,8 @@ def pcie_peak(generation: int, lanes: int) -> Peak:
     rates = _pcie_lane_rates()
     if generation not in rates or lanes not in _LANES:
         raise UsageError(
-            f"PCIe gen{generation}x{lanes}: expected gen{min(rates)} to gen{max(rates)} "
-            "and x1, x2, x4, x8 or x16"
+            f"unknown PCIe link gen{generation}x{lanes}: expected gen{min(rates)} to "
+            f"gen{max(rates)} and x1, x2, x4, x8, or x16"
         )
     rate, source = rates[generation]
     return Peak(rate * lanes, f"PCIe {generation}.0 x{lanes}", source)
@@ -108,20 +108,22 @@ def parse_link(text: str) -> tuple[Link, Peak]:
     known = [link.value for link in Link]
     if not equals or name.lower() not in known:
         raise UsageError(
-            f"link {text!r}: expected {', '.join(known)} = a rate, such as pcie=gen4x16 "
-            "or nic=400Gb/s"
+            f"invalid link {text!r}: expected LINK=RATE, such as pcie=gen4x16 or nic=400Gb/s; "
+            f"LINK is one of {', '.join(known)}"
         )
     link = Link(name.lower())
     generation = _PCIE.fullmatch(value)
     if generation and link is Link.PCIE:
         peak = pcie_peak(int(generation.group(1)), int(generation.group(2)))
-        return link, Peak(peak.bytes_per_s, peak.what, "as given by --link")
+        return link, Peak(peak.bytes_per_s, peak.what, "from --link")
     match = _RATE.fullmatch(value)
     if match is None or float(match.group(1)) <= 0:
-        raise UsageError(f"link {text!r}: {value!r} is not a rate such as 31.5GB/s or 400Gb/s")
+        raise UsageError(
+            f"link {text!r}: invalid rate {value!r}; expected a rate such as 31.5GB/s or 400Gb/s"
+        )
     number, prefix, unit = match.groups()
     rate = float(number) * _PREFIXES[prefix.lower()] / (1 if unit == "B" else 8)
-    return link, Peak(rate, link.value, "as given by --link")
+    return link, Peak(rate, link.value, "from --link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,14 @@ class Stated:
         texts = {"--model-flops": model_flops, "--parameters": parameters, "--tokens": tokens}
         model_flop, parameter_count, token_count = (_amount(*one) for one in texts.items())
         if parameters and not (tokens or model_flops):
-            raise UsageError("--parameters: expected --tokens beside it, of one step on all GPUs")
+            raise UsageError(
+                "--parameters requires --tokens: add the number of tokens per step on all GPUs"
+            )
         match = _PRICE.fullmatch(price)
         if price and (match is None or not float(match[1])):
-            raise UsageError(f"--price {price!r}: expected what a GPU costs an hour, as in 2.5/h")
+            raise UsageError(
+                f"invalid --price {price!r}: expected the price of a GPU per hour, such as 2.5/h"
+            )
         price_per_h = None if match is None else float(match[1])
         return cls(model_flop, parameter_count, token_count, price_per_h)
 
@@ -182,7 +188,9 @@ class Stated:
 def _amount(name: str, text: str) -> float | None:
     match = _AMOUNT.fullmatch(text.strip())
     if text and (match is None or not float(match[1])):
-        raise UsageError(f"{name} {text!r}: expected a number such as 55.5M, 7B or 2.9e12")
+        raise UsageError(
+            f"invalid {name} {text!r}: expected a positive number such as 55.5M, 7B, or 2.9e12"
+        )
     return None if match is None else float(match[1]) * _SCALES[match[2].lower()]
 
 
@@ -287,12 +295,12 @@ def parse_hardware(text: str) -> Hardware:
     links = document.get("link", {})
     gpus = document.get("gpu", [])
     if not isinstance(links, dict) or not isinstance(gpus, list):
-        raise UsageError("hardware: expected [[gpu]] tables and one [link] table")
+        raise UsageError("hardware file: expected [[gpu]] tables and one [link] table")
     hardware = Hardware(tuple(_parse_gpu(table) for table in gpus))
     try:
         check_distinct("GPU", (gpu.key for gpu in hardware.gpus))
     except ValueError as error:
-        raise UsageError(f"hardware: {error}") from error
+        raise UsageError(f"hardware file: {error}") from error
     for name, rate in links.items():
         hardware = hardware.with_link(f"{name}={rate}")
     return hardware
@@ -300,16 +308,16 @@ def parse_hardware(text: str) -> Hardware:
 
 def _parse_gpu(table: Any) -> Gpu:
     if not isinstance(table, dict) or {"key", "names", "source"} - set(table):
-        raise UsageError("hardware: every [[gpu]] needs a key, names and the source of its figures")
+        raise UsageError("hardware file: every [[gpu]] table requires key, names, and source")
     unknown = sorted(set(table) - _KNOWN)
     if unknown:
         raise UsageError(
-            f"hardware: [[gpu]] {table['key']}: unknown {', '.join(unknown)}; "
+            f"hardware file: [[gpu]] {table['key']}: unknown key {', '.join(unknown)}; "
             f"expected {', '.join(sorted(_KNOWN))}"
         )
     names = table["names"]
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise UsageError(f"hardware: [[gpu]] {table['key']}: names must be a list of texts")
+        raise UsageError(f"hardware file: [[gpu]] {table['key']}: names must be a list of strings")
     return Gpu(
         str(table["key"]).lower(),
         tuple(names),
@@ -344,14 +352,16 @@ def _flops(table: Mapping[str, Any]) -> dict[str, float]:
     rates = table.get("tflops", {})
     if not isinstance(rates, dict) or not rates.keys() <= _PRECISIONS:
         known = ", ".join(sorted(_PRECISIONS))
-        raise UsageError(f"hardware: [[gpu]] {table['key']}: tflops: expected some of {known}")
+        raise UsageError(
+            f"hardware file: [[gpu]] {table['key']}: tflops must be a table with keys from {known}"
+        )
     return {name: _number(rates | {"key": table["key"]}, name) * 1e12 for name in rates}
 
 
 def _number(table: Mapping[str, Any], name: str) -> float:
     value = table.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
-        raise UsageError(f"hardware: [[gpu]] {table['key']}: {name} must be a number above 0")
+        raise UsageError(f"hardware file: [[gpu]] {table['key']}: {name} must be a number above 0")
     return float(value)
 
 

@@ -1,4 +1,4 @@
-"""traceprof inside other libraries: torch.profiler, notebooks, Trainers that call back.
+"""Integrations with other libraries: torch.profiler, notebooks, and Trainer callbacks.
 
-Each module needs the library that it is named for; nothing else of traceprof imports them.
+Each module needs the library in its name. No other module of traceprof imports them.
 """

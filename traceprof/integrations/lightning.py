@@ -1,4 +1,4 @@
-"""A callback for Lightning: it records the training and logs its figures."""
+"""A Lightning callback that records a training run and logs its headline metrics."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def _lightning() -> Any:
 
 
 class TraceprofCallback(_lightning().Callback):  # type: ignore[misc]
-    """Records a training of a Lightning Trainer.
+    """Record a training run of a Lightning Trainer.
 
     >>> Trainer(callbacks=[TraceprofCallback("run.sqlite", steps="10..20")], logger=…)
 
-    Its headline figures go to every logger of the Trainer (TensorBoard, W&B, MLflow …), as
-    ``traceprof/step_period_ns`` and the like.
+    The callback sends the headline metrics to every logger of the Trainer (TensorBoard, W&B,
+    MLflow …) under names such as ``traceprof/step_period_ns``.
 
     Args:
-        output: the trace; where several ranks train, a folder ("run/").
+        output: the trace file. For several ranks, use a folder ("run/").
         keep: add the run to the database of runs.
-        asked: what else `traceprof.record` takes: steps, step_from, layers, max_size, force.
+        asked: more arguments of `traceprof.record`: steps, step_from, layers, max_size, force.
     """
 
     def __init__(
@@ -44,22 +44,22 @@ class TraceprofCallback(_lightning().Callback):  # type: ignore[misc]
 
     @property
     def run(self) -> Run | None:
-        """What this process recorded last, None before its end."""
+        """The last run that this process recorded; None before the first one ends."""
         return self._recorder.run
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record."""
+        """Start recording."""
         del trainer, pl_module
         self._recorder.begin()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the trace, and log what it tells."""
+        """Write the trace, and log its headline metrics."""
         del pl_module
         figures = self._recorder.end(is_told=trainer.is_global_zero)
         for logger in trainer.loggers if figures else ():
             logger.log_metrics(figures, step=trainer.global_step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write the trace of a training that broke off."""
+        """Write the trace of a training run that failed."""
         del trainer, pl_module, exception
         self._recorder.end(failed=True)

@@ -1,4 +1,4 @@
-"""``%%traceprof`` in IPython and notebooks: record a cell, and show where its time went."""
+"""``%%traceprof`` in IPython and notebooks: record a cell and show where its time goes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ class _Arguments(argparse.ArgumentParser):
 
 def _parser() -> _Arguments:
     parser = _Arguments(prog=f"%%{_MAGIC}", add_help=False, description="Record the cell.")
-    parser.add_argument("name", nargs="?", help="the variable that gets the run")
-    parser.add_argument("-o", "--output", help="the trace; left out, a new temporary file")
-    parser.add_argument("--steps", help="capture only these steps, from 0: 10..20")
-    parser.add_argument("--step-from", help="what a step is: see traceprof record --help")
-    parser.add_argument("--layers", type=int, default=0, help="ranges for modules, so deep")
-    parser.add_argument("--force", action="store_true", help="replace a trace that is there")
+    parser.add_argument("name", nargs="?", help="assign the run to this variable")
+    parser.add_argument("-o", "--output", help="trace file (default: a new temporary file)")
+    parser.add_argument("--steps", help="capture only these steps, counted from 0: 10..20")
+    parser.add_argument(
+        "--step-from",
+        help="define a step by: optimizer (or optimizer#2), backward, loader, every-forward, or "
+        "range:NAME",
+    )
+    parser.add_argument("--layers", type=int, default=0, help="record module ranges to this depth")
+    parser.add_argument("--force", action="store_true", help="replace the trace if it exists")
     return parser
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the magic to an IPython shell: ``%load_ext traceprof``."""
+    """Register the ``%%traceprof`` magic in an IPython shell (``%load_ext traceprof``)."""
 
     def traceprof(line: str, cell: str) -> Page | None:
         return record_cell(shell, line, cell)
@@ -52,15 +56,17 @@ def _run(shell: Any, cell: str) -> None:
 
 
 def record_cell(shell: Any, line: str, cell: str) -> Page | None:
-    """Run ``cell`` while it is recorded; return the page about it, None where it failed.
+    """Run and record ``cell``; return its page, or None if the cell failed.
 
     Raises:
-        UsageError: the line means nothing, or the trace cannot be written.
+        UsageError: the line is invalid, or the trace cannot be written.
     """
     asked = vars(_parser().parse_args(shlex.split(line)))
     name, output = asked.pop("name"), asked.pop("output")
     if name is not None and not name.isidentifier():
-        raise UsageError(f"%%{_MAGIC} {name}: is no name of a variable; a file goes behind -o")
+        raise UsageError(
+            f"%%{_MAGIC}: {name!r} is not a variable name; to set the trace file, use -o {name}"
+        )
     output = output or Path(tempfile.mkdtemp(prefix="traceprof-cell-")) / "cell.sqlite"
     has_ended = False
     recorded = record(output, **asked)

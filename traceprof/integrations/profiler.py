@@ -1,4 +1,4 @@
-"""For ``on_trace_ready`` of torch.profiler: keep what it recorded, and say where the time went."""
+"""A handler for ``on_trace_ready`` of torch.profiler: write the traces and print a summary."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from traceprof.errors import UsageError
 
 
 class Handler:
-    """Writes each trace of a profiler into a folder, and tells the first lines of its page.
+    """Write each trace of a profiler to a folder, and print the headline of its page.
 
-    ``files`` are those that were written so far.
+    ``files`` lists the traces written so far.
     """
 
     def __init__(self, folder: Path, *, keep: bool, quiet: bool | None, compress: bool) -> None:
@@ -27,9 +27,9 @@ class Handler:
         self.files: list[Path] = []
 
     def __call__(self, profile: Any) -> Page | None:
-        """Write the trace of ``profile``; return its page, None where it is not told.
+        """Write the trace of ``profile``; return its page, or None if this rank prints nothing.
 
-        What goes wrong is said on standard error: the program goes on.
+        Errors are printed on standard error. The program keeps running.
         """
         rank = _rank()
         try:
@@ -39,7 +39,7 @@ class Handler:
             if self._keep:
                 runs().add(path)
         except Exception as error:
-            sys.stderr.write(f"traceprof: of what torch.profiler has: {error}\n")
+            sys.stderr.write(f"traceprof: cannot write the torch.profiler trace: {error}\n")
             return None
         if page is not None:
             print("\n".join((f"traceprof: {path}", *(f"  {line}" for line in page.headline))))
@@ -68,25 +68,25 @@ def handler(
     quiet: bool | None = None,
     compress: bool = True,
 ) -> Handler:
-    """Return what ``on_trace_ready`` of torch.profiler takes: it keeps traces and sums them up.
+    """Return a handler for ``on_trace_ready`` of torch.profiler that writes and summarizes traces.
 
     >>> with torch.profiler.profile(schedule=…, on_trace_ready=tp.handler("traces")) as profile:
 
-    Every rank writes a file for each cycle of the schedule, ``rank0-step12.pt.trace.json.gz``: the
-    folder is a run that `traceprof.open` takes. Rank 0 prints the headline of its page.
+    Every rank writes one file per cycle of the schedule, such as ``rank0-step12.pt.trace.json.gz``.
+    You can open the folder as a run with `traceprof.open`. Rank 0 prints the headline of its page.
 
     Args:
-        folder: where the traces go; it is made.
-        keep: add each to the database of runs.
-        quiet: print nothing; False: every rank prints. Left out, rank 0 alone does.
-        compress: write gzip.
+        folder: the folder for the traces. The handler creates it if necessary.
+        keep: add each trace to the database of runs.
+        quiet: True: no rank prints. False: every rank prints. Default: only rank 0 prints.
+        compress: compress the traces with gzip.
 
     Raises:
         UsageError: ``folder`` is a file.
     """
     place = Path(folder)
     if place.exists() and not place.is_dir():
-        raise UsageError(f"{place}: is no folder")
+        raise UsageError(f"{place} is not a folder: choose another name")
     return Handler(place, keep=keep, quiet=quiet, compress=compress)
 
 

@@ -1,4 +1,4 @@
-"""What callbacks of Trainers have in common: they record a training, and tell its figures."""
+"""The common part of the Trainer callbacks: record a training run and return its metrics."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TrainingRecorder:
         recorded, self._recorded = self._recorded, None
         _going_on.remove(self)
         atexit.unregister(self.end)
-        error = RuntimeError("the training broke off") if failed else None
+        error = RuntimeError("the training run was interrupted") if failed else None
         recorded.__exit__(None if error is None else RuntimeError, error, None)
         if recorded.output is None:
             return {}

@@ -1,4 +1,4 @@
-"""A callback for the Trainer of transformers: it records the training and logs its figures."""
+"""A callback for the transformers Trainer that records a training run and logs its metrics."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from traceprof.integrations.training import TrainingRecorder
 
 
 class TraceprofCallback(TrainerCallback):  # type: ignore[misc]
-    """Records a training of a Trainer.
+    """Record a training run of a transformers Trainer.
 
     >>> TraceprofCallback("run.sqlite", steps="10..20").add_to(trainer)
     >>> trainer.train()
 
-    Its headline figures go through ``Trainer.log``, to whatever the Trainer reports to
-    (TensorBoard, W&B, MLflow …), as ``traceprof/step_period_ns`` and the like. Handed to the
-    Trainer as one of its ``callbacks`` it records and prints, but cannot log: no callback is told
-    its Trainer.
+    The callback logs the headline metrics with ``Trainer.log`` to TensorBoard, W&B, MLflow …
+    under names such as ``traceprof/step_period_ns``.
+
+    Use `add_to`. If you pass the callback in ``callbacks``, it records and prints but cannot log,
+    because callbacks do not receive the Trainer.
 
     Args:
-        output: the trace; where several ranks train, a folder ("run/").
+        output: the trace file. For several ranks, use a folder ("run/").
         keep: add the run to the database of runs.
-        asked: what else `traceprof.record` takes: steps, step_from, layers, max_size, force.
+        asked: more arguments of `traceprof.record`: steps, step_from, layers, max_size, force.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class TraceprofCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def run(self) -> Run | None:
-        """What this process recorded last, None before its end."""
+        """The last run that this process recorded; None before the first one ends."""
         return self._recorder.run
 
     def add_to(self, trainer: Any) -> Self:
-        """Add it to a Trainer, ahead of the callbacks that close its loggers; return it."""
+        """Add the callback to a Trainer, before the callbacks that close loggers; return self."""
         self._trainer = trainer
         trainer.add_callback(self)
         callbacks = trainer.callback_handler.callbacks
@@ -48,12 +49,12 @@ class TraceprofCallback(TrainerCallback):  # type: ignore[misc]
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Begin to record."""
+        """Start recording."""
         del args, state, control
         self._recorder.begin()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Write the trace, and log what it tells."""
+        """Write the trace, and log its headline metrics."""
         del args, control
         figures = self._recorder.end(is_told=state.is_world_process_zero)
         if figures and self._trainer is not None:

@@ -66,16 +66,16 @@ def disagree(
         "times": max(times, 1 / times),
     }
     text = (
-        f"{CONTRADICTS}: it prints {{rate:{Unit.PER_S}}} ({word}), but by its own "
-        f"times ({where}) it does {{samples:{Unit.COUNT}}} in {{time:{Unit.NS}}}, which are "
-        f"{{by:{Unit.PER_S}}}: "
+        f"{CONTRADICTS}: it reports {{rate:{Unit.PER_S}}} ({word}), but its own times ({where}) "
+        f"give {{samples:{Unit.COUNT}}} in {{time:{Unit.NS}}}, or {{by:{Unit.PER_S}}}; the "
+        "reported rate is "
     )
     if times > 1:
-        why = f"{{times:{Unit.FACTOR}}} as much is printed, which is impossible as a mean"
+        why = f"{{times:{Unit.FACTOR}}} as high, which is impossible for a mean"
     else:
-        why = f"that is {{times:{Unit.FACTOR}}} as much as is printed"
+        why = f"too low by a factor of {{times:{Unit.FACTOR}}}"
     if _is_of_one(run, values["times"]):
-        why += ": one of the two may count one rank or node, the other all"
+        why += " (one value may count one rank or node, the other all of them)"
     run.say(text + why, **values)
     return True
 

@@ -391,11 +391,11 @@ class Book:
 
     def _say_where(self, place: tuple[float, float], top: tuple[float, float]) -> None:
         """Note from where the program went on, with the restart that its launcher told of."""
-        text = f"goes on at step {place[1]:g} after step {top[1]:g}"
+        text = f"resumes at step {place[1]:g} after step {top[1]:g}"
         if place[0] != top[0]:
-            text = f"goes on at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}"
+            text = f"resumes at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}"
         last = next((e for e in reversed(self.run.events) if e["kind"] == "restart"), None)
-        if last is not None and last["life"] == self.run.life - 1 and "goes on" not in last["text"]:
+        if last is not None and last["life"] == self.run.life - 1 and "resumes" not in last["text"]:
             last["text"] = f"{last['text']}; {text}".removeprefix("; ")
             last["life"] = self.run.life
         else:

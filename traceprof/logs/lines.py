@@ -143,7 +143,7 @@ class RawLines:
 
     def _chunks(self) -> Iterator[str]:
         if kind := kind_of_no_file(self.path):
-            raise TraceError(f"{self.path}: {kind}, where a file is expected")
+            raise TraceError(f"{self.path}: {kind}, expected a file")
         try:
             with self.path.open("rb") as plain:
                 head = plain.read(4)
@@ -160,9 +160,9 @@ class RawLines:
                     yield decoder.decode(data).replace("\0", "")
                 yield decoder.decode(b"", final=True).replace("\0", "")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self.damage = str(error) or "it ends too early"
+            self.damage = str(error) or "the file is truncated"
         except OSError as error:
-            raise TraceError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+            raise TraceError(f"{self.path}: cannot be read ({error.strerror or error})") from error
 
 
 class LogLine(NamedTuple):

@@ -29,8 +29,8 @@ def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
         named = (name for name in own_pattern(text, "--pattern").groups if name[0] != "_")
         if not {*named} - PLACES:
             raise UsageError(
-                f"--pattern {text!r}: name the groups that are values, such as "
-                r"(?P<step>\d+) and (?P<samples_per_s>[\d.]+)"
+                f"--pattern {text!r}: no named group; name the groups that are values, for "
+                r"example (?P<step>\d+) and (?P<samples_per_s>[\d.]+)"
             )
         found.append(Pattern(text))
     return tuple(found)

@@ -236,7 +236,8 @@ def read_table(path: Path) -> list[Summary]:
     found = [run for table in tables_in(lines) for run in _runs_in(path, table)]
     if not found:
         raise TraceError(
-            f"{path}: no table of rates: no column such as images_per_s, samples_per_s or gpus"
+            f"{path}: not a table of rates; expected a column such as images_per_s, "
+            "samples_per_s or gpus"
         )
     return [replace(run, name=run.name or f"{path.stem}:{i}") for i, run in enumerate(found, 1)]
 
@@ -261,7 +262,9 @@ def _runs_in(path: Path, table: TypedTable) -> Iterator[Summary]:
         return
     notes = list(_notes_of(table, names, measures))
     notes += (
-        Note.of("{first} and {column} are both {name}: the first counts", **dict(pairs))
+        Note.of(
+            "columns {first} and {column} both mean {name}; traceprof uses {first}", **dict(pairs)
+        )
         for pairs in (zip(("first", "column", "name"), own, strict=True) for own in doubled)
     )
     texts = [column for column in columns if column.place not in measures]
@@ -308,12 +311,12 @@ def _notes_of(
     table: TypedTable, names: Sequence[str], measures: dict[int, TypedMeasure]
 ) -> Iterator[Note]:
     if table.has_decimal_commas:
-        yield Note.of("commas are taken for decimal points: semicolons part the cells")
+        yield Note.of("commas are read as decimal points because semicolons separate the cells")
     for place in measures:
         if names[place] in COLUMNS["unclear"]["batch"]:
             yield Note.of(
-                "{column} is taken for that of one device; call the column global_batch where it "
-                "is of all of them",
+                "{column} is assumed to be the batch size per GPU; rename the column to "
+                "global_batch if it counts all GPUs",
                 column=table.heading[place],
             )
 
@@ -419,4 +422,4 @@ def _said_in(run: Gathered, column: _Column, text: str) -> None:
     run.measure(unit.kind, rate.value)
     if found["expected"] and (expected := number_of(found["expected"].rstrip(".,"))) is not None:
         run.measure(f"expected_{unit.kind}", expected.value)
-    run.say("its rate is what {column} says", column=column.typed)
+    run.say("the rate comes from the text in column {column}", column=column.typed)

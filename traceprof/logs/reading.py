@@ -107,7 +107,7 @@ def read_log(
     if own and chosen is None and not pattern.count:
         raise TraceError(f"{path}: no line matches --pattern")
     if odd:
-        book.run.say("{n:count} line(s) hold numbers that are none, and are left out", n=odd)
+        book.run.say("ignored {n:count} line(s) with invalid numbers", n=odd)
     _say_of_the_file(book, lines, chosen)
     return _summaries(path, book, _OWN if chosen is None else chosen.source.name)
 
@@ -129,15 +129,15 @@ def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognised | Non
         named = next((one for one in SOURCES if one.name == source), None)
         if named is None:
             names = ", ".join(s.name for s in SOURCES)
-            raise UsageError(f"no source of logs is called {source!r}: there are {names}")
+            raise UsageError(f"unknown log source {source!r}; choose one of {names}")
         return Recognised(named, 0)
     if not needed:
         return None
     found = recognise(cleaned(RawLines(path)))
     if found is None:
         raise TraceError(
-            f"{path}: no line of it is of a program whose logs are known; say what its numbers are "
-            r"with --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'"
+            f"{path}: the log format is unknown; describe the numbers of a line with "
+            r"--pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'"
         )
     return found
 
@@ -147,17 +147,20 @@ def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognised | None) -> 
     if chosen is not None and chosen.others:
         names = ", ".join(f"{other.title} ({count})" for other, count in chosen.others)
         run.say(
-            "read as a log of {title} ({n:count} line(s)); there are also lines of {names}: "
-            "--source {name} reads it as that",
+            "read as a log of {title} ({n:count} line(s)); the log also contains lines of {names} "
+            "(use --source {name} to read those)",
             title=chosen.source.title,
             n=chosen.count,
             names=names,
             name=chosen.others[0][0].name,
         )
     if lines.damage:
-        run.say("the file is damaged: it was read up to there ({why})", why=lines.damage)
+        run.say(
+            "the file is damaged; traceprof read the part before the damage ({why})",
+            why=lines.damage,
+        )
     if lines.cut_count:
-        run.say("{n:count} line(s) are too long, and were read in part", n=lines.cut_count)
+        run.say("only the beginning of {n:count} very long line(s) was read", n=lines.cut_count)
 
 
 def _stem(path: Path) -> str:

@@ -284,7 +284,7 @@ def _of_events(path: Path, columns: Mapping[str, str]) -> list[Summary]:
     table.add(row)
     found = _summaries(path, [table], columns, _TENSORBOARD) if table.count else []
     if not found:
-        raise TraceError(f"{path}: an event file of TensorBoard without a scalar")
+        raise TraceError(f"{path}: the TensorBoard event file contains no scalars")
     return found
 
 
@@ -305,7 +305,7 @@ def _of_hf(path: Path, state: Mapping[str, Any], history: Sequence[Any]) -> Summ
 def _summary(path: Path, run: Gathered, source: LogSource | TableKind, name: str) -> Summary:
     origin = f"log:{source.name}"
     if path.stat().st_size > _LIMIT:
-        run.say("the file is large: its first {n:bytes} were read", n=_LIMIT)
+        run.say("the file is large; only the first {n:bytes} were read", n=_LIMIT)
     return summary_of(run, name, origin, SourceFile(str(path), origin, path.stat().st_size))
 
 
@@ -325,7 +325,9 @@ def _summaries(
         for number_, run in enumerate(runs, 1):
             name = table.run or path.stem
             if table.is_cut:
-                run.say("the table is large: its first {n:count} rows were read", n=table.count)
+                run.say(
+                    "the table is large; only the first {n:count} rows were read", n=table.count
+                )
             if table.run:
                 run.labels["run"] = table.run
             name = f"{name}:{number_}" if len(runs) > 1 else name

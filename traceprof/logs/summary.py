@@ -118,7 +118,7 @@ def _say_what_was_left_out(run: Gathered, by_metric: dict[str, dict[Key, Series]
             first, later = float(series.values[0]), float(np.median(values))
             if abs(first - later) > _ALIKE * later:
                 unit = unit_of(name)
-                text = f"the first steps are left out of {{name}}: {{first:{unit}}} in them, "
+                text = f"{{name}} excludes the first steps: {{first:{unit}}} at the start, "
                 run.say(text + f"{{later:{unit}}} later", name=name, first=first, later=later)
             return
 
@@ -213,7 +213,7 @@ def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Sum
     derive_measures(run)
     check(run)
     if run.left_out:
-        text = "{n:count} value(s) of metrics, epochs or events are left out: there are too many"
+        text = "omitted {n:count} value(s) of metrics, epochs or events because there are too many"
         run.say(text, n=run.left_out)
     zero = _zero_of(run)
     tables = {

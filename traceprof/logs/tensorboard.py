@@ -61,7 +61,7 @@ def scalars_in(path: Path) -> Iterator[EventScalar]:
                 except (ValueError, IndexError, struct.error):
                     return
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def _event(record: bytes) -> Iterator[EventScalar]:

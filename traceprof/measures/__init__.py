@@ -59,81 +59,82 @@ class Entry:
 
 
 _ENTRIES: Final = """
-    findings findings traceprof.findings:FINDINGS ranked advice: what costs time, and what to do
-    breakdown breakdown:device .steps.breakdown:BREAKDOWN where the time of each device went
-    steps steps:step .steps.steps:STEPS every step: duration, parts, phases, throughput
-    phases breakdown:phase .steps.phases:LOOP_PHASES host and device time by phase of the training
-        loop
-    step-phases steps:phase .steps.phases:STEP_PHASES the phases of every step: host time against
-        device time
-    layers breakdown:layer .host.layers:LAYERS host and device time by layer of the model
-    summary summary .device.kernels:SUMMARY kernels, copies, CUDA calls by name, as nvprof sums up
-    kernels kernels:name .device.kernels:KERNELS device time by kernel name
-    durations kernels:duration .device.kernels:HISTOGRAM how many launches of each kernel took how
-        long
-    classes kernels:class .device.kernels:CLASSES kernels by class and phase
-    mfu flops:step .compute.utilisation:MFU MFU and HFU: FLOPs of a step against the dense peak of
-        its GPUs
-    ideal flops:ideal .compute.ideal:IDEAL the waterfall from the ideal step, at the peaks, to the
-        measured one
-    flops flops:operator .compute.rates:FLOPS FLOPs, TFLOP/s and FLOP per byte by operator of
-        PyTorch, against the peaks
-    flops-kernels flops:kernel .compute.rates:FLOPS_KERNELS FLOPs, TFLOP/s and FLOP per byte by
+    findings findings traceprof.findings:FINDINGS ranked advice: what costs time and what to do
+        about it
+    breakdown breakdown:device .steps.breakdown:BREAKDOWN time per GPU: compute, exposed
+        communication, exposed transfers, idle
+    steps steps:step .steps.steps:STEPS every step: duration, time breakdown, phases, throughput
+    phases breakdown:phase .steps.phases:LOOP_PHASES CPU and GPU time by phase of the training loop
+    step-phases steps:phase .steps.phases:STEP_PHASES CPU and GPU time by phase, for every step
+    layers breakdown:layer .host.layers:LAYERS CPU and GPU time by model layer
+    summary summary .device.kernels:SUMMARY kernels, copies, and CUDA calls by name (like the nvprof
+        summary)
+    kernels kernels:name .device.kernels:KERNELS GPU time by kernel name
+    durations kernels:duration .device.kernels:HISTOGRAM histogram of kernel durations, by kernel
+        name
+    classes kernels:class .device.kernels:CLASSES GPU time by kernel class and phase
+    mfu flops:step .compute.utilisation:MFU MFU and HFU: FLOPs per step compared with the dense peak
+        of the GPUs
+    ideal flops:ideal .compute.ideal:IDEAL waterfall from the ideal step time (at hardware peak) to
+        the measured step time
+    flops flops:operator .compute.rates:FLOPS FLOPs, TFLOP/s, and FLOP per byte by PyTorch operator,
+        compared with hardware peaks
+    flops-kernels flops:kernel .compute.rates:FLOPS_KERNELS FLOPs, TFLOP/s, and FLOP per byte by
         kernel
-    flops-classes flops:class .compute.rates:FLOPS_CLASSES FLOPs, TFLOP/s and FLOP per byte by class
-        of kernels
-    flops-phases flops:phase .compute.rates:FLOPS_PHASES FLOPs, TFLOP/s and FLOP per byte by phase
-    flops-layers flops:layer .compute.rates:FLOPS_LAYERS FLOPs, TFLOP/s and FLOP per byte by layer
-    energy energy .compute.energy:ENERGY energy of GPUs by samples of power, and the cost of a step,
-        a sample, a token
-    occupancy kernels:shape .device.occupancy:OCCUPANCY grid, block, registers, shared memory of
-        kernels, theoretical occupancy
-    copies copies:direction .traffic.copies:COPIES copies by direction, with bytes and GB/s
-    transfers copies:size .traffic.transfers:TRANSFERS copies between host and devices: GB/s by size
-        against the link's peak
-    bandwidth copies:time .traffic.bandwidth:BANDWIDTH bandwidth of copies over time, by device and
-        route
+    flops-classes flops:class .compute.rates:FLOPS_CLASSES FLOPs, TFLOP/s, and FLOP per byte by
+        kernel class
+    flops-phases flops:phase .compute.rates:FLOPS_PHASES FLOPs, TFLOP/s, and FLOP per byte by phase
+    flops-layers flops:layer .compute.rates:FLOPS_LAYERS FLOPs, TFLOP/s, and FLOP per byte by layer
+    energy energy .compute.energy:ENERGY GPU energy from power samples; cost per step, sample, and
+        token
+    occupancy kernels:shape .device.occupancy:OCCUPANCY grid, block, registers, shared memory, and
+        theoretical occupancy of kernels
+    copies copies:direction .traffic.copies:COPIES copies by direction: bytes and GB/s
+    transfers copies:size .traffic.transfers:TRANSFERS copies between host and GPU by size: GB/s
+        compared with the link's peak
+    bandwidth copies:time .traffic.bandwidth:BANDWIDTH copy bandwidth over time, by GPU and route
     collectives collectives:operation .collectives.by_size:COLLECTIVES collectives by operation and
-        size: time, algbw, busbw, exposed
-    collective-events collectives:event .collectives.events:COLLECTIVE_EVENTS every collective by
-        itself: size, bandwidth, phase, exposed time
-    callers collectives:caller .collectives.callers:CALLERS collectives by the phase and layer that
-        called them: exposed, hidden
-    buckets collectives:bucket .collectives.buckets:BUCKETS the collectives of a step in their order
-        (buckets of DDP)
-    shared collectives:rank .collectives.shared:SHARED collectives that ranks share: time without
-        waiting, who came last
-    peers network:peer .traffic.peers:PEERS who sends how much to whom: messages and peer copies
-    ranks ranks:rank .ranks.times:RANKS the ranks side by side: parts of their time, and waiting
-    stragglers ranks:straggler .ranks.stragglers:STRAGGLERS ranks that the others wait for: in which
-        phase, since when
-    rank-steps ranks:step .ranks.steps:RANK_STEPS every step of every rank: own time, waiting,
-        lateness; a heat map
-    hosts ranks:host .ranks.hosts:HOSTS the hosts side by side, and which is late as a whole
-    racks ranks:rack .ranks.hosts:RACKS the racks side by side, and which is late as a whole
-    alignment ranks:clock .collectives.clocks:ALIGNMENT the clocks of the ranks, by the ends of
-        shared collectives
+        size: time, algbw, busbw, exposed time
+    collective-events collectives:event .collectives.events:COLLECTIVE_EVENTS each collective: size,
+        bandwidth, phase, exposed time
+    callers collectives:caller .collectives.callers:CALLERS collectives by calling phase and layer:
+        exposed and overlapped time
+    buckets collectives:bucket .collectives.buckets:BUCKETS collectives of a step in order (DDP
+        buckets)
+    shared collectives:rank .collectives.shared:SHARED each collective across its ranks: time
+        without waiting, last rank to arrive
+    peers network:peer .traffic.peers:PEERS traffic between each pair of ranks or GPUs: messages and
+        peer copies
+    ranks ranks:rank .ranks.times:RANKS time breakdown and wait time of each rank
+    stragglers ranks:straggler .ranks.stragglers:STRAGGLERS stragglers: which rank the other ranks
+        wait for, in which phase, since when
+    rank-steps ranks:step .ranks.steps:RANK_STEPS every step of every rank: time without waiting,
+        wait time, lateness; a heat map
+    hosts ranks:host .ranks.hosts:HOSTS hosts compared, and hosts whose ranks are all late
+    racks ranks:rack .ranks.hosts:RACKS racks compared, and racks whose hosts are all late
+    alignment ranks:clock .collectives.clocks:ALIGNMENT clock offsets between ranks, from the ends
+        of shared collectives
     pipeline ranks:stage .ranks.pipeline:PIPELINE pipeline parallelism: the bubble of each stage
-    network network:link .traffic.network:NETWORK traffic of network, NVLink and PCIe by counters,
-        against the link's peak
-    network-time network:time .traffic.network:NETWORK_TIME traffic of network, NVLink and
-        PCIe over time, beside the collectives that caused it
-    idle idle:cause .idle.idle:IDLE why devices were idle
+    network network:link .traffic.network:NETWORK network, NVLink, and PCIe traffic from counters,
+        compared with the link's peak
+    network-time network:time .traffic.network:NETWORK_TIME network, NVLink, and PCIe traffic over
+        time, with the collectives that caused it
+    idle idle:cause .idle.idle:IDLE causes of idle GPU time
     gaps idle:gap .idle.idle:GAPS the longest idle gaps
-    streams idle:stream .device.streams:STREAMS streams one by one: busy, and waiting for what
-    path path:step .path.path:PATH the critical path of every step
-    whatif path:what-if .path.path:WHATIF what at most could be gained
-    launches kernels:launch .host.launches:LAUNCHES launch latency and queue depth
-    sync idle:wait .idle.waits:SYNC where the host waits for a device
-    memory memory .device.memory:MEMORY device memory over time, by phase
-    counters counters .device.counters:COUNTERS what counters of the GPUs measured: SMs, tensor
-        cores, DRAM, links
+    streams idle:stream .device.streams:STREAMS each stream: busy time, and what it waits for
+    path path:step .path.path:PATH critical path of every step
+    whatif path:what-if .path.path:WHATIF what-if analysis: upper bounds on savings
+    launches kernels:launch .host.launches:LAUNCHES kernel launch latency and queue depth
+    sync idle:wait .idle.waits:SYNC host synchronization: where the CPU waits for the GPU
+    memory memory .device.memory:MEMORY GPU memory over time, by phase
+    counters counters .device.counters:COUNTERS GPU hardware counters: SMs, tensor cores, DRAM,
+        links
     ranges ranges:name .host.ranges:RANGES NVTX and other host ranges by name
-    range-work ranges:work .host.range_work:RANGE_WORK device work launched inside NVTX and other
-        host ranges, by name
-    tree ranges:tree .host.tree:TREE ranges or operators inside one another: host and device time
-    operators operators .host.ranges:OPERATORS host operators by name, self and total
-    quality quality .quality:QUALITY what is suspicious in the trace itself
+    range-work ranges:work .host.range_work:RANGE_WORK GPU work launched inside NVTX and other host
+        ranges, by name
+    tree ranges:tree .host.tree:TREE nested ranges or operators: CPU and GPU time
+    operators operators .host.ranges:OPERATORS CPU operators by name: self time and total time
+    quality quality .quality:QUALITY problems in the trace itself
     """
 FORMER_NAMES: Final = {"messages": "collective-events", "ops": "operators"}
 """What analyses were called before, and are still found by."""
@@ -192,21 +193,21 @@ def names_shown(noun: str, by: str | None = None) -> list[str]:
         return [name]
     if name not in known:
         if name in analysis_names():
-            raise UsageError(f"--by {by}: {name} is `{shown_by(name)}` already")
+            raise UsageError(f"--by {by}: {name} already means `{shown_by(name)}`: remove --by")
         close = get_close_matches(name, [*known, *analysis_names()], n=1)
-        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-        raise UsageError(f"no table {noun!r}: {meant}")
+        meant = f"did you mean {close[0]!r}?" if close else f"use {', '.join(known)}"
+        raise UsageError(f"unknown table {noun!r}; {meant}")
     ways = {entry.way: entry.name for entry in known[name] if entry.way}
     found = []
     for way in (by or "").split(","):
         if way not in ways:
             if not ways:
-                raise UsageError(f"--by {by}: {name} is shown in one way, without --by")
+                raise UsageError(f"--by {by}: {name} has only one grouping: remove --by")
             close = get_close_matches(way, ways, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(ways)}"
+            meant = f"did you mean {close[0]!r}?" if close else f"use {', '.join(ways)}"
             if way == "event" and name in ("kernels", "copies"):
-                meant = "`traceprof ops TRACE` prints them one by one"
-            raise UsageError(f"{name} --by {way}: {meant}")
+                meant = "use `traceprof ops TRACE`"
+            raise UsageError(f"{name} has no grouping {way!r}; {meant}")
         found.append(ways[way])
     return found
 
@@ -224,4 +225,4 @@ def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis
             module, _, constant = entry.module.partition(":")
             analysis: Analysis = getattr(import_module(module, __package__), constant or "ANALYSIS")
             return analysis
-    raise UsageError(f"no analysis {name!r}: there are {', '.join(e.name for e in known)}")
+    raise UsageError(f"unknown analysis {name!r}; use {', '.join(e.name for e in known)}")

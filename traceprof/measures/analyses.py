@@ -39,8 +39,8 @@ def check_sums(ranks: Ranks) -> None:
             of_bytes = what.startswith("sizes")
             told = f"{total / 2**60:.0f} EiB" if of_bytes else f"{total / _YEAR_NS:.0f} years"
             raise TraceError(
-                f"{ranks.info.path}: the {what} add up to {told}: they cannot be right; "
-                "export the trace again, or record it again"
+                f"{ranks.info.path}: the {what} add up to {told}, so the trace is damaged: "
+                "export or record it again"
             )
 
 
@@ -48,7 +48,7 @@ def check_sums(ranks: Ranks) -> None:
 def _totals(trace: Trace) -> dict[str, int]:
     """Return what the tables add up to, at most, in ns and bytes."""
     n_devices = max(int(trace.devices["used"].sum()), 1)
-    totals = {"times of its devices": trace.span.duration_ns * n_devices}
+    totals = {"times of its GPUs": trace.span.duration_ns * n_devices}
     for name, table in TABLES.items():
         rows = trace.table(name)
         if rows.empty:

@@ -13,13 +13,13 @@ from traceprof.model.results import Column, Result, Samples, columns
 from traceprof.model.table import Table
 
 DURATIONS: Final[tuple[Column, ...]] = columns("""
-    total count: how many
-    total total_ns: the durations of all added up
-    derived share_ratio: total_ns of the sum over all rows
-    derived mean_ns: the mean duration
-    median median_ns: the median duration
-    smallest min_ns: the shortest duration
-    largest max_ns: the longest duration
+    total count: number of occurrences
+    total total_ns: total duration
+    derived share_ratio: total_ns as a share of the sum over all rows
+    derived mean_ns: mean duration
+    median median_ns: median duration
+    smallest min_ns: shortest duration
+    largest max_ns: longest duration
     """)
 """The columns of a table of durations by group, after its keys."""
 

@@ -29,10 +29,10 @@ from traceprof.model.trace import RecordedBy, Trace
 
 _PHASE: Final = "phase"
 _LACKS: Final = {
-    "kernel": "kernel launches have no kernel",
-    "graph": "launches of CUDA graphs have no kernels",
-    "copy": "calls that copy have no copy",
-    "memset": "calls that set memory have no memset",
+    "kernel": "kernel launches have no recorded kernel",
+    "graph": "CUDA graph launches have no recorded kernels",
+    "copy": "copy calls have no recorded copy",
+    "memset": "memset calls have no recorded memset",
 }
 _NOTABLE: Final = 0.01
 """Where no steps are known, less of the launches without work changes no answer."""
@@ -46,8 +46,8 @@ _DRAWS: Final = 2.0
 _SECOND_NS: Final = 1_000_000_000
 """Power is sampled, and averaged, over up to a second."""
 _SAYS_SO: Final = re.compile(
-    r"not all CUDA|lost|dropped|discarded|overflow|cut off|(file|it) is damaged|is missing"
-    r"|not in the file|no trace of|were not recorded",
+    r"not all CUDA|lost|dropped|discarded|overflow|cut off|truncated|(file|it) is damaged"
+    r"|is missing|not in the file|no trace of|were not recorded",
     re.IGNORECASE,
 )
 _NSYS: Final = re.compile(r"(?P<year>20\d\d)\.(?P<number>\d+)")
@@ -85,20 +85,20 @@ def lost_work(ranks: Ranks) -> LostWork | None:
     drawn = _drawn(ranks) or _active(ranks)
     lost = _counts(ranks.whole)
     if lost and not _counts(ranks):
-        told.insert(len(lost), Note("this window has none of them"))
+        told.insert(len(lost), Note("none of these launches is in this window"))
     are_silent = any(_PHASE in note.values for note in told)
     is_known = not are_silent and _is_enough_left(ranks, inside)
     left_out = _left_out(ranks) if is_known else None
     told += [left_out] if left_out else []
     says = [text for text in ranks.info.warnings if says_incomplete(text)]
     causes = [
-        *(Note.of("the recording says: {said}", said=text) for text in says[:1]),
+        *(Note.of("the recording reports: {said}", said=text) for text in says[:1]),
         *(note for note in (older, drawn) if note),
     ]
     if not says and (older is None or ranks.info.recorded_by is not RecordedBy.NSYS):
         causes.append(
             Note(
-                "usual causes: the profiler's buffers ran over, another profiler held CUPTI, or "
+                "usual causes: the profiler's buffers overflowed, another profiler used CUPTI, or "
                 "profiling ended before the work was done"
             )
         )
@@ -116,14 +116,12 @@ def missing_work(ranks: Ranks) -> tuple[Note, ...]:
     told = [_of_launches(name, *own) for name, own in counts.items()]
     for phase, n in silent.items():
         if n:
-            others = "" if is_empty else ", though others as long launch much"
-            text = "in {n:count} of {all:count} {phase} passes no launch was recorded"
+            others = "" if is_empty else ", although other passes of that length have many launches"
+            text = "{n:count} of {all:count} {phase} passes have no recorded launch"
             told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
     if thin := sum(own.n_thin for own in found):
-        text = (
-            f"in {{thin:count}} of {{all:count}} steps{_of(ranks)} far fewer kernels were launched "
-        )
-        text += "than in others, though the host did the same for as long"
+        text = f"{{thin:count}} of {{all:count}} steps{_of(ranks)} have far fewer kernel launches "
+        text += "than other steps, although the host did the same work for the same time"
         told.append(Note.of(text, thin=thin, all=sum(own.n_steps for own in found)))
     return tuple(told)
 
@@ -155,8 +153,8 @@ def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
 
 def _of_launches(kind: str, n: int, n_all: int) -> Note:
     if n == n_all and kind == "kernel":
-        return Note.of("kernels were not recorded: {n:count} launches have none", n=n)
-    return Note.of(f"{{n:count}} of {{all:count}} {_LACKS[kind]} in the recording", n=n, all=n_all)
+        return Note.of("kernels were not recorded: {n:count} launches have no kernel", n=n)
+    return Note.of(f"{{n:count}} of {{all:count}} {_LACKS[kind]}", n=n, all=n_all)
 
 
 def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
@@ -178,9 +176,10 @@ def _left_out(ranks: Ranks) -> Note | None:
     wholeness = wholeness_of_ranks(ranks.whole if ranks.span.is_of_steps else ranks)
     n = int((wholeness == LACKS_WORK).sum())
     text = (
-        f"{{n:count}} of {{all:count}} steps{_of(ranks)} launched what is missing: they, and the "
+        f"traceprof does not analyze {{n:count}} of {{all:count}} steps{_of(ranks)} and the step "
+        "after each, since their launches lack GPU work"
     )
-    return Note.of(f"{text}step after each, are not judged", n=n, all=len(wholeness)) if n else None
+    return Note.of(text, n=n, all=len(wholeness)) if n else None
 
 
 def _of(ranks: Ranks) -> str:
@@ -197,7 +196,7 @@ def _older_profiler(ranks: Ranks) -> Note | None:
     profiler, name = _cuda_of_profiler(ranks, environment), ranks.info.profiler
     if not driver or not profiler or int(float(profiler)) >= int(float(driver)):
         return None
-    text = "{name} is of CUDA {old}, older than CUDA {new} of the driver: it may lose work"
+    text = "{name} is for CUDA {old}, but the driver is for CUDA {new}: it may lose GPU work"
     return Note.of(text, name=name, old=profiler, new=driver)
 
 
@@ -231,8 +230,8 @@ def _drawn(ranks: Ranks) -> Note | None:
     if not found or most < _DRAWS * least:
         return None
     text = (
-        "a GPU drew up to {most:count} W while hardly any work was recorded, {least:number} W at "
-        "rest"
+        "a GPU drew up to {most:count} W with almost no recorded work, compared with "
+        "{least:number} W at idle"
     )
     return Note.of(text, most=round(most), least=round(least))
 
@@ -240,7 +239,7 @@ def _drawn(ranks: Ranks) -> Note | None:
 def _active(ranks: Ranks) -> Note | None:
     """Return that counters of a GPU saw far more work than was recorded."""
     found = [own for part in ranks.each(active_sms) for own in part]
-    text = "the SMs of a GPU were active {active:ratio} of the time, kernels recorded {own:ratio}"
+    text = "SMs were active {active:ratio} of the time; recorded kernels cover only {own:ratio}"
     return next(
         (
             Note.of(text, active=one.active_ratio, own=one.recorded_ratio)
@@ -271,8 +270,8 @@ def _power_of_one(part: Trace) -> tuple[float, float] | None:
 
 def _action(ranks: Ranks, older: Note | None) -> Note:
     """Return how to record what is missing."""
-    again = "record again with `traceprof record`, which tries a recorder before it is used, or "
+    again = "record again with `traceprof record`, which tests its recorder first, or "
     if older is not None and ranks.info.recorded_by is RecordedBy.NSYS:
-        text = f"{again}with an Nsight Systems of CUDA {{new}} or later"
+        text = f"{again}use Nsight Systems for CUDA {{new}} or later"
         return Note.of(text, new=older.values["new"])
     return Note(f"{again}{ranks.info.recorded_by.how_to('all')}")

@@ -35,14 +35,14 @@ _FLUSHES: Final = re.compile("flush|buffer", re.IGNORECASE)
 
 
 SPEC: Final = ResultSpec.of("""
-    table suspicions: one row per thing that is suspicious
-    key check: what was checked
-    key table: the table whose rows show it, none where all is meant
-    key number [number]: which one of that check and table, from 1
-    same message: what is suspicious
-    total rows_count: how many rows show it
-    same first_rows: the first of them in the file that has any
-    total duration_ns: how long that took, or how far it is off
+    table suspicions: one row per suspicious finding
+    key check: name of the check
+    key table: table with the suspicious rows; empty if the finding is about the whole trace
+    key number [number]: number of the finding within its check and table, starting at 1
+    same message: description
+    total rows_count: number of suspicious rows
+    same first_rows: first suspicious rows, in the first file that has any
+    total duration_ns: total duration, or size of the deviation
     """)
 
 
@@ -127,8 +127,8 @@ def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
         reach = np.maximum.accumulate(ends[places])
         late.append(rows[places[1:][starts[places][1:] < reach[:-1]]])
     text = (
-        "{n:count} kernels begin before the one before on their stream ends "
-        "(programmatic dependent launch does so on purpose)"
+        "{n:count} kernels begin before the previous kernel on their stream ends "
+        "(expected with programmatic dependent launch)"
     )
     yield _Suspicion("overlapping kernels", text, "kernels", np.sort(np.concatenate(late)))
 
@@ -137,7 +137,7 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
     if "api_calls" not in trace.recorded or trace.uncut is not None:
         return
     rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
-    text = "{n:count} kernels were launched before the recording began, or their launch is missing"
+    text = "{n:count} kernels have no launch: it is missing, or before the recording began"
     yield _Suspicion("kernels without launch", text, "kernels", rows)
 
 
@@ -151,9 +151,9 @@ def _without_work(trace: Trace) -> Iterator[_Suspicion]:
         starts = trace.whole.api_calls["start_ns"][rows]
         rows = rows[(starts >= span.start_ns) & (starts <= span.end_ns)]
         what = {"kernel": "kernels", "graph": "kernels of CUDA graphs"}.get(kind, f"a {kind}")
-        text = f"{{n:count}} calls launch {what} that are not in the file"
+        text = f"{{n:count}} calls launch {what} that the file does not contain"
         if kind not in ("kernel", "graph"):
-            text = f"{{n:count}} calls make {what} that is not in the file"
+            text = f"{{n:count}} calls start {what} that the file does not contain"
         yield _Suspicion("launches without work", text, "api_calls", rows)
 
 
@@ -169,11 +169,11 @@ def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
             rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
-            text = f"{{n:count}} {name} begin before time 0"
+            text = f"{{n:count}} {name} have a negative start time"
             yield _Suspicion("negative times", text, name, rows)
     for name in DEVICE_TABLES:
         rows = np.flatnonzero(lengths_of(trace.table(name)) <= 0)
-        yield _Suspicion("no duration", f"{{n:count}} {name} take no time", name, rows)
+        yield _Suspicion("no duration", f"{{n:count}} {name} have no duration", name, rows)
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
@@ -188,7 +188,7 @@ def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(
         is_flush & (overheads["start_ns"] < over) & (overheads["end_ns"] > begins)
     )
-    text = "the profiler was busy with its buffers {n:count} times"
+    text = "the profiler flushed or requested buffers {n:count} times"
     took_ns = union_of(overheads.take(rows)).total_ns
     yield _Suspicion("profiler flush", text, "overheads", rows, took_ns)
 
@@ -204,15 +204,15 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
     numbers = steps["step"][first == last]
-    text = "{n:count} steps have no work of devices in the recording: {rows}"
+    text = "{n:count} steps have no recorded GPU work: {rows}"
     yield _Suspicion("steps without work", text, "", numbers)
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
     text = (
-        "{n:count} CUDA graphs were recorded whole: their kernels cannot be told apart; record "
-        f"with {trace.info.recorded_by.how_to('graphs')}"
+        "{n:count} CUDA graphs were recorded as a whole, without their kernels; record with "
+        f"{trace.info.recorded_by.how_to('graphs')}"
     )
     yield _Suspicion("whole graphs", text, "kernels", rows)
 
@@ -220,7 +220,7 @@ def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
     for name in ("copies", "collectives"):
         rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
-        text = f"{{n:count}} {name} have no size: no bandwidth is known of them"
+        text = f"{{n:count}} {name} have no recorded size, so they have no bandwidth"
         yield _Suspicion("no size", text, name, rows)
 
 
@@ -244,7 +244,7 @@ def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
         skew = int(np.median(times - ends[0]))
         if abs(skew) > _SKEW_LIMIT_NS:
             side = "ahead of" if skew > 0 else "behind"
-            text = f"the clock of {{one}} is {side} that of {{first}}"
+            text = f"the clock of {{one}} is {side} the clock of {{first}}"
             note = Note.of(text, one=_label(part), first=first)
             yield _row("clock skew", note, abs(skew))
 

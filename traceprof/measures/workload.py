@@ -81,7 +81,7 @@ def workload(ranks: Ranks) -> Workload:
     )
     communication = shares.get(Activity.COMMUNICATION.value, 0.0)
     if communication >= 1 - _MOST_OTHER:
-        note = Note.of("{share:ratio} of the kernels' time is communication", share=communication)
+        note = Note.of("communication takes {share:ratio} of kernel time", share=communication)
         return Workload(COMMUNICATION, (note,))
     inference = list(_inference_of(ranks, kernels))
     trains = [] if inference else _signs_of_training(ranks)
@@ -89,12 +89,12 @@ def workload(ranks: Ranks) -> Workload:
     heavy = sum(shares.get(activity, 0.0) for activity in _HEAVY)
     if inference or trains or heavy >= _LEAST_HEAVY:
         note = Note.of(
-            "matrices, convolutions and attention take {share:ratio} of the kernels' time; no "
-            "backward pass or optimizer is seen",
+            "matrix products, convolutions, and attention take {share:ratio} of kernel time; there "
+            "is no backward pass or optimizer",
             share=heavy,
         )
         return Workload(INFERENCE if inference else UNKNOWN, (*inference, *trains, note))
-    return Workload(UNKNOWN, (Note("no names of a neural network's training or inference"),))
+    return Workload(UNKNOWN, (Note("no names that indicate training or inference"),))
 
 
 def _times_of_names(part: Trace) -> Table:
@@ -169,14 +169,14 @@ def _longest_name(found: list[Table]) -> list[Note]:
     if sums.empty:
         return []
     top = sums.row(int(sums["ns"].argmax()))
-    return [Note.of("{n:count} range(s) {name}", n=top["n"], name=top["name"])]
+    return [Note.of("{n:count} range(s) named {name}", n=top["n"], name=top["name"])]
 
 
 def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
     notes = _longest_name(ranks.each(_names_of, "backward", _BACKWARD))
     count = sum(ranks.each(_n_autograd))
     if count:
-        notes.append(Note.of("{n:count} operator(s) of autograd's backward pass", n=count))
+        notes.append(Note.of("{n:count} autograd backward operator(s)", n=count))
     own = _named(kernels, _BACKWARD)
     is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
     if own["count"].sum() > 1 and is_much:
@@ -202,11 +202,11 @@ def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
     own = _named(kernels, _DECODES)
     notes = []
     if len(own):
-        notes.append(Note.of("kernels of a decoder, such as {name}", name=_longest_of(own)))
+        notes.append(Note.of("decoder kernels, such as {name}", name=_longest_of(own)))
     ranges = ranks.each(_ranges_of, "eval", _DECODES)
     if any(map(len, ranges)):
         name = next(_range_name(found["name"][0]) for found in ranges if len(found))
-        notes.append(Note.of("ranges of inference, such as {name}", name=name))
+        notes.append(Note.of("inference ranges, such as {name}", name=name))
     return notes
 
 
@@ -219,7 +219,7 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
     if not known:
         return []
     name = _kernel_name(known) if "(" in known else _range_name(known)
-    text = "a training's forward pass, by {name}, but no backward pass was recorded"
+    text = "a training forward pass ({name}), but no recorded backward pass"
     return [Note.of(text, name=name)]
 
 
@@ -239,9 +239,7 @@ def _only_forward(ranks: Ranks) -> list[Note]:
     inside, whole = (sum(column) for column in zip(*times, strict=True))
     if not whole or inside < _LEAST_FORWARD * whole:
         return []
-    text = (
-        "{share:ratio} of the kernels' time is launched in {n:count} forward or evaluation range(s)"
-    )
+    text = "{share:ratio} of kernel time is launched in {n:count} forward or evaluation range(s)"
     return [Note.of(text, n=sum(ranks.each(_n_forward)), share=inside / whole)]
 
 
@@ -271,13 +269,13 @@ def _n_host_ops(part: Trace) -> int:
 def _without_kernels(ranks: Ranks) -> Workload:
     loaded = sum(ranks.each(_n_loaded))
     if loaded:
-        note = Note.of("{n:count} cop(y|ies) to a device and no kernel", n=loaded)
+        note = Note.of("{n:count} cop(y|ies) to a GPU and no kernel", n=loaded)
         return Workload(LOADING, (note,))
     training = _signs_of_training(ranks)
     forward = sum(ranks.each(_n_forward))
     if training or not forward or not any(ranks.each(_n_host_ops)):
         return Workload(UNKNOWN, tuple(training))
-    note = Note.of("{n:count} forward or evaluation range(s) and no backward one", n=forward)
+    note = Note.of("{n:count} forward or evaluation range(s) and no backward range", n=forward)
     return Workload(INFERENCE, (note,))
 
 

@@ -313,8 +313,8 @@ def check_pairs(n_pairs: int, n_rows: int) -> None:
     """
     if n_pairs > _MOST_PAIRS + _MOST_PAIRS_EACH * n_rows:
         raise TraceError(
-            f"{n_rows} rows of the trace overlap in {n_pairs} pairs, more than are looked at: "
-            "look at a part of it (--window)"
+            f"too many overlaps in the trace ({n_rows} rows, {n_pairs} overlapping pairs): "
+            "analyze a part of the trace with --window"
         )
 
 

@@ -28,7 +28,7 @@ from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
 _OF_MACHINE: Final = ("nic", "rdma")
 _NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
-UNTIED_CLOCKS: Final = "the clocks of the ranks are not tied: times are each rank's own"
+UNTIED_CLOCKS: Final = "the clocks of the ranks are not aligned: each rank has its own time axis"
 """The warning about ranks of which no wall clock is known; aligned by collectives they are tied."""
 _APART: Final = 100_000_000
 """Added to process ids of different hosts that happen to be equal; above any real one."""

@@ -143,7 +143,7 @@ def _lines_of(text: str) -> list[str]:
 def _column(line: str) -> Column:
     said = _DECLARATION.fullmatch(line)
     if said is None:
-        raise ValueError(f"no column is declared by {line!r}")
+        raise ValueError(f"{line!r} does not declare a column")
     name, weight = said["name"], said["weight"] or ""
     known = (unit for end, unit in _UNITS if f"_{name}".endswith(f"_{end}"))
     told = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)

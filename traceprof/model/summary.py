@@ -17,86 +17,87 @@ from traceprof.model.table import Table, is_known
 
 SUMMARY: Final = ResultSpec.of("""
     table measures: the run in single numbers
-    key measure: its name with the unit at its end: samples_per_s, step_period_ns, time_to_train_ns,
+    key measure: name, with its unit at the end: samples_per_s, step_period_ns, time_to_train_ns,
         world_size, global_batch_count …
-    same value [number]: how much, in the unit of its name
-    same unit: the unit, as columns of results have it
-    same scope: whose it is: run, rank, device or node
-    same better: higher or lower; empty: neither
-    same low [number]: the lower end of the 95 % interval
-    same high [number]: the upper end of it
+    same value [number]: value, in the unit of the name
+    same unit: unit, as in the columns of results
+    same scope: run, rank, device, or node
+    same better: higher or lower, whichever is better; empty if neither is
+    same low [number]: lower bound of the 95% confidence interval
+    same high [number]: upper bound of the 95% confidence interval
     same source: measured, computed, printed, or recorded
-    table steps: steps in the order in which they ran, of long runs blocks of neighbouring steps
-    key life [number]: which start of the program: 0, and 1, 2 … after restarts
-    key rank: the rank
-    key step: the number of the step, of a block that of its first
-    total steps_count: how many steps the row stands for
-    same at_ns: when it starts
-    total period_ns: from its start to that of the next one
-    total between_ns: of the period what lies behind the step
-    total device_ns: the span of its work on the devices
-    total compute_ns: of it compute; the five are means over devices
-    total exposed_communication_ns: of it communication, not hidden
-    total exposed_transfer_ns: of it copies, not hidden
-    total device_memory_ns: of it copies inside the device, not hidden
-    total idle_ns: of it idle
-    total waited_ns: waiting in collectives for the last rank to come
-    total samples_count: the samples of its batches
-    total duration_ns: its length, as the step time counts it
-    same is_warmup: whether it is warm-up
-    same is_counted: whether the step time is the mean over steps such as this one
-    table makeup: what the steady window of a device is made of, all devices added up
+    table steps: steps in execution order; for long runs, blocks of consecutive steps
+    key life [number]: restart number: 0 for the first start, then 1, 2 …
+    key rank: rank
+    key step: step number; for a block, the number of its first step
+    total steps_count: number of steps in the row
+    same at_ns: start
+    total period_ns: time from the start of the step to the start of the next step
+    total between_ns: part of period_ns after the end of the step
+    total device_ns: span of the GPU work of the step
+    total compute_ns: part of device_ns in compute; this and the next four columns are means over
+        GPUs
+    total exposed_communication_ns: part of device_ns in exposed communication
+    total exposed_transfer_ns: part of device_ns in exposed transfers
+    total device_memory_ns: part of device_ns in exposed copies inside the GPU
+    total idle_ns: part of device_ns without GPU activity
+    total waited_ns: time spent in collectives waiting for the last rank
+    total samples_count: number of samples in the batches
+    total duration_ns: duration, as counted in the step time
+    same is_warmup: whether the step is warm-up
+    same is_counted: whether the step counts in the step time
+    table makeup: composition of the steady window, summed over GPUs
     key part: one of the five parts
     key kind: kernel, copy, collective, waiting, rest, or the cause of idle time
-    key name: its name, as `explain` has it
-    key class: of kernels the class
-    same place_ratio: where in a step it begins, the mean: 0 … 1
-    total ns: how long; all add up to the window of all devices
-    total count: how many began in it, of idle time how many gaps
-    total n_bytes: how much copies and collectives moved
-    table metrics: what the program measured of itself
-    key metric: its name: loss, top1, samples_per_s …
-    key life [number]: which start of the program
-    key rank: whose; not known: of the run
-    key step: after how many steps; not known where only epochs are
-    key epoch [number]: after how many epochs, fractions too
-    same at_ns: when
-    same samples_count: after how many samples
-    same value [number]: its value
-    same scope: run, rank, device or node
-    same over: what it is a mean of: step, interval, epoch, run, ema
-    table epochs: the epochs
-    key life [number]: which start of the program
-    key epoch [number]: its number, as the program counts
-    same at_ns: when it starts
-    same duration_ns: how long it takes
-    same steps_count: its steps
-    same samples_count: its samples
-    same ranks_count: how many ranks trained it, at its end
-    table events: what happened to the run
-    key event [number]: its number, in the order in which they happened
+    key name: name, as in `explain`
+    key class: kernel class
+    same place_ratio: mean start position within a step, from 0 to 1
+    total ns: duration; the rows add up to the window of all GPUs
+    total count: number of occurrences that begin in the window; for idle time, the number of gaps
+    total n_bytes: bytes moved by copies and collectives
+    table metrics: metrics that the program reported
+    key metric: name: loss, top1, samples_per_s …
+    key life [number]: restart number
+    key rank: rank; unknown for a metric of the whole run
+    key step: number of completed steps; unknown if only epochs are known
+    key epoch [number]: number of completed epochs, including fractions
+    same at_ns: time of the value
+    same samples_count: number of processed samples
+    same value [number]: value
+    same scope: run, rank, device, or node
+    same over: averaging period: step, interval, epoch, run, or ema
+    table epochs: one row per epoch
+    key life [number]: restart number
+    key epoch [number]: epoch number, as counted by the program
+    same at_ns: start
+    same duration_ns: duration
+    same steps_count: number of steps
+    same samples_count: number of samples
+    same ranks_count: number of ranks at the end of the epoch
+    table events: events of the run
+    key event [number]: event number, in time order
     same kind: start, end, setup, initialisation, rendezvous, membership, rescaling, restart,
         failure, checkpoint, evaluation, time_lost …
-    same at_ns: when
-    same duration_ns: how long it took
-    same life [number]: which start of the program
-    same rank: the rank it happened to
-    same node: the node it happened to
-    same epoch [number]: in which epoch
-    same value [number]: such as the number of ranks after it
-    same text: what was said of it
-    table lives: every start of every rank, until it ended
-    key life [number]: which start of the program
-    key rank: the rank
-    key node: the node it ran on
-    same at_ns: when it started
-    same end_ns [at_ns]: when it ended
-    same ended: how: finished, killed, failed; empty: not known
-    same source: the file that holds it
-    table typed: the row of a table that the run was typed in
-    key place [number]: the number of the column, from 0
-    same heading: what the column is called there
-    same cell: what stands in it
+    same at_ns: time of the event
+    same duration_ns: duration
+    same life [number]: restart number
+    same rank: rank of the event
+    same node: node of the event
+    same epoch [number]: epoch of the event
+    same value [number]: value, such as the number of ranks after the event
+    same text: message
+    table lives: one row per start of a rank
+    key life [number]: restart number
+    key rank: rank
+    key node: node
+    same at_ns: start
+    same end_ns [at_ns]: end
+    same ended: finished, killed, or failed; empty if unknown
+    same source: file that contains the data
+    table typed: row of the table that the run was entered in
+    key place [number]: column number, starting at 0
+    same heading: column heading
+    same cell: cell text
     """)
 CONTRADICTS: Final = "the log contradicts itself"
 """How a note begins that says that numbers of a source rule one another out."""

@@ -84,64 +84,64 @@ def _tables(text: str) -> Mapping[str, TableSchema]:
 
 
 TABLES: Final = _tables("""
-kernels: device work that runs code; a CUDA graph that was traced whole is one row
+kernels: GPU kernels; a CUDA graph that was traced as a whole is one row
 | start_ns end_ns device stream process correlation name:name activity:name graph_node
 
-kernel_shapes of kernels: how kernels were launched: grid and block, registers per thread, shared
-memory per block (shared_bytes is static and dynamic together), context
+kernel_shapes of kernels: launch configuration of kernels: grid, block, registers per thread, shared
+memory per block (shared_bytes is static plus dynamic), context
 | start_ns end_ns device stream process correlation context grid_x grid_y grid_z block_x block_y
 block_z registers static_shared_bytes dynamic_shared_bytes shared_bytes
 
-copies: copies and memsets on a device; direction: h2d d2h d2d p2p h2h memset unknown
+copies: copies and memsets on a GPU; direction: h2d d2h d2d p2p h2h memset unknown
 | start_ns end_ns device stream process correlation direction:name n_bytes~ src_kind:name
 dst_kind:name src_device dst_device graph_node
 
-api_calls: calls of the CUDA runtime and driver (HIP alike) on the host
+api_calls: calls to the CUDA (or HIP) runtime and driver on the host
 | start_ns end_ns process thread correlation name:name
 
-ranges: annotations of the host: NVTX and the like; kind: push_pop or start_end
+ranges: host annotations such as NVTX ranges; kind: push_pop or start_end
 | start_ns end_ns process thread domain:name category name:name depth payload:float kind:name
 
-marks: instants that the host annotated
+marks: instant annotations on the host
 | start_ns process thread domain:name name:name payload:float
 
-host_ops: operators on the host; source: cpu_op, osrt, cudnn, cublas, mpi, async …
+host_ops: host operators; source: cpu_op, osrt, cudnn, cublas, mpi, async …
 | start_ns end_ns process thread source:name name:name correlation
 
-operator_inputs of host_ops: what PyTorch noted of the inputs of operators (record_shapes), as JSON
-lists with an element for each: dims their sizes, types their element types, concrete the numbers
-and truths among them as texts; flop and gigabytes what it wrote of these itself
+operator_inputs of host_ops: operator inputs from PyTorch (record_shapes), as JSON lists with one
+element per input: dims are the sizes, types the element types, concrete the numbers and booleans
+as text; flop and gigabytes are the values that PyTorch recorded
 | start_ns end_ns process thread name:name dims:name types:name concrete:name flop:name
   gigabytes:name
 
-syncs: waits of the host or of a stream; kind: event stream_wait stream context
+syncs: synchronization: waits of the host or of a stream; kind: event stream_wait stream context
 | start_ns end_ns device stream process correlation kind:name
 
-collectives: collective and point-to-point calls as the host issued them; n_bytes: what this rank
-hands in (its shard for all_gather and gather, the whole for reduce_scatter and all_to_all), for
-scatter and recv what it gets; group_rank: the number of this rank in the group; peer: that of the
-rank that a send goes to or a receive comes from, and peer_rank its number in the whole job; tag: as
-MPI and torch tell messages apart
+collectives: collective and point-to-point calls on the host; n_bytes: input size of this rank (its
+shard for all_gather and gather, the whole tensor for reduce_scatter and all_to_all), or the output
+size for scatter and recv; group_rank: this rank's number in the group; peer: destination of a send,
+or source of a receive, as a number in the group; peer_rank: the same rank's number in the job; tag:
+message tag of MPI or torch
 | start_ns end_ns process thread op:name n_bytes dtype:name group:name group_size backend:name
 sequence correlation group_rank peer peer_rank tag
 
-samples: time series: network, GPU and host counters; value in the unit that metric names
+samples: time series of network, GPU, and host counters; the metric names the unit of the value
 | start_ns source:name metric:name value:float
 
-overheads: what the profiler itself took
+overheads: profiler overhead
 | start_ns end_ns process thread name:name
 
-devices: accelerators of the machine; used: 1 where the trace has work of theirs;
-compute_capability: of NVIDIA's, 86 for 8.6
+devices: accelerators of the machine; used: 1 if the trace contains work on the device;
+compute_capability: for NVIDIA GPUs, 86 for 8.6
 | device used name:text uuid:text memory_bytes memory_bytes_per_s sm_count compute_capability
 
-processes: processes that left rows in this trace
+processes: processes with rows in this trace
 | process name:text rank local_rank world_size host:text rack:text
 
-threads: names of threads
+threads: thread names
 | process thread name:text
 
-environment: what is known of the machine and the software; never secrets
+environment: properties of the machine and the software, without secrets
 | name:text value:text
 """)
 _EMPTY: Final[dict[str, Table]] = {}

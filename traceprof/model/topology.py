@@ -39,7 +39,7 @@ class Topology:
         """
         name, equals, hosts = text.partition("=")
         if not (name.strip() and equals and hosts.strip()):
-            raise UsageError(f"{text!r} is not a rack: expected RACK=HOSTS, as in r1=node[1-4]")
+            raise UsageError(f"invalid rack {text!r}: expected RACK=HOSTS, such as r1=node[1-4]")
         return self._with_rack(name.strip(), hosts)
 
     def _with_rack(self, name: str, hosts: str) -> Self:
@@ -71,8 +71,8 @@ class Topology:
         if self.racks and not any(rack_of.values()):
             known = ", ".join(filter(None, rack_of)) or "no host is known"
             raise UsageError(
-                f"no rack has a host of this trace ({known}): hosts are named by --cluster or in "
-                "a manifest"
+                f"the racks contain no host of this trace ({known}): specify the hosts with "
+                "--cluster or in a manifest"
             )
 
         return ranks.map(_place, host_of, rack_of)
@@ -105,13 +105,13 @@ def parse_topology(text: str) -> Topology:
     """
     document = parse_toml(text, "cluster")
     if set(document) - {"hosts", "racks"} or not document:
-        raise UsageError("cluster: expected the tables [hosts] and [racks]")
+        raise UsageError("cluster file: expected the tables [hosts] and [racks]")
     hosts = {name: _ranks(name, value) for name, value in _table(document, "hosts").items()}
     cluster = Topology(hosts)
     for name, value in _table(document, "racks").items():
         for pattern in [value] if isinstance(value, str) else value:
             if not isinstance(pattern, str):
-                raise UsageError(f"cluster: rack {name}: expected names of hosts")
+                raise UsageError(f"cluster file: rack {name}: expected host names")
             cluster = cluster._with_rack(name, pattern)
     return cluster
 
@@ -129,9 +129,9 @@ def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = document.get(name, {})
     kinds = (str, list)
     if not isinstance(table, dict) or not all(isinstance(v, (*kinds, int)) for v in table.values()):
-        raise UsageError(f"cluster: [{name}] must be a table of texts or lists of texts")
+        raise UsageError(f"cluster file: [{name}] must be a table of strings or lists of strings")
     if name == "racks" and any(isinstance(value, int) for value in table.values()):
-        raise UsageError("cluster: [racks] names hosts, not numbers")
+        raise UsageError("cluster file: [racks] must contain host names, not numbers")
     return table
 
 
@@ -144,7 +144,7 @@ def _ranks(name: str, value: str | int | list[Any]) -> frozenset[int]:
 
 def _only(whose: str, what: str, found: list[str]) -> str:
     if len(found) > 1:
-        raise UsageError(f"{whose} is given two {what}: {found[0]} and {found[1]}")
+        raise UsageError(f"{whose} has two {what}: {found[0]} and {found[1]}")
     return found[0] if found else ""
 
 
@@ -172,11 +172,11 @@ def _numbers(text: str, where: str) -> Iterator[tuple[int, int]]:
     for part in text.split(","):
         match = _SPAN.fullmatch(part.strip())
         if match is None:
-            raise UsageError(f"{where}: {text!r} are not numbers such as 0-7,12")
+            raise UsageError(f"{where}: invalid numbers {text!r}; expected a list such as 0-7,12")
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
-            raise UsageError(f"{where}: {part} ends before it begins")
+            raise UsageError(f"{where}: the range {part} ends before it begins")
         if int(last) - int(first) > _MOST_NUMBERS:
-            raise UsageError(f"{where}: {part} are too many")
+            raise UsageError(f"{where}: the range {part} contains too many numbers")
         for number in range(int(first), int(last) + 1):
             yield number, len(first)

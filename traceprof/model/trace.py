@@ -116,7 +116,7 @@ def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
     alike: dict[str, list[str]] = {}
     for text in warnings:
         alike.setdefault(re.sub(r"\d+(,\d+)*", "0", text), []).append(text)
-    more = "{} (and {} more like this: `traceprof info --json` has all)".format
+    more = "{} (and {} similar warnings: `traceprof info --json` lists all)".format
     return tuple(
         text
         for kind in alike.values()

@@ -230,22 +230,22 @@ def parse_rules(text: str) -> tuple[OwnRule, ...]:
     """
     tables = parse_toml(text, "rules").get("rule", [])
     if not isinstance(tables, list):
-        raise UsageError("rules: expected [[rule]] tables")
+        raise UsageError("rules file: expected [[rule]] tables")
     return tuple(_parse_rule(table) for table in tables)
 
 
 def _parse_rule(table: object) -> OwnRule:
     told = table if isinstance(table, dict) else {}
     if not all(isinstance(told.get(name), str) for name in ("activity", "pattern")):
-        raise UsageError("rules: every [[rule]] needs an activity and a pattern")
+        raise UsageError("rules file: every [[rule]] table requires activity and pattern")
     try:
         activity = _FORMER.get(told["activity"]) or Activity(told["activity"])
     except ValueError as error:
         known = ", ".join(activity.value for activity in Activity)
         raise UsageError(
-            f"rules: unknown activity {told['activity']!r}: expected one of {known}"
+            f"rules file: unknown activity {told['activity']!r}: expected one of {known}"
         ) from error
-    return OwnRule(activity, own_pattern(told["pattern"], "rules: pattern", ignore_case=True))
+    return OwnRule(activity, own_pattern(told["pattern"], "rules file: pattern", ignore_case=True))
 
 
 TRACED_GRAPH: Final = re.compile(r"CUDA graph \d+")

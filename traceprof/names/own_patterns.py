@@ -63,7 +63,7 @@ def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPatter
     try:
         groups = re.compile(text).groupindex
     except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{what} {text!r} is not a regular expression: {error}") from error
+        raise UsageError(f"{what} {text!r} is not a valid regular expression: {error}") from error
     named, n_unnamed = _with_named_groups(text)
     expression = f"(?i:{named})" if ignore_case else named
     own = OwnPattern(text, expression, (*groups, *(f"_{i + 1}" for i in range(n_unnamed))))
@@ -72,8 +72,8 @@ def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPatter
     except ValueError as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
         raise UsageError(
-            f"{what} {text!r}: {reason}: patterns are matched by RE2, in time that grows as the "
-            "text does: it knows no look-around, no references to groups and no possessive repeats"
+            f"{what} {text!r}: {reason}. traceprof matches patterns with RE2, which does not "
+            "support look-around, backreferences, or possessive quantifiers"
         ) from error
     return own
 

@@ -24,7 +24,7 @@ _TYPES: Final = {
 def _columns_of(table: TableSchema) -> Iterable[ViewColumn]:
     for name, kind in table.columns.items():
         is_time = kind is ColumnKind.TIME
-        yield ViewColumn(name, _TYPES[kind], "ns after the start of the run" if is_time else "")
+        yield ViewColumn(name, _TYPES[kind], "ns since the start of the run" if is_time else "")
         if name == "end_ns":
             yield ViewColumn("duration_ns", "INTEGER", "end_ns - start_ns")
         if name == "process" and "rank" not in table.columns:

@@ -137,7 +137,7 @@ class Query(AbstractContextManager["Query"]):
         self._execute(f"EXPLAIN {self.sql}")
         self._connection.set_authorizer(None)  # for what is loaded
         if not self._is_select:
-            raise UsageError("the query is no SELECT, and nothing else is allowed")
+            raise UsageError("the query is not a SELECT statement; only SELECT is allowed")
 
     def _execute(self, sql: str) -> sqlite3.Cursor:
         """Run ``sql`` with leave to read alone."""
@@ -157,7 +157,7 @@ class Query(AbstractContextManager["Query"]):
         elif action == sqlite3.SQLITE_READ:
             return self._may_read(first or "", second or "")
         elif action not in _READING:
-            return self._refuse(_ACTIONS.get(action, "anything else"))
+            return self._refuse(_ACTIONS.get(action, "this statement"))
         return sqlite3.SQLITE_OK
 
     def _may_read(self, table: str, column: str) -> int:
@@ -226,7 +226,7 @@ class Query(AbstractContextManager["Query"]):
             texts = sum(len(cell) for cell in row if isinstance(cell, str | bytes))
             size += texts + _BYTES_OF_CELL * len(row)
             if size > self.limits.answer_bytes:
-                raise UsageError("the answer needs too much memory: ask for fewer rows or columns")
+                raise UsageError("the result needs too much memory; select fewer rows or columns")
             rows.append(row)
         return QueryRows(names, rows)
 
@@ -236,19 +236,19 @@ class Query(AbstractContextManager["Query"]):
             return self._stopped
         if self._refused:
             return UsageError(
-                f"a query may only read the views of --schema: {self._refused} is refused"
+                f"{self._refused} is not allowed; a query can only read the views of --schema"
             )
         if isinstance(error, MemoryError):
             return out_of_memory()
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
             return out_of_time(self.limits)
-        return UsageError(f"SQL: {error} (--schema prints views and columns)")
+        return UsageError(f"SQL: {error} (use --schema to list views and columns)")
 
 
 def out_of_time(limits: Limits) -> UsageError:
     """Return the error of a query that was stopped."""
     return UsageError(
-        f"the query was stopped after {limits.seconds:g} s: ask for less, or allow more with "
+        f"the query was stopped after {limits.seconds:g} s; select less, or raise the limit with "
         "--timeout"
     )
 
@@ -256,7 +256,7 @@ def out_of_time(limits: Limits) -> UsageError:
 def out_of_memory() -> UsageError:
     """Return the error of a query that needs more memory than it may take."""
     return UsageError(
-        "the query needs too much memory: ask for fewer rows or columns, or a --window"
+        "the query needs too much memory; select fewer rows or columns, or use --window"
     )
 
 
@@ -291,7 +291,7 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
 
 _REFUSED: Final = {
     "writing": ("UPDATE", "DELETE"),
-    "writing, or making a table,": ("INSERT",),
+    "writing or creating a table": ("INSERT",),
     "a transaction": ("TRANSACTION",),
     "a savepoint": ("SAVEPOINT",),
     "CREATE": ("CREATE_VTABLE", "CREATE_TABLE", "CREATE_TEMP_TABLE", "CREATE_VIEW", "CREATE_INDEX"),

@@ -183,8 +183,8 @@ class Captured:
         """Return, in a sentence each, what happened and is not here."""
         found = [loss for part in self.parts for loss in part.losses()]
         return found + [
-            f"process {pid} could not write its record: what it did was lost (is the disk of the "
-            "work folder full? TMPDIR names another place)"
+            f"process {pid} could not write its record, so its events are lost (is the disk full? "
+            "set TMPDIR to record to another disk)"
             for pid in self.without_record
         ]
 

@@ -58,13 +58,13 @@ def _check_torch() -> Check:
     python = _python()
     said = _last_line([python, "-c", _TORCH_PROBE])
     if said is None:
-        advice = f"{python} -m pip install torch (needed only where the program trains with it)"
+        advice = f"{python} -m pip install torch (only for programs that use torch)"
         return Check("torch", False, f"{python} cannot import torch", advice)
     version = _VERSION.match(said)
     if version and tuple(map(int, version.group().split(".")[:2])) < _OLDEST_TORCH:
         advice = f"{python} -m pip install --upgrade torch (2.1 or newer)"
         return Check("torch", False, f"torch {said} ({python}) is too old", advice)
-    return Check("torch", True, f"torch {said} ({python}): operators, --with torch")
+    return Check("torch", True, f"torch {said} ({python}): can record operators (--with torch)")
 
 
 def _check_gpu() -> Check:
@@ -74,15 +74,15 @@ def _check_gpu() -> Check:
         return Check("gpu", True, f"{', '.join(names)}; driver {facts['driver']}")
     if has_gpu():
         advice = f"{sys.executable} -m pip install nvidia-ml-py"
-        return Check("gpu", True, "there is one, but NVML does not tell more", advice)
-    advice = "nothing to do where training is on the CPU; else install the NVIDIA driver"
-    return Check("gpu", False, "the driver shows none", advice)
+        return Check("gpu", True, "GPU found, but no details (NVML is not available)", advice)
+    advice = "install the NVIDIA driver (not needed to train on the CPU)"
+    return Check("gpu", False, "the driver reports no GPU", advice)
 
 
 def _check_counters() -> Check:
     reason = why_no_counters()
     if reason is None:
-        return Check("gpu counters", True, "GPU metrics may be read: --gpu-metrics")
+        return Check("gpu counters", True, "GPU metrics are readable (--gpu-metrics)")
     advice = "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
     return Check("gpu counters", False, reason, advice if "root" in reason else "")
 
@@ -90,15 +90,15 @@ def _check_counters() -> Check:
 def _check_nsys() -> Check:
     nsys = shutil.which("nsys")
     if nsys is None:
-        advice = "apt-get install nsight-systems, or developer.nvidia.com/nsight-systems"
+        advice = "apt-get install nsight-systems, or see developer.nvidia.com/nsight-systems"
         return Check("nsys", False, "not on PATH", advice)
     version = _version_of([nsys, "--version"])
     if find_importer(nsys) is None:
-        advice = "install the complete Nsight Systems package: reports may stay .qdstrm files"
-        return Check("nsys", False, f"nsys {version} without its QdstrmImporter", advice)
+        advice = "install the complete Nsight Systems package to convert .qdstrm reports"
+        return Check("nsys", False, f"nsys {version} lacks QdstrmImporter", advice)
     why = failure_of(NSYS, _python()) if has_gpu() else ""
     if why:
-        advice = "an nsys as new as the driver: developer.nvidia.com/nsight-systems"
+        advice = "install an nsys as new as the driver from developer.nvidia.com/nsight-systems"
         return Check("nsys", False, f"nsys {version} ({nsys}): {why}", advice)
     return Check("nsys", True, f"nsys {version} ({nsys})")
 
@@ -112,7 +112,7 @@ def _check_cupti() -> Check:
         return Check("cupti", False, why, "record with --with nsys or --with torch")
     work = ", ".join(f"{count} {what}" for what, count in known_work().items())
     more = f" with {', '.join(arguments)}" if arguments else ""
-    return Check("cupti", True, f"a trial kept all of it{more}: {work}")
+    return Check("cupti", True, f"a test recording{more} captured everything: {work}")
 
 
 def _python() -> str:
@@ -122,11 +122,11 @@ def _python() -> str:
 
 def _check_nvtx() -> Check:
     if NSYS.missing() is not None:
-        return Check("nvtx", False, "not tried: there is no nsys", "")
+        return Check("nvtx", False, "not tested because nsys is not installed", "")
     for n_trials in range(1, _TRIALS + 1):
         check = _try_ranges()
         if check.is_ok and n_trials > 1:
-            return check._replace(found=f"{check.found} (in 1 of {n_trials} trials)")
+            return check._replace(found=f"{check.found} (in 1 of {n_trials} test recordings)")
         if check.is_ok:
             break
     return check
@@ -138,12 +138,12 @@ def _try_ranges() -> Check:
     except TraceprofError as error:
         n_arrived, why = 0, str(error)
     if why:
-        return Check("nvtx", False, f"a trial recording failed: {why}", "record with --with torch")
+        return Check("nvtx", False, f"a test recording failed: {why}", "record with --with torch")
     if n_arrived == _TRIAL_RANGES:
-        return Check("nvtx", True, "ranges reach nsys")
-    found = f"only {n_arrived} of {_TRIAL_RANGES} ranges reach nsys"
-    found = found if n_arrived else "ranges do not reach nsys"
-    advice = "nothing to do: ranges that do not arrive are added from the spool"
+        return Check("nvtx", True, "nsys records ranges")
+    found = f"nsys recorded only {n_arrived} of {_TRIAL_RANGES} ranges"
+    found = found if n_arrived else "nsys does not record ranges"
+    advice = "none needed: traceprof adds missing ranges from its own recording"
     return Check("nvtx", False, found, advice)
 
 
@@ -161,63 +161,63 @@ def _ranges_that_arrive() -> tuple[int, str]:
         request = RecordRequest(command, folder / "trial.sqlite")
         run = NSYS.collect(request, folder, NSYS.run(request, folder))
         if run.database is None:
-            return 0, "; ".join(run.notes) or "nsys left nothing"
+            return 0, "; ".join(run.notes) or "nsys wrote no output"
         return read_own_events(run.database).n_ranges.total(), ""
 
 
 def _check_nvprof() -> Check:
     nvprof = shutil.which("nvprof")
     if nvprof is None:
-        return Check("nvprof", False, "not on PATH", "needed for GPUs before Volta only")
+        return Check("nvprof", False, "not on PATH", "only needed for GPUs older than Volta")
     version = _version_of([nvprof, "--version"])
-    return Check("nvprof", True, f"nvprof {version} (GPUs below compute capability 8.0 only)")
+    return Check("nvprof", True, f"nvprof {version} (only GPUs below compute capability 8.0)")
 
 
 def _check_package(package: str, module: str, purpose: str) -> Check:
     if importlib.util.find_spec(module) is not None:
         return Check(package, True, purpose)
     advice = f"{sys.executable} -m pip install {package}"
-    return Check(package, False, f"not installed: no {purpose}", advice)
+    return Check(package, False, f"not installed (no {purpose})", advice)
 
 
 def _check_psutil() -> Check:
     ports = sorted({source.partition(":")[2] for source, _, _ in read_rdma()})
     more = f"; RDMA ports {', '.join(ports)}" if ports else ""
-    return _check_package("psutil", "psutil", f"samples of network and processes{more}")
+    return _check_package("psutil", "psutil", f"network and process samples{more}")
 
 
 def _check_nvml() -> Check:
-    check = _check_package("nvidia-ml-py", "pynvml", "samples of GPUs")
+    check = _check_package("nvidia-ml-py", "pynvml", "GPU samples")
     found = sorted({metric for _, read in open_gpus() for _, metric, _ in read()})
-    return check._replace(found=f"samples of GPUs: {', '.join(found)}") if found else check
+    return check._replace(found=f"GPU samples: {', '.join(found)}") if found else check
 
 
 def _check_mpi() -> Check:
     facts = mpi_facts()
     if not facts:
-        return Check("mpi", False, "no mpirun on PATH", "needed for programs started with it only")
-    return Check("mpi", True, f"{facts['mpi'] or 'of unknown kind'} ({facts['mpi.launcher']})")
+        return Check("mpi", False, "mpirun is not on PATH", "only needed to run programs with it")
+    return Check("mpi", True, f"{facts['mpi'] or 'unknown MPI'} ({facts['mpi.launcher']})")
 
 
 def _check_cache() -> Check:
     cache = Cache.of_user()
     if cache is None:
-        found = f"off ({VARIABLE}, or no home)"
-        return Check("cache", False, found, "nothing to do: it saves time")
+        found = f"off ({VARIABLE} turns it off, or there is no home folder)"
+        return Check("cache", False, found, "none needed: the cache only saves time")
     used = cache.usage()
     most = format_bytes(cache.largest_bytes)
-    held = f"{used.entry_count} answers and exports, {format_bytes(used.total_bytes)}"
+    held = f"{used.entry_count} results and exports, {format_bytes(used.total_bytes)}"
     if not cache.is_writable():
-        advice = f"a folder of yours that nobody else can write to: {VARIABLE}=FOLDER"
-        return Check("cache", False, f"{cache.folder}: cannot be used", advice)
+        advice = f"set {VARIABLE}=FOLDER to a folder that only you can write to"
+        return Check("cache", False, f"{cache.folder}: not usable", advice)
     return Check("cache", True, f"{cache.folder}: {held} of at most {most}")
 
 
 def _check_decoder() -> Check:
     if compiled.loaded() is not None:
-        return Check("decoder", True, "traces are decoded by compiled code")
-    advice = "for large files: install a C compiler, then pip install --force-reinstall traceprof"
-    return Check("decoder", False, "traces are decoded by Python alone, slower", advice)
+        return Check("decoder", True, "compiled decoder available")
+    advice = "install a C compiler, then pip install --force-reinstall traceprof (for large files)"
+    return Check("decoder", False, "Python decoder only; large traces are read more slowly", advice)
 
 
 CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
@@ -245,4 +245,4 @@ def _last_line(command: list[str]) -> str | None:
 
 def _version_of(command: list[str]) -> str:
     match = _VERSION.search(_last_line(command) or "")
-    return match.group() if match else "of unknown version"
+    return match.group() if match else "(unknown version)"

@@ -27,14 +27,14 @@ _IN_PROGRAM: Final = "--step-from range:NAME or traceprof.step() in the program"
 _REGULAR: Final = 0.5
 _ORDER: Final = ("fetches", "forward passes", "backward passes", "optimizer steps")
 _NAME_THEM: Final = (
-    "it names its own by traceprof.step() and traceprof.range(), and --with nsys samples what runs "
-    "(--nsys-arg=--sample=process-tree)"
+    "use traceprof.step() and traceprof.range() in the program to mark steps and ranges, or "
+    "record with nsys and `--nsys-arg=--sample=process-tree` to sample its code"
 )
 _STARTED_AGAIN: Final = (
-    "ranks were started more than once: of each the start with most events is that rank in the "
-    "file; -o FOLDER/ keeps all of them apart"
+    "ranks were started more than once; the file contains the attempt with the most events for "
+    "each rank (use -o FOLDER/ to keep all attempts)"
 )
-_WHY_BOUNDED: Final = "the program ended before the capture was due"
+_WHY_BOUNDED: Final = "the program ended before the capture started"
 _CALL_NS: Final = 45_000  # what the recording of a collective takes of the host: measured, 2 cores
 _MANY_CALLS: Final = 100
 _NOTABLE_SHARE: Final = 0.03
@@ -57,7 +57,7 @@ def notes_on_steps(folder: Path, bounds: Bounds, step_from: str) -> list[str]:
         return [_why_none(_counts(seen), step_from)]
     notes = []
     if n_steps <= first:
-        notes.append(f"--steps begins with step {first}, and the program made {n_steps} (from 0)")
+        notes.append(f"--steps starts at {first}, but the program ran {n_steps} steps (from 0)")
     if not step_from and not seen.get("named"):
         notes += filter(None, (_of_backward(seen), _of_turns(seen)))
     return notes
@@ -67,7 +67,7 @@ def _why_none(counts: Mapping[str, int], step_from: str) -> str:
     saw = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     ways = _ways(counts, step_from)
     say = f"--step-from {' or '.join(ways)}, or " if ways else ""
-    return f"no steps: {saw} were seen; say what a step is by {say}{_IN_PROGRAM}"
+    return f"no steps found in {saw}; define a step with {say}{_IN_PROGRAM}"
 
 
 def _ways(counts: Mapping[str, int], *but: str) -> list[str]:
@@ -82,11 +82,11 @@ def _of_backward(seen: Mapping[str, Any]) -> str | None:
     if counts.get("optimizer steps") or not counts.get("backward passes"):
         return None
     n_steps, n_passes = seen["steps"], counts["backward passes"]
-    what = "backward passes" if n_steps == n_passes else f"made of {n_passes} backward passes"
+    what = "" if n_steps == n_passes else f" ({n_passes} passes in {n_steps} steps)"
     others = " or ".join(_ways(counts, "every-forward", "backward"))
     say = f"--step-from {others}, " if others else ""
-    found = f"no optimizer of torch was seen: the {n_steps} steps are {what}"
-    return f"{found}; else {say}{_IN_PROGRAM}"
+    found = f"no torch optimizer found, so traceprof counts backward passes as steps{what}"
+    return f"{found}; to define other steps, use {say}{_IN_PROGRAM}"
 
 
 def _of_turns(seen: Mapping[str, Any]) -> str | None:
@@ -98,10 +98,10 @@ def _of_turns(seen: Mapping[str, Any]) -> str | None:
     is_mixed = seen.get("changes", 0) >= min(turns.values()) and len(set(turns.values())) > 1
     if not is_joined and not is_mixed:
         return None
-    each = ", ".join(f"{count} of #{number}" for number, count in turns.items())
+    each = ", ".join(f"{count} steps of #{number}" for number, count in turns.items())
     return (
-        f"optimizers take turns ({each}) in {n_steps} steps; if each turn is a step: "
-        "--step-from optimizer, if those of one: --step-from optimizer#1 (or another)"
+        f"several optimizers alternate ({each}) in {n_steps} steps; use --step-from optimizer to "
+        "count every optimizer step, or --step-from optimizer#1 to count those of optimizer 1"
     )
 
 
@@ -114,11 +114,11 @@ def note_without_torch(folder: Path) -> str:
     """Return why there are no ranges: the program used no torch, or the hooks were not there."""
     used = sorted({name for path in folder.glob("python.*") for name in path.read_text().split()})
     if any(folder.glob("python.*")):
-        what = f"it used {', '.join(used)}" if used else "only Python"
-        return f"the program imported no torch ({what}): no ranges; {_NAME_THEM}"
+        what = f" (it used {', '.join(used)})" if used else ""
+        return f"no ranges recorded because the program did not import torch{what}; {_NAME_THEM}"
     return (
-        "no process imported torch under the recorder: no ranges (it ended before, python "
-        f"-I/-E/-S, or an environment that was replaced); where it uses no torch {_NAME_THEM}"
+        "no ranges recorded because no process imported torch under the recorder (early exit, "
+        f"python -I/-E/-S, or a replaced environment); if it does not use torch, {_NAME_THEM}"
     )
 
 
@@ -195,8 +195,8 @@ def _note_on_collectives(events: ProcessEvents) -> str | None:
     if share < _NOTABLE_SHARE:
         return None
     return (
-        f"process {events.pid} made {n_calls} collective calls: recording them took about "
-        f"{share:.0%} of its time; TRACEPROF_DISABLE=collectives leaves them out"
+        f"recording {n_calls} collective calls took about {share:.0%} of the time of process "
+        f"{events.pid}; set TRACEPROF_DISABLE=collectives to skip them"
     )
 
 
@@ -206,7 +206,7 @@ def _notes_on(captured: Captured) -> list[str]:
     if thinned:
         notes.append(
             f"{thinned} of {thinned + sum(part.n_ranges for part in captured.events)} ranges were "
-            "not kept: of a name that a process used very often only every so many"
+            "skipped because traceprof samples very frequent range names"
         )
     return [*notes, *told_once(captured.losses())]
 
@@ -216,4 +216,4 @@ def _notes_on_secrets(command: Sequence[str]) -> list[str]:
     if not n_hidden:
         return []
     what = "1 secret" if n_hidden == 1 else f"{n_hidden} secrets"
-    return [f"{what} in the command line: masked in what was written ({MASK})"]
+    return [f"traceprof masked {what} of the command line in the trace ({MASK})"]

@@ -72,7 +72,7 @@ def parse_identity(text: str) -> ProcessIdentity:
 
 def _identity(match: re.Match[str] | None, text: str) -> ProcessIdentity:
     if match is None:
-        raise ValueError(f"{text}: does not name a process")
+        raise ValueError(f"{text!r} does not identify a process")
     pid, namespace, start = match.groups("0")
     return ProcessIdentity(int(pid), int(namespace, 16), int(start, 16))
 

@@ -53,9 +53,9 @@ class InsideRecording:
             UsageError: a recording goes on already, or the trace cannot be written there.
         """
         if _open:
-            raise UsageError(f"a recording to {_open[0].request.output} goes on: it must end first")
+            raise UsageError(f"already recording to {_open[0].request.output}; end that first")
         if api.is_recording():
-            _say("traceprof record started this program, and records it: this recording is left")
+            _say("traceprof record already records this program; this second recording is skipped")
             return self
         _check_ranks(self.request)
         check_output(self.request)
@@ -102,7 +102,7 @@ def _check_ranks(request: RecordRequest) -> None:
     size = 0 if request.is_folder else world_size()
     if size > 1:
         name = request.output.with_suffix("")
-        raise UsageError(f"{size} ranks record: each needs a file, so name a folder ({name}/)")
+        raise UsageError(f"{size} ranks need one file each; give a folder ({name}/)")
 
 
 @contextmanager

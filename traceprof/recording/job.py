@@ -117,8 +117,8 @@ def is_joining(request: RecordRequest) -> bool:
         named = other.read_text("utf-8", "replace").partition("\n")[2]
         if other.name.endswith(_ALONE) or not _is_part_of_job(request.command) or named != job:
             raise UsageError(
-                f"{request.output}: another recording writes into this folder: choose another one; "
-                "launchers of one job that share a folder set TRACEPROF_RUN to one name"
+                f"{request.output}: another recording writes to this folder; choose another folder "
+                "(if both belong to one job, set TRACEPROF_RUN to the same name)"
             )
     if others:
         return True

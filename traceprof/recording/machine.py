@@ -57,8 +57,8 @@ def why_no_counters() -> str | None:
     try:
         is_restricted = "RmProfilingAdminOnly: 1" in _PARAMETERS.read_text()
     except OSError:
-        return "no driver is loaded"
-    return "only root may read GPU metrics" if is_restricted and os.geteuid() else None
+        return "no NVIDIA driver is loaded"
+    return "only root can read GPU metrics" if is_restricted and os.geteuid() else None
 
 
 def open_nvml() -> tuple[Any, list[Any]]:

@@ -298,8 +298,8 @@ class Watchdog:
             return
         self._n_signals += 1
         if self._n_signals == 1:
-            self.say("the program has ended but the profiler hangs; interrupting the profiler")
+            self.say("the program has ended, but the profiler hangs; traceprof interrupts it")
             program.send(signal.SIGINT)
         else:
-            self.say("the profiler still hangs; killing it: the program's exit code may be lost")
+            self.say("the profiler still hangs; traceprof kills it (the exit code may be lost)")
             program.send(signal.SIGKILL)

@@ -125,7 +125,7 @@ def write_export(job: Job, database: Path, notes: list[str]) -> list[OutputFile]
             return export.write_apart(parts)
         except UsageError as error:
             parts = [jobs.file_of_node(job)]
-            notes.append(f"{error}; all ranks are in {parts[0].path.name} instead")
+            notes.append(f"{error}; traceprof wrote all ranks to {parts[0].path.name} instead")
     return [export.write_whole(parts[0])]
 
 
@@ -145,8 +145,8 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEve
         ]
         if lost:
             which = ", ".join(map(str, lost))
-            why = f"not all ranges of process {which} reached the profiler"
-            notes.append(f"{why}; those of the spool were taken instead")
+            why = f"the profiler did not record all ranges of process {which}"
+            notes.append(f"{why}; traceprof added them from its own recording")
             split.remove_own_events(database, lost)
     return own, lost
 
@@ -236,7 +236,7 @@ def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> N
         with writing(request.output, "created"):
             request.output.mkdir(parents=True, exist_ok=True)
     elif target.is_dir():
-        raise UsageError(f"{target}: is a folder; end the name with / to record into it")
+        raise UsageError(f"{target}: is a folder; add / to the name to record into it")
     if is_joining is None:
         is_joining = jobs.is_joining(request)
     check_target(target, force=request.force or is_joining)
@@ -272,7 +272,7 @@ def keep_snapshots(job: Job, folder: Path, files: Sequence[OutputFile]) -> list[
     """
     found = left_in(folder, "memory.*.pickle")
     if job.request.memory_steps is not None and not found:
-        return ["no snapshot of memory: torch used no GPU in the steps that --memory names"]
+        return ["no memory snapshot, because torch did not use a GPU in the steps of --memory"]
     notes, numbers = [], numbers_in(folder)
     for identity, snapshot in found:
         pid = numbers.of(identity)
@@ -282,9 +282,9 @@ def keep_snapshots(job: Job, folder: Path, files: Sequence[OutputFile]) -> list[
         try:
             with new_file(path, force=job.request.force) as temporary:
                 shutil.copyfile(snapshot, temporary)
-            notes.append(f"a snapshot of memory: traceprof memory {shlex.quote(str(path))}")
+            notes.append(f"memory snapshot written; run traceprof memory {shlex.quote(str(path))}")
         except (UsageError, OSError) as error:  # the trace is written
-            notes.append(f"the snapshot of memory was lost: {error}")
+            notes.append(f"the memory snapshot was lost: {error}")
     return notes
 
 

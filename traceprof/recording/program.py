@@ -21,7 +21,7 @@ from traceprof.errors import RecordingError
 from traceprof.recording.clock import told_to_programs
 from traceprof.recording.request import RecordRequest
 
-_WRITING: Final = "the program has ended and its trace is being written: once more to leave it"
+_WRITING: Final = "the program has ended; traceprof is writing the trace (interrupt again to stop)"
 _NUMBERS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 INJECT_FOLDER: Final = Path(traceprof.annotate.__file__).resolve().parent / "inject"
 """Put first on PYTHONPATH: its sitecustomize waits for torch."""
@@ -163,8 +163,8 @@ class Program:
         if self._until_s == math.inf and self.grace_s != math.inf:
             self._until_s = time.monotonic() + self.grace_s
             self.say(
-                f"{signal.Signals(number).name} was passed on: if the program still runs in "
-                f"{self.grace_s:g} s its trace is written and it is killed; --grace changes that"
+                f"{signal.Signals(number).name} passed to the program; if it still runs after "
+                f"{self.grace_s:g} s (--grace), traceprof writes the trace and kills it"
             )
 
     def is_overdue(self, pid: int) -> bool:
@@ -172,7 +172,7 @@ class Program:
         if time.monotonic() < self._until_s:
             return False
         self.left = (self.recorded() or pid,)
-        self.say("the program still runs: the trace of what it has done until now is written")
+        self.say("the program still runs; traceprof writes the trace recorded so far")
         return True
 
 
@@ -229,10 +229,10 @@ def find_program(command: Sequence[str]) -> str:
         RecordingError: there is none.
     """
     if not command:
-        raise RecordingError("no program to record: put it after --, as in -- python train.py")
+        raise RecordingError("no program to record; add one after --, such as -- python train.py")
     path = shutil.which(command[0])
     if path is None:
-        what = "not a program" if Path(command[0]).exists() else "no such program"
+        what = "not executable" if Path(command[0]).exists() else "program not found"
         raise RecordingError(f"{command[0]}: {what}; nothing was run")
     return path
 
@@ -245,7 +245,7 @@ def said_in(log: Path) -> str:
 def last_line(said: str) -> str:
     """Return the last line of what a program printed."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def parse_bounds(
         UsageError: one of them means nothing, or both steps and times are given.
     """
     if steps is not None and (delay is not None or duration is not None):
-        raise UsageError("--steps cannot be combined with --delay or --duration: choose one")
+        raise UsageError("--steps cannot be combined with --delay or --duration; choose one")
     return Bounds(
         parse_steps(steps) if steps is not None else None,
         _parse_time(delay) if delay is not None else 0,
@@ -93,7 +93,7 @@ def parse_step_from(text: str | None) -> str:
     if text in STEP_SOURCES or re.fullmatch(r"range:.+|optimizer#[1-9]\d*", text):
         return text
     known = ", ".join(STEP_SOURCES)
-    raise UsageError(f"--step-from {text!r}: expected {known}, optimizer#N or range:NAME")
+    raise UsageError(f"--step-from {text!r}: choose {known}, optimizer#N or range:NAME")
 
 
 def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
@@ -104,24 +104,24 @@ def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
     """
     match = _STEPS.fullmatch(text)
     if match is None:
-        raise UsageError(f"{option} {text!r}: expected the first and last step, such as 20..30")
+        raise UsageError(f"{option} {text!r}: expected the first and last step, for example 20..30")
     first, last = int(match.group(1)), int(match.group(2) or match.group(1))
     if last < first:
-        raise UsageError(f"{option} {text!r}: the last step comes before the first")
+        raise UsageError(f"{option} {text!r}: the last step is before the first step")
     return first, last
 
 
 def _parse_time(text: str) -> int:
     ns = parse_duration(text)
     if ns < 0 or text.lstrip().startswith("-"):  # also what rounds to no time at all
-        raise UsageError(f"{text!r}: a time cannot be negative here")
+        raise UsageError(f"{text!r}: the time must not be negative")
     return ns
 
 
 def _parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise UsageError(f"--max-size {text!r}: expected a size, such as 500MB")
+        raise UsageError(f"--max-size {text!r}: expected a size, for example 500MB")
     return int(float(match.group(1)) * _SIZE_FACTORS[match.group(2).lower()])
 
 
@@ -212,13 +212,13 @@ class Recording:
             return self.notes
         ranks = f", ranks {', '.join(map(str, self.ranks))}" if self.ranks else ""
         n_bytes = self.device_bytes
-        devices = f"and {format_bytes(n_bytes)} of records of devices " if n_bytes else ""
+        devices = f"and {format_bytes(n_bytes)} of GPU records " if n_bytes else ""
         what = (
             f"{_counted(self.n_ranges, 'range', 'ranges')} {devices}"
             f"of {_counted(self.n_processes, 'process', 'processes')}{ranks}"
         )
         if self.has_only_samples:
-            what = "samples of the machine and nothing else"
+            what = "only machine samples"
         code = self.exit_code
         ended = f" (the program ended with exit code {code})" if code else ""
         return (*self.notes, f"recorded {what} with {self.recorder}: {self.output}{ended}")

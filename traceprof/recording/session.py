@@ -54,7 +54,7 @@ def recover(
     """
     notes = work_folder.read_notes(folder)
     if work_folder.is_held(folder / LOCK):
-        raise UsageError(f"{folder}: is in use by its recorder: wait for it, or end it first")
+        raise UsageError(f"{folder}: its recorder still runs; wait for it or stop it first")
     is_folder = (output or "").endswith("/")
     request = notes.request(Path(output) if output else None, is_folder=is_folder)
     request = replace(request, force=force, say=say)
@@ -63,12 +63,12 @@ def recover(
     check_output(request, is_joining=notes.is_joining)
     alive = [pid for pid, command in processes_of(folder).items() if not is_of_nsys(command)]
     if alive:
-        say(f"process {', '.join(map(str, alive))} still runs: the trace ends now, {folder} stays")
+        say(f"process {', '.join(map(str, alive))} still runs; trace ends now, {folder} is kept")
     try:
         with work_folder.held(folder / LOCK), undisturbed(say):
             recording = finish(request, folder, notes, read_samples(folder))
     except KeyboardInterrupt:
-        raise RecordingError(f"interrupted before the trace was written; {folder} stays") from None
+        raise RecordingError(f"interrupted before writing the trace; {folder} is kept") from None
     if recording.output is not None and not alive and not keep:
         shutil.rmtree(folder, ignore_errors=True)
     return recording
@@ -89,11 +89,11 @@ def record(request: RecordRequest) -> Recording:
         asked[NSYS.name] = "--gpu-metrics"
     for name, option in asked.items():
         if name != recorder.name:
-            would = f"{recorder.name} would record: add --with {name}"
-            raise UsageError(f"{option} is for {name}, and {would}")
+            used = f"but the recorder is {recorder.name}; add --with {name}"
+            raise UsageError(f"{option} is an option of {name}, {used}")
     reason = why_no_counters()
     if request.gpu_metrics and reason is not None:
-        raise UsageError(f"--gpu-metrics: {reason}; traceprof doctor says more")
+        raise UsageError(f"--gpu-metrics: {reason}; run traceprof doctor for details")
     return record_with(recorder, request)
 
 
@@ -107,7 +107,7 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     find_program(request.command)
     option = ignores_injection(request.command)
     if option is not None:
-        request.say(f"python {option} ignores PYTHONPATH: the program is not instrumented")
+        request.say(f"python {option} ignores PYTHONPATH; traceprof cannot record steps")
     with ExitStack() as stack, recorded_with(recorder.name, request) as begun:
         begun.run = recorder.run(request, begun.folder)
         stack.enter_context(undisturbed(request.say))
@@ -146,7 +146,7 @@ def recorded_with(recorder: str, request: RecordRequest) -> Iterator[Begun]:
         )
         folder = stack.enter_context(work_folder.new_work_folder(notes))
         stack.enter_context(_kept_on_failure(folder))
-        request.detail(f"what is captured lies in {folder} until the trace is written")
+        request.detail(f"the captured data is in {folder} until the trace is written")
         begun = Begun(folder)
         with sampling(folder) as sampler:
             yield begun
@@ -161,7 +161,7 @@ def recorded_with(recorder: str, request: RecordRequest) -> Iterator[Begun]:
         begun.recording = finish(request, folder, ended, sampler.samples)
         # A program that goes on after SIGTERM and its grace is killed once its trace is written.
         if n_killed := kill_with_children(begun.run.left):
-            request.say(f"{n_killed} processes did not end by themselves and were killed")
+            request.say(f"traceprof killed {n_killed} processes that did not exit")
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -174,9 +174,9 @@ def _kept_on_failure(folder: Path) -> Iterator[None]:
         if not work_folder.has_captured(folder):
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        where = f"what was captured is in {folder} (make it a trace: traceprof recover {folder})"
+        where = f"run traceprof recover {folder} to write the trace of the captured data"
         if isinstance(error, KeyboardInterrupt):
-            raise RecordingError(f"interrupted before the trace was written; {where}") from None
+            raise RecordingError(f"interrupted before writing the trace; {where}") from None
         if isinstance(error, TraceprofError | OSError | MemoryError):
             raise RecordingError(f"{str(error) or type(error).__name__}; {where}") from error
         raise RecordingError(f"{type(error).__name__}: {error}; {where}") from error

@@ -41,10 +41,10 @@ _WHY_STOPPED: Final = {
     _SIZE_LIMIT: "--max-size was reached",
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT),
-        "the disk of the work folder was full (TMPDIR names another place)",
+        "the disk of the work folder was full (set TMPDIR to record to another disk)",
     ),
     **dict.fromkeys(
-        (errno.ESTALE, errno.ENOENT), "their file was removed or replaced while the program ran"
+        (errno.ESTALE, errno.ENOENT), "the event file was removed or replaced while the program ran"
     ),
 }
 
@@ -127,7 +127,7 @@ class ProcessEvents:
         is_whole = self.has_ended and not self.stopped and not self.is_cut
         if self.n_lost == 0 or (self.n_lost is None and is_whole):
             return []
-        what = "events, nobody counted how many"
+        what = "an unknown number of events"
         if self.n_lost is not None:
             what = f"{self.n_lost:,} of {self.n_made:,} events"
         return [f"process {self.pid} lost {what}: {self._why_lost()}"]
@@ -136,13 +136,13 @@ class ProcessEvents:
         if self.stopped in _WHY_STOPPED:
             return _WHY_STOPPED[self.stopped]
         if self.stopped:
-            why = errno.errorcode.get(self.stopped, "no known error")
-            return f"their file could not be written ({why})"
+            why = errno.errorcode.get(self.stopped, "unknown error")
+            return f"the event file could not be written ({why})"
         if self.is_running:
-            return "it still ran when the trace was written"
+            return "the process still ran when the trace was written"
         if self.has_ended:
-            return "they were not written before it ended"
-        return "it was killed, or ended without Python's exit handlers (os._exit)"
+            return "the events were not written before the process ended"
+        return "the process was killed, or skipped Python's exit handlers (os._exit)"
 
     def blocks(self) -> Iterator[EventBlock]:
         """Read the events, so many at a time that memory stays bounded."""

@@ -28,7 +28,7 @@ from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 
 PROGRAM: Final = INJECT_FOLDER / "_traceprof_runtime" / "trial.py"
 _CALLS: Final = ("calls=chosen", "calls=runtime")
-_NO_CALLS: Final = "kernels lack the calls that launched them"
+_NO_CALLS: Final = "kernels lack the API calls that launched them"
 
 
 def chosen_recorder(request: RecordRequest) -> tuple[Recorder, RecordRequest]:
@@ -47,7 +47,7 @@ def chosen_recorder(request: RecordRequest) -> tuple[Recorder, RecordRequest]:
         if recorder is CUPTI:
             arguments, why = proven(recorder, python_of(request.command))
             if why:
-                request.say(f"a trial of {recorder.name} failed: {why}")
+                request.say(f"a test recording with {recorder.name} failed: {why}")
             return recorder, _with_arguments(request, recorder, arguments)
         return recorder, request
     asked = [name for name, given in request.profiler_arguments.items() if given]
@@ -59,7 +59,7 @@ def chosen_recorder(request: RecordRequest) -> tuple[Recorder, RecordRequest]:
         arguments, why = proven(recorder, python_of(request.command))
         if not why:
             return recorder, _with_arguments(request, recorder, arguments)
-        request.say(f"not recorded with {recorder.name}: {why}")
+        request.say(f"traceprof does not record with {recorder.name}: {why}")
     return EMBEDDED, request
 
 
@@ -115,17 +115,17 @@ def failure_of(recorder: Recorder, python: str, arguments: Sequence[str] = ()) -
         try:
             run = recorder.collect(request, folder, recorder.run(request, folder))
             if run.exit_code:
-                return f"the program of the trial ended with {run.exit_code}"
+                return f"the test program exited with code {run.exit_code}"
             return _missing_in(folder, run)
         except (TraceprofError, OSError) as error:
-            return f"a trial recording failed: {error}"
+            return f"a test recording failed: {error}"
 
 
 def _missing_in(folder: Path, run: RunRecorded) -> str:
     """Return what a trial recording lacks of what was done, "" for nothing."""
     parts = list(_tables_of(folder, run))
     if run.recorder or not parts:
-        return f"a trial recording failed: {'; '.join(run.notes) or 'nothing was kept'}"
+        return f"a test recording failed: {'; '.join(run.notes) or 'nothing was recorded'}"
     tables = {
         name: stack(name, [part[name] for part in parts if name in part])
         for name in ("kernels", "copies", "api_calls")
@@ -143,7 +143,7 @@ def _missing_in(folder: Path, run: RunRecorded) -> str:
         if kept[what] < count
     ]
     if lost:
-        return f"of known work it kept {', '.join(lost)}"
+        return f"recorded only {', '.join(lost)} of a test program"
     if any(one.calls == "runtime" for one in read_activities(folder)):
         return ""  # the trial's kernels are launched by calls of the driver
     launched = tables["kernels"]["correlation"]

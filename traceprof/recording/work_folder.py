@@ -158,9 +158,9 @@ def read_notes(folder: Path) -> Notes:
         known["command"], known["remarks"] = tuple(raw["command"]), tuple(raw.get("remarks", ()))
         return Notes(**known)
     except OSError as error:
-        raise TraceError(f"{folder}: is no work folder of a recording ({error.strerror})") from None
+        raise TraceError(f"{folder}: not a work folder of a recording ({error.strerror})") from None
     except (ValueError, LookupError, TypeError) as error:
-        raise TraceError(f"{path}: is damaged ({error})") from error
+        raise TraceError(f"{path}: damaged ({error})") from error
 
 
 def has_captured(folder: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,10 +21,12 @@ from traceprof.session.answer import Document
 from traceprof.session.doubts import INCOMPLETE, WARNING
 from traceprof.units import format_duration
 
-_NOTHING_FOUND: Final = "no rule found anything to improve"
-_NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"
+_NOTHING_FOUND: Final = "No problem found."
+_NOTHING_KNOWN: Final = "No GPU activity was recorded, so traceprof can evaluate little."
 _MOST_OF_A_COMMAND: Final = 4_000
-_NOT_JUDGED: Final = "idle time, launches and kernels are not judged: work of devices is missing"
+_NOT_JUDGED: Final = (
+    "Idle time, launches, and kernels are not evaluated because GPU activity is missing."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,11 @@ class Briefing:
     def remarks(self) -> tuple[tuple[str, str], ...]:
         """What stands apart from the findings, each with its label."""
         every = (
-            ("now and then", self.periodic),
-            ("once", self.once),
-            ("checked and fine", self.fine),
-            *(("not checked", text) for text in self.unknown),
-            ("next", self.next_command),
+            ("One-time", self.once),
+            ("Periodic", self.periodic),
+            ("No problem", self.fine),
+            *(("Not checked", text) for text in self.unknown),
+            ("Next", self.next_command),
         )
         return tuple((label, text) for label, text in every if text)
 
@@ -101,10 +103,10 @@ def briefing_of(document: Document) -> Briefing:
         return replace(words, lost=tuple(map(note_text, document.lost)))
     workload, because = _what_runs(document)
     bound_by = verdict.bound_by
-    first = [f"{bound_by[:1].upper()}{bound_by[1:]}."] if bound_by else []
+    first = [f"{_capitalized(bound_by)}."] if bound_by else []
     return replace(
         words,
-        workload=workload,
+        workload=_capitalized(workload),
         because=because,
         nothing=_instead_of_findings(document),
         pace=" ".join(map(note_text, verdict.pace)),
@@ -113,11 +115,23 @@ def briefing_of(document: Document) -> Briefing:
         all_findings=_pasted(document, "traceprof findings TRACE"),
         once="; ".join(map(note_text, verdict.once)),
         periodic="; ".join(map(note_text, verdict.periodic)),
-        fine=", ".join(verdict.fine),
+        fine=_checked(verdict.fine),
         unknown=tuple(map(note_text, verdict.unknown)),
         next_command=_pasted(document, verdict.next_command),
         lost=tuple(map(note_text, verdict.lost)),
     )
+
+
+def _capitalized(text: str) -> str:
+    """Return ``text`` with a capital first letter; the others stay."""
+    return text[:1].upper() + text[1:]
+
+
+def _checked(subjects: Sequence[str]) -> str:
+    """Return how many subjects were checked without a problem, and which."""
+    if not subjects:
+        return ""
+    return f"{len(subjects)} check{'s' if len(subjects) > 1 else ''}: {', '.join(subjects)}"
 
 
 def _pasted(document: Document, command: str) -> str:
@@ -136,15 +150,15 @@ def findings_for_people(findings: Result) -> list[Row]:
 def _what_runs(document: Document) -> tuple[str, str]:
     """Return what runs on what devices, and why one thinks so, or what there is instead."""
     models = ((plain_text(name), n) for name, n in document.hardware.items())
-    hardware = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models)
+    hardware = ", ".join(f"{n}× {name}" for name, n in models)
     found = document.workload
     if found is None:
         return hardware, ""
     kind = "" if found.kind == UNKNOWN else found.kind
     reason = note_text(found.reasons[0]) if found.reasons else ""
-    because = f"workload not known: {reason}" if reason and not kind else reason
+    because = f"workload unknown: {reason}" if reason and not kind else reason
     if kind and not hardware and not document.recorded & {*DEVICE_TABLES, "api_calls"}:
-        return f"{kind}, no device recorded", because
+        return f"{kind}, no GPU recorded", because
     return " on ".join(filter(None, (kind, hardware))), because
 
 
@@ -214,7 +228,7 @@ def head_of(document: Answered) -> Head:
     said = (words.workload_line, *words.lost, words.pace, words.answer, *words.made_of, *remarks)
     return Head(
         document.info.path,
-        f"window {document.selection.label}: {words.times}",
+        f"Window {document.selection.label}: {words.times}",
         words.notes,
         words.warnings,
         tuple(filter(None, said)) if document.verdict else (),

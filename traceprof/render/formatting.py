@@ -156,7 +156,17 @@ def note_text(note: Note) -> str:
         is_plain = kind is Unit.TEXT and not isinstance(value, Note | tuple | list | None)
         return str(value) if is_plain else value_text(kind, value)
 
-    return plain_text(_FIELD.sub(filled, note.text), _SENTENCE_LENGTH)
+    return plain_text(with_one_unit(_FIELD.sub(filled, note.text)), _SENTENCE_LENGTH)
+
+
+_RANGE: Final = re.compile(
+    r"(?<![\w.,])(?P<low>\d[\d.,]*+)(?P<unit> ?[^\W\d]++|%)–(?P<high>\d[\d.,]*+(?P=unit))(?!\w)"
+)
+
+
+def with_one_unit(text: str) -> str:
+    """Return ``text`` with the unit of a range only at its end: "5.2 ms–11 ms" is "5.2–11 ms"."""
+    return _RANGE.sub(r"\g<low>–\g<high>", text)
 
 
 def sentences(notes: Iterable[Note]) -> list[str]:
@@ -252,16 +262,23 @@ def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, .
 
 
 _SAVES: Final = {
-    "measured": "saves {} of {} of {} ({}, measured)",
-    "bounded": "saves at most {} of {} of {} ({})",
-    "estimated": "saves about {} of {} of {} ({}, estimated{})",
+    "measured": "saves {} of {} {} ({}, measured)",
+    "bounded": "saves up to {} of {} {} ({})",
+    "estimated": "saves about {} of {} {} ({}, estimated{})",
 }
+_PER: Final = {
+    "a step": "per step",
+    "an iteration": "per iteration",
+    "the mean step with slow steps": "per step including slow steps",
+    "the window": "in the window",
+}
+"""What follows the length of the base of a saving."""
 
 
 def saving_words(finding: Mapping[str, Any]) -> str:
-    """Return what a row of findings saves, of what, how sure that is and between what.
+    """Return what a finding saves, of which base, how certain that is, and its range.
 
-    "" where nothing is known.
+    "" if the saving is not known.
     """
     if is_known(once_ns := finding.get("once_ns")):
         return f"costs {format_duration(once_ns)} once"
@@ -270,11 +287,11 @@ def saving_words(finding: Mapping[str, Any]) -> str:
         return ""
     ends = [finding.get(f"{end}_saving_ns") for end in ("least", "most")]
     told = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
-    lies = f": {' to '.join(told)}" if len(told) > 1 else ""
+    lies = f", range {with_one_unit('–'.join(told))}" if len(told) > 1 else ""
     return words.format(
         format_duration(finding["saving_ns"]),
-        finding["base"],
         format_duration(base_ns),
+        _PER[finding["base"]],
         format_ratio(finding["saving_ns"] / base_ns),
         lies,
     )

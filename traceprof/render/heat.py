@@ -118,8 +118,8 @@ def make_heat_map(table: Table, lines: HeatLines, most_columns: int) -> HeatMap:
     ratios = np.take_along_axis(cells.ratios, np.maximum(chosen, 0), axis=0)
     ratios[chosen < 0] = np.nan
     shared = {
-        f"a line is the slowest of up to {sharing.max()} ranks": sharing.max(),
-        f"a column is the mean of up to {per_column} steps": per_column,
+        f"each row shows the slowest of up to {sharing.max()} ranks": sharing.max(),
+        f"each column is the mean of up to {per_column} steps": per_column,
     }
     worst = tuple(
         tuple(cells.worst(int(rank), column) for column, rank in enumerate(line)) for line in chosen
@@ -131,7 +131,7 @@ def make_heat_map(table: Table, lines: HeatLines, most_columns: int) -> HeatMap:
 def format_more(ratio: float) -> str:
     """Return a share beyond the usual with its sign, or from twice on how many times it is."""
     if ratio >= 1:
-        return f"{ratio + 1:.1f} x" if ratio < _MOST_SHOWN else f"> {_MOST_SHOWN} x"
+        return f"{ratio + 1:.1f}×" if ratio < _MOST_SHOWN else f"> {_MOST_SHOWN}×"
     if abs(ratio) < _LEAST_SHOWN:
         return format_ratio(0.0)
     return f"{'+' if ratio > 0 else ''}{format_ratio(ratio)}"
@@ -170,7 +170,7 @@ def _lines(ranks: Table, most: int) -> tuple[_Places, list[str], list[str]]:
         return lines, [f"{count} ranks" for count in np.bincount(lines)], names
     lines = np.arange(len(ranks)) // int(np.ceil(len(ranks) / most))
     ends = [np.flatnonzero(lines == line)[[0, -1]] for line in range(lines[-1] + 1)]
-    shared = [labels[a] if a == b else f"{labels[a]}..{labels[b].split()[-1]}" for a, b in ends]
+    shared = [labels[a] if a == b else f"{labels[a]}–{labels[b].split()[-1]}" for a, b in ends]
     return lines, shared, [hosts[a] if hosts[a] == hosts[b] else "" for a, b in ends]
 
 
@@ -246,16 +246,16 @@ class _Cells:
         }
         more = format_more(self.ratios[rank, column])
         worst = self._worst[rank, column]
-        several = f"mean of {count} steps, slowest {self._steps[worst]}" if count > 1 else ""
+        several = f"mean of {count} steps, slowest step {self._steps[worst]}" if count > 1 else ""
         phase = str(self._phases[worst])
         parts = (
             f"{names[rank]}, step {self._steps[worst]}" if count == 1 else names[rank],
             several,
-            f"own time {mean['own_ns']} ({more})",
+            f"self time {mean['own_ns']} ({more})",
             f"duration {mean['duration_ns']}",
-            f"waited {mean['waited_ns']}",
-            f"held up others {mean['late_ns']}",
-            f"longest in {phase}" if phase else "",
+            f"waited for other ranks {mean['waited_ns']}",
+            f"delayed other ranks {mean['late_ns']}",
+            f"longest phase {phase}" if phase else "",
         )
         return "; ".join(filter(None, parts))
 
@@ -308,7 +308,7 @@ def heat_chart(result: Result, link: Callable[[int, int], str] = lambda _process
     slowest = heat.slowest
     words = f"{slowest.host} {slowest.label}".strip()
     label = (
-        f"Own time by rank and step against the median of the ranks; the slowest is {words}, "
+        f"Self time by rank and step, compared with the median rank. Slowest: {words}, "
         f"{format_more(slowest.slower_ratio)}"
     )
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in heat.notes)
@@ -317,9 +317,9 @@ def heat_chart(result: Result, link: Callable[[int, int], str] = lambda _process
         f"{_legend()}"
         '<div class="scroll" tabindex="0" role="region" aria-label="Heat map">'
         f"{drawing((_WIDTH, layout.height), 'chart heat', label, *parts)}</div>"
-        '<p class="note">Own time of each rank in each step, without waiting for others, against '
-        f"the median of the ranks in that step; on the right over all steps.{notes} "
-        f"The slowest is <b>{html_text(words)}</b> ({format_more(slowest.slower_ratio)}).</p>"
+        '<p class="note">Self time (without waiting for other ranks) of each rank and step, '
+        "compared with the median rank of the step. The right column combines all steps."
+        f"{notes} Slowest: <b>{html_text(words)}</b> ({format_more(slowest.slower_ratio)}).</p>"
     )
 
 
@@ -377,7 +377,7 @@ def _row_names(heat: HeatMap, layout: _Layout) -> str:
     for row, top, is_first in zip(heat.rows, layout.tops, layout.is_first, strict=True):
         y = top + layout.line / 2 + 4
         if layout.has_hosts and is_first:
-            parts.append(text(0, y, plain_text(row.host or "host not known", _HOST_LETTERS)))
+            parts.append(text(0, y, plain_text(row.host or "unknown host", _HOST_LETTERS)))
         parts.append(text(layout.left - 6, y, row.label, "end"))
         parts.append(text(right, y, format_more(row.slower_ratio)))
     return "".join(parts)

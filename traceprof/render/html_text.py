@@ -126,5 +126,5 @@ def _card(title: str, html: str) -> str:
 def _tables(section: Section, most: int, charts: Mapping[str, str]) -> str:
     shown = (section.table, *section.more)
     tables = "".join(html_table(table, table.about or section.name, most) for table in shown)
-    title = f"{section.title}: the numbers" if section.name in charts else section.title
+    title = f"{section.title}: tables" if section.name in charts else section.title
     return _card(title, f"{tables}{html_list(sentences(section.result.notes))}")

@@ -37,9 +37,9 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("h2d", "Copy host → device", "#009E73", "#1FBF92", Part.TRANSFER),
     Category("d2h", "Copy device → host", "#56B4E9", "#8AD0F5", Part.TRANSFER),
     Category("p2p", "Copy device → device (peer)", "#8C2A2A", "#A65B11", Part.TRANSFER),
-    Category("copy", "Copy, direction not known", "#400610", "#62778C", Part.TRANSFER),
-    Category("h2h", "Copy within the host", "#8A8F99", "#767D89"),
-    Category("d2d", "Copy within a device", "#CC79A7", "#E39BC6", Part.DEVICE_MEMORY),
+    Category("copy", "Copy, unknown direction", "#400610", "#62778C", Part.TRANSFER),
+    Category("h2h", "Copy host → host", "#8A8F99", "#767D89"),
+    Category("d2d", "Copy within device", "#CC79A7", "#E39BC6", Part.DEVICE_MEMORY),
     Category("memset", "Memset", "#B79F00", "#E2CB3A", Part.DEVICE_MEMORY),
     Category("range", "Range (NVTX)", "#B5C8CB", "#5873A3"),
     Category("mark", "Mark (instant)", "#5B4FC4", "#B0A6FF"),
@@ -53,7 +53,7 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("range_profiler", "Range: profiler", "#EEB29D", "#652F36"),
     Category("host_op", "Host operator", "#B9D6CF", "#41675F"),
     Category("api", "CUDA API", "#9AA5B1", "#6C7A8A"),
-    Category("sync", "Synchronisation", "#D9B8A0", "#7D5C45"),
+    Category("sync", "Synchronization", "#D9B8A0", "#7D5C45"),
     Category("overhead", "Profiler overhead", "#E3A1A1", "#8C4B4B"),
     Category("overlap", "Compute with communication", "#3B2A7E", "#4A3FA8"),
     Category(
@@ -106,13 +106,13 @@ class HeatLevel:
 
 
 HEAT: Final[tuple[HeatLevel, ...]] = (
-    HeatLevel(float("-inf"), "10 % less and below", "v", "#2E7EBB", "#4FB0F5"),
-    HeatLevel(-0.10, "3 to 10 % less", "-", "#9CC8E6", "#2C5F85"),
-    HeatLevel(-0.03, "within 3 %", "·", "#E4E8ED", "#2A3442"),
-    HeatLevel(0.03, "3 to 10 % more", "░", "#F9C98A", "#6E4A1C"),
-    HeatLevel(0.10, "10 to 30 % more", "▒", "#EE8733", "#B76A1B"),
-    HeatLevel(0.30, "30 to 100 % more", "▓", "#B8440F", "#F59A3C"),
-    HeatLevel(1.00, "twice and above", "█", "#5E1405", "#FFE7A3"),
+    HeatLevel(float("-inf"), "over 10% faster", "v", "#2E7EBB", "#4FB0F5"),
+    HeatLevel(-0.10, "3–10% faster", "-", "#9CC8E6", "#2C5F85"),
+    HeatLevel(-0.03, "within 3%", "·", "#E4E8ED", "#2A3442"),
+    HeatLevel(0.03, "3–10% slower", "░", "#F9C98A", "#6E4A1C"),
+    HeatLevel(0.10, "10–30% slower", "▒", "#EE8733", "#B76A1B"),
+    HeatLevel(0.30, "30–100% slower", "▓", "#B8440F", "#F59A3C"),
+    HeatLevel(1.00, "2× or slower", "█", "#5E1405", "#FFE7A3"),
 )
 """Less and more than usual; the further from the middle, the further from the page in lightness."""
 

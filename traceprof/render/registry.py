@@ -72,11 +72,11 @@ class Renderer:
 RENDERERS: Final[Registry[Renderer]] = Registry(
     "form",
     (
-        Renderer("text", "for a terminal", ".text.answers:render_text"),
-        Renderer("json", "for programs, see docs/schema", ".json_text:render_json"),
-        Renderer("csv", "one table, for a spreadsheet", ".tables_text:render_csv"),
-        Renderer("markdown", "tables for a text", ".tables_text:render_markdown"),
-        Renderer("html", "tables as a page", ".html_text:render_html"),
+        Renderer("text", "text for a terminal", ".text.answers:render_text"),
+        Renderer("json", "for programs; the schema is in docs/schema", ".json_text:render_json"),
+        Renderer("csv", "one table, for spreadsheets", ".tables_text:render_csv"),
+        Renderer("markdown", "tables for documents", ".tables_text:render_markdown"),
+        Renderer("html", "charts and tables as an HTML page", ".html_text:render_html"),
     ),
 )
 
@@ -90,7 +90,7 @@ def renderer_named(name: str) -> Renderer:
     for renderer in RENDERERS:
         if renderer.name == name:
             return renderer
-    raise UsageError(f"no form {name!r}: there are {', '.join(r.name for r in RENDERERS)}")
+    raise UsageError(f"unknown format {name!r}; use {', '.join(r.name for r in RENDERERS)}")
 
 
 def render(name: str, document: Answered, options: Options | None = None) -> str:

@@ -122,7 +122,7 @@ _COLUMNS: Final = (
     _TextColumn("device", 6, _value("device")),
     _TextColumn("stream", 6, _value("stream")),
     _TextColumn("id", 7, _value("correlation")),
-    _TextColumn("launched in", 28, _value("range", lambda name: plain_text(name, 28))),
+    _TextColumn("launched in range", 28, _value("range", lambda name: plain_text(name, 28))),
     _TextColumn("name", 0, _value("name", plain_text)),
 )
 _Write = Callable[[TableSpec, Iterable[Table]], Iterator[str]]
@@ -236,8 +236,8 @@ def ncu_lines(chunks: Iterable[Table]) -> Iterator[str]:
     Columns: at_ns, duration_ns, rank, function, skip, command.
     """
     head = (
-        "# --launch-skip counts from the first launch in the recording: it holds where the "
-        "recording began with the program\n"
+        "# --launch-skip counts from the first launch in the trace. It is correct only if the "
+        "recording started with the program.\n"
     )
     for row in (row for chunk in chunks for row in chunk.rows()):
         rank = f", rank {row['rank']}" if row["rank"] >= 0 else ""

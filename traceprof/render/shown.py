@@ -15,7 +15,7 @@ from traceprof.model.table import Table, is_known, objects
 from traceprof.render.formatting import in_words
 from traceprof.render.formatting import is_known as is_told
 
-(_RANK,) = columns("same rank: the rank of the process")
+(_RANK,) = columns("same rank: rank of the process")
 _FEW_ROWS: Final = 5
 _FIRST: Final = 100
 """A column that says something mostly does so in its first rows."""
@@ -151,8 +151,8 @@ def columns_of(
     for name in names:
         if name not in known:
             close = get_close_matches(name, known, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise UsageError(f"no column {name!r}: {meant}")
+            hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(known)}"
+            raise UsageError(f"unknown column {name!r}; {hint}")
     return tuple(dict.fromkeys(names))
 
 

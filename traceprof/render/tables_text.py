@@ -69,7 +69,7 @@ def _holding(document: Comparison, table: str | None) -> Result:
         if table is None or table in result.tables:
             return result
     known = sorted({name for result in document.results.values() for name in result.tables})
-    raise UsageError(f"there is no table {table!r}: there are {', '.join(known)}")
+    raise UsageError(f"unknown table {table!r}; use {', '.join(known)}")
 
 
 def render_csv(document: Answered, options: Options) -> str:
@@ -84,10 +84,10 @@ def render_csv(document: Answered, options: Options) -> str:
     elif len(document.results) == 1 and len(options.tables) <= 1:
         (result,) = document.results.values()
     else:
-        raise UsageError("--csv prints one table: name one analysis, such as `show kernels`")
+        raise UsageError("--csv prints only one table. Name one table, for example `show kernels`")
     known = [spec.name for spec in result.spec.tables if spec.name in result.tables]
     if name is not None and name not in known:
-        raise UsageError(f"{result.name} has no table {name!r}: it has {', '.join(known)}")
+        raise UsageError(f"{result.name} has no table {name!r}; use {', '.join(known)}")
     table = table_of(result, document.ranks, name)
     chosen = columns_of([result], document.ranks, options.columns)
     return to_csv(table.chosen(chosen) if chosen else table)
@@ -113,7 +113,7 @@ def typed_text(text: object) -> str:
 def markdown_table(table: ShownTable, most_rows: int) -> str:
     """Return the first ``most_rows`` rows of a table, and how many more there are."""
     if not len(table):
-        return "nothing in this window"
+        return "no data in this window"
     rules = ["---:" if STYLES[column.unit].is_number else ":---" for column in table]
     rows = table.rows(most_rows)
     texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]

@@ -215,9 +215,9 @@ class Cuts:
             self.n_bytes += part.target.stat().st_size
             self.n_files += 1
             for name, what in report.unknown.items():
-                self.remarks[f"table {name}, which traceprof does not know: {what}"] = None
+                self.remarks[f"unknown table {name}: {what}"] = None
             for name in report.left_out:
-                self.remarks[f"table {name} is left out: it is made by a module of SQLite"] = None
+                self.remarks[f"table {name} is omitted: it is a virtual table of SQLite"] = None
 
 
 @refuses_with_doubts
@@ -272,7 +272,7 @@ def cut_steps(
     ]
     if not selections:
         select(ranks, "steady")  # says why there are none
-        raise UsageError("no step lies within the window")
+        raise UsageError("the window contains no whole step")
     cuts, several = Cuts(output), is_run(run.paths)
     files = _files(run, cutting)
     suffix = "" if several else _suffix(files[0].path)
@@ -336,7 +336,7 @@ def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
     if wanted is not None and known and known.isdisjoint(wanted):
         here = ", ".join(map(str, sorted(known)))
         asked = ", ".join(map(str, sorted(wanted)))
-        raise UsageError(f"no device {asked}: the trace has work of {here}")
+        raise UsageError(f"no GPU {asked} in the trace; GPUs with activity: {here}")
     return files
 
 

@@ -27,9 +27,9 @@ INCOMPLETE: Final = "incomplete: "
 """How a sentence begins that says what is missing."""
 WARNING: Final = "warning: "
 _NOT_CHECKED: Final = Note(
-    "not checked: whether work of devices is missing, since the file is large (show quality)"
+    "Not checked for missing GPU activity, because the file is large. Run `traceprof show quality`."
 )
-_LACKS_WORK: Final = "work of devices is missing (traceprof show quality)"
+_LACKS_WORK: Final = "GPU activity is missing (run `traceprof show quality`)"
 _LAUNCHES: Final = frozenset({"api_calls", *DEVICE_TABLES})
 _KEPT: Final = ("missing",)
 

@@ -91,12 +91,12 @@ def _plain(value: Any) -> Any:
     if kind.__name__ in _CLASSES and kind.__module__ == _CLASSES[kind.__name__]:
         own = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
         return ["object", kind.__name__, own]
-    raise CodecError(f"a {kind.__name__}")
+    raise CodecError(f"cannot encode a {kind.__name__}")
 
 
 def _plain_result(result: Result) -> Any:
     if result.samples or load_analysis(result.name).spec is not result.spec:
-        raise CodecError(f"a result of {result.name} that is not as declared")
+        raise CodecError(f"result {result.name} does not match its declaration")
     parts = (dict(result.tables), dict(result.scalars), result.notes)
     return ["result", result.name, *map(_plain, parts)]
 
@@ -107,7 +107,7 @@ def _array(values: Any) -> list[Any]:
         return ["numbers", dtype.str, np.ascontiguousarray(values).tobytes()]
     if dtype.kind == "O" and values.ndim == 1:
         return ["objects", [_plain(value) for value in values.tolist()]]
-    raise CodecError(f"a column of {dtype}")
+    raise CodecError(f"cannot encode a column of type {dtype}")
 
 
 def _table(table: Table) -> list[Any]:
@@ -134,7 +134,7 @@ def _value(plain: Any) -> Any:
 
 def _numbers(dtype: str, data: bytes) -> Any:
     if np.dtype(dtype).kind not in _NUMBERS:
-        raise CodecError(f"numbers of type {dtype}")
+        raise CodecError(f"invalid number type {dtype}")
     return np.frombuffer(data, dtype).copy()
 
 
@@ -151,7 +151,7 @@ def _read_table(n_rows: int, columns: list[Any]) -> Table:
 
 def _column(values: Any) -> Any:
     if not isinstance(values, np.ndarray | Names):
-        raise CodecError("no column")
+        raise CodecError("not a column")
     return values
 
 
@@ -160,7 +160,7 @@ def _read_names(codes: Any, texts: list[Any]) -> Names:
     if not all(type(text) is str for text in texts) or (
         len(found) and not 0 <= found.min() <= found.max() < len(texts)
     ):
-        raise CodecError("no names")
+        raise CodecError("invalid name indices")
     return Names(found, texts)
 
 

@@ -147,20 +147,19 @@ def rules_of(opening: Opening) -> Sequence[OwnRule]:
 
 def _read(path: Path) -> str:
     if kind := kind_of_no_file(path):
-        raise UsageError(f"{path}: {kind}, where a file is expected")
+        raise UsageError(f"{path}: expected a file, found {kind}")
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise TraceError(f"{path}: cannot read the file: {reason}") from error
 
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
-_ALIGNED: Final = "clocks aligned, "
-_BY_WALL_TIME: Final = "the clocks are aligned by wall time"
+_BY_WALL_TIME: Final = "traceprof aligned the clocks by wall time."
 _TIMES_OF_STEPS: Final = frozenset({"ranges"})
 
 
@@ -213,8 +212,5 @@ def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
         return ranks, (*alignment.notes, *by_wall_time)
     aligned = align_clocks(ranks, alignment)
     # Each is said once: of ranks that nothing ties the aligned run warns.
-    about = [note for note in alignment.notes if note.text not in aligned.info.warnings]
-    told = (
-        _ALIGNED + note.text if note.text.startswith("residual") else note.text for note in about
-    )
-    return aligned, tuple(map(Note, told, (note.values for note in about)))
+    about = (note for note in alignment.notes if note.text not in aligned.info.warnings)
+    return aligned, tuple(about)

@@ -29,40 +29,40 @@ _TABLES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "devices", "process
 
 
 OPERATIONS: Final = TableSpec.of("""
-    table operations: one row per kernel, copy and memset of a device, in the order of their starts
-    key at_ns: its start, after the start of the run
-    same duration_ns: how long it took
-    same rank: the rank whose process launched it
-    same device: the number of the device in the run
-    same context [number]: the CUDA context; of copies where kernels of their stream tell
-    same stream: the number of the stream
-    same correlation [number]: the number that ties it to its launch
-    same grid_x [number]: blocks in x
-    same grid_y [number]: blocks in y
-    same grid_z [number]: blocks in z
-    same block_x [number]: threads of a block in x
-    same block_y [number]: threads of a block in y
-    same block_z [number]: threads of a block in z
-    same registers [number]: registers of a thread
-    same static_shared_bytes: static shared memory of a block
-    same dynamic_shared_bytes: dynamic shared memory of a block
-    same shared_bytes: both together
-    same occupancy_ratio: the theoretical occupancy
-    same n_bytes: what a copy or memset moved
-    same bytes_per_s: n_bytes by the duration
-    same src_kind: the kind of memory that a copy reads
-    same dst_kind: the kind of memory that it writes
-    same range: of the longest the innermost range that launched it; "" for in none
-    key name: the name of the kernel, or [CUDA memcpy HtoD] …
+    table operations: one row per kernel, copy and memset on a GPU, ordered by start time
+    key at_ns: start time, counted from the start of the run
+    same duration_ns: duration
+    same rank: rank whose process launched the operation
+    same device: number of the GPU in the run
+    same context [number]: CUDA context; for copies only if kernels on the same stream record it
+    same stream: stream number
+    same correlation [number]: correlation ID that connects the operation to its launch
+    same grid_x [number]: grid size in x
+    same grid_y [number]: grid size in y
+    same grid_z [number]: grid size in z
+    same block_x [number]: block size in x
+    same block_y [number]: block size in y
+    same block_z [number]: block size in z
+    same registers [number]: registers per thread
+    same static_shared_bytes: static shared memory per block
+    same dynamic_shared_bytes: dynamic shared memory per block
+    same shared_bytes: static plus dynamic shared memory per block
+    same occupancy_ratio: theoretical occupancy
+    same n_bytes: bytes moved by a copy or memset
+    same bytes_per_s: n_bytes divided by the duration
+    same src_kind: memory kind of the source of a copy
+    same dst_kind: memory kind of the destination of a copy
+    same range: innermost range that launched the operation, for the longest operations; "" for none
+    key name: kernel name, or [CUDA memcpy HtoD] and similar
     """)
 LAUNCHES: Final = TableSpec.of("""
-    table launches: one row per kernel: how Nsight Compute finds it again
-    key at_ns: its start, after the start of the run
-    same duration_ns: how long it took
-    same rank: the rank whose process launched it
-    key function: the function of the kernel
-    same skip [count]: how many of that function its process had launched before
-    same command: the program, where the recording noted it
+    table launches: one row per kernel, with the options that select it in Nsight Compute
+    key at_ns: start time, counted from the start of the run
+    same duration_ns: duration
+    same rank: rank whose process launched the kernel
+    key function: function name of the kernel
+    same skip [count]: number of earlier launches of the function in the same process
+    same command: command of the program, if recorded
     """)
 
 

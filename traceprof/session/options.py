@@ -1,4 +1,4 @@
-"""What the user says of how to read."""
+"""The options of the user for reading traces."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Final
 
 LOCAL: Final = "local"
-"""Instead of the address of a cluster: one that is started here."""
+"""Used in place of the address of a cluster: start a cluster on this machine."""
 
 
 def tried_beside(trace: Path) -> Path:
-    """Return where lies what `traceprof try` measured of a trace's advice."""
+    """Return the path of the file with the savings that `traceprof try` measured for a trace."""
     return trace.with_suffix(".try.json")
 
 
 class Align(StrEnum):
-    """How the clocks of the ranks of a run are put together."""
+    """How traceprof aligns the clocks of the ranks of a run."""
 
     AUTO = "auto"
     COLLECTIVES = "collectives"
@@ -28,20 +28,19 @@ class Align(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
+    """The options for reading traces: kernel classes, clocks, hardware, hosts, racks, steps.
 
-    ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
-    a regular expression of the ranges that are steps. ``model_flops``, ``parameters``
-    and ``tokens`` are of a step on all GPUs, ``price`` is what a GPU costs an hour, all as users
-    type them. ``is_one_run``: files that were named are ranks of one run, whatever they look like.
-    ``life`` is which start of the program, of one that
-    was started again (None: the longest). ``is_cached``: answers about files that did not change
-    may be taken from the user's cache, and are kept there.
+    ``warmup_steps`` is the number of leading warm-up steps (None: detect them). ``step_ranges`` is
+    a regular expression that matches the ranges that are steps. ``model_flops``, ``parameters``,
+    and ``tokens`` apply to one step on all GPUs. ``price`` is the price per GPU-hour. All four are
+    texts as typed by the user. ``is_one_run``: treat all files as ranks of one run. ``life`` is the
+    attempt of a restarted job, counted from 0 (None: the longest). ``is_cached``: read results for
+    unchanged files from the user's cache, and write results to it.
 
-    ``jobs`` is in how many processes the ranks of a run are looked at (None: in as many as make
-    sense), ``scheduler`` the address of the Dask cluster that does it, or `LOCAL` for one that is
-    started here. ``allow_missing``: ranks that cannot be read are left out. ``keeps_secrets``: what
-    is secret in a trace is not masked.
+    ``jobs`` is the number of processes that analyze the ranks of a run (None: traceprof chooses).
+    ``scheduler`` is the address of the Dask cluster for that work, or `LOCAL` to start a cluster on
+    this machine. ``allow_missing``: skip ranks that cannot be read. ``keeps_secrets``: do not mask
+    secrets in the trace.
     """
 
     rules: Path | None = None
@@ -67,7 +66,7 @@ class Opening:
 
 
 def split_cluster(text: str) -> tuple[str, Path | None]:
-    """Return a Dask cluster and a file that describes hosts: ``text`` names one of them.
+    """Return the Dask cluster and the hosts file in ``text``; one of the two is empty or None.
 
     A cluster is an address such as tcp://host:8786, or `LOCAL`.
     """

@@ -1,4 +1,4 @@
-"""What a page says of steps: how long they are, how many a second, and of how many kinds."""
+"""What a page says about steps: step time, steps per second, and whether there are two kinds."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def _on_step_time(steps: Result) -> Note:
         text += ")"
     of = "unprofiled step" if "unprofiled_count" in scalars else scalars["base"]
     of = ITERATION if is_pattern else STEP if of == "window" else of
-    text += f": mean of {{n:count}} {of}{'s' if n > 1 else ''}" if n > 1 else ""
+    text += f": mean of {{n:count}} {of}s" if n > 1 else ""
     text += " on {ranks:count} ranks" if n_ranks > 1 else ""
     ends = ("min", "max") if n < FEWEST_FOR_PERCENTILES else ("p10", "p90")
     low, high = (scalars[f"{end}_ns"] for end in ends)
     if high - low >= _MIN_RANGE_RATIO * high:
-        text += ", {low:ns} to {high:ns}"
-        text += "" if n < FEWEST_FOR_PERCENTILES else " for 80 % of them"
+        text += ", " if n < FEWEST_FOR_PERCENTILES else ", 80% of them "
+        text += "{low:ns}–{high:ns}"
         values |= {"low": low, "high": high}
     return Note.of(f"{text}.{_on_profiling(scalars, values)}", **values)
 
@@ -62,10 +62,10 @@ def _on_profiling(scalars: Mapping[str, Any], values: dict[str, Any]) -> str:
     if ratio is None:
         return ""
     if ratio < _MIN_OVERHEAD_RATIO:
-        return " Profiled steps take as long."
+        return " Profiling adds less than 2%."
     values |= {"factor": 1 + ratio, "each": scalars.get("profiler_overhead_per_launch_ns")}
-    each = " ({each:ns} more for each launch)" if values["each"] is not None else ""
-    return f" Profiled steps take {{factor:number}} times as long{each}, which is taken out."
+    each = " ({each:ns} more per launch)" if values["each"] is not None else ""
+    return f" A profiled step takes {{factor:number}}× as long{each}; the overhead is subtracted."
 
 
 def _on_kinds(steps: Result) -> Iterator[Note]:
@@ -84,11 +84,11 @@ def _on_kinds(steps: Result) -> Iterator[Note]:
         "every": every,
     }
     if every == 1:
-        text = f"{what.capitalize()}s are of two kinds: {{n_long:count}} of {{long:ns}}, "
-        text += "{n_short:count} of {short:ns} (medians)"
+        text = f"There are two kinds of {what}s: {{n_long:count}} take {{long:ns}} and "
+        text += "{n_short:count} take {short:ns} (medians)"
     else:
-        which = f"Every other {what}" if every == 2 else f"One {what} of every {{every:count}}"
-        text = f"{which} takes {{long:ns}}, the others {{short:ns}} (medians)"
+        which = f"Every other {what}" if every == 2 else f"One in {{every:count}} {what}s"
+        text = f"{which} takes {{long:ns}}, and the others take {{short:ns}} (medians)"
     grown = {
         name: float(np.median(first[name][is_long]) - np.median(first[name][~is_long]))
         for name in first
@@ -96,7 +96,7 @@ def _on_kinds(steps: Result) -> Iterator[Note]:
     }
     part = max(grown, key=lambda name: grown[name], default="")
     if part and grown[part] > (values["long"] - values["short"]) / 2:
-        text += ": {more:ns} more {part}"
+        text += "; the longer ones have {more:ns} more {part}"
         values |= {"more": grown[part], "part": _GROWS[part]}
     yield Note.of(f"{text}.", **values)
 

@@ -34,7 +34,7 @@ _GRACE_S: Final = 1.0
 """SQLite stops itself at the limit, unless one call of a function takes longer."""
 _TYPES: Final = {Unit.TEXT: "TEXT", Unit.RATIO: "REAL", Unit.PER_S: "REAL"}
 _BORDERS: Final = (
-    ViewColumn("start_ns", "INTEGER", "ns after the start of the run"),
+    ViewColumn("start_ns", "INTEGER", "time in ns since the start of the run"),
     ViewColumn("end_ns", "INTEGER", "start_ns + duration_ns"),
 )
 
@@ -56,9 +56,9 @@ def views() -> tuple[View, ...]:
         for column in table
         if column.name != "at_ns"
     ]
-    rank = ViewColumn("rank", "INTEGER", "the rank of the process")
+    rank = ViewColumn("rank", "INTEGER", "rank of the process")
     first, rest = columns[:2], columns[2:]
-    about = "one row per process and step, as `traceprof show steps`; NULL: not recorded"
+    about = "one row per process and step, like `traceprof show steps`; NULL: not recorded"
     steps = View(STEPS, about, (first[0], rank, first[1], *_BORDERS, *rest))
     return (*VIEWS_OF_TABLES.values(), steps)
 
@@ -117,7 +117,7 @@ class _Source:
                 except NotRecordedError as error:
                     yield str(error)
         if STEPS in self.reads and not len(self.steps):
-            yield "no steps are known here, so that the view steps is empty"
+            yield "the trace contains no steps, so the view steps is empty"
 
     def rows(self) -> Iterator[tuple[str, dict[str, list[Any]], int]]:
         """Yield the views that are read, some rows at a time."""

@@ -320,7 +320,7 @@ class Run:
             object.__getattribute__(self, name)  # it failed: for its own reason
         if name.replace("_", "-") not in {*analysis_names(), *FORMER_NAMES}:
             known = ", ".join(sorted(analysis_names()))
-            raise AttributeError(f"a run has no {name!r}; analyses are {known}")
+            raise AttributeError(f"a run has no attribute {name!r}; analyses: {known}")
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *(name.replace("-", "_") for name in analysis_names())]

@@ -80,12 +80,12 @@ def select(ranks: Ranks, text: str | None) -> Selection:
     """
     selection = select_default(ranks) if text is None else _combined(ranks, text)
     if ranks.span.duration_ns == 0:
-        why = "; ".join(told_once(ranks.info.warnings)) or "it has no rows with times"
+        why = "; ".join(told_once(ranks.info.warnings)) or "the trace has no rows with times"
         raise UsageError(f"{ranks.info.path or 'the trace'}: no events to analyze: {why}")
     if selection.window.duration_ns == 0:
         raise UsageError(
-            f"window {selection.label!r} is empty: the trace covers "
-            f"0..{format_duration(ranks.span.duration_ns)}"
+            f"window {selection.label!r} contains no data: the trace covers "
+            f"0 to {format_duration(ranks.span.duration_ns)}"
         )
     return replace(selection, reason=next(iter(selection.notes), None), asked=text or "")
 
@@ -99,7 +99,7 @@ def check_ranks(wanted: Iterable[int], known: Iterable[int]) -> None:
     there = sorted({int(rank) for rank in known} - {ABSENT})
     if missing := sorted(set(wanted) - set(there)):
         here = ", ".join(map(str, there)) or "none"
-        raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {here}")
+        raise UsageError(f"no rank {', '.join(map(str, missing))} in the trace; ranks: {here}")
 
 
 def select_default(ranks: Ranks) -> Selection:
@@ -116,11 +116,11 @@ def select_default(ranks: Ranks) -> Selection:
     covered_ns = int(table["device_end_ns"].max() - table["device_start_ns"].min())
     if covered_ns < _MOST_OF_IT * loop.window.duration_ns:
         note = Note.of(
-            "only warm-up steps are named ({n:count}): the window is not made of steps",
+            "Only warm-up steps have markers ({n:count}), so the window does not consist of steps.",
             n=len(np.unique(table["step"])),
         )
         return replace(loop, notes=(*loop.notes, note))
-    note = Note("all steps are named warm-up: those are judged that take as long as the rest")
+    note = Note("All steps are marked as warm-up. traceprof analyzes the steps of typical length.")
     return replace(found, notes=(*found.notes, note))
 
 
@@ -172,8 +172,8 @@ def _parse(ranks: Ranks, text: str) -> Selection:
         window = TimeWindow(begin, _instant(end, ranks, ranks.span.end_ns, absolute))
         return Selection(window & ranks.span, text)
     raise UsageError(
-        f"window {text!r} is not understood: expected 12ms..30ms, 30%..50%, last:2s, "
-        "step:100..110, range:forward, steady, active or all"
+        f"invalid window {text!r}: expected 12ms..30ms, 30%..50%, last:2s, step:100..110, "
+        "range:forward, steady, active or all"
     )
 
 
@@ -193,7 +193,7 @@ def _length(text: str, ranks: Ranks) -> int:
         return parse_duration(text)
     share = _SHARE.fullmatch(text)
     if share is None or not 0 <= Decimal(share[1]) <= _HUNDRED:
-        raise UsageError(f"{text.strip()!r} is no share of the trace: expected 0% to 100%")
+        raise UsageError(f"invalid share {text.strip()!r} of the trace: expected 0% to 100%")
     return int((Decimal(share[1]) * ranks.span.duration_ns / _HUNDRED).to_integral_value())
 
 
@@ -210,9 +210,7 @@ def _active(ranks: Ranks) -> Selection:
         on_host = host_window(ranks)
         if on_host is not None:
             return Selection(on_host, "active", (Note(_ON_HOST),))
-        return Selection(
-            ranks.span, "all", (Note("no work of devices was recorded: the whole trace is shown"),)
-        )
+        return Selection(ranks.span, "all", (Note(_NOTHING),))
     return Selection(window, "active")
 
 
@@ -223,18 +221,21 @@ def _main_loop(ranks: Ranks) -> Selection:
         return _active(ranks)
     sides = {"before": loop.before_ns, "after": loop.after_ns}
     if loop.turns_count:
-        text = "no steps are known: {turns:count} iterations of a repeating pattern"
+        text = (
+            "No step markers found. traceprof detected {turns:count} iteration(s) from the kernel "
+            "sequence"
+        )
     elif loop.before_ns or loop.after_ns:
-        text = "no steps are known: all work without"
-        text += " set-up" if loop.before_ns else ""
-        text += " ({setup} and before)" if loop.setup else ""
+        text = "No step markers found. traceprof analyzes all work except"
+        text += " setup" if loop.before_ns else ""
+        text += " (up to the end of {setup})" if loop.setup else ""
         text += " and" if loop.before_ns and loop.after_ns else ""
         text += " the end, where few kernels run" if loop.after_ns and not loop.before_ns else ""
         text += " the end" if loop.after_ns and loop.before_ns else ""
     else:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
     left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
-    text += f"; left out {' and '.join(left_out)}" if left_out else ""
+    text += f". It ignores {' and '.join(left_out)}." if left_out else "."
     turns = len(np.unique(pattern_of_ranks(ranks).table["step"]))
     values: dict[str, Any] = {"turns": turns, "setup": loop.setup}
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
@@ -242,9 +243,10 @@ def _main_loop(ranks: Ranks) -> Selection:
 
 _NAMED_KINDS: Final = (SLOW, CUT, INCOMPLETE, *OCCASIONS)
 _ON_HOST: Final = (
-    "no work of devices was recorded: from the first to the last pass of a model on the host"
+    "No GPU activity was recorded. The window covers all passes of the model on the host."
 )
-_NO_STEPS: Final = "no steps are known: from the first to the last work of any device"
+_NOTHING: Final = "No GPU activity was recorded. traceprof shows the whole trace."
+_NO_STEPS: Final = "No step markers found. The window covers all GPU activity."
 
 
 def _known_steps(ranks: Ranks) -> Steps:
@@ -254,18 +256,18 @@ def _known_steps(ranks: Ranks) -> Steps:
     choice = ": choose times (12ms..30ms) or a range"
     if len(pattern_of_ranks(ranks)):
         choice = (
-            ", only a pattern of kernels that repeats: choose iterations of it (pattern:3..5) or "
+            ", only iterations in the kernel sequence: choose iterations (pattern:3..5) or "
             "times (12ms..30ms)"
         )
     how = how_steps_get_known(ranks)
-    raise NotRecordedError(f"no steps are known in this trace{choice}, or {how}")
+    raise NotRecordedError(f"the trace contains no steps{choice}, or {how}")
 
 
 def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     what = match["what"]
     steps = _known_steps(ranks) if what == "step" else pattern_of_ranks(ranks)
     if not len(steps):
-        raise UsageError("no pattern of kernels is known in this trace: choose times (12ms..30ms)")
+        raise UsageError("the kernel sequence contains no iterations: choose times (12ms..30ms)")
     table = steps.table
     numbers = table["step"]
     first = int(match["first"] or numbers.min())
@@ -274,13 +276,13 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     chosen = table.take((first <= numbers) & (numbers <= last))
     if chosen.empty:
         asked = first if last == first else f"{first}..{last}"
-        raise UsageError(f"no {what} {asked}: the trace has {numbers.min()}..{numbers.max()}")
+        raise UsageError(f"no {what} {asked}: the trace contains {numbers.min()}–{numbers.max()}")
     window = _window_of(chosen)
     found = len(np.unique(chosen["step"]))
-    notes = [_with_origin("{origin}BORDERS", steps, chosen, ranks)]
+    notes = [_with_origin("Steps detected from {origin}BORDERS.", steps, chosen, ranks)]
     values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "iteration"}
     if found != last - first + 1:
-        notes.append(Note.of("{found:count} of these {what}s are in the trace", **values))
+        notes.append(Note.of("The trace contains {found:count} of these {what}s.", **values))
     label = f"{what}:{first}" if first == last else f"{what}:{first}..{last}"
     return Selection(window, label, tuple(notes))
 
@@ -295,22 +297,22 @@ def _steady(ranks: Ranks) -> Selection:
     is_warmup = steps.warmup()
     if is_warmup.all():
         count = int(is_warmup.sum())
-        raise UsageError(f"all {count} steps here are warm-up: give a smaller --warmup")
+        raise UsageError(f"all {count} steps are warm-up: pass a smaller --warmup")
     table = steps.table
     kept = table.take(~is_warmup)
     window = _window_of(kept)
     numbers = kept["step"]
     values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
-    which = "step {first}" if values["first"] == values["last"] else "steps {first}..{last}"
-    text = f"{which} ({{origin}})BORDERS"
+    which = "Step {first}" if values["first"] == values["last"] else "Steps {first}–{last}"
+    text = f"{which} ({{origin}})BORDERS."
     if is_warmup.any():
         dropped = table.take(is_warmup)
         each = [dropped.take(rows) for rows in rows_by_value(dropped["process"]).values()]
         lost_ns = max(int(own["device_end_ns"].max() - own["start_ns"].min()) for own in each)
         count = max(map(len, each))
-        why = "warm-up" if ranks.parts[0].warmup_steps is None else "as asked"
+        why = "as warm-up" if ranks.parts[0].warmup_steps is None else "as requested"
         leading = "first step" if count == 1 else "first {dropped:count} steps"
-        text += f"; without the {leading}, {{lost:ns}}, {why}"
+        text += f" The {leading} ({{lost:ns}}) {'is' if count == 1 else 'are'} excluded {why}."
         values |= {"dropped": count, "lost": lost_ns}
     found = Selection(window, "steady", (_with_origin(text, steps, kept, ranks, **values),))
     return _of_usual_steps(ranks, _where_devices_were_recorded(ranks, found))
@@ -330,7 +332,7 @@ def _of_usual_steps(ranks: Ranks, selection: Selection) -> Selection:
     values: dict[str, Any] = {}
     for i, (n, ns) in enumerate(left_out.values()):
         values |= {f"n{i}": n, f"ns{i}": ns}
-    text = f"Steps that do not count: {', '.join(words)}."
+    text = f"Steps excluded from the measures: {', '.join(words)}."
     notes = (Note.of(text, **values),) if left_out else ()
     return replace(selection, window=window, notes=(*selection.notes, *notes))
 
@@ -349,11 +351,9 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
     if kept.all() or not kept.any():
         return selection
     n = max((n for _, (n, _) in windows), default=0)
-    note = Note.of(
-        "the last of {n:count} window(s) in which the embedded recorder saw devices", n=n
-    )
+    note = Note.of("GPU activity was captured in {n:count} window(s). This is the last one.", n=n)
     if not windows:
-        note = Note("the part in which the profiler recorded devices: steps go on outside of it")
+        note = Note("The profiler recorded GPU activity only in this part of the steps.")
     window = _window_of(ledger.take(kept))
     return Selection(window, f"{selection.label}, recorded", (*selection.notes, note))
 
@@ -374,7 +374,7 @@ def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
     part = selection.window & TimeWindow(int(last.ends[-1]), ranks.span.end_ns)
     if not part.duration_ns:
         return selection
-    note = Note.of("the last of {n:count} recordings of a process", n=len(last) + 1)
+    note = Note.of("A process has {n:count} recordings. This is the last one.", n=len(last) + 1)
     return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
 
 
@@ -385,11 +385,11 @@ def _with_origin(text: str, steps: Steps, chosen: Table, ranks: Ranks, **values:
     """
     borders = ""
     if chosen["on_device"].any():
-        borders = ", timed on the devices"
+        borders = ", timed on the GPU"
     elif "kernels" in ranks.recorded:
-        borders = ", timed on the host: which work they launched is not known"
+        borders = ", timed on the host, because the trace does not link them to GPU activity"
     text = text.replace("BORDERS", borders)
     if steps.is_inferred:
-        text = text.replace("{origin}", "{origin}, {sure:ratio} of it alike")
+        text = text.replace("{origin}", "{origin}, {sure:ratio} alike")
         values["sure"] = steps.confidence_ratio
     return Note.of(text, origin=steps.source, **values)

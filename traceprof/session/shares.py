@@ -59,11 +59,11 @@ _CAUSES: Final = {
     BY_HOST: "communication by the host",
     "profiler": "the profiler",
     "data": "data",
-    "synchronising": "synchronisation",
-    "launch": "launches",
-    "host": "host code",
+    "synchronising": "synchronization",
+    "launch": "kernel launches",
+    "host": "CPU work between launches",
     "queued": "queued work",
-    "peer": "other devices",
+    "peer": "waiting for other GPUs",
     "edge": "start and end",
     "unknown": "not recorded",
 }
@@ -73,6 +73,9 @@ _MOST_CLASSES: Final = 5
 _CLASSES: Final = {
     Activity.GEMM: "GEMM",
     Activity.MOE: "MoE",
+    Activity.NORMALISATION: "normalization",
+    Activity.QUANTISE: "quantization",
+    Activity.LAYOUT: "layout conversion",
     Activity.FFT: "FFT",
     Activity.SORT_INDEX: "sorting and indexing",
     Activity.RNG_DROPOUT: "random numbers",
@@ -100,7 +103,7 @@ def on_idle(idle: Mapping[str, float], base: str) -> tuple[Note, ...]:
     """Return what devices are idle for, as shares of ``base``, where that is much."""
     if sum(idle.values()) < CONSIDERABLE:
         return ()
-    return (_listed(f"idle, of the {base}: ", idle),)
+    return (_listed(f"Idle time by cause, as a share of {base} time: ", idle),)
 
 
 def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tuple[Note, ...]:
@@ -122,7 +125,7 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     shown = {name: share for share, name in ranked[:_MOST_CLASSES] if share >= _LEAST_TOLD}
     if (rest := 1 - sum(shown.values())) >= MIN_REST_RATIO:
         shown["others"] = rest
-    return (_listed("compute, of the time of its kernels: ", shown),)
+    return (_listed("Compute by kernel class: ", shown),)
 
 
 _MOST_UNKNOWN: Final = 0.1
@@ -140,10 +143,10 @@ def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
     if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MOST_UNKNOWN:
         return ()
     text = (
-        "at {more}{share:ratio} of the dense {precision} peak (MFU): {flop:flop} of the model in "
-        "{step:ns}, {rate:flop/s} a GPU; FLOPs: {source}"
+        "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} per step of "
+        "{step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
     )
-    more = "least " if unknown > _LEAST_UNKNOWN else ""
+    more = "at least " if unknown > _LEAST_UNKNOWN else ""
     told = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
     told |= {"precision": row["precision"].upper(), "rate": row["achieved_flop_per_s"]}
     return (Note.of(text, more=more, share=row["mfu_ratio"], **told),)

@@ -37,14 +37,14 @@ from traceprof.session.shares import (
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
 _MOSTLY: Final = 0.5
-_UNTOLD: Final = ("profiler",)
+_UNTOLD: Final = ("profiler overhead",)
 """Nobody records again to learn what the profiler itself takes."""
 _TOLD_BY: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
 """Stand in the reasons that say which option would tell."""
 
 _PART_NAMES: Final = {
     "exposed_transfer": "exposed transfers",
-    "device_memory": "copies inside the device",
+    "device_memory": "copies within the GPU",
 }
 _GPU_BOUND: Final = "GPU-bound"
 _NO_KERNEL: Final = "no kernel ran"
@@ -56,16 +56,16 @@ _BOUND_BY: Final = {
     "exposed_transfer": "transfer-bound",
     "data": "input-bound",
     "launch": "launch-bound",
-    "synchronising": "synchronisation-bound",
+    "synchronising": "synchronization-bound",
     "host": "host-bound",
     "profiler": "slowed by the profiler",
     "peer": "waiting for other devices",
-    "edge": "at work only part of the time",
-    "unknown": "idle, the cause was not recorded",
+    "edge": "active only part of the time",
+    "unknown": "idle for a reason that was not recorded",
 }
 """What one calls it when most of the time goes there; idle time counts by its cause."""
 _ONLY_ALONE: Final = ("edge", "unknown")
-_PAID_ONCE: Final = "mostly costs that occur once"
+_PAID_ONCE: Final = "mostly one-time costs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _mostly_of_a_rule(found: Table) -> str:
 
 _KNOWN_BETTER: Final = {
     "managed_memory": "waiting for pages of managed memory",
-    "few_blocks": f"{_GPU_BOUND}, the GPU nearly empty",
+    "few_blocks": f"{_GPU_BOUND}, but the GPU is nearly empty",
 }
 
 
@@ -228,11 +228,11 @@ def _where(
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
         values["devices"] = len(results["breakdown"].table)
-        of = " (mean of {devices:count} devices)" if values["devices"] > 1 else ""
+        of = " (mean of {devices:count} GPUs)" if values["devices"] > 1 else ""
         if n_gpus is not None and n_gpus < values["devices"]:
             values["gpus"] = n_gpus
-            of = " (mean of {devices:count} ranks' shares of {gpus:count} GPU(s))"
-        yield from _with_shares(start, shares, of, values)
+            of = " (mean over {devices:count} ranks that share {gpus:count} GPU(s))"
+        yield from _with_shares(f"GPU time {start}{of}", shares, values)
         return
     phases = table_of(results, "phases")
     if len(phases):
@@ -240,19 +240,19 @@ def _where(
         shares = dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
-        yield from _with_shares(start, shares, " on the host", values)
+        yield from _with_shares(f"CPU time {start}", shares, values)
     yield from _operators(table_of(results, "operators"))
 
 
 def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
     """Return what shares are of, with its values."""
     if steps is None or steps.scalars["base"] == WINDOW:
-        return "The window", {}
+        return "in the window", {}
     values = {"step": steps.scalars["base_ns"]}
     if steps.scalars["base"] == ITERATION:
-        return "An iteration of the repeating pattern, {step:ns},", values
-    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
-    return f"A {kind} of {{step:ns}}", values
+        return "per iteration of {step:ns}", values
+    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "inferred step"
+    return f"per {kind} of {{step:ns}}", values
 
 
 _MOST_OPERATORS: Final = 5
@@ -266,7 +266,7 @@ def _operators(table: Table) -> Iterable[Note]:
     if total_ns:
         shares = zip(own["name"].tolist(), (own["self_ns"] / total_ns).tolist(), strict=True)
         largest = dict(list(shares)[:_MOST_OPERATORS])
-        yield from _with_shares("The operators' own time", largest, "", {})
+        yield from _with_shares("Operator self time", largest, {})
 
 
 def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
@@ -283,20 +283,20 @@ def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
 
 
 def _with_shares(
-    start: str, shares: Mapping[str, float], end: str, values: Mapping[str, Any]
+    start: str, shares: Mapping[str, float], values: Mapping[str, Any]
 ) -> Iterable[Note]:
-    """Return a sentence with the shares that make up at least 1 %, the largest first."""
+    """Return a sentence with the shares of at least 1%, the largest first."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
     rest = sum(share for name, share in ranked if share < LEAST_SHARE)
     if shown and rest >= MIN_REST_RATIO:
         shown.append(("other", rest))
     if shown:
-        words = ", ".join(f"{{share{i}:ratio}} {{part{i}}}" for i in range(len(shown)))
+        words = ", ".join(f"{{part{i}}} {{share{i}:ratio}}" for i in range(len(shown)))
         numbered: dict[str, Any] = {}
         for i, (name, share) in enumerate(shown):
             numbered |= {f"share{i}": float(share), f"part{i}": name}
-        yield Note.of(f"{start} is {words}{end}.", **values, **numbered)
+        yield Note.of(f"{start}: {words}.", **values, **numbered)
 
 
 _REPEATED: Final = (EVALUATION, CHECKPOINT, GARBAGE)
@@ -335,7 +335,7 @@ def _outside(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
         n = int(row["count"])
         is_sum = kind not in again or (n > 1 and kind in _REPEATED)
         ns = row["total_ns" if is_sum else "outside_ns"]
-        times = " {n:count} times, {ns:ns} in all" if n > 1 and kind in _REPEATED else " {ns:ns}"
+        times = ": {n:count} times, {ns:ns} in total" if n > 1 and kind in _REPEATED else " {ns:ns}"
         yield Note.of(f"{{kind}}{times}", kind=kind, n=n, ns=int(ns))
 
 
@@ -348,9 +348,9 @@ def _fine(
         return ()
     visible = {"idle time"} if parts.get("idle", 0.0) >= CONSIDERABLE else set()
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= MAX_STEADY_RATIO:
-        visible.add("even steps")
+        visible.add("step time variation")
     if steps is not None and steps.scalars.get("profiler_overhead_ratio", 0.0) >= CONSIDERABLE:
-        visible.add("profiler")
+        visible.add("profiler overhead")
     fine = checked["subject"][checked["is_fine"].astype(bool)]
     return tuple(subject for subject in fine if subject not in visible)
 

@@ -111,7 +111,7 @@ def memory(paths: Sequence[Path]) -> Comparison:
     return Comparison(
         ", ".join(path.name for path in paths),
         results,
-        verdict=verdict or (Note("the allocator held no memory of a device"),),
+        verdict=verdict or (Note("The allocator held no GPU memory."),),
         notes=tuple({repr(note): note for one in found for note in one.notes}.values()),
         about=ABOUT,
     )
@@ -124,11 +124,11 @@ def _answer(reader: Limited, path: Path, n_bytes: int) -> _Measured:
         found: _Measured = reader.answer(most_s)
     except OutOfTimeError as error:
         raise TraceError(
-            f"{path}: reading it takes more than {most_s:.0f} s, too much for a snapshot of its "
-            "size: is it damaged?"
+            f"{path}: reading the snapshot takes more than {most_s:.0f} s, too long for its size; "
+            "the file may be damaged"
         ) from error
     except (MemoryError, ProcessDiedError) as error:
-        raise TraceError(f"{path}: it asks for more memory than a file of its size may") from error
+        raise TraceError(f"{path}: reading it takes too much memory for its size") from error
     return found
 
 
@@ -340,7 +340,7 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
     first = next((own for own in rows["holders"] if own["when"] == when and own["place"]), None)
     if first is not None:
         yield Note.of(
-            "of what has a stack most is held by {place} ({what}): {held:bytes} in {n:count} "
+            "Largest holder with a recorded stack: {place} ({what}), {held:bytes} in {n:count} "
             "allocation(s)",
             place=first["place"],
             what=", ".join(filter(None, (first["kind"], first["operator"]))),
@@ -350,23 +350,23 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
     growth = rows["growth"]
     if growth:
         yield Note.of(
-            "memory grows with every step: {size:bytes} of each stay, made by {place}; what "
-            "keeps a reference to it (a list of losses, a tensor with its graph)?",
+            "Memory grows by {size:bytes} per step, allocated by {place}. Check for references "
+            "that are kept across steps, such as a list of losses or a tensor with its graph.",
             size=growth[0]["per_step_bytes"],
-            place=growth[0]["place"] or growth[0]["operator"] or "what has no stack",
+            place=growth[0]["place"] or growth[0]["operator"] or "code without a recorded stack",
         )
 
 
 def _of_failure(name: str, row: dict[str, Any]) -> Iterator[Note]:
     yield Note.of(
-        "{name}: out of memory: {asked:bytes} were asked for", name=name, asked=row["asked_bytes"]
+        "{name}: out of memory: {asked:bytes} requested", name=name, asked=row["asked_bytes"]
     )
     if row["device_free_bytes"] is not None:
-        yield Note.of("the device had {free:bytes} left", free=row["device_free_bytes"])
+        yield Note.of("Free GPU memory: {free:bytes}", free=row["device_free_bytes"])
     if row["unused_bytes"] >= row["asked_bytes"] > row["largest_unused_bytes"]:
         yield Note.of(
-            "{unused:bytes} are reserved and not in use, in pieces of at most {largest:bytes}: "
-            "fragmentation; try {setting}",
+            "Fragmentation: {unused:bytes} are reserved but unused, in blocks of at most "
+            "{largest:bytes}. Try {setting}.",
             unused=row["unused_bytes"],
             largest=row["largest_unused_bytes"],
             setting=_EXPANDABLE,
@@ -376,22 +376,24 @@ def _of_failure(name: str, row: dict[str, Any]) -> Iterator[Note]:
 def _notes(one: _Device) -> Iterator[Note]:
     if not one.replayed.n_events:
         yield Note(
-            "no allocation was recorded, only what is there at the end: call "
-            "torch.cuda.memory._record_memory_history() first, or record with --memory"
+            "The snapshot contains no allocation history, only the final state. Call "
+            "torch.cuda.memory._record_memory_history() first, or record with --memory."
         )
         return
-    yield Note("what memory is for is told by stacks and lifetimes, where nobody named tensors")
+    yield Note(
+        "Memory categories are inferred from stacks and lifetimes unless tensors have names."
+    )
     lost = unaccounted_bytes(one.replayed)
     if lost:
         yield Note.of(
-            "events were lost: they add up to {lost:bytes} other than what blocks hold",
+            "Some events were lost: the events and the blocks differ by {lost:bytes}.",
             lost=abs(lost),
         )
     most, level = int(one.replayed.reserved_bytes.max()), one.replayed.level_at(one.replayed.peak)
     if level and most > _MUCH_MORE * level:
         yield Note.of(
-            "the allocator held {most:bytes} where at most {level:bytes} were allocated at once: "
-            "pieces that fit nothing, or what it kept from before the recording",
+            "The allocator reserved up to {most:bytes}, but at most {level:bytes} were allocated "
+            "at a time. Cause: fragmentation, or memory cached before the recording.",
             most=most,
             level=level,
         )

@@ -48,8 +48,8 @@ _MOST_SUM_BYTES: Final = 1 << 61
 _MOST_CHARACTERS: Final = 200
 """Of a name in an error."""
 
-_NOT_ONE: Final = "no memory snapshot of PyTorch"
-_WANTED: Final = "expected what torch.cuda.memory._dump_snapshot or record --memory writes"
+_NOT_ONE: Final = "not a PyTorch memory snapshot"
+_WANTED: Final = "expected a file from torch.cuda.memory._dump_snapshot or record --memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,9 @@ def snapshots_of(paths: Sequence[Path]) -> list[Path]:
     if own:
         if len(own) < len(paths):
             other = next(path for path in paths if path not in own)
-            raise UsageError(f"{other} is no memory snapshot: name snapshots or traces, not both")
+            raise UsageError(
+                f"{other} is not a memory snapshot: specify only snapshots, or only traces"
+            )
         return own
     return [one for path in paths for one in _beside(path) if is_snapshot(one)]
 
@@ -146,7 +148,7 @@ def read_snapshot(path: Path) -> Snapshot:
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     except MemoryError as error:
-        raise TraceError(f"{path}: it asks for more memory than a file of its size may") from error
+        raise TraceError(f"{path}: reading it takes too much memory for its size") from error
     except Exception as error:  # a damaged pickle raises whatever its opcodes run into
         raise TraceError(f"{path}: {_NOT_ONE} ({_WANTED}): {error}") from error
     if not isinstance(plain, dict) or not isinstance(plain.get("segments"), list):
@@ -154,7 +156,7 @@ def read_snapshot(path: Path) -> Snapshot:
     try:
         return _Reader(plain).snapshot(path)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        raise TraceError(f"{path}: a damaged memory snapshot of PyTorch: {error!r}") from error
+        raise TraceError(f"{path}: this PyTorch memory snapshot is damaged: {error!r}") from error
 
 
 def unpacked_bytes(path: Path) -> int:
@@ -173,13 +175,13 @@ def unpacked_bytes(path: Path) -> int:
             while n_bytes <= most_bytes and (chunk := file.read(_CHUNK_BYTES)):
                 n_bytes += len(chunk)
     except (EOFError, zlib.error) as error:
-        raise TraceError(f"{path}: its compression is damaged: {error}") from error
+        raise TraceError(f"{path}: the compressed data is damaged: {error}") from error
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     if n_bytes > most_bytes:
         raise TraceError(
-            f"{path}: {packed_bytes} bytes hold a snapshot of more than {most_bytes >> 20} MiB: "
-            "expected less"
+            f"{path}: the snapshot decompresses to more than {most_bytes >> 20} MiB, too much for "
+            f"a file of {packed_bytes} bytes"
         )
     return n_bytes
 
@@ -202,10 +204,10 @@ class _Plain(_Base):  # type: ignore[misc, valid-type]
 
     def find_class(self, module: str, name: str) -> Any:
         what = f"{module}.{name}"[:_MOST_CHARACTERS]
-        raise TraceError(f"{_NOT_ONE}: it would import {what}, which no snapshot does")
+        raise TraceError(f"{_NOT_ONE}: the pickle imports {what}, which no snapshot does")
 
     def persistent_load(self, _id: Any) -> Any:
-        raise TraceError(f"{_NOT_ONE}: it refers to what is elsewhere")
+        raise TraceError(f"{_NOT_ONE}: the pickle refers to objects outside the file")
 
 
 class _Reader:
@@ -325,7 +327,7 @@ def _by_device(values: Any) -> dict[int, list[Mapping[str, Any]]]:
     for one in _each(values):
         number = _number(_mapping(one)["device"])
         if not -_MOST_NUMBER <= number < _MOST_NUMBER:
-            raise ValueError(f"a device has a number of {number.bit_length()} bits: expected 15")
+            raise ValueError(f"a device number has {number.bit_length()} bits: expected at most 15")
         found[number].append(one)
     return found
 
@@ -343,7 +345,7 @@ def _each(values: Any, *, is_flat: bool = False) -> list[Any]:
     if not isinstance(values, list):
         raise TypeError(f"expected a list, not {type(values).__name__}")
     if not is_flat and len({*map(id, values)}) < len(values):
-        raise ValueError("one part is named several times")
+        raise ValueError("the same part occurs several times")
     return values
 
 
@@ -384,13 +386,13 @@ def _spans(marks: Sequence[Mapping[str, Any]]) -> Table:
 
 def _number(value: Any) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"expected a whole number, not {type(value).__name__}")
+        raise TypeError(f"expected an integer, not {type(value).__name__}")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"expected a text, not {type(value).__name__}")
+        raise TypeError(f"expected a string, not {type(value).__name__}")
     return value
 
 
@@ -402,7 +404,7 @@ def _sizes(values: Iterable[Any]) -> npt.NDArray[np.int64]:
     """Return sizes in bytes, whose sums are exact in 64 bits."""
     found = [_number(value) for value in values]
     if min(found, default=0) < 0 or sum(found) >= _MOST_SUM_BYTES:
-        raise ValueError("sizes below 0, or larger than any memory")
+        raise ValueError("sizes are negative, or larger than any memory")
     return np.array(found, np.int64)
 
 

@@ -24,86 +24,87 @@ KINDS: Final = (
 )
 COLUMNS: Final = {kind: f"{kind.replace(' ', '_')}_bytes" for kind in KINDS}
 _KEYS: Final = """
-    key snapshot: the file
-    key device: the number of the GPU
+    key snapshot: snapshot file
+    key device: number of the GPU
     """
 DEVICES: Final = ResultSpec.of(
-    "table devices: a row for each device of each snapshot",
+    "table devices: one row per GPU and snapshot",
     _KEYS,
     """
-    derived peak_bytes: most that was allocated at once while allocations were recorded, as it was
-        asked for
-    derived peak_at_ns [ns]: when that was, after the first event
-    derived start_bytes: allocated before the first event
-    derived end_bytes: allocated as the snapshot was taken
-    derived most_reserved_bytes: most that the allocator held of the device
-    derived reserved_bytes: what it held as the snapshot was taken
-    derived rounding_bytes: what blocks in use are larger than asked for, at the end
-    derived unused_bytes: reserved and not in use, at the end
-    derived largest_unused_bytes: the largest piece of it
-    derived unused_ratio: of what is reserved
-    derived allocations_count: allocations while they were recorded
-    derived out_of_memory_count: how often memory ran out
-    derived asked_bytes: what was asked for when it last ran out
-    derived device_free_bytes: what the device itself had left then
+    derived peak_bytes: highest allocated memory in the recording, as requested
+    derived peak_at_ns [ns]: time of the peak after the first event
+    derived start_bytes: allocated memory before the first event
+    derived end_bytes: allocated memory at the time of the snapshot
+    derived most_reserved_bytes: highest memory that the allocator reserved on the GPU
+    derived reserved_bytes: memory reserved by the allocator at the time of the snapshot
+    derived rounding_bytes: difference between block sizes and requested sizes at the end
+    derived unused_bytes: reserved but unused memory at the end
+    derived largest_unused_bytes: largest block of unused memory
+    derived unused_ratio: unused_bytes as a share of reserved_bytes
+    derived allocations_count: number of recorded allocations
+    derived out_of_memory_count: number of out-of-memory errors
+    derived asked_bytes: requested size at the last out-of-memory error
+    derived device_free_bytes: free GPU memory at the last out-of-memory error
     """,
-    "table curve: what was allocated over time, by what it was for; of many events those with most",
+    "table curve: allocated memory over time, by category; long histories keep the events with the "
+    "most memory",
     _KEYS,
     """
-    key event [number]: the number of the event
-    derived after_ns: when, after the first event
-    derived allocated_bytes: all of it
-    derived reserved_bytes: what the allocator held
+    key event [number]: event number
+    derived after_ns: time after the first event
+    derived allocated_bytes: total allocated memory
+    derived reserved_bytes: memory reserved by the allocator
     """,
     "\n".join(f"derived {name}: {kind}" for kind, name in COLUMNS.items()),
 )
 BY_KIND: Final = ResultSpec.of(
-    "table kinds: what memory was for; the rows of a time add up",
+    "table kinds: memory by category; the rows of each point in time add up to the total",
     _KEYS,
     """
-    key when: at the peak, when memory ran out, at the end
-    key kind: by the stack of the allocation and how long it lived
-    derived held_bytes: allocated, as asked for
-    derived held_ratio: of all that was allocated then
-    derived allocations_count: how many
+    key when: at the peak, when memory ran out, or at the end
+    key kind: category, inferred from the stack and the lifetime of the allocation
+    derived held_bytes: allocated memory, as requested
+    derived held_ratio: share of all allocated memory at that time
+    derived allocations_count: number of allocations
     """,
 )
 HOLDERS: Final = ResultSpec.of(
-    "table holders: whose line holds what, most first; the rows of a time add up",
+    "table holders: memory by source line, largest first; the rows of each point in time add up "
+    "to the total",
     _KEYS,
     """
-    key when: at the peak, when memory ran out, at the end
-    key kind: what it is for
-    key place: the innermost line of the program's own
-    key operator: the operator of ATen, or the node of the backward pass
-    key module: the kind of layer
-    derived held_bytes: allocated, as asked for
-    derived held_ratio: of all that was allocated then
-    derived allocations_count: how many
-    derived largest_bytes: the largest of them
-    derived calls: the Python frames, innermost first
+    key when: at the peak, when memory ran out, or at the end
+    key kind: memory category
+    key place: innermost source line in your program
+    key operator: ATen operator, or node of the backward pass
+    key module: layer type
+    derived held_bytes: allocated memory, as requested
+    derived held_ratio: share of all allocated memory at that time
+    derived allocations_count: number of allocations
+    derived largest_bytes: size of the largest allocation
+    derived calls: Python frames, innermost first
     """,
 )
 STEPS: Final = ResultSpec.of(
-    "table steps: a row for each step of the optimizer",
+    "table steps: one row per optimizer step",
     _KEYS,
     """
-    key step: its number in the snapshot
-    derived peak_bytes: most that was allocated in it
-    derived end_bytes: allocated at its end
-    derived grown_bytes: more than at the end of the one before
+    key step: step number in the snapshot
+    derived peak_bytes: highest allocated memory in the step
+    derived end_bytes: allocated memory at the end of the step
+    derived grown_bytes: increase since the end of the previous step
     """,
 )
 GROWTH: Final = ResultSpec.of(
-    "table growth: what stays of every step: made in one, never freed",
+    "table growth: memory that is allocated in each step and never freed",
     _KEYS,
     """
-    key place: the innermost line of the program's own
-    key operator: the operator of ATen, or the node of the backward pass
-    derived per_step_bytes: of a step, the median
-    derived steps_count: of how many steps something stayed
-    derived held_bytes: in all
-    derived calls: the Python frames, innermost first
+    key place: innermost source line in your program
+    key operator: ATen operator, or node of the backward pass
+    derived per_step_bytes: median growth per step
+    derived steps_count: number of steps with growth
+    derived held_bytes: total memory that is never freed
+    derived calls: Python frames, innermost first
     """,
 )
 SPECS: Final = {
@@ -114,9 +115,9 @@ SPECS: Final = {
     "growth": GROWTH,
 }
 ABOUT: Final = {
-    MEMORY_NAME: "memory of devices, as their allocator tells",
-    "kinds": "what it was for",
-    "holders": "whose line holds it",
-    "steps": "step by step",
-    "growth": "what grows from step to step",
+    MEMORY_NAME: "GPU memory, from the PyTorch allocator",
+    "kinds": "memory by category",
+    "holders": "memory by source line",
+    "steps": "memory by step",
+    "growth": "memory growth per step",
 }

@@ -175,7 +175,7 @@ def reading(path: Path) -> Iterator[Database | None]:
         try:
             yield database
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise StoreError(f"{path}: damaged: {_shortly(error)}") from error
+            raise StoreError(f"{path}: corrupt database: {_shortly(error)}") from error
         database.execute("COMMIT")
 
 
@@ -212,7 +212,7 @@ def _opened(path: Path, *, is_made: bool = False) -> Iterator[Database]:
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {_reason(error)}") from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path}: damaged: {_shortly(error)}") from error
+        raise StoreError(f"{path}: corrupt database: {_shortly(error)}") from error
     finally:
         if connection is not None:
             connection.close()  # what was not committed is undone
@@ -226,23 +226,23 @@ def _make(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreError(f"{path}: cannot be made: {error.strerror or error}") from error
+        raise StoreError(f"{path}: cannot create the file: {error.strerror or error}") from error
 
 
 def _check_file(path: Path) -> None:
     if kind := kind_of_no_file(path):
-        raise StoreError(f"{path}: {kind}, no database of runs: choose another file with --db")
+        raise StoreError(f"{path}: {kind}, not a run database; choose another file with --db")
     real = path.resolve()
     for beside in (real.with_name(f"{real.name}-{end}") for end in ("journal", "wal", "shm")):
         if kind := kind_of_no_file(beside):
-            raise StoreError(f"{beside}: {kind}, where SQLite keeps a file of its own: remove it")
+            raise StoreError(f"{beside}: {kind}, but SQLite needs a file with this name; remove it")
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}") from error
     if head and head != _MAGIC:
-        raise StoreError(f"{path}: no database of runs: choose another file with --db")
+        raise StoreError(f"{path}: not a run database; choose another file with --db")
 
 
 def _bring_up_to_date(path: Path, database: Database) -> None:
@@ -270,8 +270,8 @@ def _check_tables(path: Path, database: Database) -> None:
     for kind, name in others.fetchall():
         if kind == "trigger" or name.lower() in FIXED or is_declared(name):
             raise StoreError(
-                f"{path}: {name} is no plain table: choose another file with --db, or import what "
-                "`traceprof runs export` wrote"
+                f"{path}: {name} is not a plain table; choose another file with --db, or import "
+                "the output of `traceprof runs export`"
             )
 
 
@@ -283,12 +283,12 @@ def _version(path: Path, database: Database) -> int:
         ((n_tables,),) = database.execute("SELECT count(*) FROM sqlite_master").fetchall()
         if n_tables or owner:
             raise StoreError(
-                f"{path}: a SQLite file, but no database of runs: choose another one with --db"
+                f"{path}: an SQLite file, but not a run database; choose another file with --db"
             )
         return 0
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"{path}: of version {version}, and this traceprof knows {len(MIGRATIONS)}: "
+            f"{path}: database version {version}, but this traceprof supports {len(MIGRATIONS)}; "
             "update traceprof, or choose another file with --db"
         )
     return int(version)
@@ -296,14 +296,14 @@ def _version(path: Path, database: Database) -> int:
 
 def _shortly(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
-        return "a text that is not UTF-8"
+        return "text that is not UTF-8"
     return f"{type(error).__name__}: {error}"
 
 
 def _reason(error: sqlite3.Error) -> str:
     text = str(error)
     if "locked" in text:
-        return f"locked for {_BUSY_S:.0f} s: by another program, or its disk refuses locks"
+        return f"locked for {_BUSY_S:.0f} s by another program, or the file system has no locks"
     if "readonly" in text:
-        return "cannot be written: the file, or its folder, is read-only"
+        return "cannot write: the file or its folder is read-only"
     return text

@@ -86,7 +86,7 @@ def as_column(unit: Unit, cells: Sequence[Any]) -> Array:
     if unit is Unit.TEXT:
         return objects(values)
     if any(isinstance(value, str | bytes) for value in values):
-        raise ValueError("a text stands where a number is expected")
+        raise ValueError("expected a number, found text")
     if unit is Unit.FLAG:
         flags = [bool(value) if isinstance(value, int) else value for value in values]
         is_plain = flags and all(isinstance(flag, bool) for flag in flags)
@@ -229,7 +229,7 @@ def read_cells(
         ValueError: it is the name of no table of ours, which were looked at.
     """
     if not is_declared(name):
-        raise ValueError(f"a table called {name!r}")
+        raise ValueError(f"invalid table name {name!r}")
     listed = ", ".join(map(quoted, columns)) or "NULL"
     rows = database.execute(
         f'SELECT {listed} FROM {quoted(name)} WHERE run_id = ? ORDER BY "row"', [run_id]

@@ -33,9 +33,11 @@ def check_name(name: str) -> str:
     """
     name = storable(name)
     if not name.strip() or name != name.strip() or not name.isprintable():
-        raise UsageError(f"{name!r} cannot be the name of a run: expected text on one line")
+        raise UsageError(f"invalid run name {name!r}: expected one line of text")
     if _NUMBER.fullmatch(name) or name.startswith(("-", "label:")):
-        raise UsageError(f"{name!r} cannot be the name of a run: it means something else")
+        raise UsageError(
+            f"invalid run name {name!r}: a name cannot be a number, or start with - or label:"
+        )
     return name
 
 
@@ -68,15 +70,15 @@ def _find(
     if len(found) == 1:
         return known[found[0]], found[0]
     if found:
-        raise UsageError(f"{text!r} may be {_some(found)}: write more of the name")
+        raise UsageError(f"{text!r} matches several runs: {_some(found)}; type more of the name")
     close = get_close_matches(text, known, n=3)
-    hint = f"did you mean {_some(close)}?" if close else f"there are {_some([*known])}"
-    there = f"none of that name in {path}; {hint}" if known else f"{path} holds no runs"
+    hint = f"did you mean {_some(close)}?" if close else f"stored runs: {_some([*known])}"
+    there = f"no run with this name in {path}; {hint}" if known else f"{path} contains no runs"
     raise StoreError(f"no run {text!r}: no such file, and {there}")
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" … ({len(names)} in all)" if len(names) > most else ""
+    more = f" … ({len(names)} in total)" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
@@ -244,7 +246,7 @@ def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> st
         name = next(one for one in others if one not in taken)
     elif name in taken:
         raise UsageError(
-            f"there is a run {name!r} already: choose another name, or --force to replace it"
+            f"run {name!r} already exists: choose another name, or replace it with --force"
         )
     clean = masked_run(replace(run, name=name))
     added = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -259,7 +261,7 @@ def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> st
     try:
         write_parts(database, cursor.lastrowid, clean)
     except OverflowError as error:
-        raise StoreError(f"{name}: a number in it is larger than SQLite holds") from error
+        raise StoreError(f"{name}: contains a number that is too large for SQLite") from error
     return name
 
 

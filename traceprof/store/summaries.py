@@ -108,9 +108,9 @@ def _result(name: str, plain: Mapping[str, Any]) -> Result:
 def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> Table:
     columns = [column for column in spec if column.name in plain]
     if len({len(plain[column.name]) for column in columns}) > 1:
-        raise ValueError(f"columns of {spec.name} of different lengths")
+        raise ValueError(f"columns of {spec.name} differ in length")
     if columns and spec.keys and spec.keys[0] not in plain:
-        raise ValueError(f"rows of {spec.name} without their {spec.keys[0]}")
+        raise ValueError(f"rows of {spec.name} have no {spec.keys[0]}")
     return Table({own.name: kept_as.as_column(own.unit, plain[own.name]) for own in columns})
 
 
@@ -344,11 +344,11 @@ def read_exported(path: Path) -> list[Summary]:
         document = from_json(path.read_text("utf-8"))
         if document["schema"] != SCHEMA:
             raise StoreError(
-                f"{path}: {document['schema']}, and this traceprof reads {SCHEMA}: "
+                f"{path}: schema {document['schema']}, but this traceprof reads {SCHEMA}; "
                 "update traceprof, or export the run again"
             )
         return [run_of(plain) for plain in document["runs"]]
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{path}: exported runs that are damaged ({error!r})") from error
+        raise StoreError(f"{path}: corrupt export of runs ({error!r})") from error

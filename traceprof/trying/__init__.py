@@ -1,1 +1,1 @@
-"""Changes that are tried in a program: made, and measured against the program as it is."""
+"""Apply changes to a program, and measure their effect against the unchanged program."""

@@ -26,40 +26,40 @@ _NOTEBOOKS: Final = frozenset(
 _MOST_FILES: Final = 8
 
 _TRIED: Final = ResultSpec.of("""
-    table changes: a row for each change, and for those that were made together
-    key change: what was changed
-    derived verdict: faster, slower, no difference shown, or how it failed
-    derived saving_ratio: the share of the step that it saves; below 0: it costs
-    derived low_ratio: the lower end of its 95 % interval
-    derived high_ratio: the upper end
-    derived before_ns: the mean step of the unchanged program
-    derived after_ns: the mean step with it
-    derived saving_ns: how much of a step it saves
-    derived predicted_ratio: what the findings of the trace say that it would save
-    derived losses: how they differ from those of the unchanged program
-    derived memory_bytes: most memory with it: of the GPU, without one of the process
-    derived memory_before_bytes: the same of the unchanged program
-    derived reason: why it failed
-    derived breaks: what to look out for
-    derived lines: what to write into the program
-    table runs: every run of the program, in their order
-    key run [number]: its number
-    derived change: what was changed; empty: nothing
-    derived steps_count: steps that were measured
-    derived step_ns: their mean
-    derived median_ns: their median
+    table changes: one row per change, or per set of changes applied together
+    key change: the name of the change
+    derived verdict: faster, slower, no difference shown, or the kind of failure
+    derived saving_ratio: the saving as a share of step time; negative if the change costs time
+    derived low_ratio: the lower end of the 95% confidence interval of the saving
+    derived high_ratio: the upper end of the 95% confidence interval of the saving
+    derived before_ns: the mean step time of the unchanged program
+    derived after_ns: the mean step time with the change
+    derived saving_ns: the saving per step
+    derived predicted_ratio: the saving that the findings of the trace predict
+    derived losses: how the losses differ from the losses of the unchanged program
+    derived memory_bytes: peak GPU memory with the change; without a GPU, of the process
+    derived memory_before_bytes: peak memory of the unchanged program
+    derived reason: the reason for a failure
+    derived breaks: risks of the change
+    derived lines: the code to add to the program
+    table runs: one row per run of the program, in order
+    key run [number]: the number of the run
+    derived change: the change that was applied; empty for the unchanged program
+    derived steps_count: the number of measured steps
+    derived step_ns: the mean step time
+    derived median_ns: the median step time
     derived loss [number]: the last loss
-    derived memory_bytes: most memory
-    derived took_ns: the run from its start to its end
-    derived failure: how it failed; empty: it did not
+    derived memory_bytes: peak memory
+    derived took_ns: the duration of the run
+    derived failure: the kind of failure; empty if the run did not fail
     """)
 UNTRIED: Final = ResultSpec.of("""
-    table untried: advice of the trace that nobody can follow from outside
+    table untried: advice from the trace that needs a change of the program's code
     key rule: the finding
-    derived saving_ratio: what it says could be saved
+    derived saving_ratio: the predicted saving as a share of step time
     derived advice: what to do
     """)
-_ABOUT: Final = {TRIED: "what each change did", "untried": "what cannot be changed from outside"}
+_ABOUT: Final = {TRIED: "effect of each change", "untried": "advice that needs code changes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
             plan = replace(plan, folder=stack.enter_context(scratch_of(here, say)))
             before = {}
         else:
-            say("what the program writes goes to where it writes it; --scratch runs it in a copy")
+            say("the program writes its files in this folder; use --scratch to run it in a copy")
             before = files_in(here)
         first = pilot(plan, request.wanted)
         chosen = parse_changes(request.changes, first.facts) if asked else []
@@ -117,8 +117,8 @@ def _check(command: Sequence[str]) -> None:
     names = {Path(part).name for part in command[:3]}
     if names & _NOTEBOOKS or any(part.endswith(".ipynb") for part in command):
         raise UsageError(
-            "a notebook cannot be tried: its cells run in a kernel that stays, and a run from "
-            "start to end is needed; make it a script: jupyter nbconvert --to script"
+            "cannot try changes in a notebook, because its cells run in one kernel; convert it to "
+            "a script: jupyter nbconvert --to script NOTEBOOK"
         )
 
 
@@ -209,8 +209,8 @@ def _verdict(outcomes: Sequence[Outcome]) -> Iterator[Note]:
     if best is not None and best.difference is not None:
         one = best.difference
         yield Note.of(
-            "{change} saves {saved:ns} of a step of {base:ns}: {share:ratio} (95 %: {low:ratio} to "
-            "{high:ratio})",
+            "{change} saves {saved:ns} of {base:ns} per step: {share:ratio} (95% confidence: "
+            "{low:ratio} to {high:ratio})",
             change=best.name,
             saved=one.base - one.new,
             base=one.base,
@@ -218,27 +218,27 @@ def _verdict(outcomes: Sequence[Outcome]) -> Iterator[Note]:
             low=-one.high_ratio,
             high=-one.low_ratio,
         )
-        yield Note.of("write: {lines}", lines="; ".join(part.lines for part in best.changes))
+        yield Note.of("add to the program: {lines}", lines="; ".join(p.lines for p in best.changes))
         if best.losses is not None:
-            yield Note.of("its losses: {losses}", losses=best.losses)
+            yield Note.of("losses with this change: {losses}", losses=best.losses)
     alike = [one for one in outcomes if one.verdict == ALIKE]
     if best is None and alike:
-        yield Note("nothing that was tried makes a difference that is shown")
+        yield Note("no change makes a significant difference")
     if alike:
         reach = max(one.reach_ratio for one in alike)
         yield Note.of(
-            "no difference is shown of {names}, within {reach:ratio}",
+            "no significant difference, within {reach:ratio}: {names}",
             names=", ".join(one.name for one in alike),
             reach=reach,
         )
     if not outcomes:
-        yield Note("no change applies to what was seen of the program: name some by --change")
+        yield Note("no change applies to the program: use --change to try a specific change")
 
 
 def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
     yield Note.of(
-        "{runs:count} runs, {steps:count} steps of each after {warmup:count} of warm-up, without a "
-        "profiler; means of steps, in turns with the unchanged program",
+        "{runs:count} runs without a profiler, alternating with the unchanged program: mean of "
+        "{steps:count} steps per run, after {warmup:count} warm-up steps",
         runs=len(found.order),
         steps=found.plan.n_steps,
         warmup=found.plan.warmup,
@@ -247,7 +247,7 @@ def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
         known = one.predicted_ratio
         if known is not None and one.difference is not None and one.verdict in (FASTER, ALIKE):
             yield Note.of(
-                "{change}: the trace's findings say {said:ratio}, it saved {saved:ratio}",
+                "{change}: predicted saving {said:ratio} (from the trace), measured {saved:ratio}",
                 change=one.name,
                 said=known,
                 saved=one.saving_ratio,
@@ -256,7 +256,7 @@ def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
         yield Note(remark)
     if changed:
         yield Note.of(
-            "the runs wrote {n:count} file(s) here: {names}",
+            "the runs wrote {n:count} file(s) in this folder: {names}",
             n=len(changed),
             names=", ".join(changed[:_MOST_FILES]) + (" …" if len(changed) > _MOST_FILES else ""),
         )

@@ -16,8 +16,8 @@ from traceprof.registries import Registry
 Facts = Mapping[str, Any]
 """What the hooks saw in the program: see `_facts_of` of the runtime's ``trying``."""
 
-_ALWAYS: Final = "losses are held against those of the unchanged program"
-_SAME: Final = "losses stay the same: it changes no number"
+_ALWAYS: Final = "traceprof compares the losses with the losses of the unchanged program"
+_SAME: Final = "the losses stay the same: the change does not affect the computation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ CHANGES: Final[Registry[Change]] = Registry(
     (
         Change(
             "workers",
-            "batches are made by worker processes, ahead of the loop",
-            "memory for each worker; datasets that hold locks or open files; random augmentation",
+            "worker processes load batches ahead of the loop",
+            "memory per worker; datasets with locks or open files; random augmentation",
             "DataLoader(…, num_workers={value}, persistent_workers=True)",
             _few_workers,
             ("input_bound",),
@@ -99,8 +99,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "prefetch_factor",
-            "each worker has more batches ready",
-            "memory of the host",
+            "each worker loads more batches ahead",
+            "host memory",
             "DataLoader(…, prefetch_factor={value})",
             lambda facts: any(
                 own["workers"] and (own["prefetch"] or 2) < 4 for own in _loaders(facts)
@@ -111,8 +111,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "persistent_workers",
-            "workers stay from epoch to epoch",
-            "what a dataset keeps in a worker stays, too",
+            "workers keep running between epochs",
+            "the state of a dataset in a worker persists between epochs",
             "DataLoader(…, persistent_workers=True)",
             lambda facts: any(
                 own["workers"] and not own["is_persistent"] for own in _loaders(facts)
@@ -122,8 +122,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "pin_memory",
-            "batches lie in pinned memory, from which a GPU copies by itself",
-            "memory of the host that cannot be paged out",
+            "batches are in pinned memory, so that the GPU can copy them directly",
+            "host memory that cannot be paged out",
             "DataLoader(…, pin_memory=True)",
             lambda facts: _on_gpu(facts) and any(not own["is_pinned"] for own in _loaders(facts)),
             ("pageable_copies", "unpinned_memory"),
@@ -131,8 +131,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "non_blocking",
-            "copies of pinned memory do not block the host",
-            "a batch that the host changes before it was copied",
+            "copies from pinned memory do not block the CPU",
+            "a batch that the CPU changes before the copy has finished",
             "batch.to(device, non_blocking=True)",
             lambda facts: _on_gpu(facts) and any(own["is_pinned"] for own in _loaders(facts)),
             ("blocking_copies", "exposed_copies", "host_sync"),
@@ -140,7 +140,7 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "channels_last",
-            "images and weights of convolutions lie in NHWC, as tensor cores want them",
+            "images and convolution weights use the NHWC layout, which suits tensor cores",
             "code that relies on strides",
             "model = model.to(memory_format=torch.channels_last); "
             "x = x.to(memory_format=torch.channels_last)",
@@ -149,47 +149,48 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "channels_last_3d",
-            "the same for volumes: NDHWC",
+            "volumes and convolution weights use the NDHWC layout",
             "code that relies on strides",
-            "model = model.to(memory_format=torch.channels_last_3d); the same for the batch",
+            "model = model.to(memory_format=torch.channels_last_3d); "
+            "x = x.to(memory_format=torch.channels_last_3d)",
             lambda facts: _modules(facts, "Conv3d", "ConvTranspose3d"),
             ("layout_conversion",),
         ),
         Change(
             "bf16",
-            "GEMMs and convolutions in bfloat16 (autocast)",
-            "three digits instead of seven; losses that need more",
+            "GEMMs and convolutions run in bfloat16 (autocast)",
+            "precision of three digits instead of seven",
             "with torch.autocast(device, dtype=torch.bfloat16): …",
             _in_32_bits,
             ("precision",),
         ),
         Change(
             "fp16",
-            "GEMMs and convolutions in float16 (autocast, losses times 1024)",
-            "what overflows at 65 504; a GradScaler is needed",
+            "GEMMs and convolutions run in float16 (autocast, losses scaled by 1024)",
+            "values above 65,504 overflow; a GradScaler is required",
             "with torch.autocast(device, dtype=torch.float16): …; torch.amp.GradScaler",
             rules=("precision",),
         ),
         Change(
             "tf32",
-            "GEMMs in TF32: inputs of 10 bits on tensor cores",
-            "three digits instead of seven in products",
+            "GEMMs run in TF32: 10-bit mantissas on tensor cores",
+            "products with three digits instead of seven",
             "torch.backends.cuda.matmul.allow_tf32 = True",
             lambda facts: _on_gpu(facts) and _in_32_bits(facts) and not facts["is_tf32"],
             ("precision",),
         ),
         Change(
             "matmul_precision",
-            "products of float32 may take fewer bits (high: TF32, medium: bfloat16)",
-            "three digits instead of seven in products",
+            "float32 matrix multiplications use fewer bits (high: TF32, medium: bfloat16)",
+            "products with three digits instead of seven",
             'torch.set_float32_matmul_precision("{value}")',
             rules=("precision",),
             usual=lambda _facts: "high",
         ),
         Change(
             "cudnn_benchmark",
-            "cuDNN times its algorithms and takes the fastest",
-            "shapes that change are timed each time; not the same algorithm in each run",
+            "cuDNN measures its algorithms and uses the fastest one",
+            "a new measurement for every new shape; different algorithms in different runs",
             "torch.backends.cudnn.benchmark = True",
             lambda facts: (
                 _on_gpu(facts)
@@ -199,23 +200,23 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "fused_optimizer",
-            "the optimizer is one kernel for many parameters",
-            "optimizers that do not know it are refused",
+            "the optimizer updates many parameters with one kernel",
+            "optimizers without a fused implementation raise an error",
             "torch.optim.AdamW(…, fused=True)",
             lambda facts: _optimizers(facts, "fused"),
             ("unfused_optimizer", "looped_optimizer", "launch_bound"),
         ),
         Change(
             "foreach_optimizer",
-            "the optimizer takes many parameters at a time",
-            "memory for as many temporaries as parameters",
+            "the optimizer updates many parameters at a time",
+            "temporary memory of the size of the parameters",
             "torch.optim.AdamW(…, foreach=True)",
             lambda facts: _optimizers(facts, "foreach"),
             ("looped_optimizer", "launch_bound"),
         ),
         Change(
             "set_to_none",
-            "gradients are dropped, not filled with zeros",
+            "zero_grad releases gradients instead of filling them with zeros",
             "code that reads gradients after zero_grad",
             "optimizer.zero_grad(set_to_none=True)",
             rules=("launch_bound",),
@@ -223,23 +224,23 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "compile",
-            "torch.compile of the outermost module",
-            "minutes of compiling; graph breaks; shapes that change",
+            "torch.compile compiles the outermost module",
+            "minutes of compilation; graph breaks; changing shapes",
             "model = torch.compile(model{value})",
             lambda facts: _on_gpu(facts) and not _modules(facts, "OptimizedModule"),
             ("launch_bound", "fusable_kernels", "small_kernels"),
         ),
         Change(
             "sdpa",
-            "which kernels of attention may be taken: flash, efficient, math or cudnn",
-            "shapes and masks that one does not know",
+            "attention uses only the given backend: flash, efficient, math, or cudnn",
+            "shapes and masks that the backend does not support",
             "with torch.nn.attention.sdpa_kernel(…): …",
             needs_value=True,
         ),
         Change(
             "bucket_cap_mb",
-            "DDP reduces gradients in larger pieces",
-            "less overlap with the backward pass where pieces are too large",
+            "DDP reduces gradients in larger buckets",
+            "less overlap with the backward pass if the buckets are too large",
             "DistributedDataParallel(…, bucket_cap_mb={value})",
             _is_wrapped,
             ("small_buckets", "exposed_communication"),
@@ -248,7 +249,7 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "gradient_as_bucket_view",
-            "gradients lie in DDP's buckets: no copies, less memory",
+            "gradients are views of the DDP buckets: no copies, less memory",
             "code that replaces gradients",
             "DistributedDataParallel(…, gradient_as_bucket_view=True)",
             _is_wrapped,
@@ -257,15 +258,15 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "static_graph",
-            "DDP relies on the same graph in every step",
-            "models that use other parameters in other steps",
+            "DDP assumes the same graph in every step",
+            "models that use different parameters in different steps",
             "DistributedDataParallel(…, static_graph=True)",
             rules=("exposed_communication",),
         ),
         Change(
             "ddp_hook",
-            "gradients are sent in 16 bits",
-            "gradients that 16 bits do not hold",
+            "DDP sends gradients in 16 bits",
+            "gradients outside the range or precision of 16 bits",
             "model.register_comm_hook(None, default_hooks.{value}_compress_hook)",
             _is_wrapped,
             ("exposed_communication", "host_communication"),
@@ -274,8 +275,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "threads",
-            "so many threads for operators on the CPU",
-            "sums in another order",
+            "CPU operators use this number of threads",
+            "a different order of summation",
             "OMP_NUM_THREADS={value}",
             lambda facts: not _on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
             ("host_code",),
@@ -285,8 +286,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "affinity",
-            "threads stay on their CPUs (OMP_PROC_BIND: close or spread)",
-            "other programs on the same CPUs",
+            "threads stay on their CPU cores (OMP_PROC_BIND: close or spread)",
+            "other programs on the same CPU cores",
             "OMP_PROC_BIND={value}",
             None,
             ("host_code",),
@@ -296,8 +297,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "allocator",
-            "how the caching allocator takes memory (PYTORCH_CUDA_ALLOC_CONF)",
-            "CUDA graphs and IPC with expandable segments of an older torch",
+            "the caching allocator uses these settings (PYTORCH_CUDA_ALLOC_CONF)",
+            "CUDA graphs and IPC with expandable segments in older PyTorch versions",
             "PYTORCH_CUDA_ALLOC_CONF={value}",
             None,
             ("allocations",),
@@ -308,8 +309,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "gc_freeze",
-            "Python's garbage collector rests after the warm-up",
-            "cycles that hold memory are not freed",
+            "Python's garbage collector is off after warm-up",
+            "reference cycles are not freed",
             "gc.collect(); gc.freeze(); gc.disable()",
             None,
             ("slow_steps", "host_code"),
@@ -317,8 +318,8 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "env",
-            "a variable of the environment, such as NCCL_ALGO=Ring",
-            "what the variable says",
+            "the program runs with this environment variable, such as NCCL_ALGO=Ring",
+            "the effects of the variable",
             "{value}",
             needs_value=True,
             environment=lambda value: dict([value.split("=", 1)]),
@@ -326,11 +327,11 @@ CHANGES: Final[Registry[Change]] = Registry(
         ),
         Change(
             "batch_size",
-            "batches of another size (x2: twice); per sample it is judged",
-            "another training: learning rate and accuracy change with it",
+            "batches have a different size (x2: double); savings are per sample",
+            "a different training run: learning rate and accuracy change",
             "DataLoader(…, batch_size={value})",
             needs_value=True,
-            checked="losses are another training's",
+            checked="the losses are not comparable: the training run is different",
         ),
     ),
 )
@@ -338,13 +339,13 @@ CHANGES: Final[Registry[Change]] = Registry(
 _NAMES: Final = frozenset(one.name for one in CHANGES)
 
 CANNOT: Final[Mapping[str, str]] = {
-    "host_sync": "a line of the program waits for the GPU (.item(), .cpu(), print): keep losses on "
-    "the GPU and read them every 50 steps",
-    "host_code": "Python of the program takes this time: move it out of the loop",
-    "slow_steps": "single steps take longer: log, evaluate and save checkpoints less often",
-    "straggler": "one rank is late: look at its data and its machine",
+    "host_sync": "Keep losses on the GPU and read them every 50 steps: the program waits for the "
+    "GPU in .item(), .cpu(), or print.",
+    "host_code": "Move Python work out of the training loop.",
+    "slow_steps": "Log, evaluate, and save checkpoints less often: single steps take longer.",
+    "straggler": "Check the data and the machine of the straggler: the other ranks wait for it.",
 }
-"""What findings advise that nobody can change from outside, and the line to write."""
+"""Findings whose advice needs a change of the program's code, and the advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +378,7 @@ def change_named(name: str) -> Change:
     for change in CHANGES:
         if change.name == name:
             return change
-    raise UsageError(f"no change {name!r}: there are {', '.join(one.name for one in CHANGES)}")
+    raise UsageError(f"unknown change {name!r}; use {', '.join(one.name for one in CHANGES)}")
 
 
 def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chosen]:
@@ -397,7 +398,7 @@ def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chos
         change = change_named(name)
         value = value or change.usual(facts or {"cpus": os.cpu_count()})
         if change.needs_value and not value:
-            raise UsageError(f"--change {text}: it needs a value: {name}=…")
+            raise UsageError(f"--change {text} needs a value: use --change {name}=VALUE")
         if name == "env" and "=" not in value:
             raise UsageError(f"--change {text}: expected env=NAME=VALUE")
         found.append(Chosen(change, value))

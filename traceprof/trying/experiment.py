@@ -78,18 +78,18 @@ def pilot(plan: TryPlan, wanted: Wanted) -> TriedRun:
     Raises:
         RecordingError: it fails, or its steps cannot be seen.
     """
-    wanted.say("the program as it is, a few steps of it")
+    wanted.say("running a few steps of the unchanged program")
     n_steps = min(wanted.n_steps or _PILOT_STEPS, _PILOT_STEPS)
     limit_s = max(_PILOT_S, wanted.minutes * 60)
     try:
         found = run_once(replace(plan, warmup=_PILOT_WARMUP, n_steps=n_steps, limit_s=limit_s))
     except (InterruptedTryingError, KeyboardInterrupt):
-        raise RecordingError("interrupted before anything was measured") from None
+        raise RecordingError("interrupted before the first measurement") from None
     if found.failure != OK:
-        raise RecordingError(f"the program by itself {found.failure}: {found.reason}")
+        raise RecordingError(f"the unchanged program failed ({found.failure}): {found.reason}")
     if len(found.step_ns) < 2:
         raise RecordingError(
-            f"the program made {found.steps_count} steps: too few to measure what a change does"
+            f"the program ran {found.steps_count} steps: too few to measure the effect of a change"
         )
     return found
 
@@ -119,7 +119,7 @@ def experiment(
         _together(found)
     except (InterruptedTryingError, KeyboardInterrupt):  # the latter between two runs
         found.is_interrupted = True
-        found.remarks.append("interrupted: what was measured until then")
+        found.remarks.append("interrupted: the results contain only the finished runs")
     found.runs = {name: runs for name, runs in found.runs.items() if runs}
     return found
 
@@ -142,7 +142,7 @@ def _planned(
     if warmup + n_steps > available:
         warmup = min(warmup, max(1, int(available) // 4))
         n_steps = int(available) - warmup
-        remarks.append(f"the program makes {int(available)} steps: {n_steps} of them are measured")
+        remarks.append(f"the program runs {int(available)} steps; traceprof measures {n_steps}")
     limit_s = max(_LEAST_PATIENCE_S, _PATIENCE * (starting_s + (warmup + n_steps) * step_s))
     return replace(plan, warmup=warmup, n_steps=max(2, n_steps), limit_s=limit_s), remarks
 
@@ -188,7 +188,7 @@ def _run_base(found: Experiment) -> None:
     run = _told(found, (), found.base)
     if run.failure != OK or not len(run.step_ns):
         why = run.reason or "no steps were measured"
-        raise RecordingError(f"the program by itself {run.failure or FAILED}: {why}")
+        raise RecordingError(f"the unchanged program failed ({run.failure or FAILED}): {why}")
 
 
 def _run(found: Experiment, name: str) -> None:
@@ -197,12 +197,12 @@ def _run(found: Experiment, name: str) -> None:
 
 def _told(found: Experiment, changes: Sequence[Chosen], runs: list[TriedRun]) -> TriedRun:
     """Run once, add that to ``runs``, and say what came of it: what was said stays."""
-    name = " + ".join(one.text for one in changes) or "as it is"
+    name = " + ".join(one.text for one in changes) or "unchanged"
     number = len(found.order) + 1
     run = run_once(found.plan, changes)
     found.order.append(run)
     runs.append(run)
-    said = run.reason if run.failure else f"{run.mean_ns / 1e6:.4g} ms a step"
+    said = run.reason if run.failure else f"{run.mean_ns / 1e6:.4g} ms per step"
     found.wanted.say(f"run {number}, {name}: {said} ({run.took_s:.0f} s)")
     return run
 
@@ -225,7 +225,7 @@ def _together(found: Experiment) -> None:
             if found.runs[name][-1].failure != OK:
                 break
         if not found.runs[name]:
-            found.remarks.append("no time was left to try the changes together: --minutes")
+            found.remarks.append("no time was left to try the changes together: increase --minutes")
             return
         outcome = found.outcome(name)
         if outcome.verdict == FASTER and outcome.saving_ratio > best.saving_ratio:

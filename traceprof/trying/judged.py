@@ -107,11 +107,11 @@ def losses_of(base: Sequence[TriedRun], runs: Sequence[TriedRun]) -> Note | None
     if apart <= _SAME_RATIO:
         return Note("the same")
     if apart <= spread:
-        return Note.of("as far apart as those of two unchanged runs ({far:ratio})", far=apart)
+        return Note.of("differ by {far:ratio}, no more than two unchanged runs do", far=apart)
     beyond = max(spread, _SAME_RATIO)
     begin = next(step for step in steps if _gap(first[step], other[step]) > beyond)
     return Note.of(
-        "differ from step {step:number} on, by at most {far:ratio}; at the end by {last:ratio}",
+        "differ from step {step:number}, by up to {far:ratio}, and by {last:ratio} at the end",
         step=begin,
         far=apart,
         last=_gap(first[steps[-1]], other[steps[-1]]),

@@ -199,35 +199,35 @@ def _failure(
 ) -> tuple[str, str]:
     """Return what kind of failure a run is, and the reason in words."""
     if is_overdue:
-        return HANGS, f"no end after {plan.limit_s:.0f} s: it was killed"
+        return HANGS, f"not finished after {plan.limit_s:.0f} s: traceprof killed the program"
     if code == _CANNOT:
         own = [line for line in said.splitlines() if line.startswith(_OUR_WORDS)]
-        reason = own[-1].removeprefix(_OUR_WORDS) if own else "it cannot be made in this program"
+        reason = own[-1].removeprefix(_OUR_WORDS) if own else "it does not apply to this program"
         return NOT_HERE, reason[:_LONGEST]
     if code and _OUT_OF_MEMORY.search(said):
         return OUT_OF_MEMORY, _last_that(said, _OUT_OF_MEMORY)
     if code == _KILLED:
-        return OUT_OF_MEMORY, "killed by the system, most likely for its memory (signal 9)"
+        return OUT_OF_MEMORY, "killed by the system (signal 9), probably because of its memory use"
     if code:
         return FAILED, f"exit code {code}: {last_line(said)[:_LONGEST]}"
     bad = next((step for step, loss in found.losses.items() if not math.isfinite(loss)), None)
     if bad is not None:
-        return DIVERGED, f"the loss is not finite from step {bad} on"
+        return DIVERGED, f"the loss is not finite from step {bad}"
     return OK, ""
 
 
 def _last_that(said: str, pattern: re.Pattern[str]) -> str:
     lines = [line.strip() for line in said.splitlines() if pattern.search(line)]
-    return lines[-1][:_LONGEST] if lines else "it ran out of memory"
+    return lines[-1][:_LONGEST] if lines else "the program ran out of memory"
 
 
 def _why_no_steps(command: Sequence[str], *, imported_torch: bool) -> str:
     option = ignores_injection(command)
     if option is not None:
-        return f"python {option} ignores PYTHONPATH: nothing can be measured or changed"
+        return f"python {option} ignores PYTHONPATH: remove {option} to let traceprof measure"
     if not imported_torch:
-        return "the program imported no torch: its steps cannot be seen, and nothing changed in it"
-    return "no steps were seen: say what a step is by --step-from, or traceprof.step()"
+        return "the program did not import torch: traceprof cannot find its steps or change it"
+    return "no steps found: define a step with --step-from or traceprof.step()"
 
 
 def changed_files(folder: Path, before: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -261,7 +261,7 @@ def files_in(folder: Path) -> dict[str, tuple[int, int]]:
 def scratch_of(folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
     """Give a copy of ``folder``, which goes afterwards."""
     copy = Path(tempfile.mkdtemp(prefix="traceprof-scratch-")) / folder.name
-    say(f"the program runs in a copy of {folder}")
+    say(f"running the program in a copy of {folder}")
     try:
         shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns(*_SKIPPED))
         yield copy

@@ -31,7 +31,7 @@ def whole_number(arguments: Mapping[str, str], name: str, least: int, most: int)
     """Return the argument ``name``; anything but a whole number in the range ends in 400."""
     text = arguments.get(name, "")
     if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
-        abort(400, f"{name} must be a whole number from {least} to {most}")
+        abort(400, f"invalid {name} {text[:40]!r}: use an integer from {least} to {most}")
     return int(text)
 
 
@@ -97,7 +97,7 @@ def _add_questions(app: Flask, pane_of: Callable[[int], Pane]) -> None:
         row, channel = (whole_number(request.args, n, 0, _FOREVER) for n in ("row", "channel"))
         found = pane_of(place).alike.of(row, channel, _instant("start"))
         if found is None:
-            abort(400, "there is no such event")
+            abort(400, "no event at this row, channel, and start time")
         return jsonify(found)
 
 
@@ -107,7 +107,7 @@ def _find(pane: Pane) -> dict[str, Any]:
     search = pane.search.among(kinds.split(",") if kinds else ())
     bits = request.get_data(cache=False)
     if len(bits) > search.n_names // 8 + _SPARE_BYTES:
-        abort(400, "there are not so many names")
+        abort(400, "too many names in the request body")
     is_match = search.matching(bits)
     answer: dict[str, Any] = {"count": search.count(is_match), "next": None}
     if "direction" in request.args:

@@ -69,10 +69,12 @@ def bind(host: str, port: int, *, allow_remote: bool = False) -> tuple[socket.so
     if not is_loopback(host):
         if not allow_remote:
             raise UsageError(
-                f"--host {host} is open to other machines: add --allow-remote if that is meant"
+                f"--host {host} is reachable from other machines. Add --allow-remote to allow it"
             )
         if not host or _has(host, "is_unspecified"):
-            raise UsageError(f"--host {host} is every address: name the one that readers will use")
+            raise UsageError(
+                f"--host {host!r} means all addresses. Use the address that browsers connect to"
+            )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
@@ -128,7 +130,7 @@ def protect(app: Flask, address: Address, script_hashes: Sequence[str]) -> None:
         if given is not None:
             return _exchange(address, given)
         if not _is_token(address, request.cookies.get(address.cookie, "")):
-            abort(403, "open the address that `traceprof view` printed: it carries a token")
+            abort(403, "missing or invalid token. Open the address that `traceprof view` printed")
         return None
 
     def add_headers(response: Response) -> Response:
@@ -147,27 +149,27 @@ def _refuse(error: Exception) -> HTTPException | tuple[str, int]:
     if isinstance(error, HTTPException):
         return error
     current_app.logger.error(
-        "a request to the viewer was not answered (%s)",
+        "the viewer cannot answer a request (%s)",
         plain_text(f"{type(error).__name__}: {error}", 200),
         exc_info=error if os.environ.get("TRACEPROF_DEBUG") else None,
     )
-    return "this was not understood", 500
+    return "internal error; see the terminal that runs `traceprof view`", 500
 
 
 def _check_origin(address: Address) -> None:
     if request.headers.get("Host", "").lower() not in address.authorities:
-        abort(421, "this viewer answers only under its own address")
+        abort(421, "unknown host name. Open the address that `traceprof view` printed")
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-        abort(403, "another site asked for this")
+        abort(403, "cross-site requests are not allowed")
     origin = request.headers.get("Origin")
     if origin is not None and origin not in {f"http://{own}" for own in address.authorities}:
-        abort(403, "another site asked for this")
+        abort(403, "cross-site requests are not allowed")
 
 
 def _exchange(address: Address, given: str) -> Response:
     """Turn the token of the address into a cookie, so that it does not stay in the history."""
     if not _is_token(address, given):
-        abort(403, "the token is not that of this viewer: it changes with every start")
+        abort(403, "invalid token. Open the address that this `traceprof view` printed")
     rest = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
     response = redirect("/?" + urlencode(rest) if rest else "/", 303)
     response.set_cookie(address.cookie, address.token, httponly=True, samesite="Strict")
@@ -213,14 +215,14 @@ def _layout(panes: Sequence[Pane]) -> html.Main:
 def _together(n_panes: int) -> html.Div:
     """Return how the timelines of several runs move, and where two lie step under step."""
     ways = [
-        {"label": "Move together, step under step", "value": "steps"},
-        {"label": "Move together by time", "value": "time"},
-        {"label": "Move each alone", "value": "no"},
+        {"label": "Synchronize views by step", "value": "steps"},
+        {"label": "Synchronize views by time", "value": "time"},
+        {"label": "Independent views", "value": "no"},
     ]
     marks: dict[str, Any] = {"data-beside": "", "target": "_blank"}
     links = [
         html.A(
-            f"Timeline {place + 1} under 1 on one axis, with what differs",
+            f"Compare timelines 1 and {place + 1} on one axis",
             href=f"/beside/{place}",
             **marks,
         )
@@ -239,7 +241,7 @@ def _answers(n_panes: int) -> html.Div:
         dcc.Input(
             id="window",
             debounce=True,
-            placeholder="Shift + drag above, or step:10..20, steady, all",
+            placeholder="step:10..20, steady, all, or Shift + drag in the timeline",
         ),
         html.Button("Default window", id="reset"),
         dcc.Dropdown(list(TABLE_NAMES), list(DEFAULT_TABLES), id="names", multi=True),

@@ -72,7 +72,7 @@ def _about(place: int, document: Document) -> html.P:
     return html.P(
         [
             _link(place, f"#at={start}..{start + window.duration_ns}", words),
-            f" from {format_duration(start)} · ",
+            f", starting at {format_duration(start)} · ",
             plain_text("; ".join(sentences(document.selection.notes)), 400),
         ],
         className="sub",
@@ -113,7 +113,7 @@ def _cards(place: int, document: Document, rows: Sequence[Row]) -> Iterator[Any]
     notes = sentences(document.results[FINDINGS].notes)
     if notes:
         items = [html.Li(plain_text(note, 400)) for note in notes]
-        yield html.Details([html.Summary("What was not checked"), html.Ul(items)])
+        yield html.Details([html.Summary("Not checked"), html.Ul(items)])
 
 
 def _card(place: int, row: Row) -> html.Li:
@@ -128,12 +128,13 @@ def _card(place: int, row: Row) -> html.Li:
         html.Ul(evidence),
         html.P(f"→ {plain_text(value_text(Unit.TEXT, row['action']), 600)}", className="action"),
         html.P(
-            f"Not if: {plain_text(value_text(Unit.TEXT, row['caveat']), 400)}", className="note"
+            f"Caveat: {plain_text(value_text(Unit.TEXT, row['caveat']), 400)}",
+            className="note",
         ),
     ]
     if match := _SPAN.fullmatch(str(row["window"] or "")):
         start, end = map(parse_duration, match.groups())
-        words = f"worst at {format_duration(start)}, for {format_duration(end - start)}"
+        words = f"worst case at {format_duration(start)}, duration {format_duration(end - start)}"
         address = address_of(start, end, ranks_named(_title(row)))
         body.append(html.P(_link(place, address, words)))
     return html.Li(body)
@@ -152,7 +153,7 @@ def _result(place: int, document: Document, result: Result) -> Iterator[Any]:
 def _table(table: ShownTable, place: int | None) -> html.Div:
     rows = [html.Tr(list(_cells(table, row, place))) for row in table.rows(MAX_ROWS)]
     left_out = len(table) - len(rows)
-    more = [html.P(f"the first {len(rows)} of {len(table)} rows")] if left_out else []
+    more = [html.P(f"first {len(rows)} of {len(table)} rows")] if left_out else []
     head = html.Tr([_heading(column) for column in table])
     about = plain_text(table.about or table.name, 200)
     reached: dict[str, Any] = {"tabIndex": "0", "role": "region", "aria-label": about}

@@ -103,4 +103,4 @@ def _said(done: int, total: int, taken_s: float) -> str:
     if not done:
         return text
     left = format_duration(round((total - done) * taken_s / done * 1e9))
-    return f"{text}, {done / taken_s:.3g} a second, {left} left"
+    return f"{text}, {done / taken_s:.3g} ranks/s, {left} left"

@@ -26,8 +26,8 @@ try:
     from distributed.security import Security
 except ImportError as error:
     raise UsageError(
-        "--cluster needs Dask, which is not installed: pip install 'traceprof[cluster]' "
-        "(--jobs N needs nothing)"
+        "--cluster needs Dask; run pip install 'traceprof[cluster]', or use --jobs N, which works "
+        "without Dask"
     ) from error
 
 _WAITS_FOR_SCHEDULER_S: Final = 10.0
@@ -63,7 +63,10 @@ class DaskPool(WorkerPool):
 
     n_ahead = 2  # one to answer, one to go on with
     deaths = (KilledWorker,)
-    died = "the workers that read it died (not enough memory?): fewer workers leave more to each"
+    died = (
+        "the workers reading this file died (out of memory?); use fewer workers, so that each has "
+        "more memory"
+    )
 
     def __init__(self, address: str, n_workers: int, progress: Report = no_progress) -> None:
         super().__init__(n_workers, progress)
@@ -88,7 +91,7 @@ class DaskPool(WorkerPool):
             self._n_expected = max(1, len(found))
         if not found:
             where = self._address or "local"
-            raise UsageError(f"--cluster {where}: the scheduler has no workers")
+            raise UsageError(f"--cluster {where}: the scheduler has no workers; start some first")
         self._n_found = len(found)
         return found
 
@@ -160,12 +163,12 @@ class DaskPool(WorkerPool):
                 )
         except ImportError as error:
             raise UsageError(
-                f"--cluster local: {error}: pip install 'traceprof[cluster]' (--jobs needs nothing)"
+                f"--cluster local: {error}; run pip install 'traceprof[cluster]', or use --jobs N"
             ) from error
         except (OSError, RuntimeError) as error:
             raise UsageError(
-                f"--cluster local: no workers can be started here ({error}): --jobs needs fewer "
-                "processes and threads (ulimit -u)"
+                f"--cluster local: cannot start workers ({error}); use --jobs N, which needs fewer "
+                "processes and threads (see ulimit -u)"
             ) from error
 
     @cached_property
@@ -218,8 +221,8 @@ async def _identity(address: str) -> Any:
 
 
 def _no_scheduler(address: str, error: Exception | None) -> UsageError:
-    said = f": {error}" if error is not None and str(error) else ""
-    return UsageError(f"--cluster {address}: no scheduler of Dask answers there{said}")
+    said = f" ({error})" if error is not None and str(error) else ""
+    return UsageError(f"--cluster {address}: no Dask scheduler answers at this address{said}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,8 +257,8 @@ class _Sent:
 
 def _no_answer(what: str) -> TraceError:
     return TraceError(
-        f"a worker of the cluster cannot answer ({what}): its traceprof and Python must be those "
-        "of this machine"
+        f"a cluster worker cannot answer ({what}); install the same versions of traceprof and "
+        "Python on the workers as on this machine"
     )
 
 

@@ -128,7 +128,7 @@ class _Held:
         try:
             text, large = packed(found, self._n_large)
         except Exception as error:
-            raise TypeError(f"an answer cannot travel: {error}") from error
+            raise TypeError(f"an answer cannot be serialized: {error}") from error
         self._keep_times(question, large)
         return text
 
@@ -211,7 +211,7 @@ def _as_error(error: Exception) -> bytes:
     try:
         return packed(Failed(error), LARGE)[0]
     except Exception as why:  # noqa: BLE001 - whatever an error may hold
-        return packed(Failed(TypeError(f"an error cannot travel: {error}: {why}")), LARGE)[0]
+        return packed(Failed(TypeError(f"an error cannot be serialized: {error}: {why}")), LARGE)[0]
 
 
 def _n_bytes(trace: Trace) -> int:

@@ -41,8 +41,8 @@ class Limited(AbstractContextManager["Limited"]):
             self._started = start(_serve, work, args, most_bytes)
         except OSError as error:
             raise TraceprofError(
-                f"a process for untrusted input cannot be started ({error.strerror}; ulimit -u "
-                "says how many may run)"
+                f"cannot start a process for untrusted input ({error.strerror}); raise the "
+                "process limit (ulimit -u)"
             ) from error
 
     def __exit__(self, *_error: object) -> None:

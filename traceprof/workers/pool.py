@@ -227,8 +227,8 @@ class ProcessPool(WorkerPool):
 
     deaths = (DiedError,)
     died = (
-        "the process that reads it died {} times (not enough memory?): "
-        "fewer --jobs leave more memory to each"
+        "the process reading this file died {} times (out of memory?); use fewer --jobs, so that "
+        "each process has more memory"
     )
 
     def __init__(self, n_workers: int, progress: Report = no_progress) -> None:
@@ -296,8 +296,8 @@ def _start(most_bytes: int) -> _Process:
         started = start(_serve, most_bytes)
     except OSError as error:
         raise TraceprofError(
-            f"a process of --jobs cannot be started ({error.strerror}; ulimit -u says how many may "
-            "run): fewer --jobs"
+            f"cannot start a process for --jobs ({error.strerror}); use fewer --jobs or raise the "
+            "process limit (ulimit -u)"
         ) from error
     return _Process(started.process, started.pipe)
 

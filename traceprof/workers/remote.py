@@ -231,7 +231,7 @@ class RemoteTrace(Trace):
         return self._facts
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Trace that is elsewhere does not travel")
+        raise TypeError("a Trace in another process cannot be pickled")
 
 
 def _of_head(name: str) -> property:

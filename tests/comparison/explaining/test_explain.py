@@ -103,9 +103,7 @@ def test_the_step_after_a_long_one_is_shorter() -> None:
 def test_typical_is_the_steady_step_of_median_length() -> None:
     result = explained(Loop(longer_ns=2 * MS).trace())
     assert (result.scalars["own"], result.scalars["against"]) == ("step 3", "step 1")
-    assert sentences(result.notes) == [
-        "step 1 is the one of median length among 4 other usual steps"
-    ]
+    assert sentences(result.notes) == ["step 1 has the median length of 4 other usual steps."]
 
 
 def test_what_to_hold_it_against_can_be_said() -> None:
@@ -118,7 +116,7 @@ def test_what_to_hold_it_against_can_be_said() -> None:
     assert first(spans)["name"] == "gemm"
     assert adds_up(spans)
     mixed = explained(trace, "step:2", "10ms..15ms")
-    assert "whatever the step does" in sentences(mixed.notes)[0]
+    assert "regardless of the step" in sentences(mixed.notes)[0]
 
 
 def test_the_slowest_step_is_found() -> None:
@@ -145,10 +143,10 @@ def test_the_document_is_about_the_step() -> None:
 @pytest.mark.parametrize(
     ("text", "against", "said"),
     [
-        ("10ms..20ms", None, "say what to compare it with"),
-        ("step:2..3", None, "say what to compare it with"),
+        ("10ms..20ms", None, "choose a reference window"),
+        ("step:2..3", None, "choose a reference window"),
         ("step:77", None, "no step 77"),
-        ("step:3", "nonsense", "not understood"),
+        ("step:3", "nonsense", "invalid window"),
     ],
 )
 def test_what_cannot_be_held_against_anything_is_said(
@@ -159,7 +157,7 @@ def test_what_cannot_be_held_against_anything_is_said(
 
 
 def test_a_single_step_has_no_typical_one() -> None:
-    with pytest.raises(UsageError, match="there is no other step to compare step 0 with"):
+    with pytest.raises(UsageError, match="the trace has no other step to compare with step 0"):
         explained(Loop(steps=1).trace(), "step:0")
 
 
@@ -179,7 +177,7 @@ def test_without_devices_it_is_the_phases_of_the_host() -> None:
     assert phases.loc["data", ["own_ns", "against_ns", "difference_ns"]].tolist() == [7, 2, 5]
     assert (result.scalars["own_ns"], result.scalars["difference_ns"]) == (15, 5)
     assert result.table.to_frame().empty
-    assert "no work of devices was recorded" in sentences(result.notes)[-1]
+    assert "No GPU activity was recorded" in sentences(result.notes)[-1]
     document = explain(run_of(Ranks.of(builder.build())), "step:2")
     text = render("text", document)
     assert "step 2 is 5 ns longer than step" in text

@@ -62,7 +62,7 @@ def test_strong_scaling_loses_against_the_base_on_as_many_samples() -> None:
 
 
 def test_what_the_window_does_not_hold_is_told_apart() -> None:
-    # 32 samples in 100 ms are 320 per s; 300 are 93.75 % of that.
+    # 32 samples in 100 ms are 320 per s; 300 are 93.75% of that.
     runs = [sized(1, batch=32, parts=BASE), sized(2, 600, batch=64, parts=BASE)]
     losses = losses_of(*runs).set_index("loss")["lost_ns"]
     assert losses[OUTSIDE] == 6_250_000

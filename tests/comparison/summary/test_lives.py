@@ -62,7 +62,7 @@ def test_the_time_lost_and_of_what_it_is(job):
     assert when("initialisation") == (10.5, 0.5)
     assert when("loading") == (11.0, 0.2)
     assert when("setup") == (10.0, 1.3)
-    assert found["membership"]["text"] == "nodes went"
+    assert found["membership"]["text"] == "nodes left"
 
 
 def test_what_is_of_one_life_says_so(job):

@@ -119,13 +119,13 @@ def test_nodes_that_came_are_told_from_failures():
         start(1, (70, 200), [(90, 100)]),
         agents=[agent("membership", 55)],
     )
-    assert restart.why == "nodes came"
+    assert restart.why == "nodes joined"
 
 
 def test_a_job_that_never_trained_again_lost_the_rest():
     (restart,) = found(start(0, (0, 60), [(10, 50)]), start(1, (70, 80)), start(2, (90, 95)))
     assert (restart.life, restart.kept_ns, restart.begin_ns) == (2, 50, 95)
-    assert restart.why == "it never trained again"
+    assert restart.why == "training did not resume"
 
 
 def test_starts_that_train_at_the_same_time_are_no_restarts_of_one_another():

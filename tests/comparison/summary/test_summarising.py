@@ -141,7 +141,7 @@ def test_ranks_that_nobody_numbers_are_numbered_and_that_is_said() -> None:
             builder.kernel("gemm", 100 * i + 10, 100 * i + 60, device=process, **where)
     found = summarise(run_of(Ranks.of(builder.build())))
     assert sorted(set(found.table("steps").to_frame()["rank"])) == [0, 1]
-    assert any("no file says the ranks" in text for text in sentences(found.notes))
+    assert any("The files do not contain ranks" in text for text in sentences(found.notes))
 
 
 def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:

@@ -102,7 +102,7 @@ def test_a_range_without_an_end_is_no_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["'abc'", "100.5", "x'00'"])
 def test_times_of_another_type_are_refused(tmp_path: Path, value: str) -> None:
     path = damaged(tmp_path, KERNEL, f"start = {value}")
-    with pytest.raises(TraceError, match=f"{KERNEL}.start is not of whole numbers"):
+    with pytest.raises(TraceError, match=f"{KERNEL}.start contains non-integer values"):
         open_trace(path)
 
 
@@ -126,5 +126,5 @@ def test_a_view_is_not_read_as_no_rows(tmp_path: Path) -> None:
         connection.executescript(
             f"ALTER TABLE {KERNEL} RENAME TO held; CREATE VIEW {KERNEL} AS SELECT * FROM held;"
         )
-    with pytest.raises(TraceError, match="is a view, where a table is expected"):
+    with pytest.raises(TraceError, match="is a view, expected a table"):
         open_trace(path)

@@ -24,4 +24,4 @@ def test_medians_say_over_how_many_steps_and_what_tells_them() -> None:
     result = run("buckets", loop())
     assert plain(result.to_frame("steps"), "step", "count") == [(0, 2), (1, 2)]
     (note,) = result.notes
-    assert note_text(note) == f"medians over 2 steps ({result.scalars['step_source']})"
+    assert note_text(note) == f"Medians over 2 steps ({result.scalars['step_source']})"

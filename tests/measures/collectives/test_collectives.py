@@ -166,8 +166,8 @@ def test_steps_have_bytes_a_pace_and_a_share_of_all_reduce() -> None:
     (pace,) = [note for note in result.notes if "per step" in note.text]
     # 4 in 2 µs; 12 kB in each step; 2 × 100 ns of each 1000 ns.
     assert note_text(pace) == (
-        "2 000 000 collectives per second, 2 per step, 12.00 kB per step, "
-        "all-reduce runs in 20.0 % of the step"
+        "2,000,000 collectives per second, 2 per step, 12.00 kB per step, "
+        "all-reduce runs during 20.0% of step time"
     )
     assert list(pace.values.values()) == pytest.approx([2e6, 2, 12_000, 0.2])
 
@@ -179,7 +179,7 @@ def test_what_compute_does_not_hide_is_known_by_phase() -> None:
         ("backward", 4, 300)
     ]
     notes = map(note_text, result.notes)
-    assert "exposed by the phase that called them: backward 300 ns" in notes
+    assert "Exposed time by calling phase: backward 300 ns" in notes
 
 
 @pytest.mark.parametrize("name", ["collectives", "collective-events", "callers", "buckets"])
@@ -193,7 +193,7 @@ def test_where_nothing_could_be_seen_it_says_so(name: str) -> None:
 def test_nccl_metadata_of_a_b200_by_hand(real_trace: Callable[[str], Path]) -> None:
     """25136 bfloat16 of each of 8 ranks in 21.953 µs.
 
-    S = 25136 · 2 · 8 = 402 176 bytes; algbw = 402176 / 21953 ns = 18.3199 GB/s;
+    S = 25136 · 2 · 8 = 402,176 bytes; algbw = 402176 / 21953 ns = 18.3199 GB/s;
     busbw = algbw · 7/8 = 16.0299 GB/s; NVLink 5 carries 900 GB/s in one direction.
     """
     trace = open_trace(real_trace("kineto/2025-b200-rank0of8.json.gz"))

@@ -71,7 +71,7 @@ def test_one_that_begins_once_the_layer_before_is_done_is_alone() -> None:
     assert (gathers["op"], gathers["alone_count"]) == ("all_gather", 4)
     assert gathers["exposed_ratio"] == 1
     said = sentences(result.notes)
-    assert any("beside 4 of 4 all-gathers of parameters" in words for words in said)
+    assert any("4 of 4 parameter all-gathers did not overlap" in words for words in said)
 
 
 def test_what_is_gathered_is_all_shards_together() -> None:

@@ -60,7 +60,9 @@ def test_streams_that_end_together_are_one_communicator() -> None:
     assert groups(matches) == expected
     assert set(matches.table.to_frame()["matched_by"]) == {"time"}
     (note,) = sentences(run("shared", two_communicators().build()).notes)
-    assert note == "the trace names no communicator of 10: matched by order and time"
+    assert note == (
+        "10 collectives have no communicator name. traceprof matched them by order and time."
+    )
 
 
 def test_kernels_of_one_launch_are_one_collective_whatever_the_times() -> None:
@@ -91,7 +93,7 @@ def test_where_two_streams_fit_about_as_well_it_is_called_a_guess() -> None:
     matches = find_matches(Ranks.of(builder.build()))
     assert set(matches.table.to_frame()["matched_by"]) == {"guess"}
     notes = sentences(run("shared", builder.build()).notes)
-    assert "5 are a guess: another match would fit about as well" in notes
+    assert "5 matches are guesses: another match fits about as well." in notes
 
 
 def test_ranks_whose_clocks_tell_nothing_and_whose_sequences_shift_are_a_guess() -> None:

@@ -95,8 +95,8 @@ def test_a_step_of_11_6_ms_is_at_22_to_25_percent_by_what_is_counted() -> None:
     assert row["model_flop"] / could == pytest.approx(0.219, abs=5e-4)
     assert (6 * PARAMETERS * TOKENS + causal) / could == pytest.approx(0.248, abs=5e-4)
     page = (Path(__file__).parents[3] / "docs" / "hardware.md").read_text("utf-8")
-    assert "24.8 % of 989.4 TFLOP/s by all parameters" in page
-    assert "21.9 % without the embeddings" in " ".join(page.split())
+    assert "24.8% of 989.4 TFLOP/s by all parameters" in " ".join(page.split())
+    assert "21.9% without the embeddings" in " ".join(page.split())
 
 
 def test_what_the_user_says_comes_first() -> None:
@@ -107,7 +107,7 @@ def test_what_the_user_says_comes_first() -> None:
     assert first["model_flop"] == 6 * PARAMETERS * TOKENS
     assert first["tokens_per_s"] == pytest.approx(TOKENS / first["step_ns"] * 1e9)
     assert second["source"].startswith("sizes")
-    assert any("attention is not" in note.text for note in result.notes)
+    assert any("do not include attention" in note.text for note in result.notes)
     (given, _) = run("mfu", stated(gpt(), model_flop=1e12)).table.rows()
     assert given["model_flop"] == 1e12
 
@@ -132,7 +132,7 @@ def test_an_unknown_gpu_gives_a_rate_and_no_share() -> None:
     (row,) = result.table.rows()
     assert row["achieved_flop_per_s"] > 0
     assert row["mfu_ratio"] != row["mfu_ratio"]
-    assert any("no share of a peak" in note.text for note in result.notes)
+    assert any("Shares of peak are not reported" in note.text for note in result.notes)
 
 
 def test_what_is_computed_again_counts_for_hfu_alone() -> None:
@@ -185,7 +185,7 @@ def test_a_clock_that_is_held_down_stands_beside_the_rate(held: float) -> None:
         for metric, value in (("throttled_by_power", held), ("sm_clock_mhz", 1200.0)):
             builder.sample(metric, begin, value, source="gpu:0")
     notes = run("mfu", builder.build()).notes
-    assert any("held the clock down" in note.text for note in notes) == bool(held)
+    assert any("reduced the clock" in note.text for note in notes) == bool(held)
 
 
 @pytest.mark.traces
@@ -214,6 +214,6 @@ def test_a_page_tells_no_share_that_is_zero_where_it_is_printed(
         .kernel("gemm", 1000, 1000 + length_ns, launched_ns=(10, 20))
         .build()
     )
-    result = run("mfu", trace)  # 2 GFLOP in 1 ms are 0.2 % of 989.4 TFLOP/s
+    result = run("mfu", trace)  # 2 GFLOP in 1 ms are 0.2% of 989.4 TFLOP/s
     assert result.table.row(0)["mfu_ratio"] == pytest.approx(2e6 / length_ns / 989.4, rel=0.01)
     assert bool(on_peak({"mfu": result})) is is_told

@@ -23,9 +23,9 @@ def test_classes_by_phase() -> None:
     assert classes.table.to_frame()["tensor_core_ratio"][0] == 0.75
     assert pd.isna(classes.table.to_frame()["tensor_core_ratio"][1])
     short, tensor_cores = classes.notes
-    assert short.text.startswith("{share:ratio} of the kernels are shorter than {short:ns}; ")
+    assert short.text.startswith("{share:ratio} of the kernels are shorter than {short:ns}. ")
     assert short.values == {"share": 1 / 3, "short": 10_000, "launch": 12}
-    assert tensor_cores.text.startswith("{share:ratio} of the time of GEMM, convolution and")
+    assert tensor_cores.text.startswith("GEMM, convolution, and attention kernels spend {share:")
     assert tensor_cores.values == {"share": 0.75}
 
 

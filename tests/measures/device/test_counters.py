@@ -48,7 +48,7 @@ def test_means_are_over_time_and_over_kernels() -> None:
     (row,) = run("counters", trace).table.rows()
     assert (row["device"], row["counter"], row["count"]) == (0, SMS, 4)
     assert row["duration_ns"] == 4 * MS
-    assert row["mean_ratio"] == pytest.approx(0.2)  # 2 of 4 ms at 40 %
+    assert row["mean_ratio"] == pytest.approx(0.2)  # 2 of 4 ms at 40%
     assert row["kernel_ratio"] == pytest.approx(0.4)  # 0.8 ms of 2 ms of kernels
     assert row["top_ratio"] == pytest.approx(0.4)
 
@@ -92,14 +92,14 @@ def test_kernels_that_leave_sms_idle_are_found() -> None:
     (finding,) = (one for one in findings_of(narrow) if one.rule == "unfilled_kernels")
     assert finding.kind == "estimated"
     assert finding.saving_ratio == pytest.approx(0.75)
-    assert "25.0 % of the SMs work" in finding.title
+    assert "25.0% of the SMs are active" in finding.title
     full = sampled({SMS: [0, *[97] * 8]}, [(0, 8)])
     assert not [one for one in findings_of(full) if one.rule == "unfilled_kernels"]
 
 
 def test_work_that_counters_saw_and_the_recording_has_not_is_said() -> None:
     (note,) = run("counters", sampled({SMS: [0, *[90] * 8]}, [(0, 1)])).notes
-    assert "something else worked on this GPU, or work is missing" in note_text(note)
+    assert "Another program used this GPU, or kernels are missing" in note_text(note)
     assert run("counters", sampled({SMS: [0, 90, 0, 0]}, [(0, 1)])).notes == ()
 
 

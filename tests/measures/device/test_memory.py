@@ -42,4 +42,4 @@ def test_units_are_in_the_name(metric: str, expected: int) -> None:
 def test_other_metrics_are_not_memory(metric: str) -> None:
     memory = run("memory", TraceBuilder().sample(metric, 0, 1).build())
     assert memory.table.empty
-    assert memory.notes[0].text.startswith("no memory was sampled")
+    assert memory.notes[0].text.startswith("the trace contains no memory samples")

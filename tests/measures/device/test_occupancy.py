@@ -56,7 +56,7 @@ def test_how_much_is_not_known_is_said_with_the_reason() -> None:
     )
     (note,) = run("occupancy", trace).notes
     assert note.values["share"] == 0.25
-    assert "not recorded" in note.text
+    assert "does not contain the registers and shared memory" in note.text
 
 
 @pytest.mark.traces

@@ -42,7 +42,7 @@ def test_latency_and_queue_of_launches() -> None:
     columns = ("count", "call_ns", "call_total_ns", "delay_ns", "short_ratio", "queue_mean")
     assert plain(launches.table, *columns) == [(4, 9.0, 33, 42.5, 0.25, 0.25)]
     assert plain(launches.table, "queue_max", "empty_ratio") == [(1, 0.5)]
-    text = "{lost:count} kernels and copies have no recorded launch and do not count"
+    text = "{lost:count} kernels and copies have no recorded launch. The table excludes them."
     assert launches.notes == (Note.of(text, lost=1),)
 
 

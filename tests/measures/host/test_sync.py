@@ -35,8 +35,8 @@ def test_waits_by_call_pattern_and_range() -> None:
         ("cudaMemcpy", ".item()", "user_step", 1, 0.5, 22),
     ]
     text = (
-        "{n:count} waits for a few bytes from the device ({lost:ns}) look like .item(), .cpu() of "
-        "a scalar, or `if tensor:`"
+        "{n:count} wait(s) for a few bytes from the GPU ({lost:ns}), probably `.item()`, `.cpu()` "
+        "of a scalar, or `if tensor:`."
     )
     assert sync.notes == (Note.of(text, n=2, lost=71),)
 

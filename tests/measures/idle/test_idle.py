@@ -112,8 +112,8 @@ def test_host_bound_steps_are_named() -> None:
         (1, 4, 10 / 12)
     ]
     text = (
-        "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
-        "the time): {steps}{more}"
+        "Host-bound steps: {n:count} ({steps}{more}). In these steps, the GPUs wait for the host "
+        "for more than {limit:ratio} of the time."
     )
     assert idle.notes[0] == Note.of(text, n=1, limit=0.3, steps="4", more="")
 
@@ -180,8 +180,8 @@ def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
     ]
     idle = run("idle", trace)
     assert said(idle) == [
-        "while devices were idle the host was in: compile 3.000 ms, (nothing recorded) 999.0 µs, "
-        "open when it began 6.000 µs"
+        "CPU activity while the GPUs were idle: compile 3.000 ms, (nothing recorded) 999.0 µs, "
+        "open when it began 6.000 µs."
     ]
     names = idle.to_frame("names")
     assert plain(names, "cause", "name", "thread", "total_ns", "gap_count") == [

@@ -22,4 +22,4 @@ def test_without_steps_the_window_is_one_row() -> None:
 def test_without_work_there_is_no_path() -> None:
     path = run("path", TraceBuilder().build(recorded=["kernels", "api_calls"]))
     assert path.table.to_frame().empty
-    assert path.notes == (Note("no device worked in this window"),)
+    assert path.notes == (Note("No GPU activity in this window."),)

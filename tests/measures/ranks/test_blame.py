@@ -72,7 +72,7 @@ def test_the_skew_of_the_starts_is_said_with_its_time() -> None:
     # Three of four wait half a second in the first collective.
     assert result.scalars["skew_ns"] == pytest.approx(1500 * MS, rel=0.01)
     assert any(
-        "before the ranks were first in step one waited 375" in note for note in said(result)
+        "Before the ranks first synchronized, each waited 375" in note for note in said(result)
     )
 
 
@@ -83,7 +83,7 @@ def test_a_slow_stage_is_named_and_not_its_ranks() -> None:
     (stage,) = result.to_frame("late_groups").to_dict("records")
     assert (stage["kind"], stage["group"], stage["ranks"]) == ("stage", "2", 2)
     assert 0.9 * cost_of_planted(job) < stage["cost_ns"] < 1.1 * of_steps(job)
-    assert said(result)[0].startswith("stage 2 of the pipeline is slow: each of its 2 ranks")
+    assert said(result)[0].startswith("Pipeline stage 2 is slow: each of its 2 ranks")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_matches_that_cannot_be_right_are_withheld_with_the_reason() -> None:
     result = run("stragglers", Ranks.of(builder.build()))
     assert result.table.empty
     assert said(result)[0].startswith(
-        "who waits for whom is withheld: ranks end collectives before"
+        "Rank wait times are not reported: some ranks end collectives before"
     )
 
 
@@ -245,12 +245,12 @@ def unequal(kept: Callable[[int], bool], group: str = "w", late_ns: int = 0) -> 
 def test_unequal_counts_give_no_figures_of_waiting_but_the_reason(
     kept: Callable[[int], bool], late_ns: int, group: str
 ) -> None:
-    """Ranks called one another late by 7863 % of the window: their collectives did not match."""
+    """Ranks called one another late by 7863% of the window: their collectives did not match."""
     ranks = unequal(kept, group, late_ns)
     stragglers = run("stragglers", ranks)
     assert stragglers.table.empty
     reason = said(stragglers)[0]
-    assert reason.startswith("who waits for whom is withheld: ")
+    assert reason.startswith("Rank wait times are not reported: ")
     assert "waited_ratio" not in stragglers.scalars
     shared = run("shared", ranks)
     assert shared.table.to_frame()["waited_ns"].isna().all()

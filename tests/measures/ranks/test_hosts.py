@@ -51,7 +51,7 @@ def test_a_host_whose_ranks_are_all_late_is_the_straggler_and_not_its_ranks() ->
     ]
     stragglers = run("stragglers", trace)
     assert not any(rank.is_straggler for rank in rows(stragglers))
-    assert said(stragglers)[0].startswith("host b is a straggler: 4 of its 4 ranks come late")
+    assert said(stragglers)[0].startswith("host b is a straggler: 4 of its 4 ranks are late.")
 
 
 def test_one_late_rank_is_not_its_host() -> None:
@@ -59,8 +59,7 @@ def test_one_late_rank_is_not_its_host() -> None:
     a, b = groups(run("hosts", trace))
     assert (a.is_straggler, b.is_straggler, b.late_ranks, b.cost_ns) == (False, False, 1, 0)
     assert any(
-        "host b comes last because of rank 6, not as a whole" in note
-        for note in said(run("hosts", trace))
+        "host b arrives last because of rank 6" in note for note in said(run("hosts", trace))
     )
     assert [r.rank for r in rows(run("stragglers", trace)) if r.is_straggler] == [6]
 
@@ -91,7 +90,7 @@ def test_a_host_with_another_clock_is_not_late() -> None:
     trace = run_on(TWO, {}, clocks=clocks, n_steps=30, jitter_ns=1000)
     not_aligned = run("hosts", trace)
     assert not any(host.is_straggler for host in groups(not_aligned))
-    assert "align the clocks (--align collectives)" in said(not_aligned)[0]
+    assert "Use --align collectives to align the clocks" in said(not_aligned)[0]
     assert not any(rank.is_straggler for rank in rows(run("stragglers", trace)))
     aligned = groups(run("hosts", align_clocks(trace)))
     assert not any(host.is_straggler for host in aligned)
@@ -119,8 +118,8 @@ def test_clocks_show_in_the_collectives_that_hosts_share_only() -> None:
     result = run("hosts", builder.build())
     assert not any(host.is_straggler for host in groups(result))
     assert said(result)[0] == (
-        "host b seems 190.0 ms late in all, but the ends of the same collectives differ by "
-        "190.0 ms: align the clocks (--align collectives)"
+        "host b appears 190.0 ms late in total, but the ends of the same collectives differ by "
+        "190.0 ms. Use --align collectives to align the clocks."
     )
     assert not any(rank.is_straggler for rank in rows(run("stragglers", builder.build())))
 
@@ -164,8 +163,12 @@ def test_collectives_inside_a_host_and_across_hosts() -> None:
     shown = [(h.inside_count, h.inside_ns, h.across_count, h.across_ns) for h in groups(result)]
     assert shown == [(1, 10, 1, 40), (1, 20, 1, 40)]
     # Of two ranks busbw is algbw: 2000 bytes in 30 ns; of four it is 1.5 of 1000 in 40 ns.
-    assert "inside a host: 2 collectives, 30 ns without waiting, busbw 66.67 GB/s" in said(result)
-    assert "across hosts: 1 collectives, 40 ns without waiting, busbw 37.50 GB/s" in said(result)
+    assert "Within a host: 2 collectives, 30 ns without waiting, bus bandwidth 66.67 GB/s" in said(
+        result
+    )
+    assert "Across hosts: 1 collectives, 40 ns without waiting, bus bandwidth 37.50 GB/s" in said(
+        result
+    )
 
 
 def test_a_collective_with_ranks_that_have_no_trace_is_neither_inside_nor_across() -> None:
@@ -176,8 +179,8 @@ def test_a_collective_with_ranks_that_have_no_trace_is_neither_inside_nor_across
         builder.collective("all_reduce", 0, 50, **more)
     result = run("hosts", builder.build())
     assert [(h.inside_count, h.across_count) for h in groups(result)] == [(0, 0)]
-    assert "1 have ranks without a trace: where these ran is not known" in said(result)
-    assert said(result)[0].startswith("all ranks are on one host")
+    assert "1 collectives have ranks without a trace, whose host is unknown." in said(result)
+    assert said(result)[0].startswith("All ranks share one host")
 
 
 def test_a_window_without_collectives_still_has_its_hosts() -> None:
@@ -189,16 +192,18 @@ def test_a_window_without_collectives_still_has_its_hosts() -> None:
 
 
 def test_hosts_that_nobody_names_are_not_guessed() -> None:
-    with pytest.raises(NotRecordedError, match=r"no host is known: .*--cluster FILE"):
+    with pytest.raises(
+        NotRecordedError, match=r"the host of the ranks is unknown: .*--cluster FILE"
+    ):
         run("hosts", run_on([""] * 4, {}))
-    with pytest.raises(NotRecordedError, match=r"no rack is known: .*--rack r1="):
+    with pytest.raises(NotRecordedError, match=r"the rack of the ranks is unknown: .*--rack r1="):
         run("racks", run_on(TWO, {}))
 
 
 def test_ranks_without_a_host_are_named() -> None:
     result = run("hosts", run_on(["a", "a", "", ""], {}))
     assert [host.host for host in groups(result)] == ["a", "not known"]
-    assert "the host of rank 2, rank 3 is not known" in said(result)
+    assert "The host of rank 2, rank 3 is unknown." in said(result)
 
 
 def test_one_rank_has_nobody_to_be_compared_with() -> None:
@@ -220,7 +225,7 @@ def test_a_rack_whose_hosts_are_all_late_is_the_straggler_and_not_its_hosts() ->
     assert (r0.is_straggler, r1.is_straggler, r1.late_ranks) == (False, True, 4)
     hosts = run("hosts", trace)
     assert not any(host.is_straggler for host in groups(hosts))
-    assert said(hosts)[0].startswith("rack r1 is a straggler: 4 of its 4 ranks come late")
+    assert said(hosts)[0].startswith("rack r1 is a straggler: 4 of its 4 ranks are late.")
     assert said(run("stragglers", trace))[0].startswith("rack r1 is a straggler")
 
 
@@ -228,6 +233,4 @@ def test_one_late_host_is_not_its_rack() -> None:
     trace = racked({6: 40, 7: 40})
     assert not any(rack.is_straggler for rack in groups(run("racks", trace)))
     assert [h.host for h in groups(run("hosts", trace)) if h.is_straggler] == ["n3"]
-    assert "rack r1 comes last because of rank 6, rank 7, not as a whole" in " ".join(
-        said(run("racks", trace))
-    )
+    assert "rack r1 arrives last because of rank 6, rank 7" in " ".join(said(run("racks", trace)))

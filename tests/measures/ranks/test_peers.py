@@ -30,7 +30,7 @@ def test_in_a_group_of_two_several_sends_in_one_kernel_may_go_to_oneself() -> No
         builder.kernel(SEND_RECV, 100, 200, correlation=1, process=process, device=process)
     result = run("peers", builder.build())
     assert all("not known" in (edge.source, edge.target) for edge in rows(result))
-    assert said(result)[0].startswith("of 8 messages the trace does not tell the other end")
+    assert said(result)[0].startswith("The trace does not contain the other end of 8 messages")
 
 
 def test_the_rate_between_two_ranks_holds_no_waiting() -> None:

@@ -62,7 +62,7 @@ def test_stages_that_ranges_name_need_no_sends() -> None:
     result = run("pipeline", gpipe(3, 5, named=True))
     assert [stage.stage for stage in rows(result)] == [0, 1, 2]
     assert rows(result)[0].ideal_ratio is None
-    assert said(result) == ["3 stages, told by ranges: 28.6 % bubble"]
+    assert said(result) == ["3 stages (detected from ranges): 28.6% bubble"]
 
 
 def test_collectives_are_work_and_receives_are_waiting() -> None:
@@ -86,7 +86,7 @@ def test_ranks_that_only_reduce_are_no_pipeline() -> None:
         builder.kernel("ncclDevKernel_SendRecv", 0, 60, process=process, device=process)
     result = run("pipeline", builder.build())
     assert result.table.empty
-    assert "no stages can be told" in said(result)[0]
+    assert "No pipeline stages found" in said(result)[0]
 
 
 def one_f_one_b(pipelines: list[list[int]], n_micro: int) -> Trace:
@@ -129,7 +129,7 @@ def test_pipelines_side_by_side_are_told_by_who_sends_first() -> None:
         (1, 2, 5),
     ]
     assert {stage.micro_batches for stage in rows(result)} == {4}
-    assert said(result)[0].startswith("6 stages of 2 pipelines, told by messages:")
+    assert said(result)[0].startswith("6 stages in 2 pipelines (detected from messages):")
 
 
 def test_an_all_to_all_of_sends_makes_no_pipeline() -> None:

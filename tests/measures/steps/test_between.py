@@ -40,7 +40,7 @@ def test_a_wait_for_data_between_ranges_is_part_of_the_step() -> None:
     # The first step on the device is cut by the beginning of the recording.
     assert steps.table["kind"].tolist() == ["cut by an edge", "usual", "usual", "usual"]
     assert steps.scalars["samples_per_s"] == pytest.approx(10 / 765e-9)
-    notes = {note.text.split(" of the host")[0]: note.values for note in steps.notes}
+    notes = {note.text.split(" of CPU time")[0]: note.values for note in steps.notes}
     assert notes["{share:ratio}"]["cause"] == "data wait"
     assert notes["{share:ratio}"]["between"] == 3 * 693
 

@@ -177,7 +177,7 @@ def test_a_cut_trace_keeps_the_steps_that_are_whole() -> None:
 def test_steps_of_the_users_own_pattern() -> None:
     trace = TraceBuilder().step(0, 99).range("it-1-x", 0, 10).range("it-2-x", 10, 20).build()
     steps = steps_of_ranks(mark_steps(Ranks.of(trace), r"it-(\d+)-x"))
-    assert steps.source == "ranges chosen as steps"
+    assert steps.source == "ranges selected as steps"
     assert plain(steps.table.to_frame(), *COLUMNS) == [(1, 1, 0, 10), (1, 2, 10, 20)]
 
 
@@ -201,7 +201,7 @@ def training_kernels(n_steps: int, optimizer: str) -> TraceBuilder:
 def test_bursts_of_optimizer_kernels_end_steps() -> None:
     trace = training_kernels(6, "multi_tensor_apply_kernel").build()
     steps = find_steps(trace)
-    assert steps.source == "inferred from the optimizer's kernels"
+    assert steps.source == "optimizer kernels (inferred)"
     assert steps.is_inferred
     expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 6)]
     assert plain(steps.table.to_frame(), *COLUMNS) == expected
@@ -212,7 +212,7 @@ def test_optimizer_kernels_all_over_the_place_end_no_steps() -> None:
     for i in range(40):
         builder.kernel("gemm", 20 * i, 20 * i + 9)
         builder.kernel("multi_tensor_apply_kernel", 20 * i + 10, 20 * i + 19)
-    assert find_steps(builder.build()).source != "inferred from the optimizer's kernels"
+    assert find_steps(builder.build()).source != "optimizer kernels (inferred)"
 
 
 def test_the_period_of_the_kernels_makes_a_pattern_and_no_steps() -> None:

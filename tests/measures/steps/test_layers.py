@@ -98,4 +98,4 @@ def test_operators_stand_in_where_nobody_named_layers() -> None:
 def test_without_names_there_are_no_layers() -> None:
     layers = run("layers", TraceBuilder().kernel("gemm", 0, 1).build())
     assert layers.table.to_frame().empty
-    assert layers.notes[0].text.startswith("no layers are named")
+    assert layers.notes[0].text.startswith("the trace contains no layer names")

@@ -125,7 +125,7 @@ def test_optimizers_inside_the_backward_pass_are_one_step():
         builder.phase("optimizer", start + 40, start + 50)
     steps = steps_of(builder)
     assert plain(steps.table.to_frame(), "start_ns", "end_ns") == [(0, 90), (100, 190)]
-    assert steps.source == "recorded phases, 2 optimizers a step"
+    assert steps.source == "recorded phases, 2 optimizers per step"
 
 
 def test_an_optimizer_that_another_one_uses_is_none_of_its_own():
@@ -156,8 +156,8 @@ def test_of_two_threads_that_train_the_one_with_more_steps_counts():
     ("text", "source"),
     [
         ("f b o f b o", "recorded phases"),
-        ("f b o f b o2 f b o f b o2", "recorded phases, 2 optimizers a step"),
-        ("f b f b", "backward passes: no optimizer of torch was seen"),
+        ("f b o f b o2 f b o f b o2", "recorded phases, 2 optimizers per step"),
+        ("f b f b", "backward passes (no PyTorch optimizer found)"),
     ],
 )
 def test_what_a_step_is_is_said(text, source):

@@ -28,8 +28,8 @@ def test_host_and_device_time_of_phases() -> None:
     assert sum(phases.to_frame()["host_ns"]) == 400
     (note,) = phases.notes
     assert note.text == (
-        "no phase claims {count:count} kernels and copies, {lost:ns} ({share:ratio} of all): "
-        "{outside:count} were launched outside any phase"
+        "{count:count} kernels and copies have no phase ({lost:ns}, {share:ratio} of all): "
+        "{outside:count} launched outside any phase"
     )
     values = {"count": 1, "lost": 5, "share": 5 / 185, "outside": 1, "earlier": 0, "unlinked": 0}
     assert note.values == values
@@ -61,7 +61,7 @@ def test_ranges_without_phases_say_so() -> None:
     phases = run("phases", TraceBuilder().range("attention", 0, 10).build())
     assert phases.to_frame().empty
     assert [note.text for note in phases.notes] == [
-        "no range names a phase (data, forward, backward, optimizer …)"
+        "the trace contains no ranges of phases (data, forward, backward …)"
     ]
 
 
@@ -124,7 +124,7 @@ def test_backward_without_a_name_is_what_another_thread_launches_before_the_opti
         (UNCLAIMED, 75, 0, 6, 3, 0),
     ]
     assert phases.scalars["inferred_ns"] == 60
-    assert phases.notes[0].text.startswith("backward was inferred")
+    assert phases.notes[0].text.startswith("traceprof assigned {count:count} kernels and copies")
     assert phases.notes[0].values == {"count": 6, "time": 60}
 
 
@@ -206,6 +206,6 @@ def test_work_launched_before_the_recording_is_told_apart() -> None:
     assert phases.scalars["earlier_count"] == 1
     assert phases.scalars["unlinked_count"] == 2
     assert phases.notes[0].text.endswith(
-        "{earlier:count} were launched before the recording began, "
-        "{unlinked:count} have no recorded launch"
+        "{earlier:count} launched before the recording began, "
+        "{unlinked:count} without a recorded launch"
     )

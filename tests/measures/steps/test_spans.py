@@ -37,7 +37,7 @@ def test_the_parts_of_a_step_are_its_own_however_far_the_device_lags(lag_ns: int
 
 def test_the_lag_is_said_where_it_matters() -> None:
     notes = {note.text: note.values for note in run("steps", lagging(250).build()).notes}
-    assert notes["the devices lag behind the host by {lag:ns} (median)"] == {"lag": 250}
+    assert notes["The GPUs lag behind the CPU by {lag:ns} (median)."] == {"lag": 250}
     said = [note.text for note in run("steps", lagging(4).build()).notes]
     assert not any("lag" in text for text in said)
 
@@ -89,7 +89,7 @@ def test_where_launches_are_not_known_a_step_is_its_period() -> None:
         (200, 60, 40),
     ]
     assert result.table.to_frame()["device_ns"].isna().all()
-    assert any("was not recorded" in note.text for note in result.notes)
+    assert any("does not link GPU work to steps" in note.text for note in result.notes)
 
 
 def test_the_spans_of_a_process_follow_one_another() -> None:

@@ -124,9 +124,9 @@ def test_warmup_is_marked_and_left_out() -> None:
     # The host begins 2 ms ahead of the first kernel.
     assert (scalars["warmup_count"], scalars["warmup_ns"]) == (3, 812 * MS)
     notes = {note.text: note.values for note in result.notes}
-    dropped = "the first {n:count} steps, {lost:ns}, are warm-up and not in the statistics"
+    dropped = "The first {n:count} steps ({lost:ns}) are warm-up. The statistics exclude them."
     assert notes[dropped] == {"n": 3, "lost": 812 * MS}
-    assert notes["throughput: {rate:count} samples/s"] == {"rate": pytest.approx(1600)}
+    assert notes["Throughput: {rate:count} samples/s"] == {"rate": pytest.approx(1600)}
 
 
 def test_ranks_add_up_to_the_throughput() -> None:
@@ -147,7 +147,7 @@ def test_only_whole_steps_of_a_window_count() -> None:
     none = run("steps", trace.within(TimeWindow(25 * MS, 30 * MS)))
     assert none.table.to_frame().empty
     assert [note.text for note in none.notes] == [
-        "no step lies wholly inside the window: choose a larger one"
+        "The window contains no whole step. Choose a larger window."
     ]
 
 
@@ -155,7 +155,7 @@ def test_without_steps_it_says_what_to_do() -> None:
     steps = run("steps", TraceBuilder().kernel("gemm", 0, 10).build())
     assert steps.table.to_frame().empty
     assert [note.text for note in steps.notes] == [
-        "no steps are known: record with `traceprof record`, or call traceprof.step()"
+        "the trace contains no steps: record with `traceprof record`, or call traceprof.step()"
     ]
 
 
@@ -174,7 +174,7 @@ def test_a_pattern_is_no_step() -> None:
     assert result.table.to_frame()["excess_ns"].isna().all()
     assert not result.table.to_frame()["is_warmup"].any()
     assert result.notes[0].text.startswith(
-        "no steps are known: these are iterations of a repeating"
+        "No step markers found. traceprof detected iterations from the kernel sequence"
     )
     assert set(result.table.to_frame()["duration_ns"]) == {50, 80}
 
@@ -187,7 +187,9 @@ def test_a_trend_is_said() -> None:
     result = run("steps", builder.build())
     assert result.scalars["trend_ns"] == 1.0
     notes = {note.text: note.values for note in result.notes}
-    drift = notes["steps get longer: {drift:ratio} from first to last"]["drift"]
+    drift = notes["Steps get longer over time: {drift:ratio} from the first to the last step."][
+        "drift"
+    ]
     assert drift == pytest.approx(0.174, abs=1e-3)
 
 
@@ -231,7 +233,7 @@ def test_slow_steps_say_what_was_different_of_the_machine() -> None:
     (found,) = [one for one in findings_of(builder.build()) if one.rule == "slow_steps"]
     clock, tried = found.evidence[1:]
     assert clock == (
-        "the clock of the device was at 1 816 MHz instead of 1 980: power or heat held it down "
-        "10.0 % of the time"
+        "the GPU clock was 1,816 MHz instead of 1,980 MHz, throttled (power or heat) 10.0% of the "
+        "time"
     )
-    assert tried == ("in them torch ran out of memory, freed what it kept and tried again 1 time")
+    assert tried == "in these steps, PyTorch ran out of memory, freed its cache, and retried 1 time"

@@ -73,8 +73,8 @@ def test_steps_that_did_the_same_for_as_long_lack_their_launches(in_windows: boo
     assert (wholeness_of_steps(trace) == LACKS_WORK).tolist() == [4 <= i < 10 for i in range(16)]
     (note,) = missing_work(Ranks.of(trace))
     assert note_text(note) == (
-        "in 6 of 16 steps far fewer kernels were launched than in others, though the host did the "
-        "same for as long"
+        "6 of 16 steps have far fewer kernel launches than other steps, although the host did the "
+        "same work for the same time"
     )
     result = run("quality", trace).table
     assert "work missing" in result["check"].tolist()

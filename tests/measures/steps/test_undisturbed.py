@@ -61,7 +61,7 @@ _OF_PROFILING = {"unprofiled_count", "profiled_ns", "profiler_overhead_ratio"}
 
 
 def assert_idle_adds_up(document: Document) -> None:
-    """The causes of idle time are shares of the same step as the parts; 1 % may be left out."""
+    """The causes of idle time are shares of the same step as the parts; 1% may be left out."""
     assert document.verdict is not None
     idle, parts = document.verdict.idle, document.verdict.parts
     assert parts["idle"] - 0.01 <= sum(idle.values()) <= parts["idle"] + 1e-9
@@ -88,11 +88,11 @@ def test_what_recording_adds_is_measured_and_taken_out(has_window: bool) -> None
     assert document.verdict.bound_by == "GPU-bound"
     assert document.verdict.parts["compute"] == pytest.approx(100 / 101)
     assert sum(document.verdict.parts.values()) == pytest.approx(1)
-    assert "A step of 10.10 ms is 99.0 % compute" in said(document)
-    words = "take 1.446 times as long (45.00 µs more for each launch), which is taken out"
+    assert "GPU time per step of 10.10 ms: compute 99.0%" in said(document)
+    words = "takes 1.446× as long (45.00 µs more per launch); the overhead is subtracted"
     assert words in said(document)
     assert document.results["findings"].table.empty
-    assert "profiler" not in document.verdict.fine
+    assert "profiler overhead" not in document.verdict.fine
 
 
 def test_the_table_of_steps_tells_the_throughput_of_the_page() -> None:
@@ -100,10 +100,10 @@ def test_the_table_of_steps_tells_the_throughput_of_the_page() -> None:
     (told,) = (
         note_text(note)
         for note in document.results["steps"].notes
-        if note.text.startswith("throughput")
+        if note.text.startswith("Throughput")
     )
     # Steps of 10.1 ms, of 14.6 ms while they are recorded.
-    assert told == "throughput: 495 samples/s (steps that were not profiled)"
+    assert told == "Throughput: 495 samples/s (unprofiled steps)"
     assert "Step time 10.10 ms (99.01 steps/s, 495 samples/s): mean of 9 unprof" in said(document)
     scalars = document.results["steps"].scalars
     assert scalars["samples_per_s"] == pytest.approx(5 * scalars["steps_per_s"])
@@ -124,7 +124,7 @@ def test_steps_that_take_as_long_change_nothing() -> None:
     scalars = document.results["steps"].scalars
     assert scalars["profiler_overhead_ratio"] == 0
     assert scalars["profiled_ns"] == scalars["step_ns"] == 7_000 * US
-    assert "Profiled steps take as long." in said(document)
+    assert "Profiling adds less than 2%." in said(document)
     assert_idle_adds_up(document)
 
 
@@ -143,7 +143,7 @@ def test_what_no_launch_explains_is_taken_out_of_the_idle_time() -> None:
     document = page_of(builder.build())
     assert document.verdict is not None
     assert document.results["steps"].scalars["profiler_overhead_ratio"] == pytest.approx(0.3)
-    assert "A step of 10.00 ms is 70.0 % compute, 30.0 % idle." in said(document)
+    assert "GPU time per step of 10.00 ms: compute 70.0%, idle 30.0%." in said(document)
     # The loader of a step that is not profiled takes 3 ms.
     assert document.verdict.idle == pytest.approx({"data": 0.3}, abs=0.001)
     assert_idle_adds_up(document)
@@ -190,7 +190,7 @@ def test_gpt_on_an_h100_is_what_its_undisturbed_steps_are(
     idle_ns = document.verdict.parts["idle"] * scalars["step_ns"]
     for rule, ns in zip(table["rule"].tolist(), table["saving_ns"].tolist(), strict=True):
         assert rule not in ("launch_bound", "host_code") or ns <= idle_ns
-    assert "profiler" not in document.verdict.fine
+    assert "profiler overhead" not in document.verdict.fine
     cases = open_run([real_trace("h100/gpt-embedded.sqlite.gz")]).result("whatif").table
     assert (cases["gain_ns"] <= idle_ns).all()
 

@@ -18,8 +18,8 @@ def test_what_was_recorded_with_traceprof_is_not_told_to_be():
 @pytest.mark.parametrize(
     ("profiler", "recorded", "expected"),
     [
-        ("traceprof", {"samples"}, "the program has named none"),
-        ("NVIDIA Nsight Systems", {"collectives", "samples"}, "the program has named none"),
+        ("traceprof", {"samples"}, "the program did not use torch"),
+        ("NVIDIA Nsight Systems", {"collectives", "samples"}, "the program did not use torch"),
         ("NVIDIA Nsight Systems", {"samples"}, "record with `traceprof record`"),
     ],
 )

@@ -14,7 +14,7 @@ from traceprof.measures.steps.steadiness import count_first_turns, count_warmup
         ([90, 80, 50, 10, 10, 10, 10, 10, 10], 3),
         # A fast first step is no warm-up.
         ([1, 10, 10, 10, 10, 10], 0),
-        # Within 5 % of the median is never outside, however steady the rest is.
+        # Within 5% of the median is never outside, however steady the rest is.
         ([104, 100, 100, 100, 100, 100], 0),
         ([106, 100, 100, 100, 100, 100], 1),
         # A slow step later on is an outlier, not warm-up.

@@ -105,7 +105,7 @@ def test_measurements_of_20_ms_count_for_these_and_say_so() -> None:
     assert row.rate_bytes_per_s == pytest.approx(5e9)
     (note,) = result.notes
     assert note_text(note) == (
-        "pcie of gpu:0 was measured for 2.0 % of the time: bytes are of that"
+        "The samples of pcie on gpu:0 cover 2.0% of the window. The bytes are for that part only."
     )
 
 
@@ -155,7 +155,7 @@ def test_sockets_of_a_process_are_held_against_its_own_collectives() -> None:
 def test_samples_of_other_things_are_no_traffic() -> None:
     result = run("network", TraceBuilder().sample("power_watts", 0, 300.0).build())
     assert result.table.empty
-    assert "no counter of a network was sampled" in result.notes[0].text
+    assert "the trace contains no network counters" in result.notes[0].text
 
 
 @pytest.mark.parametrize("name", ["network", "network-time"])

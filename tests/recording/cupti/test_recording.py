@@ -73,7 +73,7 @@ def test_devices_and_ranges_are_on_one_clock(recorded):
     ours = [line for line in run.done.stderr.splitlines() if line.startswith("traceprof:")]
     assert len(ours) == 1, ours
     assert "recorded 6 ranges and " in ours[0]
-    assert " of records of devices of 1 process with cupti" in ours[0]
+    assert " of GPU records of 1 process with cupti" in ours[0]
     trace = run.trace
     kernels, calls = trace.kernels, trace.api_calls
     steps = trace.ranges.take(trace.ranges["name"] == "user_step")
@@ -130,10 +130,10 @@ def test_what_was_done_before_a_kill_is_kept(recorded):
     end = f"{WRITTEN}\nwritten(6 * (70 * 216 + 54 * 40)); os.kill(os.getpid(), signal.SIGKILL)"
     run = recorded(_STEPS + end)
     assert run.done.returncode == 137
-    assert "GPU work of process" in run.done.stderr
-    assert "may be lost: it was killed" in run.done.stderr
+    assert "GPU activity of process" in run.done.stderr
+    assert "may be lost because it was killed" in run.done.stderr
     (warning,) = run.trace.info.warnings
-    assert "may be lost: it was killed" in warning
+    assert "may be lost because it was killed" in warning
     assert len(run.trace.kernels) == 6 * 70
 
 
@@ -176,14 +176,14 @@ def test_lost_work_is_said_and_stays_with_the_trace(recorded):
     code = _STEPS.replace("driver.standin_launch(50", "driver.standin_launch(20000")
     run = recorded(code, "--cupti-arg=memory=1")
     assert "CUPTI dropped" in run.done.stderr
-    assert "--cupti-arg=memory=1024 gives it more buffers" in run.done.stderr
+    assert "use --cupti-arg=memory=1024 to give CUPTI more buffers" in run.done.stderr
     assert [warning for warning in run.trace.info.warnings if "CUPTI dropped" in warning]
 
 
 def test_another_holder_is_named_and_ranges_are_kept(recorded):
     run = recorded(_STEPS, STANDIN_BUSY="1")
     assert run.done.returncode == 0
-    why = "no work of the GPU was recorded: CUPTI is held by CUPTI for the monitor"
+    why = "no GPU activity recorded (CUPTI is in use by CUPTI for the monitor"
     assert why in run.done.stderr
     assert (run.trace.ranges["name"] == "user_step").sum() == 6
     assert not len(run.trace.kernels)
@@ -192,14 +192,14 @@ def test_another_holder_is_named_and_ranges_are_kept(recorded):
 def test_arguments_that_it_does_not_know_are_refused(recorded):
     run = recorded(_STEPS, "--cupti-arg=everything")
     assert run.done.returncode == 2
-    assert "--cupti-arg=everything: expected calls=runtime" in run.done.stderr
+    assert "--cupti-arg=everything: choose calls=runtime" in run.done.stderr
 
 
 def test_an_injection_of_the_user_is_left_alone(recorded):
     code = f"{_STEPS}\nassert os.environ['CUDA_INJECTION64_PATH'] == '/opt/other.so'\n"
     run = recorded(code, CUDA_INJECTION64_PATH="/opt/other.so")
     assert run.done.returncode == 0, run.done.stderr
-    assert "CUDA_INJECTION64_PATH is set: only programs with torch" in run.done.stderr
+    assert "CUDA_INJECTION64_PATH is set (/opt/other.so); only programs with" in run.done.stderr
 
 
 @pytest.mark.torch
@@ -232,9 +232,9 @@ assert len(profile.events())
 def test_without_a_gpu_it_says_that_there_is_none(recorded):
     run = recorded(_STEPS, gpu="none")
     assert run.done.returncode == 5
-    assert "cannot record with cupti: there is no GPU here" in run.done.stderr
+    assert "cannot record with cupti: this machine has no GPU" in run.done.stderr
 
 
 def test_a_library_that_was_not_compiled_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(cupti, "LIBRARY", tmp_path / "recorder.library")
-    assert "was not compiled" in str(cupti.RECORDER.missing())
+    assert "is not compiled" in str(cupti.RECORDER.missing())

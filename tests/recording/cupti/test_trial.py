@@ -37,21 +37,23 @@ def test_a_recorder_that_keeps_everything_is_the_first_choice(trials):
     check = doctor.CHECKS["cupti"]()
     assert check.is_ok
     assert check.found == (
-        "a trial kept all of it: 200 kernels, 60 copies, 40 memsets, 3932160 bytes copied"
+        "a test recording captured everything: 200 kernels, 60 copies, 40 memsets, "
+        "3932160 bytes copied"
     )
 
 
 def test_a_recorder_that_loses_work_is_not_taken(trials):
     name, _, said = trials(STANDIN_LOSE="100")
     assert name == "torch"
-    assert said == "not recorded with cupti: of known work it kept 2 of 200 kernels"
+    lost = "recorded only 2 of 200 kernels of a test program"
+    assert said == f"traceprof does not record with cupti: {lost}"
     check = doctor.CHECKS["cupti"]()
-    assert (check.is_ok, check.found) == (False, "of known work it kept 2 of 200 kernels")
+    assert (check.is_ok, check.found) == (False, lost)
 
 
 def test_where_chosen_calls_do_not_come_all_of_the_runtime_are_recorded(trials):
     assert trials(STANDIN_NO_CALLS="1") == ("cupti", ("calls=runtime",), "")
-    assert doctor.CHECKS["cupti"]().found.startswith("a trial kept all of it with calls=runtime: ")
+    assert doctor.CHECKS["cupti"]().found.startswith("a test recording with calls=runtime ")
 
 
 def test_a_cupti_that_cannot_choose_calls_is_taken(trials):
@@ -61,13 +63,16 @@ def test_a_cupti_that_cannot_choose_calls_is_taken(trials):
 def test_who_holds_cupti_is_the_reason(trials):
     name, _, said = trials(STANDIN_BUSY="1")
     assert name == "torch"
-    assert "CUPTI is held by CUPTI for the monitor" in said
+    assert "CUPTI is in use by CUPTI for the monitor" in said
 
 
 def test_a_recorder_that_was_asked_for_is_taken_and_its_trial_said(trials):
     name, _, said = trials("cupti", STANDIN_LOSE="2")
     assert name == "cupti"
-    assert said == "a trial of cupti failed: of known work it kept 100 of 200 kernels"
+    assert (
+        said
+        == "a test recording with cupti failed: recorded only 100 of 200 kernels of a test program"
+    )
 
 
 def test_the_python_of_the_command_is_found(tmp_path):

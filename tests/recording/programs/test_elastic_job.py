@@ -89,7 +89,7 @@ def test_the_time_lost_is_what_the_program_printed(job, told):
         assert row.lost_ns == pytest.approx(explained + row.unexplained_ns, abs=1e6)
     sizes = zip(table["ranks_before_count"], table["ranks_after_count"], strict=True)
     assert list(sizes) == [(2, 1), (1, 2)]
-    assert table["why"].tolist() == ["a rank failed", "nodes came"]
+    assert table["why"].tolist() == ["a rank failed", "nodes joined"]
     timeline = told.results[TIMELINE_NAME].table.to_frame()
     assert {"agents meet", "membership change", "rank killed", "epoch"} <= set(timeline["what"])
 

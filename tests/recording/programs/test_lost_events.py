@@ -10,7 +10,7 @@ from tests.recording.conftest import NAMED_STEPS, environment_of_test, on_small_
 from traceprof.cli import app
 
 EXITS = "import os, traceprof\nfor _ in range(10):\n    with traceprof.step(): pass\nos._exit(4)\n"
-LOST = "lost 10 of 10 events: it was killed, or ended without Python's exit handlers (os._exit)"
+LOST = "lost 10 of 10 events: the process was killed, or skipped Python's exit handlers (os._exit)"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.requirements import require
 
 # Which any nsys that runs beside this one may leave.
 _LEFTOVER = re.compile(
-    r"traceprof: removed /dev/shm/NSys-\S+, a leftover that keeps nsys from starting"
+    r"traceprof: removed /dev/shm/NSys-\S+, a leftover that stops nsys from starting"
 )
 
 

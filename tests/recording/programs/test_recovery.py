@@ -85,7 +85,7 @@ def test_a_recorder_that_is_killed_while_the_program_goes_on(tmp_path, tool):
     folder = work_folder(tmp_path)
     in_use = traceprof(tmp_path, "recover", folder)
     assert in_use.returncode == 2
-    assert "is in use by its recorder" in in_use.stderr
+    assert "its recorder still runs" in in_use.stderr
     wait_for_samples(folder)
     recorder.kill()
     recorder.communicate("end\n")  # to the end of the program: it has our pipes
@@ -111,13 +111,13 @@ def test_a_node_that_is_lost(tmp_path, tool):
     recorder.communicate()
     listed = traceprof(tmp_path, "recover")
     folder = work_folder(tmp_path)
-    assert f"{folder}  begun" in listed.stdout
+    assert f"{folder}  started" in listed.stdout
     assert "named_steps.py wait" in listed.stdout
     moved = folder.rename(tmp_path / "moved")
     for command in ("info", "analyze"):
         told = traceprof(tmp_path, command, moved)
         assert told.returncode == 3
-        assert f"`traceprof recover {moved}` makes a trace of it" in told.stderr
+        assert f"run `traceprof recover {moved}` to write its trace" in told.stderr
     done = traceprof(tmp_path, "recover", moved, "-o", f"{tmp_path}/rescued/", "--keep")
     assert done.returncode == 0, done.stderr
     assert n_work(tmp_path / "rescued" / "rank0.sqlite") == 3
@@ -133,7 +133,7 @@ def test_a_program_that_still_runs_is_said_and_its_folder_stays(tmp_path):
     recorder.kill()
     recorder.wait()
     done = traceprof(tmp_path, "recover", folder)
-    assert re.search(rf"process \d+ still runs: the trace ends now, {folder} stays", done.stderr)
+    assert re.search(rf"process \d+ still runs; trace ends now, {folder} is kept", done.stderr)
     assert n_work(tmp_path / "run.sqlite") == 3
     assert folder.is_dir()
     end_processes_marked(f"TRACEPROF_DIR={folder}", signal.SIGTERM, 10)
@@ -143,8 +143,8 @@ def test_a_program_that_still_runs_is_said_and_its_folder_stays(tmp_path):
 def test_a_folder_that_is_none_is_said(tmp_path):
     done = traceprof(tmp_path, "recover", tmp_path)
     assert done.returncode == 3
-    assert "is no work folder of a recording" in done.stderr
-    assert "no recording was left here" in traceprof(tmp_path, "recover").stderr
+    assert "not a work folder of a recording" in done.stderr
+    assert "no interrupted recording found here" in traceprof(tmp_path, "recover").stderr
 
 
 WITH_PIPE = """
@@ -169,7 +169,7 @@ def gathering(tmp_path):
 def test_a_signal_while_the_trace_is_written_waits(tmp_path, gathering, number):
     recorder, _, writer = gathering
     recorder.send_signal(number)
-    assert "is being written: once more to leave it" in recorder.stderr.readline()
+    assert "traceprof is writing the trace (interrupt again to stop)" in recorder.stderr.readline()
     os.close(writer)
     _, said = recorder.communicate(timeout=60)
     assert recorder.returncode == 0, said
@@ -183,8 +183,8 @@ def test_a_second_signal_says_where_everything_is(tmp_path, gathering):
     recorder.send_signal(signal.SIGINT)
     _, said = recorder.communicate(timeout=60)
     assert recorder.returncode == 5
-    assert "interrupted before the trace was written" in said
-    assert f"what was captured is in {pipe.parent}" in said
+    assert "interrupted before writing the trace" in said
+    assert f"run traceprof recover {pipe.parent} to write the trace" in said
     assert not (tmp_path / "run.sqlite").exists()
     os.close(writer)
     pipe.unlink()
@@ -223,8 +223,8 @@ def interrupt_group_of(recorder):
 def test_an_interrupt_while_nsys_writes_its_report_waits(tmp_path, interrupted):
     _, said = interrupted.communicate(timeout=120)
     assert interrupted.returncode == 3, said
-    assert "is being written: once more to leave it" in said
-    assert "cannot be converted" not in said
+    assert "traceprof is writing the trace (interrupt again to stop)" in said
+    assert "nsys cannot convert it" not in said
     assert n_work(tmp_path / "run.sqlite") == 4
     assert "Nsight" in open_trace(tmp_path / "run.sqlite").info.profiler
 
@@ -236,7 +236,7 @@ def test_a_second_one_leaves_nsys_to_it(tmp_path, interrupted):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
     lines = iter(interrupted.stderr.readline, "")
-    assert any("once more to leave it" in line for line in lines)
+    assert any("interrupt again to stop" in line for line in lines)
     interrupt_group_of(interrupted)
     interrupted.wait(timeout=120)
     for pid in nsys:
@@ -245,10 +245,10 @@ def test_a_second_one_leaves_nsys_to_it(tmp_path, interrupted):
     said = interrupted.communicate(timeout=120)[1]
     assert interrupted.returncode == 5, said
     folder = work_folder(tmp_path)
-    assert f"what was captured is in {folder}" in said
+    assert f"run traceprof recover {folder} to write the trace" in said
     done = traceprof(tmp_path, "recover", folder)
     assert done.returncode == 0, done.stderr
-    assert "cannot be converted" not in done.stderr
+    assert "nsys cannot convert it" not in done.stderr
     assert n_work(tmp_path / "run.sqlite") == 4
     assert "Nsight" in open_trace(tmp_path / "run.sqlite").info.profiler
 
@@ -262,9 +262,9 @@ def test_a_program_that_does_not_end_after_sigterm_has_its_trace_written_and_is_
     recorder.send_signal(signal.SIGTERM)
     _, said = recorder.communicate(timeout=120)
     assert recorder.returncode == 128 + signal.SIGTERM, said
-    assert "if the program still runs in 0.5 s its trace is written and it is killed" in said
-    assert "the program still runs: the trace of what it has done until now is written" in said
-    assert "did not end by themselves and were killed" in said
+    assert "if it still runs after 0.5 s (--grace), traceprof writes the trace and kills it" in said
+    assert "the program still runs; traceprof writes the trace recorded so far" in said
+    assert "processes that did not exit" in said
     assert n_work(tmp_path / "run.sqlite") == 3
 
 

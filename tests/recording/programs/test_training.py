@@ -32,7 +32,7 @@ def seconds_between_steps(trace, pid):
 
 
 def assert_agrees(trace, pid, recorded, samples_per_step):
-    """The program and its trace agree on the throughput within 2 %.
+    """The program and its trace agree on the throughput within 2%.
 
     A busy machine may take the processor away between the end of a range and the program's
     look at its clock: half a dozen time slices are allowed for that.

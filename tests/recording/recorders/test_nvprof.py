@@ -21,14 +21,14 @@ EPOCH = 1_700_000_000_000_000_000
 def test_gpus_that_nvprof_cannot_record_are_named():
     assert why_unsupported({"gpu.0.compute_capability": "7.5"}, is_there=True) is None
     newer = {"gpu.0.compute_capability": "7.0", "gpu.1.compute_capability": "9.0"}
-    assert "compute capability 9.0: use --with nsys" in str(why_unsupported(newer, is_there=True))
-    assert "there is no GPU" in str(why_unsupported({}, is_there=False))
+    assert "compute capability 9.0; use --with nsys" in str(why_unsupported(newer, is_there=True))
+    assert "this machine has no GPU" in str(why_unsupported({}, is_there=False))
 
 
 @pytest.mark.nvprof
 def test_without_a_gpu_one_line_says_what_to_use_instead(tmp_path):
     require("nvprof")
-    if "there is no GPU" not in str(RECORDER.missing()):
+    if "this machine has no GPU" not in str(RECORDER.missing()):
         pytest.skip("there is a GPU here")
     recorded = record(tmp_path / "run.sqlite", ["touch", "ran"], "--with", "nvprof")
     assert recorded.done.returncode == 5

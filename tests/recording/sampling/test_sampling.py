@@ -37,7 +37,7 @@ def test_samples_carry_the_time_and_a_failing_read_is_dropped():
     assert [sample.value for sample in sampler.samples] == [1, 2, 3]
     assert sampler.samples[0].time_ns == 1000
     assert sampler.samples == sorted(sampler.samples)
-    assert sampler.notes == ["sampling of counters ended: gone"]
+    assert sampler.notes == ["sampling of counters stopped: gone"]
 
 
 def test_a_process_that_has_ended_has_no_memory_to_tell_of(tmp_path):
@@ -89,7 +89,7 @@ def test_bytes_over_loopback_are_counted_by_interface_and_by_process(tmp_path):
     (tmp_path / f"process.{os.getpid()}.json").write_text("{}")
     network, _ = open_psutil(tmp_path)
     if not open_sockets(tmp_path):
-        pytest.skip("the kernel does not tell about sockets here")
+        pytest.skip("the kernel does not report sockets about sockets here")
     (sockets,) = open_sockets(tmp_path)
 
     def counts(read):
@@ -128,7 +128,7 @@ def test_what_tcp_sent_again_counts_once():
 
 
 def test_an_error_of_the_kernel_is_an_error():
-    with pytest.raises(OSError, match="does not tell"):
+    with pytest.raises(OSError, match="does not report sockets"):
         parse_sockets(struct.pack("=IHHII", 16, 2, 0, 1, 0), {})
     assert not parse_sockets(struct.pack("=IHHII", 16, 3, 0, 1, 0), {})
 

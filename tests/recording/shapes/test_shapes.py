@@ -15,8 +15,8 @@ from traceprof.measures.steps.find import find_steps
 pytestmark = pytest.mark.torch
 
 PHASES = "recorded phases"
-TWO = "recorded phases, 2 optimizers a step"
-BACKWARD = "backward passes: no optimizer of torch was seen"
+TWO = "recorded phases, 2 optimizers per step"
+BACKWARD = "backward passes (no PyTorch optimizer found)"
 LOOPS = {
     "hand_made": PHASES,
     "gan": TWO,
@@ -163,7 +163,7 @@ def test_steps_that_were_asked_for_bear_their_numbers(tool, tmp_path):
 
 def test_steps_that_never_come_are_said(tool, tmp_path):
     recorded = recorded_with(tool, tmp_path, program("shapes", "hand_made"), "--steps", "500..509")
-    assert "--steps begins with step 500, and the program made 24" in recorded.done.stderr
+    assert "--steps starts at 500, but the program ran 24 steps" in recorded.done.stderr
     assert "no trace was written" in recorded.done.stderr
 
 

@@ -108,7 +108,7 @@ def test_a_trace_with_nothing_in_it_is_a_figure_too() -> None:
 
 def test_a_format_that_cannot_be_drawn_is_one_clear_line() -> None:
     figure = timeline_figure(TraceBuilder().kernel("k", 0, 10).build())
-    with pytest.raises(UsageError, match=r"no tiff can be drawn here: .*html"):
+    with pytest.raises(UsageError, match=r"cannot write tiff: .*html"):
         render_picture(figure, "tiff")
 
 
@@ -121,7 +121,7 @@ def test_the_command_writes_pictures_where_it_can(
     trace = real_trace("nsys/2022.2-saxpy-mpi-a100.sqlite")  # type: ignore[operator]
     done = run_traceprof("timeline", trace, "-o", f"out.{kind}")
     if done.returncode:
-        assert "it takes Kaleido (pip install kaleido)" in done.stderr
+        assert "it requires Kaleido (`pip install kaleido`)" in done.stderr
         assert list(tmp_path.iterdir()) == []
         return
     picture = (tmp_path / f"out.{kind}").read_bytes()

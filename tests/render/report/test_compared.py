@@ -34,7 +34,7 @@ def row(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_change_has_a_colour_where_it_is_more_than_chance(more: Any, kind: str) -> None:
-    assert delta(row(**more), Unit.NS).startswith(f'<span class="{kind}">+100.0 %')
+    assert delta(row(**more), Unit.NS).startswith(f'<span class="{kind}">+100.0%')
 
 
 def test_what_did_not_change_has_no_words() -> None:
@@ -66,5 +66,5 @@ def test_a_row_of_a_kernel_leads_to_the_longest_of_it_on_the_axis_of_both(
     chosen = "document.querySelector('.details h3')?.textContent"
     Reader(opened).until(f"{chosen} === 'gemm'")
     details = opened.page.locator(".details").inner_text()
-    assert "4.500 ms (4 500 000 ns)" in details.replace("\u202f", " ").replace("\xa0", " ")
+    assert "4.500 ms (4,500,000 ns)" in details.replace("\u202f", " ").replace("\xa0", " ")
     assert "B · " in details

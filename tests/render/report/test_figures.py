@@ -49,7 +49,7 @@ def test_bars_of_ranks_are_the_parts_of_their_time() -> None:
     assert traces["Compute"]["x"] == [f"rank {rank}" for rank in table["rank"]]
     seconds = [*map(float, table["compute_ns"] / 1e6)]
     assert traces["Compute"]["y"] == pytest.approx(seconds, rel=1e-5)
-    assert len(traces["waited for others"]["y"]) == 3
+    assert len(traces["waiting for other ranks"]["y"]) == 3
     assert ranks_figure(run("ranks", make_trace_of(Plan(n_ranks=1))), _around(trace)) == ""
 
 
@@ -81,7 +81,7 @@ def test_the_path_of_a_step_fills_it_and_its_pieces_lead_to_their_place() -> Non
     trace = builder.build(span=(0, 3 * MS))
     html = path_figure(run("path", trace), _around(trace))
     figures = figures_in(html)
-    drawn = next(own for label, own in figures.items() if label.startswith("The critical path of"))
+    drawn = next(own for label, own in figures.items() if label.startswith("Critical path of"))
     lengths = {trace["name"]: sum(trace["x"]) for trace in drawn["data"]}
     steps = {row["step"]: row for row in run("path", trace).table.rows()}
     (number,) = (step for step in steps if f"path of step {step}," in html)
@@ -89,7 +89,7 @@ def test_the_path_of_a_step_fills_it_and_its_pieces_lead_to_their_place() -> Non
     assert sum(lengths.values()) == pytest.approx(steps[number]["duration_ns"] / MS)
     links = [link for trace in drawn["data"] for link in trace["meta"]["links"]]
     assert all(link.startswith("#at=") and link.endswith("rank=0") for link in links)
-    assert "What the critical path of 3 steps is made of" in html
+    assert "Critical path of 3 steps by activity" in html
 
 
 def test_levels_of_bandwidth_fall_to_zero_where_nothing_moved() -> None:
@@ -167,8 +167,8 @@ def test_a_histogram_counts_every_launch_of_a_kernel_once() -> None:
     assert [trace["visible"] for trace in figure["data"]] == [True, False]
     (menu,) = figure["layout"]["updatemenus"]
     assert [button["args"][1]["xaxis.title.text"] for button in menu["buttons"]] == [
-        "duration of a launch, ms",
-        "duration of a launch, ns",
+        "kernel duration, ms",
+        "kernel duration, ns",
     ]
 
 
@@ -195,7 +195,7 @@ def test_a_tree_is_as_wide_as_the_device_time_inside() -> None:
     assert nodes["model › b › a"]["count"] == 2
     (figure,) = figures_in(tree_figure(result, _around(trace))).values()
     device, host = figure["data"]
-    assert device["labels"] == ["device time", "model", "b", "a", "a"]
+    assert device["labels"] == ["GPU time", "model", "b", "a", "a"]
     assert device["values"] == [500 * US, 500 * US, 400 * US, 400 * US, 100 * US]
     assert device["parents"] == ["", "all", "0", "1", "0"]
     assert host["values"][1] == 1_800 * US

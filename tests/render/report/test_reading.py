@@ -108,7 +108,7 @@ def test_from_a_finding_to_its_place_is_one_click(report: OpenPage, run: Run) ->
     finding = run.result("findings").table.to_frame().iloc[0]
     start, end = map(parse_duration, finding["window"].split(".."))
     link = report.page.locator("#findings .place a:not([tabindex])").first
-    assert link.inner_text().startswith(f"worst at {format_duration(start)}, for ")
+    assert link.inner_text().startswith(f"worst case at {format_duration(start)}, duration ")
     before = report.js("traceprof.redraws")
     link.click()  # the only action
     for _ in range(500):
@@ -297,8 +297,8 @@ def test_the_straggler_is_seen_at_once_and_is_the_same_everywhere(
     assert late == 3
     opened = OpenPage(browser.new_page(viewport=WINDOW))
     opened.go(_written(run, tmp_path))
-    finding = opened.page.locator("#findings h3", has_text="straggler").first
-    assert "the others wait for rank 3" in finding.inner_text()
+    finding = opened.page.locator("#findings h3", has_text="Straggler").first
+    assert "the other ranks wait for rank 3" in finding.inner_text()
     box = finding.bounding_box()
     assert box["y"] + box["height"] <= WINDOW["height"]  # no action
     notes = opened.page.locator("#rank-steps .note b").all_inner_texts()

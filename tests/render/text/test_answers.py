@@ -92,15 +92,15 @@ def test_advice_is_numbered_and_says_when_not_to() -> None:
     trace = TraceBuilder().kernel("k", 0, 10).build()
     lines = render("text", document_of_results(trace, {"findings": findings(2)})).splitlines()
     assert lines[-9:] == [
-        "1. launch-bound: 12 345 launches",
-        "   saves 2.500 ms of a step of 10.00 ms (25.0 %, measured)",
-        "   7 ns of each step; queues are empty",
-        "   → use CUDA graphs",
-        "   not if: shapes change",
-        "2. launch-bound: 12 346 launches",
-        "   7 ns of each step; queues are empty",
-        "   → use CUDA graphs",
-        "   not if: shapes change",
+        "1. launch-bound: 12,345 launches",
+        "   Saves       2.500 ms of 10.00 ms per step (25.0%, measured)",
+        "   Evidence    7 ns of each step; queues are empty",
+        "   Fix         use CUDA graphs",
+        "   Caveat      shapes change",
+        "2. launch-bound: 12,346 launches",
+        "   Evidence    7 ns of each step; queues are empty",
+        "   Fix         use CUDA graphs",
+        "   Caveat      shapes change",
     ]
 
 
@@ -126,21 +126,22 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
         info=TraceInfo(path="/tmp/my trace.sqlite"),
     )
     text = render("text", told, Options(rows=5))
-    assert text.index("A step of 1.000 µs.") < text.index("steps 0..3  ████") < text.index("1. ")
-    assert "Input-bound. A step of" in text
+    places = [text.index(one) for one in ("A step of 1.000 µs.", "Steps       0–3  ████", "1. ")]
+    assert places == sorted(places)
+    assert "Bottleneck  Input-bound. A step of" in text
     assert "3. launch-bound" in text
     assert "4. launch-bound" not in text
     assert "2 more findings: traceprof findings '/tmp/my trace.sqlite'" in text
-    assert "Device time by kernel name" not in text
+    assert "GPU time by kernel name" not in text
     assert text.splitlines()[-4:] == [
-        "once: warm-up 3.000 µs",
-        "checked and fine: communication, copies",
-        "not checked: ranks: not recorded",
-        "next: traceprof show steps '/tmp/my trace.sqlite'",
+        "One-time    warm-up 3.000 µs",
+        "No problem  2 checks: communication, copies",
+        "Not checked ranks: not recorded",
+        "Next        traceprof show steps '/tmp/my trace.sqlite'",
     ]
     full = render("text", told, Options(rows=5, is_full=True))
     assert full.startswith(text.rstrip())
-    assert "Device time by kernel name" in full
+    assert "GPU time by kernel name" in full
     assert "ranges" not in full
 
 
@@ -161,15 +162,15 @@ def test_a_device_of_which_nothing_was_recorded_has_no_shares(n: int) -> None:
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_few_devices_are_shown_in_full_many_in_a_line_each(n: int) -> None:
     text = render("text", devices(n))
-    assert text.count("GPU-Util 70.0 %") == (1 if n == 1 else n + 1 if n == 2 else 1)
-    assert text.count("50.0 % of communication hidden") == text.count("GPU-Util")
+    assert text.count("GPU-Util 70.0%") == (1 if n == 1 else n + 1 if n == 2 else 1)
+    assert text.count("50.0% of communication overlapped") == text.count("GPU-Util")
     assert ("mean of" in text) == (n > 1)
-    assert text.count("60.0 % compute") == (n if n > 2 else 0)
-    assert (n > 2) or re.search(r"▓ exposed communication +100 ns +10\.0 %", text)
+    assert text.count("60.0% compute") == (n if n > 2 else 0)
+    assert (n > 2) or re.search(r"▓ exposed communication +100 ns +10\.0%", text)
 
 
 def test_where_nothing_worked_the_page_says_so() -> None:
     trace = TraceBuilder().range("a", 0, 10).build(recorded={"kernels", "copies", "ranges"})
     text = render("text", measured(trace, ["breakdown", "kernels"], "all"))
-    assert "note: device work was recorded, but there was none" in text
+    assert "note: GPU activity was recorded, but the trace contains none." in text
     assert "by kernel name" not in text

@@ -18,9 +18,9 @@ from traceprof.session.options import Opening
 @pytest.mark.parametrize(
     ("with_kernel", "is_recorded", "said"),
     [
-        (True, True, "1 more GPU without work in this trace"),
-        (False, True, "1 GPU without work in this trace"),
-        (False, False, "1 GPU whose work was not recorded"),
+        (True, True, "1 more GPU without activity in this trace"),
+        (False, True, "1 GPU without activity in this trace"),
+        (False, False, "1 GPU without recorded activity"),
     ],
 )
 def test_gpus_without_work_are_not_those_that_were_not_recorded(

@@ -241,7 +241,7 @@ def test_too_many_metrics_are_counted() -> None:
     trace = builder.build(span=(0, 20))
     series, notes = sample_series(trace, trace.span)
     assert len(series) == 6
-    assert notes == ["3 more metrics were sampled: not drawn"]
+    assert notes == ["3 more sampled metrics are not shown"]
 
 
 def test_of_many_metrics_those_that_move_and_tell_most_are_drawn() -> None:
@@ -254,7 +254,7 @@ def test_of_many_metrics_those_that_move_and_tell_most_are_drawn() -> None:
     metrics = [one.metric for one in series]
     assert metrics[:3] == ["SM Active", "Tensor Active", "DRAM Read"]
     assert not {"Pixel Warps In Flight", "Vertex Warps"} & set(metrics)
-    assert notes == ["5 more metrics were sampled: not drawn"]
+    assert notes == ["5 more sampled metrics are not shown"]
 
 
 def test_all_series_together_are_bounded_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,8 @@ def test_all_series_together_are_bounded_and_it_is_said(monkeypatch: pytest.Monk
     assert [len(one.values) for one in series] == [7, 12, 12, 12]
     assert [one.values.max() for one in series] == [6, 28, 28, 28]
     assert notes == [
-        "3 time series have more than 12 points: drawn by the extremes of equal stretches"
+        "3 time series have more than 12 points; only the minimum and maximum of each interval "
+        "are drawn"
     ]
 
 

@@ -75,7 +75,7 @@ def test_a_late_rank_far_below_is_found_read_and_opened(reader: Reader) -> None:
     page.page.locator(".lane.row", has_text="Stream 20").nth(1).scroll_into_view_if_needed()
     reader.click_at(8.5 * MS, "Stream 7", 1)
     assert reader.title == "gemm"
-    assert reader.facts["duration"] == "8.000 ms (8 000 000 ns)"
+    assert reader.facts["duration"] == "8.000 ms (8,000,000 ns)"
     assert reader.actions == 4
 
 

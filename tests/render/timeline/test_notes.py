@@ -34,7 +34,7 @@ def test_a_note_is_written_in_three_actions_and_leads_back(reader: Reader) -> No
     assert page.locator(".notes button").first.inner_text() == "why so long?"
     reader.click(page.locator(".flag"))
     reader.until(f"{HEADING} === 'gemm'")
-    assert reader.facts["duration"] == "2.002 ms (2 002 000 ns)"
+    assert reader.facts["duration"] == "2.002 ms (2,002,000 ns)"
     # Somebody else has the address alone, the reader the page alone.
     for kept in (address, ""):
         page.evaluate(f"() => {'localStorage.clear()' if kept else '0'}")
@@ -50,7 +50,7 @@ def test_a_note_is_written_in_three_actions_and_leads_back(reader: Reader) -> No
             ]
     reader.press("Escape")
     reader.until("document.querySelector('.notes') !== null")
-    page.get_by_role("button", name="Remove the note why so long?").click()
+    page.get_by_role("button", name="Remove note why so long?").click()
     assert page.locator(".flag").count() == 0
     assert reader.page.js("localStorage.getItem('traceprof-notes')").endswith('":[]}')
 

@@ -69,14 +69,14 @@ def test_hover_says_what_the_trace_says(open_page: Open) -> None:
     page.show_all()
     copy = page.hover(1_650_000, _row(page, "Stream 7"))
     assert copy["title"] == "Memcpy host → device (pinned → device)"
-    assert copy["start"] == "1.600 ms (1 600 000 ns)"
-    assert copy["duration"] == "100.0 µs (100 000 ns)"
-    assert copy["bytes"] == "2.500 MB (2 500 000)"
+    assert copy["start"] == "1.600 ms (1,600,000 ns)"
+    assert copy["duration"] == "100.0 µs (100,000 ns)"
+    assert copy["bytes"] == "2.500 MB (2,500,000)"
     assert copy["rate"] == "25.00 GB/s"
     kernel = page.hover(200_000, _row(page, "Stream 7"))
     assert kernel["title"] == "gemm"
     assert kernel["launched by"] == "cudaLaunchKernel"
-    assert kernel["launch → start"] == "80.00 µs (80 000 ns)"
+    assert kernel["launch → start"] == "80.00 µs (80,000 ns)"
     assert kernel["in range"].split(" › ")[-1] == "forward"
 
 
@@ -90,9 +90,9 @@ def test_zooming_draws_a_bounded_number_of_boxes_and_loses_nothing(open_page: Op
     assert 95 <= page.js("traceprof.scene.boxCount") <= 105
     page.redrawn("traceprof.goTo(500000, 502000)")
     single = page.hover(501_025, row)
-    assert single["start"] == "501.0 µs (501 000 ns)"
+    assert single["start"] == "501.0 µs (501,000 ns)"
     assert single["duration"] == "50 ns"
-    assert "of 10 001 events as boxes" in page.page.locator(".range").inner_text()
+    assert "of 10,001 events drawn as boxes" in page.page.locator(".range").inner_text()
     assert page.complaints == []
 
 
@@ -146,8 +146,8 @@ def test_shift_and_drag_measures_and_sums_up(open_page: Open) -> None:
     sums = {cells[0]: cells[1:] for cells in rows}
     # Snapped to the edges of the kernel; for its last quarter the all-reduce runs too.
     assert (start, end) == (1_100_000, 1_300_000)
-    assert sums["process 1 · GPU 0"] == ["0.0 %", "75.0 %", "25.0 %", *["0.0 %"] * 3]
-    assert sums["gemm"] == ["100.0 %", "200.0 µs", "1", *["200.0 µs"] * 3]
+    assert sums["process 1 · GPU 0"] == ["0.0%", "75.0%", "25.0%", *["0.0%"] * 3]
+    assert sums["gemm"] == ["100.0%", "200.0 µs", "1", *["200.0 µs"] * 3]
 
 
 def test_a_link_opens_at_its_place(open_page: Open) -> None:
@@ -159,8 +159,8 @@ def test_a_window_draws_whole_events_on_the_clock_of_the_trace(open_page: Open) 
     window = TimeWindow(1_200_000, 1_700_000)
     page = open_page(render_timeline(_small_trace(), title="part", window=window))
     gemm = page.hover(50_000, _row(page, "Stream 7"))
-    assert gemm["start"] == "1.100 ms (1 100 000 ns)"
-    assert gemm["duration"] == "200.0 µs (200 000 ns)"
+    assert gemm["start"] == "1.100 ms (1,100,000 ns)"
+    assert gemm["duration"] == "200.0 µs (200,000 ns)"
     assert page.js("traceprof.trace.n_events") == 5
 
 
@@ -198,7 +198,7 @@ def _name_id(page: OpenPage, item: int) -> int:
 def test_a_condensed_page_says_so_and_counts_every_event(open_page: Open) -> None:
     page = open_page(render_timeline(_crowded_trace(), title="many", max_items=2_000))
     warning = page.page.locator("header li").inner_text()
-    assert re.match(r"[\d ]+ events shorter than [\d.]+ .?s are drawn together", warning)
+    assert re.match(r"[\d,]+ events shorter than [\d.]+ .?s are merged", warning)
     total = page.js(
         "traceprof.trace.rows.flatMap((r) => r.channels)"
         ".reduce((s, c) => s + Array.from(c.counts).reduce((a, b) => a + b), 0)"

@@ -40,7 +40,7 @@ def test_the_panel_is_in_the_first_viewport_and_tells_of_the_view(reader: Reader
     assert reader.title.startswith("In view: step 1 to step 5")
     assert reader.facts["steps"] == "5 of 6 in view"
     starts, ends = _gaps(two_ranks(), 1)
-    idle = reader.table("Devices in view")["rank 1 · GPU 1"]
+    idle = reader.table("GPUs in view")["rank 1 · GPU 1"]
     assert idle[1] == f"{(ends - starts).max() / MS:.3f} ms"
 
 
@@ -54,7 +54,7 @@ def test_the_longest_gap_of_a_device_is_one_click_away(reader: Reader) -> None:
     assert f"({format_count(int((ends - starts)[longest]))} ns)" in facts["duration"]
     # Rank 1 is late in step 3: between its forward and its backward kernel.
     assert (facts["before"], facts["after"]) == ("gemm", "dgrad")
-    assert facts["its place"] == f"the longest of {len(starts)} on this device"
+    assert facts["position"] == f"the longest of {len(starts)} on this GPU"
     assert facts["launched"].startswith("2.500 ms before it starts")
 
 
@@ -67,8 +67,8 @@ def test_where_devices_were_recorded_in_windows_shares_are_of_these(
     reader = Reader(page)
     page.show_all()
     reader.until("document.querySelector('.details table th:last-child').innerText === 'Recorded'")
-    ((idle, _, recorded),) = reader.table("Devices in view").values()
-    assert (idle, recorded) == ("30.2 %", "2.0 %")  # as breakdown has it
+    ((idle, _, recorded),) = reader.table("GPUs in view").values()
+    assert (idle, recorded) == ("30.2%", "2.0%")  # as breakdown has it
 
 
 @pytest.mark.traces
@@ -88,7 +88,7 @@ def test_so_it_is_on_a_real_trace(
     assert f"({format_count(int((ends - starts)[longest]))} ns)" in facts["duration"]
     # It is the time from the last work to the end of the recording.
     assert facts["before"] == short_name(str(kernels["name"][kernels["end_ns"] == at][0]))
-    assert facts["after"] == "nothing in this page"
+    assert facts["after"] == "no event in this page"
 
 
 def _show_all(reader: Reader, trace: Trace) -> None:
@@ -116,7 +116,7 @@ def test_gaps_at_the_edges_are_in_the_table_as_a_click_has_them(
     page = render_timeline(trace, title="edges", max_items=max_items)
     reader = Reader(open_page(page))
     _show_all(reader, trace)
-    told = reader.table("Devices in view")
+    told = reader.table("GPUs in view")
     for device, name in enumerate(("GPU 0", "GPU 1")):
         starts, ends = _gaps(trace, device)
         longest = int((ends - starts).argmax())
@@ -156,11 +156,11 @@ def test_the_panel_places_an_event_among_its_name_and_beside_other_ranks(reader:
     reader.click_at(53 * MS, "Stream 7")
     facts = reader.facts
     # Six on each rank, a microsecond longer from step to step.
-    assert facts["its place"] == "the longest of 12"
+    assert facts["position"] == "the longest of 12"
     assert facts["min, median, max"] == "2.000 ms, 2.003 ms, 2.005 ms"
     assert reader.page.page.locator(".bars i.own").count() == 1
     reader.click_at(38.5 * MS, "Stream 20")
-    others = reader.table("The same on other ranks (by its number")
+    others = reader.table("Same event on other ranks (matched by number")
     assert others["rank 1 · GPU 1"] == ["+2.000 ms", "1.490 ms"]
     assert reader.title == "ncclDevKernel_AllReduce"
 
@@ -169,8 +169,8 @@ def test_bytes_and_neighbours_of_a_copy(reader: Reader) -> None:
     reader.click_at(9.05 * MS, "Stream 7")
     facts = reader.facts
     assert facts["rate"] == "25.00 GB/s"
-    assert facts["before, in this lane"] == "dgrad, 1.000 ms apart"
-    assert facts["after, in this lane"] == "gemm, 2.900 ms apart"
+    assert facts["previous in this lane"] == "dgrad, 1.000 ms apart"
+    assert facts["next in this lane"] == "gemm, 2.900 ms apart"
 
 
 def test_gaps_states_and_steps_can_be_clicked(reader: Reader) -> None:
@@ -182,8 +182,8 @@ def test_gaps_states_and_steps_can_be_clicked(reader: Reader) -> None:
     reader.click_at(35 * MS, "Steps")
     assert reader.title == "step 3"
     assert reader.facts["duration"].startswith("10.00 ms")
-    devices = reader.table("What the devices did")
-    assert devices["rank 0 · GPU 0"][0] == "44.0 %"
+    devices = reader.table("GPU activity during the step")
+    assert devices["rank 0 · GPU 0"][0] == "44.0%"
     assert len(devices) == 2
 
 
@@ -192,7 +192,7 @@ def test_what_the_panel_says_is_copied_as_text(reader: Reader) -> None:
     reader.click(reader.page.page.get_by_role("button", name="Copy as text"))
     text = reader.page.page.evaluate("() => navigator.clipboard.readText()")
     assert text.splitlines()[0] == "gemm"
-    assert "duration\t2.002 ms (2 002 000 ns)" in text
+    assert "duration\t2.002 ms (2,002,000 ns)" in text
 
 
 def test_the_panel_is_moved_sized_and_remembered(reader: Reader) -> None:
@@ -215,9 +215,9 @@ def test_two_clicks_measure_between_two_events(reader: Reader) -> None:
     reader.click_at(17 * MS, "Stream 7", shift=True)
     assert reader.actions == 2
     facts = reader.facts
-    assert facts["end → start"] == "1.499 ms (1 499 000 ns)"
-    assert facts["start → start"] == "3.500 ms (3 500 000 ns)"
-    assert facts["end → end"] == "3.999 ms (3 999 000 ns)"
+    assert facts["end → start"] == "1.499 ms (1,499,000 ns)"
+    assert facts["start → start"] == "3.500 ms (3,500,000 ns)"
+    assert facts["end → end"] == "3.999 ms (3,999,000 ns)"
     assert reader.page.page.locator(".selection").inner_text() == "Δ 1.499 ms"
 
 
@@ -308,11 +308,11 @@ def test_a_search_takes_regular_expressions_and_says_what_is_none(reader: Reader
     reader.until("document.querySelector('.search .note').textContent === '24 events'")
     box.fill("/(/")
     reader.until(
-        "document.querySelector('.search .note').textContent === 'not a regular expression'"
+        "document.querySelector('.search .note').textContent === 'invalid regular expression'"
     )
     box.fill("matmul")
     reader.until("document.querySelector('.results table') !== null")
-    assert "Found as well: gemm" in page.locator(".results caption").inner_text()
+    assert "Also searched for: gemm" in page.locator(".results caption").inner_text()
 
 
 def test_a_slow_step_says_why_as_explain_does_and_leads_there(
@@ -325,11 +325,11 @@ def test_a_slow_step_says_why_as_explain_does_and_leads_there(
     _, result = explain_ranks(Ranks.of(trace), "step:3")
     (cause,) = result.tables["causes"].rows()[:1]
     assert (cause["name"], cause["difference_ns"]) == ("gemm", 5 * MS)
-    told = reader.table(f"Why it took 5.000 ms longer than {result.scalars['against']}")
+    told = reader.table(f"Why this step took 5.000 ms longer than {result.scalars['against']}")
     assert told["gemm"] == ["+5.000 ms"]
     reader.click(reader.page.page.locator(".details").get_by_role("button", name="gemm").first)
     assert reader.title == "gemm"
-    assert "(7 000 000 ns)" in reader.facts["duration"].replace("\u202f", " ").replace("\xa0", " ")
+    assert "(7,000,000 ns)" in reader.facts["duration"].replace("\u202f", " ").replace("\xa0", " ")
     assert reader.actions == 2
 
 
@@ -344,7 +344,7 @@ def test_of_a_step_that_waits_the_late_rank_is_named_and_shown(
     reader.page.redrawn(f"traceprof.jumpTo({at}, {at + 200 * MS})")
     reader.click_at(at + 50 * MS, "Steps")
     caption = reader.page.js("document.querySelectorAll('.details caption')[0].textContent")
-    assert caption.startswith("Why it took")
+    assert caption.startswith("Why this step took")
     reader.click(reader.page.page.get_by_role("button", name="waiting for rank 2"))
     assert reader.title == "gemm backward"
     assert "rank 2" in reader.facts["lane"]

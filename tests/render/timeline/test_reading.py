@@ -35,19 +35,19 @@ def test_a_drawn_span_snaps_and_is_summed_per_device(reader: Reader) -> None:
     assert reader.actions == 1
     # Step 1: gemm 2.001 ms, idle until 15.5, then dgrad until 18, all-reduce beside and beyond it.
     assert reader.page.js("traceprof.selection") == [12 * MS, 18 * MS]
-    device = reader.table("What each device does")["rank 0 · GPU 0"]
-    idle, compute, both = (float(cell.split()[0]) for cell in device[:3])
+    device = reader.table("GPU time (the shares")["rank 0 · GPU 0"]
+    idle, compute, both = (float(cell.removesuffix("%")) for cell in device[:3])
     assert (idle, compute, both) == (25.0, 33.5, 41.5)
-    assert reader.table("What each device does")["mean of 2"] == device
-    names = reader.table("Devices: work in the span")
-    assert names["gemm"] == ["33.4 %", "2.001 ms", "2", *["2.001 ms"] * 3]
-    assert names["ncclDevKernel_AllReduce"][:3] == ["41.5 %", "2.490 ms", "2"]
+    assert reader.table("GPU time (the shares")["mean of 2"] == device
+    names = reader.table("GPU: activity in the selection")
+    assert names["gemm"] == ["33.4%", "2.001 ms", "2", *["2.001 ms"] * 3]
+    assert names["ncclDevKernel_AllReduce"][:3] == ["41.5%", "2.490 ms", "2"]
 
 
 @pytest.mark.parametrize(
     ("choice", "row"),
     [
-        ("Range that launched it", "layer"),
+        ("Launching range", "layer"),
         ("Thread", "Main thread · python"),
         ("Lane", "GPU 0 · Stream 7"),
     ],
@@ -60,9 +60,9 @@ def test_a_selection_is_put_together_by_what_one_asks(
     reader.press("m")
     reader.click(reader.page.page.get_by_role("button", name=choice, exact=True))
     assert reader.actions == 3
-    rows = reader.table("Devices: work in the span")
+    rows = reader.table("GPU: activity in the selection")
     assert row in rows
-    shares = [float(cells[0].split()[0]) for cells in rows.values()]
+    shares = [float(cells[0].removesuffix("%")) for cells in rows.values()]
     assert max(shares) <= 100
 
 
@@ -80,10 +80,10 @@ def test_a_span_is_selected_and_extended_by_keyboard(reader: Reader) -> None:
 def test_nested_ranges_of_the_host_cover_no_more_than_the_span(reader: Reader) -> None:
     reader.page.page.locator(".plot").focus()
     reader.press("0", "m")
-    rows = reader.table("Host: time that it covers")
-    assert all(float(cells[0].split()[0]) <= 100 for cells in rows.values())
+    rows = reader.table("CPU: time covered")
+    assert all(float(cells[0].removesuffix("%")) <= 100 for cells in rows.values())
     # Two ranks, six steps: forward is open 4 of 10 ms, on both at the same time.
-    assert rows["forward"][0] == "40.0 %"
+    assert rows["forward"][0] == "40.0%"
 
 
 def test_shift_and_click_on_two_steps_selects_both_with_what_is_between(reader: Reader) -> None:
@@ -97,7 +97,7 @@ def test_shift_and_click_on_two_steps_selects_both_with_what_is_between(reader: 
     kernels = trace.kernels.to_frame().query("device == 1 and name == 'dgrad'")
     own = kernels[(kernels["start_ns"] < 40 * MS) & (kernels["end_ns"] > 10 * MS)]
     busy = (own["end_ns"] - own["start_ns"]).sum()
-    row = reader.table("Devices: work in the span")["dgrad"]
+    row = reader.table("GPU: activity in the selection")["dgrad"]
     # Of rank 0 three times 2.5 ms; rank 1 is 2 ms late once.
     assert row[1] == f"{(busy + 7.5 * MS) / 2 / MS:.3f} ms"
     assert row[3:] == ["500.0 µs", "2.500 ms", "2.500 ms"]
@@ -125,20 +125,20 @@ def test_what_the_host_did_is_clipped_to_the_selection(open_page: Any) -> None:
     reader.page.redrawn(
         f"traceprof.select({20 * MS}, {30 * MS}); traceprof.showSelection(); traceprof.redraw()"
     )
-    host = reader.table("Host: time that it covers")
-    assert host["epoch"] == ["100.0 %", "10.00 ms", "1", *["10.00 ms"] * 3]
-    assert host["forward"] == ["40.0 %", "4.000 ms", "1", *["4.000 ms"] * 3]
-    device = reader.table("Devices: work in the span")
-    assert device["gemm"] == ["10.0 %", "1.000 ms", "1", *["1.000 ms"] * 3]
+    host = reader.table("CPU: time covered")
+    assert host["epoch"] == ["100.0%", "10.00 ms", "1", *["10.00 ms"] * 3]
+    assert host["forward"] == ["40.0%", "4.000 ms", "1", *["4.000 ms"] * 3]
+    device = reader.table("GPU: activity in the selection")
+    assert device["gemm"] == ["10.0%", "1.000 ms", "1", *["1.000 ms"] * 3]
 
 
 def test_lanes_are_filtered_folded_hidden_moved_and_remembered(reader: Reader) -> None:
     page = reader.page.page
     lanes = page.locator(".lane.section")
     reader.click(page.get_by_role("button", name="Lanes", exact=True))
-    page.get_by_label("Show only lanes of this rank").fill("rank 1")
+    page.get_by_label("Show only lanes that match this rank").fill("rank 1")
     assert lanes.all_inner_texts() == ["rank 1 · host node2 · python · process 2"]
-    page.get_by_label("Show only lanes of this rank").fill("")
+    page.get_by_label("Show only lanes that match this rank").fill("")
     before = page.locator(".lane.row").count()
     page.get_by_role("checkbox", name="CUDA API").uncheck()
     assert page.locator(".lane.row").count() < before
@@ -172,12 +172,12 @@ def test_a_thousand_steps_are_all_marked(open_page: Any) -> None:
         ".filter((value, i) => i % 4 === 3 && value < 60).length"
     )
     assert strip == 0
-    assert page.page.locator(".lane.row").first.inner_text() == "Steps on the host (1319)"
-    assert "1 319 steps, marked in their own line only" in page.page.locator(".range").inner_text()
+    assert page.page.locator(".lane.row").first.inner_text() == "Steps on CPU (1319)"
+    assert "1,319 steps, marked only in the step lane" in page.page.locator(".range").inner_text()
     reader = Reader(page)
     reader.click_at(5005 * MS, "Steps")
     assert reader.title.startswith("step ")
-    assert reader.facts["duration"] == "10.00 ms (10 000 000 ns)"
+    assert reader.facts["duration"] == "10.00 ms (10,000,000 ns)"
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_a_phone_shows_the_lanes_until_something_is_chosen(phone: OpenPage) -> N
     page.touchscreen.tap(*reader.place(23 * MS, "Stream 7"))
     box = page.locator(".panel").bounding_box()
     assert box["y"] + box["height"] <= 845
-    page.locator(".panel").get_by_role("button", name="Choose nothing").tap()
+    page.locator(".panel").get_by_role("button", name="Clear the selection").tap()
     reader.until("document.querySelector('.panel.resting') !== null")
 
 
@@ -250,7 +250,7 @@ def test_a_tap_fills_the_panel_which_a_thumb_scrolls_and_follows(phone: OpenPage
     )
     page.touchscreen.tap(*reader.place(23 * MS, "Stream 7"))
     assert reader.title == "gemm"
-    assert reader.facts["duration"] == "2.002 ms (2 002 000 ns)"
+    assert reader.facts["duration"] == "2.002 ms (2,002,000 ns)"
     details = page.locator(".details")
     box = details.bounding_box()
     assert box["y"] + box["height"] <= 844
@@ -313,5 +313,5 @@ def test_what_one_sees_is_saved_as_a_drawing_and_a_table(reader: Reader) -> None
     with page.expect_download() as download:
         reader.click(page.get_by_role("button", name="CSV"))
     table = Path(download.value.path()).read_text("utf-8")
-    assert "duration,2.002 ms (2 002 000 ns)\n" in table
+    assert 'duration,"2.002 ms (2,002,000 ns)"\n' in table
     assert download.value.suggested_filename == "timeline.csv"

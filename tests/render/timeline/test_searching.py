@@ -20,7 +20,7 @@ pytestmark = pytest.mark.chromium
 
 def _among(reader: Reader, kind: str) -> None:
     reader.actions += 1
-    reader.page.page.get_by_label("Search among").select_option(label=kind)
+    reader.page.page.get_by_label("Search in").select_option(label=kind)
 
 
 def _results(reader: Reader) -> list[list[str]]:
@@ -45,8 +45,8 @@ def test_the_longest_kernels_come_with_the_range_that_launched_them(reader: Read
     by_name = {row[0]: row[1] for row in rows}
     # gemm is launched 1.1 ms into a step, in "layer"; dgrad by a thread that has no ranges.
     assert by_name["gemm"] == "layer"
-    assert by_name["dgrad"] == "in no range"
-    assert by_name["ncclDevKernel_AllReduce"] == "launch not known"
+    assert by_name["dgrad"] == "outside any range"
+    assert by_name["ncclDevKernel_AllReduce"] == "unknown launch"
     assert reader.page.page.locator(".search .note").inner_text() == f"{len(kernels)} events"
 
 
@@ -56,7 +56,7 @@ def test_the_longest_kernels_come_with_the_range_that_launched_them(reader: Read
         ("Kernels", "kernels"),
         ("Copies", "copies"),
         ("Ranges", "ranges"),
-        ("CUDA calls", "api_calls"),
+        ("CUDA API calls", "api_calls"),
     ],
 )
 def test_all_of_a_kind_are_as_many_as_the_trace_has(reader: Reader, kind: str, table: str) -> None:
@@ -66,25 +66,25 @@ def test_all_of_a_kind_are_as_many_as_the_trace_has(reader: Reader, kind: str, t
     _results(reader)
     caption = reader.page.page.locator(".results caption").inner_text()
     assert caption.startswith(f"{len(rows)} events of ")
-    assert f", {format_duration(total)} together" in caption
+    assert f", {format_duration(total)} in total" in caption
 
 
 def test_text_is_sought_among_the_kind_and_both_are_in_the_address(reader: Reader) -> None:
     page = reader.page.page
     page.locator(".search input").fill("ward")
     assert page.locator(".search .note").inner_text() == "24 events"
-    _among(reader, "CUDA calls")
+    _among(reader, "CUDA API calls")
     reader.until("document.querySelector('.search .note').textContent === '0 events'")
     _among(reader, "Ranges")
     reader.until("document.querySelector('.search .note').textContent === '24 events'")
     reader.until("/find=ward&among=ranges/.test(location.hash)")
     page.reload()
     page.locator("[data-ready]").wait_for()
-    assert page.get_by_label("Search among").input_value() == "ranges"
+    assert page.get_by_label("Search in").input_value() == "ranges"
     assert {row[0] for row in _results(reader)} == {"forward", "backward"}
     page.locator(".plot").focus()
     reader.press("Escape")
-    assert page.get_by_label("Search among").input_value() == ""
+    assert page.get_by_label("Search in").input_value() == ""
 
 
 def test_enter_goes_down_the_list_as_it_stands(reader: Reader) -> None:

@@ -51,12 +51,12 @@ def test_a_colleague_sees_the_lanes_as_they_were_sent(reader: Reader, elsewhere:
     lanes.filter(has_text="CUDA API").first.press("p")
     reader.click(page.locator(".chip", has_text="CUDA API"))
     reader.click(page.get_by_role("button", name="Lanes (some hidden)"))
-    reader.click(page.get_by_role("checkbox", name="Copies GB/s"))
+    reader.click(page.get_by_role("checkbox", name="Copy rate GB/s"))
     page.keyboard.press("Escape")
     shown = _lines(reader.page)
     assert shown.count("Stream 20") == 1
-    assert "Copies GB/s" not in shown
-    assert "Devices busy %" in shown
+    assert "Copy rate GB/s" not in shown
+    assert "GPU busy %" in shown
     reader.until("location.hash.includes('hide=') && location.hash.includes('order=')")
     other = _open(elsewhere, page.url)
     assert _lines(elsewhere) == shown
@@ -66,7 +66,7 @@ def test_a_colleague_sees_the_lanes_as_they_were_sent(reader: Reader, elsewhere:
     other.click(elsewhere.page.get_by_role("button", name="Lanes (some hidden)"))
     other.click(elsewhere.page.get_by_role("button", name="Show hidden"))
     assert _lines(elsewhere).count("Stream 20") == 2
-    assert "Copies GB/s" in _lines(elsewhere)
+    assert "Copy rate GB/s" in _lines(elsewhere)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_a_filter_finds_any_lane_also_in_what_is_folded(
     reader.click(page.get_by_role("button", name="Fold all"))
     _filter(reader, text)
     host, devices, *rows = page.locator(".lane.row:not(.chart) .name").all_inner_texts()
-    assert host.startswith("Steps on the host")
-    assert devices.startswith("Steps on the devices")
+    assert host.startswith("Steps on CPU")
+    assert devices.startswith("Steps on GPU")
     assert rows == found
     page.keyboard.press("Escape")
 
@@ -115,17 +115,17 @@ def test_a_filter_is_in_the_address_and_gives_way_to_what_one_goes_to(
 def test_a_chart_is_hidden_by_mouse_and_takes_no_room(reader: Reader) -> None:
     page = reader.page.page
     height = reader.page.js("traceprof.plot.offsetHeight")
-    chart = page.locator(".lane.chart", has_text="Devices busy %")
+    chart = page.locator(".lane.chart", has_text="GPU busy %")
     chart.hover()
     reader.click(chart.locator(".hide"))
-    assert page.locator(".lane.chart .name").all_inner_texts() == ["Copies GB/s"]
+    assert page.locator(".lane.chart .name").all_inner_texts() == ["Copy rate GB/s"]
     reader.until(f"traceprof.plot.offsetHeight === {height} - 100")
     reader.until("/hide=C0(&|$)/.test(location.hash)")
     # The curve that is left is that of the copies: 2.5 MB in 100 µs are 25 GB/s.
     x, _ = reader.place(9.05 * MS, "Steps")
     top = page.locator(".lane.chart").bounding_box()["y"]
     page.mouse.move(x, top + 40)
-    assert page.locator(".tip b").inner_text().startswith("Copies GB/s at")
+    assert page.locator(".tip b").inner_text().startswith("Copy rate GB/s at")
 
 
 def test_a_link_of_a_finding_shows_lanes_that_were_hidden(reader: Reader) -> None:

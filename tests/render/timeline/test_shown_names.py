@@ -93,10 +93,10 @@ def test_a_selection_has_a_row_for_each_kernel_and_one_for_all_linear(
     reader = Reader(open_page(render_timeline(_trace(), title="names")))
     reader.page.page.locator(".plot").focus()
     reader.press("0", "m")
-    rows: dict[str, Any] = reader.table("Devices: work in the span")
+    rows: dict[str, Any] = reader.table("GPU: activity in the selection")
     for name in KERNELS:
         assert rows[short_name(name)][1:4] == ["4.000 ms", "4", "1.000 ms"]
-    host = reader.table("Host: time that it covers")
+    host = reader.table("CPU: time covered")
     assert host["linear"][1:3] == ["20.00 ms", "4"]
     assert "" not in {*rows, *host}
 
@@ -110,7 +110,7 @@ def test_the_panel_is_called_shortly_and_has_the_whole_name(
     assert reader.title == "vectorized_elementwise_kernel (GeluCUDAKernelImpl)"
     facts = reader.facts
     assert facts["name"] == KERNELS[2]
-    assert facts["before, in this lane"].startswith("fused_dropout, ")
+    assert facts["previous in this lane"].startswith("fused_dropout, ")
     assert "linear" in facts
 
 
@@ -118,7 +118,7 @@ def test_the_panel_is_called_shortly_and_has_the_whole_name(
 def test_side_by_side_kernels_are_matched_by_it(open_page: Callable[..., OpenPage]) -> None:
     sides = (TimelineSide("A", "a", _trace(4)), TimelineSide("B", "b", _trace(8)))
     reader = Reader(open_page(render_beside(sides, title="two")))
-    rows = reader.table("Work of the devices, what differs most first")
+    rows = reader.table("GPU activity, largest difference first")
     # Another template is no other kernel: nothing differs.
-    assert rows["softmax_warp"] == ["4.000 ms", "4.000 ms", "the same", "", "4"]
+    assert rows["softmax_warp"] == ["4.000 ms", "4.000 ms", "no change", "", "4"]
     assert len([name for name in rows if name.startswith("softmax_warp")]) == 1

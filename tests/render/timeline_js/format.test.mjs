@@ -15,7 +15,7 @@ test("durations have a unit that fits", () => {
   assert.equal(format.formatBytes(999_999), "1.000 MB");
   assert.equal(format.formatDuration(1_500), "1.500 µs");
   assert.equal(format.formatDuration(2_345_678), "2.346 ms");
-  assert.equal(format.formatExact(1_234_567), "1.235 ms (1 234 567 ns)");
+  assert.equal(format.formatExact(1_234_567), "1.235 ms (1,234,567 ns)");
 });
 
 test("bytes are decimal, rates are GB/s", () => {
@@ -78,9 +78,9 @@ test("how lanes are arranged comes back from its words; what is not there is lef
   ];
   const rows = [0, 0, 1].map((group) => ({ group }));
   const trace = { groups, rows, categories: [{ key: "compute" }, { key: "api" }] };
-  const charts = [{ key: "chart|Devices busy %" }];
+  const charts = [{ key: "chart|GPU busy %" }];
   const lanes = {
-    hidden: new Set(["rank 1", "rank 0|GPU 0|1", "chart|Devices busy %", "of another page"]),
+    hidden: new Set(["rank 1", "rank 0|GPU 0|1", "chart|GPU busy %", "of another page"]),
     order: { "": ["rank 1", "rank 0"], "rank 0|GPU 0": ["rank 0|GPU 0|1", "rank 0|GPU 0|0"] },
     kinds: new Set(["api"]),
     filter: "stream 7, a&b",

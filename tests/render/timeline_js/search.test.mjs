@@ -20,7 +20,7 @@ test("other names of the same thing are found, and said", () => {
 test("a regular expression between slashes is one", () => {
   assert.deepEqual(found("/^nccl.*f32$/"), [NAMES[0]]);
   assert.deepEqual(found("/MEMCPY/i"), ["Memcpy HtoD"]);
-  assert.equal(compileSearch("/(/").error, "not a regular expression");
+  assert.equal(compileSearch("/(/").error, "invalid regular expression");
 });
 
 test("one character is no search yet", () => {

@@ -53,5 +53,5 @@ try:
             offer_cupti()
         atexit.register(_note_without_torch)
 except Exception as error:
-    sys.stderr.write("traceprof: not recording in process %d: %r\n" % (os.getpid(), error))
+    sys.stderr.write("traceprof: no recording in process %d: %r\n" % (os.getpid(), error))
 _run_hidden_sitecustomize()

@@ -1,4 +1,4 @@
-"""Every table as a method, with what its columns mean: written from what analyses declare."""
+"""Every table as a method with the meaning of its columns, generated from the analyses."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from traceprof.api.tables.traffic import TablesOfTraffic
 
 
 class Tables(TablesOfPrograms, TablesOfDevices, TablesOfHardware, TablesOfTraffic, TablesOfRanks):
-    """Every table of a run, by noun; those that had a name of their own before keep it."""
+    """A method for each table of a run. Former names of tables are methods, too."""

@@ -1,4 +1,4 @@
-"""Tables of what devices did, as methods. Written by `scripts/schema`."""
+"""Tables of GPU activity, as methods. Written by `scripts/schema`."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from traceprof.api.results import Result, ShownRun
 
 
 class TablesOfDevices(ShownRun):
-    """Tables of what devices did."""
+    """Tables of GPU activity."""
 
     def breakdown(self, by: Literal["device", "phase", "layer"] = "device") -> Result:
-        """Where the time of each device went.
+        """Time per GPU: compute, exposed communication, exposed transfers, idle.
 
         Args:
-            by: what the rows are: "device", or as in "phase" (`phases`), "layer" (`layers`)
+            by: the grouping: "device", or "phase" (`phases`), "layer" (`layers`)
 
-        Table ``devices``: one row per device that worked
-            device: the number of the device in the run
-            name: what the device is
-            duration_ns: the length of the window, as far as it was recorded
-            compute_ns: when compute kernels ran
-            exposed_communication_ns: when communication ran and no compute hid it
-            exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
-            device_memory_ns: when only copies and memsets inside the device ran
-            idle_ns: when nothing ran
-            communication_ns: when communication ran, hidden or not
-            transfer_ns: when copies from or to elsewhere ran, hidden or not
-            communication_overlap_ns: communication that compute hides
-            transfer_overlap_ns: copies from or to elsewhere that kernels hide
-            kernel_ns: when any kernel ran
-            compute_ratio: the share of compute in a step (of the window, where the scalar base says
-                window); the next four shares are of the same, and together they are 100%
-            exposed_communication_ratio: the share of exposed communication
-            exposed_transfer_ratio: the share of exposed copies
-            device_memory_ratio: the share of copies inside the device
-            idle_ratio: the share of idle time; where steps that were not profiled tell how long a
-                step is, what is left of such a step beside the work
-            utilisation_ratio: kernel_ns of duration_ns: GPU-Util of nvidia-smi
-            communication_overlap_ratio: the share of communication that is hidden
-            transfer_overlap_ratio: the share of these copies that is hidden
+        Table ``devices``: one row per GPU with activity in the trace
+            device: GPU index in the run
+            name: GPU model
+            duration_ns: duration of the window, without the parts that were not recorded
+            compute_ns: time in which compute kernels ran
+            exposed_communication_ns: time in which communication ran and compute kernels did not
+            exposed_transfer_ns: time in which copies to or from the host or another GPU ran and
+                kernels did not
+            device_memory_ns: time in which only copies and memsets within GPU memory ran
+            idle_ns: time in which nothing ran
+            communication_ns: time in which communication ran, exposed or overlapped with compute
+            transfer_ns: time in which copies to or from the host or another GPU ran, exposed or
+                overlapped with kernels
+            communication_overlap_ns: communication time overlapped with compute
+            transfer_overlap_ns: transfer time overlapped with kernels
+            kernel_ns: time in which any kernel ran
+            compute_ratio: compute as a share of the step time, or of the window if the scalar
+                `base` is `window`; the five shares from compute to idle add up to 100%
+            exposed_communication_ratio: exposed communication as a share of the same time
+            exposed_transfer_ratio: exposed transfers as a share of the same time
+            device_memory_ratio: copies and memsets within GPU memory as a share of the same time
+            idle_ratio: idle time as a share of the same time; if unprofiled steps give the step
+                time, idle time is the step time minus the GPU's work
+            utilisation_ratio: kernel_ns divided by duration_ns (GPU-Util in nvidia-smi)
+            communication_overlap_ratio: share of communication_ns that is overlapped with compute
+            transfer_overlap_ratio: share of transfer_ns that is overlapped with kernels
 
-        Table ``total``: all devices added up, their parts and their durations
+        Table ``total``: sum over all GPUs
             duration_ns, compute_ns, exposed_communication_ns, exposed_transfer_ns,
             device_memory_ns, idle_ns, communication_ns, transfer_ns, communication_overlap_ns,
             transfer_overlap_ns, kernel_ns, compute_ratio, exposed_communication_ratio,
@@ -51,174 +53,171 @@ class TablesOfDevices(ShownRun):
         return self._table("breakdown", by)
 
     def phases(self) -> Result:
-        """Host and device time by phase of the training loop.
+        """CPU and GPU time by phase of the training loop.
 
-        The same as ``breakdown(by="phase")``. Table ``phases``: one row per process and phase, in
-        the order of the training loop; host times of a process add up to the window, device times
-        may overlap
-            process: the process
-            phase: the phase, or "outside any phase"
-            host_ns: when the main thread was in it, and in no other inside
-            host_ratio: host_ns of the window
-            count: how often it ran there
-            device_ns: how long devices worked on what it launched: the union over the streams of
-                each device, added up over devices
-            device_ratio: device_ns of the sum over the phases
-            kernel_count: how many kernels it launched
-            inferred_count: how many kernels and copies are its own although no range says so
+        Same as ``breakdown(by="phase")``. Table ``phases``: one row per process and phase, in the
+        order of the training loop
+            process: process ID
+            phase: phase of the training loop, or "outside any phase"
+            host_ns: time that the main thread spent in the phase, without nested phases; the phases
+                of a process add up to the window
+            host_ratio: host_ns as a share of the window
+            count: number of times that the main thread ran the phase
+            device_ns: GPU time of the kernels and copies that the phase launched (union over the
+                streams of each GPU, summed over GPUs); phases may overlap
+            device_ratio: device_ns as a share of the sum over all phases
+            kernel_count: number of kernels that the phase launched
+            inferred_count: number of kernels and copies that traceprof assigned to the phase by
+                inference, because no range names their phase
         """
         return self._table("breakdown", "phase")
 
     def layers(self) -> Result:
-        """Host and device time by layer of the model.
+        """CPU and GPU time by model layer.
 
-        The same as ``breakdown(by="layer")``. Table ``layers``: one row per layer, by device time,
-        else by host time
-            layer: the path of the module, else the name of a range or operator
-            type: the class of the module; "" where it is not known
-            count: how often it ran in the window
-            host_ns: when the host was in it
-            host_self_ns: when the host was in it, and in no other inside
-            device_ns: the durations of all that it launched, added up over streams and devices
-            device_self_ns: the same without the layers inside it
-            backward_ns: the device time of its backward operators; not there where names do not
-                tell
-            work_count: how many kernels and copies it launched
+        Same as ``breakdown(by="layer")``. Table ``layers``: one row per layer, by GPU time, or by
+        CPU time if no GPU time was recorded
+            layer: path of the module, or name of the range or operator
+            type: class of the module; "" if unknown
+            count: number of times that the layer ran in the window
+            host_ns: CPU time in the layer
+            host_self_ns: CPU time in the layer, without nested layers
+            device_ns: total duration of the kernels and copies that the layer launched, summed over
+                streams and GPUs
+            device_self_ns: device_ns without nested layers
+            backward_ns: GPU time of the layer's backward operators; missing if the trace does not
+                link backward operators to layers
+            work_count: number of kernels and copies that the layer launched
         """
         return self._table("breakdown", "layer")
 
     def kernels(
         self, by: Literal["name", "duration", "class", "shape", "launch"] = "name"
     ) -> Result:
-        """Device time by kernel name.
+        """GPU time by kernel name.
 
         Args:
-            by: what the rows are: "name", or as in "duration" (`durations`), "class" (`classes`),
-                "shape" (`occupancy`), "launch" (`launches`)
+            by: the grouping: "name", or "duration" (`durations`), "class" (`classes`), "shape"
+                (`occupancy`), "launch" (`launches`)
 
-        Table ``kernels``: one row per kernel name, by total time (added up over streams and
-        devices)
-            name: the name of the kernel
-            activity: what kind of work it does
-            count: how many
-            total_ns: the durations of all added up
-            share_ratio: total_ns of the sum over all rows
-            mean_ns: the mean duration
-            median_ns: the median duration
-            min_ns: the shortest duration
-            max_ns: the longest duration
+        Table ``kernels``: one row per kernel name, by total time (summed over streams and GPUs)
+            name: kernel name
+            activity: kernel class
+            count: number of occurrences
+            total_ns: total duration
+            share_ratio: total_ns as a share of the sum over all rows
+            mean_ns: mean duration
+            median_ns: median duration
+            min_ns: shortest duration
+            max_ns: longest duration
         """
         return self._table("kernels", by)
 
     def durations(self) -> Result:
-        """How many launches of each kernel took how long.
+        """Histogram of kernel durations, by kernel name.
 
-        The same as ``kernels(by="duration")``. Table ``durations``: one row per kernel name and
-        class of durations (a class is 9 % wide), by the total time of the kernel
-            name: the name of the kernel
-            from_ns: the shortest that it holds
-            up_to_ns: the longest are shorter than this
-            count: how many
-            total_ns: their durations added up
+        Same as ``kernels(by="duration")``. Table ``durations``: one row per kernel name and
+        duration range (9% wide), by the total time of the kernel
+            name: kernel name
+            from_ns: shortest duration in the row
+            up_to_ns: upper bound of the duration (exclusive)
+            count: number of kernels
+            total_ns: total duration of the kernels
         """
         return self._table("kernels", "duration")
 
     def classes(self) -> Result:
-        """Kernels by class and phase.
+        """GPU time by kernel class and phase.
 
-        The same as ``kernels(by="class")``. Table ``classes``: one row per activity and phase, by
+        Same as ``kernels(by="class")``. Table ``classes``: one row per kernel class and phase, by
         total time
-            activity: what kind of work it is
-            phase: the phase that launched it; "" where none are named
-            count: how many kernels
-            total_ns: their durations added up over streams and devices
-            share_ratio: total_ns of the sum over all rows
-            median_ns: the median duration
-            short_count: how many are shorter than 10 µs
-            short_ratio: the share of the kernels that are that short
-            tensor_core_ns: total_ns in kernels named after tensor cores (AMD: matrix cores); not
-                known of work that has no use for them
-            tensor_core_ratio: tensor_core_ns of what is told: total_ns without
-                tensor_core_unknown_ns
-            launch_ns: host time in the calls that launched them
-            tensor_core_unknown_ns: total_ns in GEMM, convolution and attention kernels of which
-                names do not tell
+            phase: phase that launched the kernels; "" if the trace contains no phases
+            count: number of kernels
+            total_ns: total duration of the kernels, summed over streams and GPUs
+            short_count: number of kernels shorter than 10 µs
+            short_ratio: share of the kernels shorter than 10 µs
+            tensor_core_ns: total duration of the kernels whose names indicate tensor cores (AMD:
+                matrix cores); empty for kernel classes that do not use them
+            tensor_core_ratio: tensor_core_ns as a share of total_ns without tensor_core_unknown_ns
+            launch_ns: CPU time in the calls that launched the kernels
+            tensor_core_unknown_ns: total duration of GEMM, convolution, and attention kernels whose
+                names do not indicate whether they use tensor cores
+            as in ``kernels()``: activity, share_ratio, median_ns
         """
         return self._table("kernels", "class")
 
     def occupancy(self) -> Result:
-        """Grid, block, registers, shared memory of kernels, theoretical occupancy.
+        """Grid, block, registers, shared memory, and theoretical occupancy of kernels.
 
-        The same as ``kernels(by="shape")``. Table ``occupancy``: one row per kernel and way of
-        launching it, by total time; occupancy is theoretical: it follows from the launch, nothing
-        was measured
-            count: how often it was launched so
-            occupancy_ratio: warps that a multiprocessor can hold of it to those that there can be
-                at most
-            limiter: what allows no more blocks on a multiprocessor
-            waves: how often its blocks can fill the GPU; below 1 it never does
-            tail_ratio: how full the last wave is
-            grid: blocks of the launch in x, y and z
-            block: threads of a block in x, y and z
-            registers: registers of a thread
-            shared_bytes: static and dynamic shared memory of a block
-            sm_blocks: blocks of it on a multiprocessor
-            as in ``kernels()``: name, total_ns, share_ratio, mean_ns
+        Same as ``kernels(by="shape")``. Table ``occupancy``: one row per kernel and launch
+        configuration, by total time; occupancy is calculated from the launch configuration, not
+        measured
+            total_ns: total duration of the launches
+            count: number of launches with this configuration
+            occupancy_ratio: theoretical occupancy (resident warps per SM divided by the maximum)
+            limiter: resource that limits the number of blocks per SM
+            waves: number of waves (blocks of the launch divided by the blocks that fit on the GPU
+                at the same time); below 1, the kernel does not fill the GPU
+            tail_ratio: share of the GPU that the last wave fills
+            grid: number of blocks per launch in x, y, and z
+            block: number of threads per block in x, y, and z
+            registers: registers per thread
+            shared_bytes: static and dynamic shared memory per block
+            sm_blocks: resident blocks per SM
+            as in ``kernels()``: name, share_ratio, mean_ns
         """
         return self._table("kernels", "shape")
 
     def launches(self) -> Result:
-        """Launch latency and queue depth.
+        """Kernel launch latency and queue depth.
 
-        The same as ``kernels(by="launch")``. Table ``launches``: one row per device and launch
-        call, by number
-            device: the number of the device in the run
-            api: the call that launched the work
-            count: how many kernels and copies it launched
-            call_ns: the median length of the call
-            call_total_ns: the length of all calls added up
-            delay_ns: the median time from the end of the call to the start of the work, 0 where it
-                starts earlier
-            short_ratio: the share of work shorter than its call
-            queue_mean: how many launched pieces of work of the device had not started, when one
-                more was launched
-            queue_max (count): the most that had not started
-            empty_ratio: the share of launches that found nothing queued or running: launch-bound
+        Same as ``kernels(by="launch")``. Table ``launches``: one row per GPU and launch call, by
+        count
+            device: GPU index in the run
+            api: API call that launched the work
+            count: number of kernels and copies that the call launched
+            call_ns: median duration of the call
+            call_total_ns: total duration of the calls
+            delay_ns: median time from the end of the call to the start of the work; 0 if the work
+                starts before the call returns
+            short_ratio: share of the work that is shorter than its launch call
+            queue_mean: mean queue depth of the GPU at a launch (work that was launched but had not
+                started)
+            queue_max (count): largest queue depth
+            empty_ratio: share of the launches for which nothing was queued or running on the GPU
+                (launch-bound)
         """
         return self._table("kernels", "launch")
 
     def idle(self, by: Literal["cause", "gap", "stream", "wait"] = "cause") -> Result:
-        """Why devices were idle.
+        """Causes of idle GPU time.
 
         Args:
-            by: what the rows are: "cause", or as in "gap" (`gaps`), "stream" (`streams`), "wait"
-                (`sync`)
+            by: the grouping: "cause", or "gap" (`gaps`), "stream" (`streams`), "wait" (`sync`)
 
-        Table ``causes``: one row per device and cause, the largest first: per device they are its
-        idle time
-            device: the number of the device in the run
-            cause: what the device waited for
-            total_ns: how long
-            share_ratio: its share of a step, as `breakdown` has it (of the window without steps)
-            idle_ratio: total_ns of the idle time of the device
-            gap_count: gaps in which it is the largest cause
+        Table ``causes``: one row per GPU and cause of idle time, largest first
+            device: GPU index in the run
+            cause: cause of the idle time
+            total_ns: idle time with this cause; the causes of a GPU add up to its idle time
+            share_ratio: idle time as a share of the step time, as in `breakdown`, or of the window
+            idle_ratio: total_ns as a share of the GPU's idle time
+            gap_count: number of idle gaps in which this cause is the largest
 
-        Table ``total``: one row per cause, the largest first: all devices together
+        Table ``total``: one row per cause of idle time, summed over all GPUs, largest first
             cause, total_ns, share_ratio
 
-        Table ``names``: one row per device, cause and name that the host was in, the largest first:
-        the time of the host's causes, charged by overlap
+        Table ``names``: one row per GPU, cause on the host, and CPU activity during the idle time,
+        largest first
             device, cause, name, operator, thread, total_ns, share_ratio, gap_count
 
-        Table ``devices``: one row per device that worked: how long it was idle, as `breakdown` has
-        it
+        Table ``devices``: one row per GPU with activity in the trace, with its idle time
             device, recorded_ns, idle_ns, share_ratio
 
-        Table ``histogram``: the gaps of each device by length
+        Table ``histogram``: idle gaps of each GPU by duration
             device, from_ns, up_to_ns, count, total_ns
 
-        Table ``host_bound_steps``: the steps in which devices waited more than 30 % of the time for
-        the host
+        Table ``host_bound_steps``: steps in which the GPUs wait for the host for more than 30% of
+        the time
             process, step, idle_ratio
         """
         return self._table("idle", by)
@@ -226,104 +225,102 @@ class TablesOfDevices(ShownRun):
     def gaps(self) -> Result:
         """The longest idle gaps.
 
-        The same as ``idle(by="gap")``. Table ``gaps``: the longest gaps, the longest first
-            device: the number of the device in the run
-            at_ns: when it opens
-            duration_ns: its length inside the window
-            cause: what the device waited for the longest
-            cause_ratio: the share of that cause
-            host_name: what the host was in for most of it, by overlap: a range, operator or call,
-                innermost, of the thread that launches what ends it, else of one that runs; "" where
-                the host held nobody up
-            host_ratio: the share of the gap charged to that
-            meanwhile: what other threads ran the longest in it: told, not charged
-            meanwhile_ratio: the share of the gap that this covers
-            before: the work that ended before it
-            after: the work that ends it
+        Same as ``idle(by="gap")``. Table ``gaps``: longest idle gaps, longest first
+            device: GPU index in the run
+            at_ns: start of the gap
+            duration_ns: duration of the gap inside the window
+            cause: main cause of the gap
+            cause_ratio: share of the gap with this cause
+            host_name: CPU activity that delayed the GPU for most of the gap: the innermost range,
+                operator, or call on the thread that launches the work that ends the gap, else on
+                another running thread; "" if the CPU did not delay the GPU
+            host_ratio: share of the gap attributed to host_name
+            meanwhile: longest activity of other threads during the gap, not attributed as a cause
+            meanwhile_ratio: share of the gap covered by meanwhile
+            before: last kernel or copy before the gap
+            after: first kernel or copy after the gap
         """
         return self._table("idle", "gap")
 
     def streams(self) -> Result:
-        """Streams one by one: busy, and waiting for what.
+        """Each stream: busy time, and what it waits for.
 
-        The same as ``idle(by="stream")``. Table ``streams``: one row per device and stream, by busy
-        time; gaps are those between its own work
-            device: the number of the device in the run
-            stream: the number of the stream
-            count: kernels and copies
-            busy_ns: when any of them ran
-            host_wait_ns: gaps before work that was launched after the gap had opened
-            kernel_wait_ns: other gaps below 30 µs
-            other_ns: the remaining gaps: it waited for something else, or the launch was not
-                recorded
-            gap_count: how many gaps there are
+        Same as ``idle(by="stream")``. Table ``streams``: one row per GPU and stream, by busy time
+            device: GPU index in the run
+            stream: stream ID
+            count: number of kernels and copies in the stream
+            busy_ns: time in which any of them ran
+            host_wait_ns: gaps before work that the CPU launched after the gap had started
+            kernel_wait_ns: other gaps shorter than 30 µs
+            other_ns: remaining gaps, in which the stream waited for something else or the launch
+                was not recorded
+            gap_count: number of gaps between the kernels and copies of the stream
         """
         return self._table("idle", "stream")
 
     def sync(self) -> Result:
-        """Where the host waits for a device.
+        """Host synchronization: where the CPU waits for the GPU.
 
-        The same as ``idle(by="wait")``. Table ``waits``: one row per call, pattern and range, by
-        total host time
-            call: the call that waits
-            pattern: synchronise, blocking copy, or .item(): a copy of a few bytes to the host that
-                is waited for at once
-            host_range: the innermost range around the call
-            count: how many calls
-            per_step: how many calls in a step
-            total_ns: the length of all calls added up
-            mean_ns: the mean length of a call
-            max_ns: the longest call
-            idle_ns: how long devices had nothing to do meanwhile, added up over devices: what
-                `idle` calls synchronising; empty where no device's work was recorded
+        Same as ``idle(by="wait")``. Table ``waits``: one row per call, pattern, and range, by total
+        duration of the calls
+            call: call that waits for the GPU
+            pattern: synchronise, blocking copy, or .item() (a copy of a few bytes to the host that
+                the CPU waits for immediately)
+            host_range: innermost range around the call
+            count: number of calls
+            per_step: number of calls per step
+            total_ns: total duration of the calls
+            mean_ns: mean duration of a call
+            max_ns: longest call
+            idle_ns: GPU idle time during the calls, summed over GPUs (the cause "synchronising" in
+                `idle`); empty if the trace contains no GPU activity
         """
         return self._table("idle", "wait")
 
     def memory(self) -> Result:
-        """Device memory over time, by phase.
+        """GPU memory over time, by phase.
 
-        Table ``memory``: one row per source, metric and phase, by peak
-            source: what was sampled: a device, a process
-            metric: what it is called there
-            phase: what the host did at the time of the samples; "" where no process or several name
-                phases
-            count: how many samples
-            peak_bytes: the largest of them
-            mean_bytes: their mean
-            last_bytes: the last of them
+        Table ``memory``: one row per source, metric, and phase, by peak
+            source: GPU or process that was sampled
+            metric: name of the metric in the trace
+            phase: phase of the training loop at the time of the samples; "" if no process, or more
+                than one process, has phases
+            count: number of samples
+            peak_bytes: largest sample
+            mean_bytes: mean of the samples
+            last_bytes: last sample
         """
         return self._table("memory", None)
 
     def counters(self) -> Result:
-        """What counters of the GPUs measured: SMs, tensor cores, DRAM, links.
+        """GPU hardware counters: SMs, tensor cores, DRAM, links.
 
-        Table ``counters``: one row per device and counter that its GPU counted in per cent of what
-        is possible
-            device: the number of the device in the run
-            counter: what nsys calls it
-            count: how many samples
-            duration_ns: the part of the window that they cover
-            mean_ratio: the mean over it
-            kernel_ratio: the same over the time in which kernels were recorded, as if nothing else
-                had moved it; not of links, which copies move
-            top_ratio: the largest sample
+        Table ``counters``: one row per GPU and hardware counter, as a share of the counter's
+        maximum
+            device: GPU index in the run
+            counter: counter name in nsys
+            count: number of samples
+            duration_ns: part of the window that the samples cover
+            mean_ratio: mean over duration_ns
+            kernel_ratio: mean over the time in which kernels ran, assuming that only kernels use
+                the unit; empty for PCIe and NVLink, which copies use
+            top_ratio: largest sample
         """
         return self._table("counters", None)
 
     def summary(self) -> Result:
-        """Kernels, copies, CUDA calls by name, as nvprof sums up.
+        """Kernels, copies, and CUDA calls by name (like the nvprof summary).
 
-        Table ``summary``: one row per kernel, direction of copies and call of CUDA; shares are of
-        the kind
-            kind: GPU activities, or API calls of the host
-            name: the name of the kernel or the call, or [CUDA memcpy HtoD] …
-            share_ratio: total_ns of the sum over the rows of the kind
-            total_ns: the durations of all added up
-            count: how many
-            mean_ns: the mean duration
-            median_ns: the median duration
-            min_ns: the shortest duration
-            max_ns: the longest duration
-            deviation_ns: the standard deviation of the durations (of a sample: n − 1)
+        Table ``summary``: one row per kernel, copy direction, and CUDA API call
+            kind: GPU activities, or API calls on the CPU
+            name: name of the kernel or call, or a copy direction such as [CUDA memcpy HtoD]
+            share_ratio: total_ns as a share of all rows of the same kind
+            total_ns: total duration
+            count: number of occurrences
+            mean_ns: mean duration
+            median_ns: median duration
+            min_ns: shortest duration
+            max_ns: longest duration
+            deviation_ns: standard deviation of the durations (sample standard deviation, n − 1)
         """
         return self._table("summary", None)

@@ -1,4 +1,4 @@
-"""Tables of what the program did, as methods. Written by `scripts/schema`."""
+"""Tables of the program, as methods. Written by `scripts/schema`."""
 
 from __future__ import annotations
 
@@ -8,176 +8,186 @@ from traceprof.api.results import Result, ShownRun
 
 
 class TablesOfPrograms(ShownRun):
-    """Tables of what the program did."""
+    """Tables of the program."""
 
     def findings(self) -> Result:
-        """Ranked advice: what costs time, and what to do.
+        """Ranked advice: what costs time and what to do about it.
 
-        Table ``findings``: one row per finding, the largest saving first; what occurs once by its
-        share of the time that is judged
-            rule: the rule that found it
-            number: which one of that rule, from 1
-            title: what was found
-            kind: how sure the saving is: measured, bounded (provably at most that), estimated (by a
-                model), once (a cost that occurs once), none (nothing is known to be saved)
-            claimed_ratio: the share of the time that it is about, its own
-            saving_ratio: the share of the time that could be saved
-            saving_ns: the same of step_ns
-            least_saving_ns: of an estimated saving the least of its range
-            most_saving_ns: and the most
-            base: what saving_ns is a part of: a step, an iteration, the window, or, of slow steps,
-                the mean step with these
-            base_ns: how long that is
-            measured_ratio: what its advice saved when `traceprof try --from` tried it
-            once_ns: what it costs once, where it is not per step
-            model: what an estimated saving rests on
-            evidence: what shows it
-            action: what to do
-            caveat: when it may be wrong
-            window: the worst place, as --window takes it
-            ranges: the ranges concerned
-            show: the analysis that tells more
-            ncu: what profiles the longest launch of the kernel concerned most with Nsight Compute;
-                launches are counted from the start of the recording
-            ground: what the claimed time is: lost, compute or slow steps
-            is_minor: less than 1 % of the time: not for a page
+        Table ``findings``: one row per finding, ordered by saving; one-time costs are ordered by
+        their share of the analyzed time
+            rule: name of the rule
+            number: number of the finding among the findings of its rule, from 1
+            title: the problem, with its share
+            kind: how certain the saving is: measured, bounded (a proven upper bound), estimated (by
+                a model), once (a one-time cost), none (no known saving)
+            claimed_ratio: share of the base that the finding covers and no other finding claims
+            saving_ratio: share of the base that could be saved
+            saving_ns: time that could be saved per base
+            least_saving_ns: lower end of the range of an estimated saving
+            most_saving_ns: upper end of the range of an estimated saving
+            base: reference of saving_ns: a step, an iteration, the window, or (for slow steps) the
+                mean step with slow steps
+            base_ns: length of the base
+            measured_ratio: saving that `traceprof try --from` measured for this advice
+            once_ns: one-time cost, if the cost does not recur in each step
+            model: assumptions and bounds of an estimated saving
+            evidence: facts that support the finding
+            action: advice
+            caveat: when the advice does not apply or saves less
+            window: the worst place, as a value for --window
+            ranges: names of the affected ranges
+            show: the analysis with more details
+            ncu: command that profiles the longest launch of the main kernel with Nsight Compute;
+                the launch number counts from the start of the recording
+            ground: type of the claimed time: lost, compute, or slow steps
+            is_minor: the finding covers less than 1% of the time and is not on the page
 
-        Table ``losses``: one row per part of the analysed time of the devices: with compute they
-        fill it
+        Table ``losses``: one row per part of the analyzed GPU time that is not compute; together
+        with compute, the parts add up to the analyzed GPU time
             loss, total_ns, share_ratio, claimed_ns, rules
 
-        Table ``abstained``: one row per rule that could not judge
+        Table ``abstained``: one row per rule that had not enough data
             rule, subject, reason
 
         Table ``checked``: one row per subject of the rules
             subject, is_judged, is_fine
 
-        Table ``lost``: one row per sentence on work of devices that is missing in the recording
+        Table ``lost``: one row per message about GPU activity that is missing from the trace
             number, about, message
         """
         return self._table("findings", None)
 
     def steps(self, by: Literal["step", "phase"] = "step") -> Result:
-        """Every step: duration, parts, phases, throughput.
+        """Every step: duration, time breakdown, phases, throughput.
 
         Args:
-            by: what the rows are: "step", or as in "phase" (`step_phases`)
+            by: the grouping: "step", or "phase" (`step_phases`)
 
-        Table ``steps``: one row per process and step (or iteration of a pattern that repeats, where
-        no steps are known); columns of what was not recorded are not there
-            process: the process
-            step: the number of the step
-            at_ns: when it starts
-            duration_ns: its length: device_ns where its launches were recorded, else period_ns
-            device_ns: on the devices: from the end of the last work that the step before launched
-                to the end of the last that it launched itself (of the first step: from its start on
-                the host, later where the devices lag)
-            compute_ns: when compute kernels ran; this and the next four add up
-            exposed_communication_ns: when communication ran and no compute hid it
-            exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
-            device_memory_ns: when only copies and memsets inside the device ran
-            idle_ns: when nothing ran; all five are means over the devices in use
-            host_at_ns: when it starts on the host
-            period_ns: on the host: from its start to that of the next one; of the last one to its
-                own end
-            between_ns: of the period what lies between the two steps
-            between_cause: what the most of that is: evaluation, checkpoint, data wait, logging, or
-                unknown
-            lag_ns: how much later the devices are done with it than the host
-            data_ns: when the host was in data, and in no other phase inside
-            h2d_ns: when the host was in h2d, and in no other phase inside
-            forward_ns: when the host was in forward, and in no other phase inside
-            eval_ns: when the host was in eval, and in no other phase inside
-            backward_ns: when the host was in backward, and in no other phase inside
-            communication_ns: when the host was in communication, and in no other phase inside
-            optimizer_ns: when the host was in optimizer, and in no other phase inside
-            outside_ns: when the host was in none of these phases: with them and profiler_ns it adds
+        Table ``steps``: one row per process and step (or iteration, if the trace contains no step
+        markers), without columns for data that was not recorded
+            process: process ID
+            step: step number
+            at_ns: start of the step
+            duration_ns: step time, equal to device_ns if the step's launches were recorded, else to
+                period_ns
+            device_ns: step time on the GPUs, from the end of the previous step's GPU work to the
+                end of this step's GPU work; the first step starts when it starts on the host, or
+                later if the GPUs lag
+            compute_ns: time in which compute kernels ran; the five times from compute to idle are
+                means over the GPUs in use and add up to duration_ns
+            exposed_communication_ns: time in which communication ran and compute kernels did not
+            exposed_transfer_ns: time in which copies to or from the host or another GPU ran and
+                kernels did not
+            device_memory_ns: time in which only copies and memsets within GPU memory ran
+            idle_ns: time in which nothing ran
+            host_at_ns: start of the step on the host
+            period_ns: step time on the host, from the start of the step to the start of the next
+                step; for the last step, to its own end
+            between_ns: part of period_ns between the end of the step and the start of the next step
+            between_cause: main cause of between_ns (evaluation, checkpoint, data wait, logging, or
+                unknown)
+            lag_ns: time from the end of the step on the host to its end on the GPUs
+            data_ns: CPU time in the data phase, without nested phases
+            h2d_ns: CPU time in the h2d phase, without nested phases
+            forward_ns: CPU time in the forward phase, without nested phases
+            eval_ns: CPU time in the eval phase, without nested phases
+            backward_ns: CPU time in the backward phase, without nested phases
+            communication_ns: CPU time in the communication phase, without nested phases
+            optimizer_ns: CPU time in the optimizer phase, without nested phases
+            outside_ns: CPU time outside these phases; the phases, outside_ns, and profiler_ns add
                 up to period_ns
-            profiler_ns: when the profiler itself took the time of the period; windows that it
-                begins or ends between steps are in no period_ns
-            h2d_bytes: copies from host to device that start in it
-            d2h_bytes: copies from device to host that start in it
-            p2p_bytes: copies between devices that start in it
-            samples_count: the samples of its batches; of none nothing
-            samples_per_s (1/s): samples_count over duration_ns; of a first step whose span is cut
-                short over period_ns where that is longer
-            sm_clock_mhz: the clock of the slowest of its devices, in MHz: the mean from a second
-                before it to its end
-            throttled_ratio: how often in that time power or heat held the clock of one of them down
-            alloc_retries_count: how often torch freed its cache to find memory
-            device_alloc_count: how often torch asked the device for memory
-            is_warmup: whether it is warm-up, and not in the statistics
-            excess_ns: of an outlier: how much longer than the median of the others (below 0:
-                shorter)
-            grown_part: the device's part that explains the most of it; "" for none
-            grown_part_ns: how much longer than usual that was
-            grown_phase: the same of the host's phases; also "profiler" and "between_steps"
-            grown_phase_ns: how much longer than usual that was
-            excess_cause: what made it longer that is meant to be done now and then: evaluation,
-                checkpoint, compiling or loading kernels (no slow step, and not in the statistics)
-            kind: usual, warm-up, slow, cut by an edge, incomplete (work that it launched is
-                missing), or excess_cause: usual ones count
+            profiler_ns: part of period_ns that the profiler itself used; period_ns excludes the
+                time in which the profiler starts or stops between steps
+            h2d_bytes: bytes copied from host to GPU by copies that start in the step
+            d2h_bytes: bytes copied from GPU to host by copies that start in the step
+            p2p_bytes: bytes copied between GPUs by copies that start in the step
+            samples_count: number of samples in the step's batches; empty if no batch was seen
+            samples_per_s (1/s): samples_count divided by duration_ns; for a first step that the
+                recording cuts short, divided by period_ns if period_ns is longer
+            sm_clock_mhz: SM clock of the slowest GPU of the process, in MHz; mean from one second
+                before the step to its end
+            throttled_ratio: share of the samples in the same time in which a power or thermal limit
+                reduced the clock of a GPU
+            alloc_retries_count: number of allocation retries, for which PyTorch freed its cache
+            device_alloc_count: number of times that PyTorch allocated memory from the GPU
+            is_warmup: whether the step is warm-up; the statistics exclude warm-up
+            excess_ns: for an outlier, its duration minus the median of the other steps (negative if
+                the step is shorter)
+            grown_part: part of GPU time that explains most of excess_ns; "" if none does
+            grown_part_ns: growth of grown_part compared with its usual time
+            grown_phase: phase on the host that explains most of excess_ns, or "profiler" or
+                "between_steps"; "" if none does
+            grown_phase_ns: growth of grown_phase compared with its usual time
+            excess_cause: periodic cost that made the step longer (evaluation, checkpoint,
+                compiling, loading kernels, or garbage collection); such a step does not count as
+                slow, and the statistics exclude it
+            kind: usual, warm-up, slow, cut by an edge (partly outside the recording), incomplete
+                (GPU work is missing from the trace), or the excess_cause; the statistics use usual
+                steps
         """
         return self._table("steps", by)
 
     def step_phases(self) -> Result:
-        """The phases of every step: host time against device time.
+        """CPU and GPU time by phase, for every step.
 
-        The same as ``steps(by="phase")``. Table ``step_phases``: one row per process, step, device
-        and phase, in the order of time
-            process: the process
-            step: the number of the step
-            device: the device; -1 where the process uses none
-            phase: the phase, or "outside any phase"
-            host_ns: when the host was in it during the step, and in no other inside; the same for
-                each device
-            device_ns: how long the device worked on what it launched in the step, whenever that ran
-            work_count: how many kernels and copies these are
-            inferred_count: how many of them are its own although no range says so
+        Same as ``steps(by="phase")``. Table ``step_phases``: one row per process, step, device and
+        phase, in the order of time
+            process: process ID
+            step: step number
+            device: GPU index in the run; -1 if the process uses no GPU
+            phase: phase of the training loop, or "outside any phase"
+            host_ns: CPU time in the phase during the step, without nested phases; the same for each
+                GPU of the process
+            device_ns: GPU time of the kernels and copies that the phase launched in the step,
+                including work that ran after the step
+            work_count: number of kernels and copies that the phase launched in the step
+            inferred_count: number of these that traceprof assigned to the phase by inference
         """
         return self._table("steps", "phase")
 
     def path(self, by: Literal["step", "what-if"] = "step") -> Result:
-        """The critical path of every step.
+        """Critical path of every step.
 
         Args:
-            by: what the rows are: "step", or as in "what-if" (`whatif`)
+            by: the grouping: "step", or "what-if" (`whatif`)
 
-        Table ``path``: one row per process and step (one per process where steps are not known)
-            process: the process
-            step: the number of the step, -1 for the window
-            duration_ns: its length: the parts add up to it
-            compute_ns: compute kernels on the path
-            communication_ns: communication kernels on the path
-            transfer_ns: copies from or to elsewhere on the path
-            device_memory_ns: copies and memsets inside a device on the path
-            data_ns: the host fetches data
-            launch_ns: the host launches one piece of work after the other
-            host_ns: the host runs other code, or a call takes more than a millisecond
-            latency_ns: between a launch, or the work ahead, and the start of work
-            synchronising_ns: from the end of work to the return of the call that waited for it
-            bound_by: the largest part
+        Table ``path``: one row per process and step (one per process if no steps are known)
+            process: process
+            step: step number; -1 for the window
+            duration_ns: duration; equals the sum of the parts
+            compute_ns: compute kernels on the critical path
+            communication_ns: communication kernels on the critical path
+            transfer_ns: copies to or from the GPU on the critical path
+            device_memory_ns: copies and memsets inside a GPU on the critical path
+            data_ns: data loading on the host
+            launch_ns: the host launches GPU work
+            host_ns: the host runs other code, or a call takes more than 1 ms
+            latency_ns: time from the launch, or from the end of the previous work, to the start of
+                work
+            synchronising_ns: time from the end of GPU work to the return of the call that waited
+                for it
+            bound_by: largest part
         """
         return self._table("path", by)
 
     def whatif(self) -> Result:
-        """What at most could be gained.
+        """What-if analysis: upper bounds on savings.
 
-        The same as ``path(by="what-if")``. Table ``cases``: one row per case, the largest gain
-        first; of several processes in each step that of the one with the most
-            case: what would be different
-            gain_ns: how much shorter a typical step would be, at most (the window where steps are
-                not known)
-            gain_ratio: gain of the analysed time, at most
-            speedup (factor): how many times as fast it would be, at most
-            device_ratio: device_ns of the analysed time of all devices, as `findings` counts it
-            window_ratio: window_ns of the window, as far as each device was recorded in it
-            device_ns: what devices lose to it in the analysed time, together: exposed
-                communication, or idle for that cause
-            window_ns: the same of the whole window, as `breakdown` and `idle` have it
-            process_count: over how many processes
+        Same as ``path(by="what-if")``. Table ``cases``: one row per case, sorted by gain; with
+        several processes, each step uses the process with the largest gain
+            case: hypothetical change
+            gain_ns: upper bound on the reduction of the typical step time (of the window, if no
+                steps are known)
+            gain_ratio: upper bound on the gain, as a share of the analyzed time
+            speedup (factor): upper bound on the speedup
+            device_ratio: device_ns as a share of the analyzed time of all GPUs, as in `findings`
+            window_ratio: window_ns as a share of the recorded part of the window, over all GPUs
+            device_ns: exposed communication, or idle time with this cause, in the analyzed time;
+                summed over GPUs
+            window_ns: the same for the whole window, as in `breakdown` and `idle`
+            process_count: number of processes
 
-        Table ``links``: the speeds that copies are taken to reach
+        Table ``links``: the rates that traceprof assumes for copies
             direction, bytes_per_s
         """
         return self._table("path", "what-if")
@@ -186,87 +196,89 @@ class TablesOfPrograms(ShownRun):
         """NVTX and other host ranges by name.
 
         Args:
-            by: what the rows are: "name", or as in "work" (`range_work`), "tree" (`tree`)
+            by: the grouping: "name", or "work" (`range_work`), "tree" (`tree`)
 
-        Table ``ranges``: one row per name, domain and kind of range, by total host time; ranges
-        nest and run on many threads, so that totals add up to more than the window
-            name: the name, without the numbers that PyTorch's emit_nvtx adds
-            domain: the NVTX domain; "" for the default one
-            kind: push_pop (they nest on a thread) or start_end
-            count: how many
-            total_ns: the durations of all added up
-            self_ns: the time in no other range of the same kind inside, on the same thread
-            share_ratio: total_ns of the sum over all rows
-            mean_ns: the mean duration
-            median_ns: the median duration
-            min_ns: the shortest duration
-            max_ns: the longest duration
+        Table ``ranges``: one row per range name, domain, and kind, by total CPU time; time in
+        nested or parallel ranges counts for each of them
+            name: range name, without the numbers that PyTorch's emit_nvtx adds
+            domain: NVTX domain; "" for the default domain
+            kind: push_pop (nested on a thread) or start_end
+            count: number of occurrences
+            total_ns: total duration
+            self_ns: total_ns without nested ranges of the same kind on the same thread
+            share_ratio: total_ns as a share of the sum over all rows
+            mean_ns: mean duration
+            median_ns: median duration
+            min_ns: shortest duration
+            max_ns: longest duration
         """
         return self._table("ranges", by)
 
     def range_work(self) -> Result:
-        """Device work launched inside NVTX and other host ranges, by name.
+        """GPU work launched inside NVTX and other host ranges, by name.
 
-        The same as ``ranges(by="work")``. Table ``range_work``: one row per name and domain of
-        range, by device time; ranges nest, so that totals add up to more than the work there is
-            name: the name, without ids of operators and numbers that stand alone
-            domain: the NVTX domain; "" for the default one
-            count: how many ranges there are
-            host_ns: their durations on the host
-            self_ns: of that, the time in no other range inside
-            device_ns: the durations of the kernels and copies launched inside, each once
-            device_ratio: device_ns of all kernels and copies
-            union_ns: when a device worked on any of these: the union, added up over devices
-            own_ns: device_ns of what no other range inside launched
-            projected_ns: from the first start to the last end of the work of each range, added up
-            work_count: how many kernels and copies, each once
+        Same as ``ranges(by="work")``. Table ``range_work``: one row per range name and domain, by
+        GPU time; work in nested ranges counts for each of them
+            name: range name, without operator IDs and standalone numbers
+            domain: NVTX domain; "" for the default domain
+            count: number of ranges
+            host_ns: total duration of the ranges on the CPU
+            self_ns: host_ns without nested ranges
+            device_ns: total duration of the kernels and copies launched in the ranges, each counted
+                once
+            device_ratio: device_ns as a share of all kernels and copies
+            union_ns: time in which a GPU ran any of these kernels and copies, summed over GPUs
+            own_ns: device_ns without work launched in nested ranges
+            projected_ns: time from the first start to the last end of a range's GPU work, summed
+                over the ranges
+            work_count: number of kernels and copies, each counted once
 
-        Table ``range_kernels``: one row per range and kernel launched inside it, by device time
+        Table ``range_kernels``: one row per range and kernel launched in the range, by GPU time
             name, domain, kernel, count, total_ns
         """
         return self._table("ranges", "work")
 
     def tree(self) -> Result:
-        """Ranges or operators inside one another: host and device time.
+        """Nested ranges or operators: CPU and GPU time.
 
-        The same as ``ranges(by="tree")``. Table ``nodes``: one row per path of names, those around
-        it first, by device time, else host time
-            path: the names around it, the outermost first, and its own, with › between them
-            name: its own name
-            depth: how many are around it
-            count: how often it ran in the window
-            host_ns: their durations on the host, within the window
-            device_ns: the durations of the kernels and copies launched inside
+        Same as ``ranges(by="tree")``. Table ``nodes``: one row per path of nested names, parents
+        first, by GPU time, or by CPU time if no GPU time was recorded
+            path: names from the outermost to the innermost, separated by ›
+            name: innermost name of the path
+            depth: number of names around the innermost name
+            count: number of times that the path ran in the window
+            host_ns: total duration on the CPU within the window
+            device_ns: total duration of the kernels and copies launched inside
         """
         return self._table("ranges", "tree")
 
     def operators(self) -> Result:
-        """Host operators by name, self and total.
+        """CPU operators by name: self time and total time.
 
         Table ``operators``: one row per operator, by self time
-            name: the name of the operator or of the call
-            source: who recorded it: cpu_op (PyTorch's operators), osrt …
-            count: how often it ran
-            self_ns: the time in it, and in no operator that it called
-            self_ratio: self_ns of the sum over all rows
-            total_ns: the durations of all added up
-            mean_ns: the mean duration
-            median_ns: the median duration
-            min_ns: the shortest duration
-            max_ns: the longest duration
+            name: name of the operator or call
+            source: source of the record: cpu_op (PyTorch operators), osrt (OS runtime calls), …
+            count: number of calls
+            self_ns: time in the operator, without the operators that it calls
+            self_ratio: self_ns as a share of the sum over all rows
+            total_ns: total duration
+            mean_ns: mean duration
+            median_ns: median duration
+            min_ns: shortest duration
+            max_ns: longest duration
         """
         return self._table("operators", None)
 
     def quality(self) -> Result:
-        """What is suspicious in the trace itself.
+        """Problems in the trace itself.
 
-        Table ``suspicions``: one row per thing that is suspicious
-            check: what was checked
-            table: the table whose rows show it, none where all is meant
-            number: which one of that check and table, from 1
-            message: what is suspicious
-            rows_count: how many rows show it
-            first_rows: the first of them in the file that has any
-            duration_ns: how long that took, or how far it is off
+        Table ``suspicions``: one row per suspicious finding
+            check: name of the check
+            table: table with the suspicious rows; empty if the finding is about the whole trace
+            number: number of the finding within its check and table, starting at 1
+            message: description
+            rows_count: number of suspicious rows
+            first_rows: first suspicious rows, in the first file that has any
+            duration_ns: total duration, or size of the deviation
         """
         return self._table("quality", None)

@@ -1,4 +1,4 @@
-"""Tables of ranks side by side, as methods. Written by `scripts/schema`."""
+"""Tables of ranks compared with each other, as methods. Written by `scripts/schema`."""
 
 from __future__ import annotations
 
@@ -8,183 +8,179 @@ from traceprof.api.results import Result, ShownRun
 
 
 class TablesOfRanks(ShownRun):
-    """Tables of ranks side by side."""
+    """Tables of ranks compared with each other."""
 
     def ranks(
         self, by: Literal["rank", "straggler", "step", "host", "rack", "clock", "stage"] = "rank"
     ) -> Result:
-        """The ranks side by side: parts of their time, and waiting.
+        """Time breakdown and wait time of each rank.
 
         Args:
-            by: what the rows are: "rank", or as in "straggler" (`stragglers`), "step"
-                (`rank_steps`), "host" (`hosts`), "rack" (`racks`), "clock" (`alignment`), "stage"
-                (`pipeline`)
+            by: the grouping: "rank", or "straggler" (`stragglers`), "step" (`rank_steps`), "host"
+                (`hosts`), "rack" (`racks`), "clock" (`alignment`), "stage" (`pipeline`)
 
-        Table ``ranks``: one row per rank: the parts of its device's time, its steps, its share in
-        the waiting
-            rank: the rank
-            device: its device; all, where it has several
-            step_ns: the step time of the rank
-            compute_ns: when compute kernels ran
-            exposed_communication_ns: communication that no compute hid
-            idle_ns: when nothing ran
-            waited_ns: in shared collectives, for the last rank to come
-            last_ratio: the share of them to which it came last itself
-            exposed_transfer_ns: copies that no kernel hid
-            device_memory_ns: when only copies inside the device ran
-            collectives_count: the collectives that it shares
-            host: its host
-            process: its process
+        Table ``ranks``: one row per rank: time breakdown of its GPU, step time, and waiting
+            rank: rank
+            device: GPU of the rank; all, if the rank uses several GPUs
+            step_ns: step time
+            compute_ns: time with compute kernels
+            exposed_communication_ns: communication time not overlapped with compute
+            idle_ns: time without GPU activity
+            waited_ns: time spent in shared collectives waiting for the last rank
+            last_ratio: share of the shared collectives in which this rank arrived last
+            exposed_transfer_ns: copy time not overlapped with kernels
+            device_memory_ns: time with only copies inside the GPU
+            collectives_count: number of collectives shared with other ranks
+            host: host of the rank
+            process: process of the rank
         """
         return self._table("ranks", by)
 
     def stragglers(self) -> Result:
-        """Ranks that the others wait for: in which phase, since when.
+        """Stragglers: which rank the other ranks wait for, in which phase, since when.
 
-        The same as ``ranks(by="straggler")``. Table ``ranks``: one row per rank, by what it costs
-        the others, the most first
-            is_straggler: whether the others wait for it, and not its host
-            cost_ns: how long another rank waits because of it, on average
-            cost_ratio: that, of the window
-            last_ratio: the share of the collectives it was last to
-            cause: what a straggler does more of than the others
-            phase: where it takes the longest beyond the other ranks
-            excess_ns: by how much, in all
-            since_ns: when it first was late by half of what is usual
-            delays_count: in how many collectives nine tenths of that arise; 1: it was late once
-            last_count: to how many collectives it came last
-            median_late_ns: its lateness beyond the median of the others
-            device: its device, where a process drives several
-            is_unclear: whether clocks that differ may account for it
-            ends_ns: how much the ends differ of those it was last to
-            charged_ns: what all others waited because of it, together
-            cause_ns: how much more of its cause it does, in all
-            factor: how many times as long the same kernels take
-            stage: its stage, in a pipeline
+        Same as ``ranks(by="straggler")``. Table ``ranks``: one row per rank, sorted by the time
+        that it costs the other ranks
+            is_straggler: whether the other ranks wait for this rank, and not for its whole stage,
+                host, or rack
+            cost_ns: mean time that another rank waits because of this rank
+            cost_ratio: cost_ns as a share of the window
+            last_ratio: share of the collectives in which this rank arrived last
+            cause: what the rank spends more time on than the other ranks
+            phase: phase in which the rank takes longest compared with the other ranks
+            excess_ns: total extra time of the rank
+            since_ns: when the rank was first late by half of its usual delay
+            delays_count: number of collectives that account for 90% of the delay; 1 means late only
+                once
+            last_count: number of collectives in which this rank arrived last
+            median_late_ns: median lateness compared with the median of the other ranks
+            device: GPU of the rank, if a process uses several GPUs
+            is_unclear: whether different clocks can explain the lateness
+            ends_ns: difference between the ends of the collectives in which this rank arrived last
+            charged_ns: total time that all other ranks waited because of this rank
+            cause_ns: total extra time from the cause
+            factor: slowdown of the same kernels compared with the other ranks
+            stage: pipeline stage of the rank
             as in ``ranks()``: rank, host, process
 
-        Table ``late_groups``: the hosts, racks and stages that seem late as a whole, and what to
-        make of it
+        Table ``late_groups``: hosts, racks, and stages whose ranks are late as a group, and whether
+        they are stragglers
             kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, held_up_ns, last_ratio,
             phase, excess_ns, since_ns, waited_ns, ends_ns
         """
         return self._table("ranks", "straggler")
 
     def rank_steps(self) -> Result:
-        """Every step of every rank: own time, waiting, lateness; a heat map.
+        """Every step of every rank: time without waiting, wait time, lateness; a heat map.
 
-        The same as ``ranks(by="step")``. Table ``rank_steps``: one row per step and rank, step by
+        Same as ``ranks(by="step")``. Table ``rank_steps``: one row per step and rank, sorted by
         step
-            rank: the rank
-            step: the number of the step, the same on all ranks
-            own_ns: the step without the waiting that no compute hid
-            slower_ratio: own_ns beyond the median rank's, of that
-            duration_ns: the length of the step
-            waited_ns: in its collectives, for the last rank to come
-            late_ns: how long it held up the median of the others
-            phase: where it takes at least 1 % of the step longer
-            skew_ns: its duration beyond the shortest of the ranks
-            collectives_count: its collectives that others share
-            host: the host of the rank
-            rack: the rack of the rank
-            process: the process of the rank
+            step: step number, the same on all ranks
+            own_ns: step time without exposed waiting
+            slower_ratio: own_ns above the median rank, as a share of the median
+            duration_ns: step time
+            waited_ns: time spent in collectives waiting for the last rank
+            late_ns: time that the rank delayed the median of the other ranks
+            phase: phase in which the rank takes longer by at least 1% of the step
+            skew_ns: step time minus the shortest step time of all ranks
+            rack: rack of the rank
+            as in ``ranks()``: rank, collectives_count, host, process
 
-        Table ``shifts``: the ranks whose steps are counted from another beginning
+        Table ``shifts``: ranks that count their steps from a different start
             process, rank, added
         """
         return self._table("ranks", "step")
 
     def hosts(self) -> Result:
-        """The hosts side by side, and which is late as a whole.
+        """Hosts compared, and hosts whose ranks are all late.
 
-        The same as ``ranks(by="host")``. Table ``hosts``: one row per host, those that hold the
-        others up first; times are means of its ranks
+        Same as ``ranks(by="host")``. Table ``hosts``: one row per host, sorted by the delay that it
+        causes; times are means over its ranks
             host: the host
-            ranks (count): its ranks
-            is_straggler: whether it is late as a whole, and the others wait for it
-            cost_ns: how long most of its ranks held up the median rank of the others
-            cost_ratio: that, of the window
-            late_ranks (count): how many of its ranks come late
-            phase: where its ranks take longer than the median of the others
-            own_ns: a step without exposed waiting
-            waited_ns: what a rank waited in shared collectives for the last
-            step_ns: a step
-            compute_ns: when compute kernels ran, of a rank
-            exposed_communication_ns: communication that no compute hid
-            idle_ns: when nothing ran on a rank's device
-            last_ratio: the share of the collectives with others it was last to
-            excess_ns: how much longer each of its ranks takes in phase, in all
-            since_ns: when it first held the others up by half of what is usual
-            skew_ns: a step on its slowest rank beyond that on its fastest
-            exposed_transfer_ns: copies that no kernel hid
-            device_memory_ns: when only copies inside the device ran
-            inside_count: collectives that only its ranks take part in
-            inside_ns: their time without waiting
-            across_count: collectives that it shares with other groups
-            across_ns: their time without waiting
+            ranks (count): number of ranks
+            is_straggler: whether the group is late as a whole and the other ranks wait for it
+            cost_ns: time that most ranks of the group delayed the median of the other ranks
+            cost_ratio: cost_ns as a share of the window
+            late_ranks (count): number of ranks of the group that are late
+            phase: phase in which the ranks take longer than the median of the other ranks
+            own_ns: step time without exposed waiting
+            waited_ns: time that a rank waited for the last rank in shared collectives
+            step_ns: step time
+            compute_ns: time with compute kernels, per rank
+            exposed_communication_ns: communication time not overlapped with compute
+            idle_ns: time without GPU activity, per rank
+            last_ratio: share of the collectives with other groups in which this group arrived last
+            excess_ns: total extra time of each rank in phase
+            since_ns: when the group first delayed the other ranks by half of its usual delay
+            skew_ns: step time on the slowest rank minus step time on the fastest rank
+            exposed_transfer_ns: copy time not overlapped with kernels
+            device_memory_ns: time with only copies inside the GPU
+            inside_count: number of collectives among ranks of this group only
+            inside_ns: duration of these collectives without waiting
+            across_count: number of collectives shared with other groups
+            across_ns: duration of these collectives without waiting
 
-        Table ``late_groups``: the hosts, racks and stages that seem late as a whole, and what to
-        make of it
+        Table ``late_groups``: hosts, racks, and stages whose ranks are late as a group, and whether
+        they are stragglers
             kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, held_up_ns, last_ratio,
             phase, excess_ns, since_ns, waited_ns, ends_ns
 
-        Table ``scopes``: the shared collectives by where their ranks are
+        Table ``scopes``: shared collectives, by the location of their ranks
             scope, count, total_ns, sized_ratio, busbw_bytes_per_s
         """
         return self._table("ranks", "host")
 
     def racks(self) -> Result:
-        """The racks side by side, and which is late as a whole.
+        """Racks compared, and racks whose hosts are all late.
 
-        The same as ``ranks(by="rack")``. Table ``racks``: one row per rack, those that hold the
-        others up first; times are means of its ranks
+        Same as ``ranks(by="rack")``. Table ``racks``: one row per rack, sorted by the delay that it
+        causes; times are means over its ranks
             rack: the rack
             as in ``hosts()``: ranks (count), is_straggler, cost_ns, cost_ratio, late_ranks (count),
                 phase, own_ns, waited_ns, step_ns, compute_ns, exposed_communication_ns, idle_ns,
                 last_ratio, excess_ns, since_ns, skew_ns, exposed_transfer_ns, device_memory_ns,
                 inside_count, inside_ns, across_count, across_ns
 
-        Table ``late_groups``: the hosts, racks and stages that seem late as a whole, and what to
-        make of it
+        Table ``late_groups``: hosts, racks, and stages whose ranks are late as a group, and whether
+        they are stragglers
             kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, held_up_ns, last_ratio,
             phase, excess_ns, since_ns, waited_ns, ends_ns
 
-        Table ``scopes``: the shared collectives by where their ranks are
+        Table ``scopes``: shared collectives, by the location of their ranks
             scope, count, total_ns, sized_ratio, busbw_bytes_per_s
         """
         return self._table("ranks", "rack")
 
     def alignment(self) -> Result:
-        """The clocks of the ranks, by the ends of shared collectives.
+        """Clock offsets between ranks, from the ends of shared collectives.
 
-        The same as ``ranks(by="clock")``. Table ``clocks``: one row per rank: its clock against
-        that of the first rank
-            rank: the rank
-            offset_ns: how much the clock is ahead, in the middle
-            drift_ppm: how fast that grows, in parts per million
-            residual_ns: the median distance of the ends from that line
-            collectives_count: over how many shared collectives
-            host: the host of the rank
-            process: the process of the rank
-            device: its device, where a process drives several
+        Same as ``ranks(by="clock")``. Table ``clocks``: one row per rank: its clock compared with
+        the clock of the first rank
+            rank: rank
+            offset_ns: how far this clock is ahead, in the middle of the recording
+            drift_ppm: drift of the offset, in parts per million
+            residual_ns: median distance between the ends of collectives and the fitted line
+            collectives_count: number of shared collectives in the fit
+            as in ``stragglers()``: host, process, device
         """
         return self._table("ranks", "clock")
 
     def pipeline(self) -> Result:
         """Pipeline parallelism: the bubble of each stage.
 
-        The same as ``ranks(by="stage")``. Table ``stages``: one row per stage of each pipeline,
-        over the steps of the window
-            pipeline: which of the pipelines
-            stage: its place in the pipeline
-            rank: its rank
-            bubble_ratio: bubble_ns of span_ns
-            ideal_ratio: what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)
-            bubble_ns: waiting for others, also in collectives; sends and receives included
-            busy_ns: when it computes, or takes part in collectives that all ranks have begun
-            span_ns: the steps, each while any stage of it computes
-            step_count: over how many steps
-            micro_batches: tensors that a step sends to a neighbour
-            process: its process
+        Same as ``ranks(by="stage")``. Table ``stages``: one row per stage of each pipeline, over
+        the steps in the window
+            pipeline: number of the pipeline
+            stage: position of the stage in its pipeline
+            rank: rank
+            bubble_ratio: bubble_ns as a share of span_ns
+            ideal_ratio: unavoidable bubble of p stages and m micro-batches, (p-1)/(m+p-1)
+            bubble_ns: time spent waiting for other stages, in collectives as well; includes sends
+                and receives
+            busy_ns: time in compute or in collectives that all ranks have started
+            span_ns: total duration of the steps; each lasts while any stage computes it
+            step_count: number of steps
+            micro_batches: number of tensors that a step sends to a neighboring stage
+            process: process
         """
         return self._table("ranks", "stage")

@@ -180,9 +180,9 @@ def scaling(
         UsageError: an argument is none.
     """
     if BY_GPUS in by and BY_NODES in by:
-        raise UsageError("--by gpus and --by nodes: one of them is the size")
+        raise UsageError("--by gpus and --by nodes exclude each other: pass only one")
     if assumed and assumed not in KINDS:
-        raise UsageError(f"{assumed!r}: expected {' or '.join(KINDS)}")
+        raise UsageError(f"--scaling {assumed!r}: expected {' or '.join(KINDS)}")
     by_nodes = BY_NODES in by
     points = [point_of(run, by_nodes=by_nodes) for run in runs]
     usable = [one for one in points if one.size > 0 and one.rate.value > 0]
@@ -209,10 +209,10 @@ def _none_usable(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
     what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
     if not any(one.size > 0 for one in points):
         return (
-            f"of no run the number of {what} is known: say it as a label, as in "
+            f"no run contains the number of {what}: set it as a label, for example with "
             f"`traceprof runs add --label {label} RUN`"
         )
-    return "of no run a throughput is known: record steps, or give a table of rates"
+    return "no run contains a throughput: record steps, or pass a table of rates"
 
 
 def _result(
@@ -255,27 +255,28 @@ def _verdict(found: Sequence[Measured], what: str) -> Iterator[Note]:
     for one in list(last.values())[:_MOST_VERDICTS]:
         name = f"{one.group.name}: " if one.group.name else ""
         yield Note.of(
-            "{name}{efficiency:ratio} of ideal on {n:number} {what}, {speedup:number} times "
-            "the throughput of {base:number}{kind}",
+            "{name}{efficiency:ratio} scaling efficiency on {n:number} {what}, {speedup:number} "
+            "times the throughput of {base:number} {unit}{kind}.",
             name=name,
             efficiency=one.efficiency.value,
             n=one.cell.size,
             what=what,
             speedup=one.speedup,
             base=one.base_size,
+            unit=what.removesuffix("s") if one.base_size == 1 else what,
             kind=f" ({one.kind} scaling)" if one.kind in (*KINDS, MIXED) else "",
         )
         if one.time_speedup == one.time_speedup:
             yield Note.of(
-                "time to train: {own:ns} instead of {base:ns}, {times:number} times as fast",
+                "Time to train: {own:ns}, compared with {base:ns} ({times:number} times as fast).",
                 own=one.cell.time_ns,
                 base=one.cell.time_ns * one.time_speedup,
                 times=one.time_speedup,
             )
         if lost := one.largest_losses:
-            yield Note.of("lost to {lost}", lost=lost)
+            yield Note.of("Efficiency lost to: {lost}.", lost=lost)
     if (left := len(last) - _MOST_VERDICTS) > 0:
-        yield Note.of("{n:count} more group(s) in the table", n=left)
+        yield Note.of("The table lists {n:count} more group(s).", n=left)
 
 
 def _notes(
@@ -290,17 +291,18 @@ def _notes(
     left_out = [name for name in unknown if name not in failed]
     if left_out:
         yield Note.of(
-            "left out, since size or throughput is not known: {names}", names=", ".join(left_out)
+            "Excluded, because the size or throughput is not recorded: {names}.",
+            names=", ".join(left_out),
         )
     alone = {one.group.name for one in found}
     alone -= {one.group.name for one in found if one.has_other}
     if alone and base is None:
         yield Note.of(
-            "groups of a single size, with nothing to hold it against: {n:count}", n=len(alone)
+            "Groups with only one size, so without a comparison: {n:count}.", n=len(alone)
         )
     elif alone:
         yield Note.of(
-            "groups that lack size {base:number}, or have no other: {n:count}",
+            "Groups without size {base:number}, or with no other size: {n:count}.",
             base=base,
             n=len(alone),
         )
@@ -311,8 +313,8 @@ def _expected(found: Sequence[Measured], what: str) -> Iterator[Note]:
     for one in found:
         if isfinite(one.expected_ratio):
             yield Note.of(
-                "{where}{n:number} {what}: {rate:1/s}, where {expected:1/s} was expected: "
-                "{share:ratio} of it",
+                "{where}{n:number} {what}: {rate:1/s}, {share:ratio} of the expected "
+                "{expected:1/s}.",
                 where=f"{one.group.name}, " if one.group.name else "",
                 n=one.cell.size,
                 what=what.removesuffix("s") if one.cell.size == 1 else what,
@@ -334,32 +336,32 @@ def _failed(rows: Sequence[dict[str, Any]], what: str) -> Iterator[Note]:
             why=row["why"],
         )
     if (left := len(rows) - _MOST_FAILURES) > 0:
-        yield Note.of("{n:count} more in the table failures", n=left)
+        yield Note.of("The table failures lists {n:count} more run(s).", n=left)
 
 
 def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
     kinds = {one.kind for one in found}
     if any(one.kind == UNKNOWN and not one.cell.first.counts_samples for one in found):
         yield Note(
-            "batches are not known, so that steps of several sizes cannot be compared: say "
-            "--scaling weak (as many samples per device) or --scaling strong (as many in all)"
+            "Batch sizes are not recorded, so steps of different sizes are not comparable. Pass "
+            "--scaling weak (same samples per GPU) or --scaling strong (same samples in total)."
         )
     elif UNKNOWN in kinds:
-        yield Note("weak or strong is not known: nothing tells the batches")
+        yield Note("Weak or strong scaling is not known, because batch sizes are not recorded.")
     if MIXED in kinds:
         yield Note(
-            "mixed: the global batch neither stays nor grows as the number of devices; compute "
-            "of another batch is another work, too"
+            "Mixed scaling: the global batch neither stays constant nor grows with the number of "
+            "GPUs. Compute per sample may differ between batch sizes."
         )
     if any(point.ranks == INDEPENDENT for one in found for point in one.cell.points):
         yield Note(
-            "independent: no collective was recorded, so that ranks do not wait for one another; "
-            "they are averaged. Synchronised ranks are not: a step takes as long for all"
+            "Independent ranks: no collective was recorded, so the ranks do not wait for each "
+            "other. traceprof averages them. Synchronized ranks share one step time."
         )
     if any(one.cell.first.of_hosts for one in found):
         yield Note(
-            "no device was recorded: losses are of the phases of the hosts; collectives that run "
-            "beside the backward pass are in it"
+            "No GPU activity was recorded. Losses are from host phases. The backward pass includes "
+            "collectives that overlap with it."
         )
 
 
@@ -369,8 +371,8 @@ def _of_one_job(points: Sequence[ScalingPoint]) -> Iterator[Note]:
     names = [run.name for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
     if names:
         yield Note.of(
-            "{names} are ranks of one job, not repeats: put the files of a job into one folder, "
-            "and name that",
+            "{names} are ranks of one job, not repeats. Put the files of a job in one folder and "
+            "pass the folder.",
             names=", ".join(dict.fromkeys(names)),
         )
 
@@ -397,15 +399,15 @@ def _contradictions(found: Sequence[Measured], what: str) -> Iterator[Note]:
         if one.printed_is not in (CUT_OFF, NOT_FROM_RATES):
             continue
         low, high = one.extremes
-        within = "rates that are rounded to these allow {low:ratio} to {high:ratio}"
+        within = " (rounding of the rates allows {low:ratio} to {high:ratio})"
         yield Note.of(
-            "{where}{n:number} {what}: printed {printed:number} % {how}: they give "
-            "{computed:ratio}; " + (within if high > low else ""),
+            "{where}{n:number} {what}: printed efficiency {printed:number}% {how}. The rates give "
+            "{computed:ratio}" + (within if high > low else "") + ".",
             where=f"{one.group.name}, " if one.group.name else "",
             n=one.cell.size,
             what=what,
             printed=one.cell.first.printed_percent,
-            how="is cut off, not rounded" if one.printed_is == CUT_OFF else one.printed_is,
+            how="is truncated, not rounded" if one.printed_is == CUT_OFF else one.printed_is,
             computed=one.efficiency.value,
             low=low,
             high=high,

@@ -204,8 +204,8 @@ def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
     if recorded and kind != ONE and recorded < devices and len(run.table("steps")):
         factor = devices / recorded
         text = (
-            "{run}: {recorded:count} of {n:count} ranks were recorded: throughput is taken for all "
-            "as for them"
+            "{run}: {recorded:count} of {n:count} ranks were recorded. traceprof assumes the same "
+            "throughput for the other ranks."
         )
         notes.append(Note.of(text, run=run.name, recorded=recorded, n=int(devices)))
     rate, counts = _rate(run, kind, factor)

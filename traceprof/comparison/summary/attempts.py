@@ -108,7 +108,7 @@ def _never_again(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
     """Return the time from the last work to the end of a job that did not come back."""
     last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
     kept = min(max(one.last_work_ns for one in old), end)
-    return Restart(last, kept, end, None, 0, "it never trained again", ())
+    return Restart(last, kept, end, None, 0, "training did not resume", ())
 
 
 def _restart(
@@ -197,7 +197,7 @@ def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
     if "restart" in kinds or any(one.life.ended == "failed" for one in old):
         return "a rank failed"
     if "membership" in kinds:
-        return "nodes came"
+        return "nodes joined"
     return "ranks were killed" if any(one.life.ended == "killed" for one in old) else ""
 
 
@@ -205,16 +205,15 @@ _MOST_FILES: Final = 512
 _OWN: Final = ("start", "end", "checkpoint")
 """Events of the life that is looked at which those of all lives stand for."""
 _MANY: Final = Note(
-    "the job has {n:count} starts of ranks: their steps and epochs are those of the first "
-    "{shown:count}"
+    "The job started {n:count} rank processes. Steps and epochs are from the first {shown:count}."
 )
 _AT_ONCE: Final = Note(
-    "lives {one:number} and {other:number} trained at the same time: no restart, but two jobs in "
-    "one folder, or nodes that lost one another"
+    "Attempts {one:number} and {other:number} trained at the same time. This is not a restart: the "
+    "folder has two jobs, or the nodes lost contact with each other."
 )
 _JUDGED: Final = Note(
-    "the program was started {n:count} times: steps, results and measures are those of life "
-    "{life:number}, lives, events and epochs of all"
+    "The program was started {n:count} times. Steps, results and measures are from attempt "
+    "{life:number}. Attempts, events and epochs cover all attempts."
 )
 
 
@@ -337,7 +336,7 @@ def _starts(lives: Sequence[Attempt]) -> Iterator[_Event]:
             yield _event("start", at, 0, life=0, value=size)
         else:
             yield _event("restart", at, life=life, value=size)
-            changes = {"nodes came": launchers - before, "nodes went": before - launchers}
+            changes = {"nodes joined": launchers - before, "nodes left": before - launchers}
             if any(changes.values()) or size != size_before:
                 text = " and ".join(name for name, nodes in changes.items() if nodes)
                 yield _event("membership", at, life=life, value=size, text=text)
@@ -356,7 +355,7 @@ def _set_ups(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_
     at, length = _longest(own, "initialisation", 0, first)
     if at is not None:
         yield _event("initialisation", at, length, life=0)
-    text = "from the start of the first process to the first step, without initialisation"
+    text = "from the start of the first process to the first step, without initialization"
     yield _event("setup", begin, first - begin - length, life=0, text=text)
 
 

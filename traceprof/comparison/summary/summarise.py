@@ -227,7 +227,7 @@ def composition_of_run(ranks: Ranks) -> tuple[int, Table, tuple[Note, ...]]:
     made = made.assign(name=_named_by_rank(made, rank_numbers(ranks)[0]), ns=scaled)
     together, groups = grouped_by(made, "part", "kind", "name")
     together = together.assign(**_sums(made, groups))
-    note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
+    note = Note.of("traceprof cannot attribute the waiting to a rank: {why}", why=why_not)
     return len(spans), together, (note,) if why_not and len(spans) > 1 else ()
 
 
@@ -260,7 +260,7 @@ def bounded_result(result: Result) -> Result:
     for name, table in result.tables.items():
         if len(table) > most:
             tables[name] = table.head(most)
-            text = "{kept:count} of {n:count} rows of {name} are kept"
+            text = "Stored {kept:count} of {n:count} rows of {name}."
             notes.append(Note.of(text, kept=most, n=len(table), name=name))
     return replace(result, tables=tables).with_notes(*notes)
 
@@ -340,7 +340,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
 
 
 _GUESSED: Final = Note(
-    "no file says the ranks: processes are numbered in the order of their identifiers"
+    "The files do not contain ranks. traceprof numbers the processes by process ID."
 )
 
 

@@ -273,7 +273,7 @@ class _Reading:
         if window is not None:
             return window.start_ns if first is None else min(first, window.start_ns)
         if first is None:
-            raise TraceError(f"{self.path}: no events with times")
+            raise TraceError(f"{self.path}: no event has a timestamp")
         return first
 
     def pieces(self, number: int) -> Iterator[_Pieces]:
@@ -292,9 +292,9 @@ class _Reading:
                     done = number * self.n_bytes + raw.tell()
                     self.progress(done, _PASSES * self.n_bytes, "bytes")
         except TooDeepError:
-            raise TraceError(f"{self.path}: JSON that nests too deeply to be a trace") from None
+            raise TraceError(f"{self.path}: not a trace (the JSON is nested too deeply)") from None
         if not self.stream.has_array:
-            raise TraceError(f"{self.path}: no list of events (traceEvents)")
+            raise TraceError(f"{self.path}: the JSON contains no list of events (traceEvents)")
 
 
 def _parsed(text: bytes) -> _Pieces | None:

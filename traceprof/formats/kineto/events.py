@@ -209,7 +209,7 @@ def read_kineto_events(
             for run in _runs(stream.batches(maker.parse), maker):
                 joined.add(run)
         except json_stream.TooDeepError:
-            raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
+            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
     found = joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
     return replace(found, has_inputs=maker.has_inputs)
 

@@ -30,7 +30,7 @@ def recognises(candidate: Candidate) -> bool:
 
 FORMAT: Final = TraceFormat(
     name="kineto",
-    summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
+    summary="torch.profiler (Kineto) Chrome trace, .json or .json.gz",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.kineto.reader", "read"),
     cut=partial(loaded_late, "traceprof.formats.kineto.cut", "cut"),

@@ -37,31 +37,29 @@ def make_info(
     warnings = []
     if not events.is_complete:
         warnings.append(
-            f"the file is damaged after {len(events)} events: what follows is missing"
+            f"the file is damaged after {len(events)} events; the rest of the trace is missing"
             if events.is_damaged
-            else f"the file is cut off after {len(events)} events: the profiler or a copy of the "
-            "file was stopped; what follows is missing"
+            else f"the file is truncated after {len(events)} events because the profiler or a "
+            "copy was interrupted; the rest of the trace is missing"
         )
     elif events.is_damaged:
-        warnings.append(
-            "the checksum of the file is wrong: it is damaged, numbers may be wrong, too"
-        )
+        warnings.append("the file is damaged (wrong checksum); its numbers may be wrong")
     if events.bytes_behind:
         warnings.append(
-            f"{events.bytes_behind} bytes behind the end of the JSON document are not read: "
-            "another trace was appended, or the file is damaged; events may be missing"
+            f"traceprof ignored {events.bytes_behind} bytes after the end of the JSON document; "
+            "another trace was appended, or the file is damaged and lacks events"
         )
     warnings += left_out(events)
     if n_untimed:
         warnings.append(
-            f"{n_untimed} events left out: their times are 0, or years away from all others "
-            "(lost by the profiler)"
+            f"traceprof ignored {n_untimed} events whose timestamps are 0 or years away from all "
+            "others (lost by the profiler)"
         )
     if unread := unread_kinds(events):
         shown = listed([f"{named(kind)} ({n})" for kind, n in sorted(unread.items())])
         warnings.append(
-            f"{sum(unread.values())} events are of categories that are not read: {shown}; work of "
-            "devices that they tell is missing"
+            f"traceprof cannot read the categories of {sum(unread.values())} events ({shown}); any "
+            "GPU activity in these events is missing"
         )
     return TraceInfo(
         path=str(path),
@@ -76,7 +74,7 @@ def make_info(
 def left_out(events: KinetoEvents) -> list[str]:
     """Return a sentence about the events that are in no table, if there are any."""
     said = (
-        f"{events.left_out} events left out: their time or length is missing, or none that can be"
+        f"traceprof ignored {events.left_out} events whose time or duration is missing or invalid"
     )
     return [said] if events.left_out else []
 

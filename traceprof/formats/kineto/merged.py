@@ -58,13 +58,13 @@ class Merged:
             alike = [process for process in self.processes if process_id(process) == own]
             if len(alike) > 1:
                 told.append(
-                    f"{len(alike)} processes in the file have the id {own}: they are told apart, "
-                    f"the last as {alike[-1]}"
+                    f"{len(alike)} processes in the file have the same ID {own}; traceprof gives "
+                    f"each its own ID (the last process has ID {alike[-1]})"
                 )
         if self.given:
             told.append(
-                "devices of several processes have one number in the file: here they are "
-                f"0 to {len(self.given) - 1}, in the order of the processes"
+                "several processes in the file use the same GPU number; traceprof numbers the "
+                f"GPUs 0 to {len(self.given) - 1}, in the order of the processes"
             )
         return told
 

@@ -119,7 +119,7 @@ _CATEGORIES_OF: Final = {
 }
 _PROCESSES_OF: Final = {
     "Ascend's profiler": re.compile(r"Ascend Hardware|CANN"),
-    "TensorFlow (a timeline)": re.compile("^/job:"),
+    "TensorFlow (timeline)": re.compile("^/job:"),
     "jax.profiler or TensorFlow": re.compile(r"/(device|host):"),
     "rocprof or rocmProfileData": re.compile(r"\b(HIP|HSA) API|^\d+ GPU\d+$"),
 }
@@ -128,11 +128,11 @@ _PROCESSES_OF: Final = {
 
 def _why_nothing(events: KinetoEvents) -> str:
     if not events.has_array:
-        return "JSON without traceEvents: not a trace of torch.profiler"
+        return "not a torch.profiler trace (the JSON contains no traceEvents)"
     if not events.is_complete:
-        return "a trace of torch.profiler that is cut off before its first event: record it again"
+        return "the torch.profiler trace is truncated before its first event; record it again"
     if len(events):
-        return "no event has a time: the profiler stamped all with 0, record again"
+        return "no event has a timestamp (the profiler wrote 0 for all); record the trace again"
     if said := header.left_out(events):
         return f"no events to analyze: {said[0]}"
     unread = header.unread_kinds(events)
@@ -140,19 +140,19 @@ def _why_nothing(events: KinetoEvents) -> str:
     if _OF_KINETO & events.header.keys() or PASSED_OVER & events.unread.keys():
         if unread:
             return (
-                f"a trace of torch.profiler with events of categories alone that are not read "
-                f"({kinds}): record with activities CPU and CUDA"
+                f"the torch.profiler trace contains only categories that traceprof cannot read "
+                f"({kinds}); record with activities CPU and CUDA"
             )
-        return "no events of torch.profiler: it was stopped before its first active step"
+        return "the torch.profiler trace is empty; profiling stopped before its first active step"
     if not unread:
-        return "a Chrome trace with no events: record with torch.profiler or `traceprof record`"
+        return "the Chrome trace is empty; record with torch.profiler or `traceprof record`"
     names = list(events.process_names.values())
     programs = [name for name, own in _CATEGORIES_OF.items() if own & unread.keys()]
     programs += [name for name, own in _PROCESSES_OF.items() if any(map(own.search, names))]
-    processes = f", of processes {', '.join(names[:_FEW])}" if names else ""
+    processes = f"; processes {', '.join(names[:_FEW])}" if names else ""
     return (
-        f"a Chrome trace of {programs[0] if programs else 'another program'}, which is not read "
-        f"(events of categories {kinds}{processes}): ui.perfetto.dev shows it; record with "
+        f"traceprof cannot read Chrome traces of {programs[0] if programs else 'another program'} "
+        f"(event categories {kinds}{processes}); open the trace in ui.perfetto.dev, or record with "
         "torch.profiler or `traceprof record`"
     )
 

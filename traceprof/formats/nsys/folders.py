@@ -51,7 +51,7 @@ def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> 
             cursor.adbc_ingest(file.stem, reader, mode="create")
     except (OSError, pa.ArrowException, adbc_driver_manager.Error) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"{file}: cannot be read: {why}: export it again with nsys") from error
+        raise TraceError(f"{file}: cannot be read ({why}); export it again with nsys") from error
 
 
 @contextmanager

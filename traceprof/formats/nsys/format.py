@@ -34,7 +34,7 @@ def recognises(candidate: Candidate) -> bool:
 
 FORMAT: Final = TraceFormat(
     name="nsys",
-    summary="Nsight Systems SQLite export, and recordings of traceprof",
+    summary="Nsight Systems SQLite export, or traceprof recording",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.nsys.reader", "read"),
     outline=partial(loaded_late, "traceprof.formats.nsys.reader", "outline"),
@@ -54,7 +54,7 @@ def recognises_folder(candidate: Candidate) -> bool:
 FOLDER_FORMAT: Final = replace(
     FORMAT,
     name="nsys-folder",
-    summary="Nsight Systems export to a folder of Parquet or Arrow files (parquetdir, arrowdir)",
+    summary="Nsight Systems export as a folder of Parquet or Arrow files (parquetdir, arrowdir)",
     recognises=recognises_folder,
     export=partial(loaded_late, "traceprof.formats.nsys.folders", "as_database"),
 )
@@ -68,7 +68,7 @@ def recognises_report(candidate: Candidate) -> bool:
 REPORT_FORMAT: Final = replace(
     FORMAT,
     name="nsys-report",
-    summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
+    summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm); requires nsys",
     recognises=recognises_report,
     export=partial(loaded_late, "traceprof.formats.nsys.reports", "exported_report"),
 )

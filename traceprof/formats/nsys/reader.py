@@ -289,8 +289,8 @@ class _Reading:
         if n_lost:
             which = "" if n_lost == n_launches else f" of {n_launches}"
             warnings.append(
-                f"{n_lost}{which} CUDA graphs were launched but their device work is not in the "
-                "file: the devices look idle; record with nsys --cuda-graph-trace=node"
+                f"the GPU activity of {n_lost}{which} launched CUDA graphs is not in the file, so "
+                "the GPUs look idle; record with nsys --cuda-graph-trace=node"
             )
         is_whole = self.options.reads_whole("ranges")
         warnings += self.survey.unclosed(self._annotations.n_unclosed if is_whole else None)
@@ -305,7 +305,7 @@ class _Reading:
             )
             if n_late:
                 warnings.append(
-                    f"{n_late} kernels and copies end after the capture ended: their times are "
-                    "doubtful"
+                    f"{n_late} kernels and copies end after the end of the capture; their times "
+                    "may be wrong"
                 )
         return warnings

@@ -66,16 +66,16 @@ def convert_stream(nsys: str | Path, stream: Path, report: Path, shown: Path | N
     importer, file = find_importer(nsys), shown or Path(stream.name)
     if importer is None:
         raise TraceError(
-            f"{file}: an unfinished report of Nsight Systems, and this nsys has no "
-            "QdstrmImporter to convert it: install the complete Nsight Systems package"
+            f"{file}: unfinished Nsight Systems report; this nsys has no QdstrmImporter to convert "
+            "it, so install the complete Nsight Systems package"
         )
     code, said = _run([importer, "-f", "-i", stream, "-o", report])
     if code in _CANNOT_START:
-        raise TraceError(f"{importer} does not start: install what it lacks ({_last_line(said)})")
+        raise TraceError(f"{importer} cannot start ({_last_line(said)}); install what it needs")
     if code or not report.is_file():
         raise TraceError(
             _newer(nsys, stream, file)
-            or f"{file}: cannot be converted, it is damaged or was cut off ({_last_line(said)})"
+            or f"{file}: damaged or truncated, so nsys cannot convert it ({_last_line(said)})"
         )
 
 
@@ -124,9 +124,9 @@ def _newer(nsys: str | Path, file: Path, shown: Path) -> str:
     if not recorded or here is None or _numbers(recorded) <= _numbers(here.group(1)):
         return ""
     return (
-        f"{shown}: recorded by nsys {recorded}, here is {here.group(1)}, which cannot read it: run "
-        f"`{_export_command(shown, is_stream=is_stream)}` with nsys {recorded} or newer, and give "
-        "the .sqlite file"
+        f"{shown}: recorded by nsys {recorded}, but the installed nsys {here.group(1)} cannot read "
+        f"it; run `{_export_command(shown, is_stream=is_stream)}` with nsys {recorded} or newer, "
+        "and give the .sqlite file"
     )
 
 
@@ -149,7 +149,7 @@ def _run(command: Sequence[str | Path]) -> tuple[int, str]:
 
 def _last_line(said: str) -> str:
     lines = [line.rpartition("\r")[2].strip() for line in said.split("\n") if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"
 
 
 @contextmanager
@@ -210,8 +210,9 @@ def _stand_in(path: Path, report: Path) -> None:
 
 def _advice(path: Path, *, is_stream: bool) -> str:
     return (
-        "a report of Nsight Systems, which only nsys can read, and there is no nsys here: run "
-        f"`{_export_command(path, is_stream=is_stream)}` where it is, and give the .sqlite file"
+        "only nsys can read Nsight Systems reports, and nsys is not installed; run "
+        f"`{_export_command(path, is_stream=is_stream)}` on a machine with nsys, and give the "
+        ".sqlite file"
     )
 
 

@@ -18,7 +18,7 @@ from traceprof.model.cutting import REMOVED
 from traceprof.secrets import masked_text, secrets_of
 
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
-_COMPLAINT: Final = "cannot be cleaned of secrets"
+_COMPLAINT: Final = "secrets cannot be removed"
 _REMOVED: Final = "[environment removed by traceprof]"
 _BYTES: Final = "instr(CAST(value AS BLOB)"
 _ENVIRONMENTS: Final = (
@@ -118,7 +118,7 @@ def told_secrets(path: Path) -> Sequence[str]:
         ) as c:
             return redaction_of(c, "main").parts
     except sqlite3.Error as error:
-        raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
+        raise TraceError(f"{path}: damaged SQLite database ({error})") from error
 
 
 def remove_environments(path: Path) -> int:

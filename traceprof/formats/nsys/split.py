@@ -141,7 +141,7 @@ def read_own_events(database: Path) -> OwnEvents:
     Raises:
         TraceError: the export is not readable.
     """
-    with edited(database, "not a readable export of nsys") as connection:
+    with edited(database, "not a readable nsys export") as connection:
         session = _rows(connection, "TARGET_INFO_SESSION_START_TIME", _SESSION)
         marks = _rows(connection, schema.NVTX, _CLOCK_MARKS)
         domains = set(_rows(connection, schema.NVTX, _DOMAINS))

@@ -212,5 +212,5 @@ def read_diagnostics(database: Database) -> list[str]:
         for text, count in texts.most_common(_MOST)
     ]
     if len(texts) > _MOST:
-        told.append(f"nsys: {len(texts) - _MOST} more errors and warnings")
+        told.append(f"nsys: {len(texts) - _MOST} more errors and warnings in the trace")
     return told

@@ -20,7 +20,7 @@ def recognises(candidate: Candidate) -> bool:
 
 FORMAT: Final = TraceFormat(
     name="nvprof",
-    summary="SQLite file of nvprof or the Visual Profiler (.nvprof, .sql, .nvvp)",
+    summary="nvprof or Visual Profiler SQLite file (.nvprof, .sql, .nvvp)",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.nvprof.reader", "read"),
     outline=partial(loaded_late, "traceprof.formats.nvprof.reader", "outline"),

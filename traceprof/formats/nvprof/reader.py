@@ -261,8 +261,8 @@ class _Reading:
         warnings = self.file.database.catalogue.warnings()
         if self.file.n_lost:
             warnings.append(
-                f"{self.file.n_lost} records were lost by the profiler (their times are 0 or "
-                "missing) and are left out: record again with a larger nvprof --device-buffer-size"
+                f"the profiler lost {self.file.n_lost} records (their times are 0 or missing); "
+                "record again with a larger nvprof --device-buffer-size"
             )
         is_read = self.options.needs("ranges")
         return warnings + self.survey.unclosed(self._markers.n_unclosed if is_read else None)

@@ -20,7 +20,7 @@ def recognises(candidate: Candidate) -> bool:
 
 FORMAT: Final = TraceFormat(
     name="rocpd",
-    summary="database of rocprofv3 or rocprof-sys (rocpd, *_results.db)",
+    summary="rocprofv3 or rocprof-sys database (rocpd, *_results.db)",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.rocpd.reader", "read"),
     secrets=partial(loaded_late, "traceprof.formats.rocpd.machine", "told_secrets"),

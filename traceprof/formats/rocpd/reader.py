@@ -91,7 +91,7 @@ class _Reading:
         if not starts:
             why = "; ".join((*self._left_out(), "record with `rocprofv3 --sys-trace -- PROGRAM`"))
             raise TraceError(
-                f"{self.database.path}: a database of rocprofv3 without events to analyze: {why}"
+                f"{self.database.path}: the rocprofv3 database contains no events to analyze; {why}"
             )
         zero_ns = min(starts)
         tables = {name: _since(own, zero_ns) for name, own in tables.items()}
@@ -113,7 +113,7 @@ class _Reading:
         """Yield a sentence about the rows that are in no table."""
         if n_rows := sum(process.left_out.total() for process in self.processes):
             yield (
-                f"{n_rows} rows left out: they end before they start, or have no time that can be"
+                f"traceprof ignored {n_rows} rows that end before they start or have no valid time"
             )
 
     def _info(self) -> TraceInfo:

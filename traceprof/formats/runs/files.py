@@ -221,8 +221,8 @@ def _claims(
         if isinstance(told, TraceError):
             # A manifest may name the file of a rank that died before it wrote any.
             if not (allow_missing or (found.searched and not _is_file(path))):
-                raise TraceError(f"{told}; --allow-missing leaves it out")
-            warnings.append(f"left out: {told}")
+                raise TraceError(f"{told}; use --allow-missing to ignore this file")
+            warnings.append(f"traceprof ignored a file: {told}")
             continue
         trace, work = told
         claims += ranks.claims_of(trace, path, found.told.get(path, {}), work)
@@ -273,7 +273,7 @@ def _path_of(given: Path | str) -> Path:
     except (OSError, ValueError) as error:  # too long, with a NUL, no Unicode; or not there
         if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
             shown = str(given)[:_SHOWN]
-            raise TraceError(f"no file can be called {shown!a}: {error.args[-1]}") from error
+            raise TraceError(f"{shown!a} is not a valid file name: {error.args[-1]}") from error
     return path
 
 
@@ -298,7 +298,7 @@ def _run(
     told = found.world_size, *(claim.world_size for claim in claims)
     world_size = max((size for size in told if size <= ranks.LARGEST_RANK + 1), default=ABSENT)
     if world_size < max(told):
-        warnings.append(f"not believed: a world of {max(told)} ranks")
+        warnings.append(f"traceprof ignored an implausible world size of {max(told)} ranks")
     run = RunFiles(found.label, tuple(members), world_size, tuple(warnings))
     missing = run.missing_ranks
     if missing:
@@ -334,8 +334,8 @@ def _find(paths: Sequence[Path | str]) -> _Found:
 def _add_directory(found: _Found, folder: Path) -> None:
     if is_work_folder(folder):
         raise TraceError(
-            f"{folder}: is what a recording has captured that is not finished or was broken off: "
-            f"`traceprof recover {folder}` makes a trace of it"
+            f"{folder}: contains an unfinished or interrupted recording; run "
+            f"`traceprof recover {folder}` to write its trace"
         )
     found_here = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
     files = [

@@ -61,7 +61,7 @@ def read_manifest(path: Path) -> RunManifest | None:
         return None
     rows = value.get("ranks")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TraceError(f'{path}: a manifest without a list "ranks" of objects')
+        raise TraceError(f'{path}: the manifest has no "ranks" list of objects')
     launcher = {LAUNCHER: storable(path.name)}
     size, agents = value.get("world_size"), value.get("agents")
     events = agents if isinstance(agents, list) else []
@@ -77,12 +77,12 @@ def read_manifest(path: Path) -> RunManifest | None:
 def _file(path: Path, row: Mapping[str, Any]) -> Path:
     name = row.get("file")
     if not isinstance(name, str):
-        raise TraceError(f'{path}: every entry of "ranks" needs a "file"')
+        raise TraceError(f'{path}: an entry in "ranks" has no "file"; add "file" to every entry')
     encoded = b"\0"
     with suppress(UnicodeEncodeError):
         encoded = os.fsencode(name)
     if b"\0" in encoded:
-        raise TraceError(f"{path}: no file can be called {name!a}")
+        raise TraceError(f"{path}: {name!a} is not a valid file name")
     return path.parent / name
 
 
@@ -147,7 +147,7 @@ def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
         return max(numbers, key=lambda life: (_duration_ns(attempts, life), life), default=0)
     if wanted not in (numbers or [0]):
         known = ", ".join(map(str, numbers)) or "0"
-        raise UsageError(f"no life {wanted}: the program was started as life {known}")
+        raise UsageError(f"--life {wanted}: no such attempt; choose one of {known}")
     return wanted
 
 
@@ -156,15 +156,15 @@ def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_wanted: 
     numbers = sorted({one.life for one in attempts})
     if len(numbers) < 2:
         return ""
-    why = "as asked for" if is_wanted else "the longest"
+    why = "" if is_wanted else ", the longest"
     each = "; ".join(
-        f"life {life}: {_ranks_of_attempt(attempts, life)}, "
+        f"attempt {life}: {_ranks_of_attempt(attempts, life)}, "
         f"{format_duration(_duration_ns(attempts, life))}"
         for life in numbers
     )
     return (
-        f"the program was started {len(numbers)} times, and life {chosen} is shown, {why} "
-        f"({each}): --life chooses, `traceprof elastic` shows all"
+        f"the job was started {len(numbers)} times; traceprof shows attempt {chosen}{why} "
+        f"({each}); use --life N to choose another attempt, `traceprof elastic` to compare all"
     )
 
 

@@ -136,8 +136,8 @@ def numbered(
         claims = _numbered_by_place(claims, number_of)
         if len(claims) > 1:
             warnings.append(
-                "no file says its rank: ranks are numbered by "
-                f"{claims[0].member.known_from}; a manifest tells them for certain"
+                "no file contains its rank; traceprof numbers the ranks by "
+                f"{claims[0].member.known_from} (list the ranks in a manifest to be certain)"
             )
     members: dict[int, RankClaim] = {}
     unknown = []
@@ -145,16 +145,16 @@ def numbered(
         rank = claim.member.rank
         if rank == ABSENT:
             unknown.append(claim.member)
-            warnings.append(f"{claim.path}: nothing says which rank this is")
+            warnings.append(f"{claim.path}: the rank of this file is unknown")
         elif rank in members and claim.path != members[rank].path:
             both = f"{members[rank].path} and {claim.path}"
             raise TraceError(
-                f"{both} both have rank {rank}, and a run has each rank once: name those of one "
-                "run, or say in a manifest which rank each is"
+                f"{both} both have rank {rank}, but a run has each rank once; give the files of "
+                "one run, or list the rank of each file in a manifest"
             )
         elif rank in members:
             warnings.append(
-                f"{claim.path}: another process in it has rank {rank}, too, and is left out"
+                f"{claim.path}: traceprof ignored a second process with rank {rank} in this file"
             )
         else:
             members[rank] = claim
@@ -192,11 +192,11 @@ def with_cycles(
     counts = [len(group) for group in groups if len(group) > 1]
     if not counts:
         return list(claims), {}, []
-    text = f"{max(counts)} recordings of one process, one after the other (cycles of a profiler)"
+    text = f"{max(counts)} consecutive recordings of one process (profiler cycles)"
     if any(one.member.trace.is_remote for group in groups for one in group):
         number = min(counts if len(counts) == len(groups) else [1]) - 1
         chosen = [group[min(number, len(group) - 1)] for group in groups]
-        return chosen, {}, [f"{text}: number {number + 1} is looked at; give others by themselves"]
+        return chosen, {}, [f"{text}; traceprof analyzes only number {number + 1}"]
     joined, files = [], dict[str, list[str]]()
     for group in groups:
         first = group[0]
@@ -205,7 +205,7 @@ def with_cycles(
             files[str(first.path)] = [str(one.path) for one in group]
             first = replace(first, member=replace(first.member, trace=trace))
         joined.append(first)
-    return joined, files, [f"{text}: windows of one trace, nothing is known of the time between"]
+    return joined, files, [f"{text}; traceprof joins them into one trace with gaps"]
 
 
 def _numbered_by_place(

@@ -27,19 +27,19 @@ _MOST_APART_NS: Final = 60_000_000_000
 """Wall clocks of hosts may differ by so much: ranks that say who they are may be so far apart."""
 _PROCESS: Final = re.compile(r"(?<!\d)\d{3,7}(?!\d)")
 _NOT_TOGETHER: Final = "they were not recorded at the same time"
-_UNNUMBERED: Final = "no file says its rank"
-_HINT: Final = "{given}{names} look like {several}, not like ranks of one ({why}): {todo}"
+_UNNUMBERED: Final = "no file contains its rank"
+_HINT: Final = "{given}{names} look like {several}, not like ranks of one run ({why}); {todo}"
 _BESIDE: Final = (
-    "`traceprof view {paths}` shows them side by side, `traceprof compare` what differs; a "
-    "manifest, or --run, makes them one run"
+    "run `traceprof view {paths}` to see them side by side, or `traceprof compare` for the "
+    "differences; use --run or a manifest to treat them as one run"
 )
 _EACH: Final = (
-    "`traceprof view {paths}` shows them side by side; other commands take one of them at a time; "
-    "a manifest, or --run, makes them one run"
+    "run `traceprof view {paths}` to see them side by side, or give one of them to other "
+    "commands; use --run or a manifest to treat them as one run"
 )
 _MIXED: Final = (
-    "move the files of each into a folder of its own, and name that; a manifest, or --run, makes "
-    "them one run"
+    "move the files of each run into a separate folder and give that folder; use --run or a "
+    "manifest to treat them as one run"
 )
 _MOST_NAMED: Final = 8
 
@@ -264,7 +264,7 @@ def _several(runs: Sequence[_Run], why: str, given: Sequence[Path]) -> SeveralRu
         todo = _MIXED
     firsts = told_apart([word or own[0] for word, own in zip(known, sources, strict=True)])
     names = [
-        first if word else f"{first} with {len(own) - 1} more"
+        first if word else f"{first} and {len(own) - 1} more files"
         for first, word, own in zip(firsts, known, sources, strict=True)
     ]
     return SeveralRunsError(

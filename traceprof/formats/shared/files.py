@@ -39,7 +39,7 @@ def examine(path: Path) -> Candidate:
         TraceError: no file, an empty one, or a damaged database.
     """
     if kind := kind_of_no_file(path):
-        raise TraceError(f"{path}: {kind}, where a file is expected: write it to a file first")
+        raise TraceError(f"{path}: {kind}, expected a file; write the data to a file first")
     try:
         if path.is_dir():
             names = frozenset(one.name for one in path.iterdir() if one.is_file())
@@ -48,11 +48,11 @@ def examine(path: Path) -> Candidate:
         with path.open("rb") as file:
             head, state = file.read(4096), os.fstat(file.fileno())
     except IsADirectoryError as error:
-        raise TraceError(f"{path}: a directory: give the trace file inside it") from error
+        raise TraceError(f"{path}: a directory; give the trace file inside it") from error
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     if not head:
-        raise TraceError(f"{path}: an empty file: the recording did not finish; record again")
+        raise TraceError(f"{path}: empty file, because the recording did not finish; record again")
     if not head.startswith(SQLITE_MAGIC):
         return Candidate(path, head)
     known = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
@@ -152,8 +152,8 @@ class GzipSource:
         most = int(told) if told.isdecimal() and len(told) < 20 else most
         if self._n_unpacked > most:
             raise TraceError(
-                f"{self.file.name}: unpacks to more than {most} bytes, as no trace does: "
-                f"{_LIMIT}=BYTES allows more"
+                f"{self.file.name}: unpacks to more than {most} bytes, more than any trace needs; "
+                f"set {_LIMIT}=BYTES to raise the limit"
             )
 
     def _last_of(self, member: Any, packed: bytes) -> bytes:

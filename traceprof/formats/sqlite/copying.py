@@ -67,7 +67,7 @@ class DatabaseCopy:
         unknown = sorted(set(tables or ()) - TABLES.keys() - self.tables.keys())
         if unknown:
             raise UsageError(
-                f"no table {unknown[0]!r}: expected {', '.join(TABLES)}, or a name in the file"
+                f"unknown table {unknown[0]!r}; choose {', '.join(TABLES)}, or a table in the file"
             )
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
@@ -146,8 +146,8 @@ def _check_names(source: Path, tables: Iterable[str]) -> None:
     for name in tables:
         if plain_table(name) != name:
             raise TraceError(
-                f"{source}: its table {name} should be called {plain_table(name)}: such a file can "
-                "be read, but not cut; export it again"
+                f"{source}: cannot be cut because its table {name} should be named "
+                f"{plain_table(name)}; export the trace again"
             )
 
 

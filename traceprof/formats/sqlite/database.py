@@ -53,7 +53,7 @@ def _checked_identity(path: Path) -> FileIdentity:
     expected = found.page_bytes * found.n_pages
     if found.n_bytes < expected:
         raise TraceError(
-            f"{path}: cut off: {found.n_bytes} bytes of {expected}; copy or export it again"
+            f"{path}: truncated ({found.n_bytes} of {expected} bytes); copy or export it again"
         )
     # SQLite keeps log and journal beside the file itself, not beside a link to it. A journal that
     # was ended is gone, empty, or begins with zeros.
@@ -61,18 +61,18 @@ def _checked_identity(path: Path) -> FileIdentity:
     for suffix in heads:
         beside = real.with_name(real.name + suffix)
         if kind := kind_of_no_file(beside):
-            raise TraceError(f"{beside}: {kind}, where SQLite keeps a file of its own: remove it")
+            raise TraceError(f"{beside}: {kind}, but SQLite needs this file name; remove it")
         with suppress(OSError), beside.open("rb") as file:
             heads[suffix] = file.read(len(_JOURNAL_MAGIC))
     if heads["-wal"]:
         raise TraceError(
-            f"{path}: has unmerged changes in {real.name}-wal: close the program that writes it "
-            "first"
+            f"{path}: has unmerged changes in {real.name}-wal; close the program that writes "
+            "the file first"
         )
     if heads["-journal"] == _JOURNAL_MAGIC:
         raise TraceError(
-            f"{path}: was left in the middle of a change, {real.name}-journal has what was before: "
-            "open it once with sqlite3, which takes the change back, or export it again"
+            f"{path}: a change was interrupted ({real.name}-journal exists); open the file once "
+            "with sqlite3, which undoes the change, or export the trace again"
         )
     return found
 
@@ -99,8 +99,8 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
         encoding = _OTHER_ENCODINGS.get(database.identity.encoding)
         if encoding is not None and not any_encoding:
             raise TraceError(
-                f"{path}: a SQLite database of texts in {encoding}, where UTF-8 is "
-                "expected: convert it (sqlite3 OLD .dump | sqlite3 NEW)"
+                f"{path}: text encoding {encoding}, expected UTF-8; convert the SQLite database "
+                "(sqlite3 OLD .dump | sqlite3 NEW)"
             )
         while True:
             try:
@@ -112,7 +112,7 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 # What SQLite gives of a file that is cut off or written over meanwhile is anything.
                 if _checked_identity(path) != database.identity:
-                    raise TraceError(f"{path}: was changed while it was read") from error
+                    raise TraceError(f"{path}: changed during reading; try again") from error
                 raise
 
 
@@ -147,7 +147,7 @@ class Database(AbstractContextManager["Database"]):
             connection.close()
             if (cause := error.__cause__) is None:
                 raise
-            raise TraceError(f"{path}: a damaged SQLite database ({cause})") from cause
+            raise TraceError(f"{path}: damaged SQLite database ({cause})") from cause
         self.tables = self.catalogue.tables
         self.columns = self.catalogue.columns
         self.stored_name = self.catalogue.source
@@ -372,7 +372,7 @@ def reporting_undecodable_names(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: damaged (a name in it is no UTF-8)") from error
+        raise TraceError(f"{path}: damaged (a name in the file is not UTF-8)") from error
 
 
 NOTE: Final = "TRACEPROF_CUT"

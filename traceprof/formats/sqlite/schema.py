@@ -212,13 +212,13 @@ class Soundness:
         found = {"no time": nothing}
         if self.zero_is_lost:
             found = {} if self.end else {"no time": lost}
-        found["a time more than 146 years from 0"] = beyond
+        found["time more than 146 years from 0"] = beyond
         if self.is_since_session:
             found["times lost by the profiler"] = (
                 f"coalesce({start} <= -{_DAY_NS} OR {start} = 0 AND {end} = 0, 0)"
             )
         if self.end:
-            found["an end before the start"] = f"coalesce({end} < {start}, 0)"
+            found["end before start"] = f"coalesce({end} < {start}, 0)"
         for name in self.needed:
             found[f"no {name}"] = f"{quoted(name)} IS NULL"
         for name in self.sizes:
@@ -290,8 +290,8 @@ class Catalogue:
         # Those of rocpd stand beside its own tables, and are not asked for.
         if views and not any(name.startswith("rocpd_") for name in kinds):
             raise TraceError(
-                f"{path}: {views[0]} is a view, where a table is expected: make it a table "
-                "(CREATE TABLE … AS SELECT …), or export again"
+                f"{path}: {views[0]} is a view, expected a table; convert the view to a table "
+                "(CREATE TABLE … AS SELECT …), or export the trace again"
             )
         names = [str(name) for name, kind in kinds.items() if kind == "table"]
         self._stored = {plain_table(name): name for name in names}
@@ -398,14 +398,14 @@ class Catalogue:
 
     def spare(self, table: str, column: str) -> None:
         """Leave a column, or its table, out: to who reads on, the file does not have it."""
-        why = f"column {table}.{column} is not of whole numbers"
+        why = f"column {table}.{column} contains non-integer values"
         if is_spare(table):
             self.tables -= {table}
             self._columns[table] = frozenset()
-            self.spared[table] = f"table {table} is left out: {why}"
+            self.spared[table] = f"traceprof ignored table {table}: {why}"
         else:
             self._columns[table] = self.columns(table) - {column}
-            self.spared[f"{table}.{column}"] = f"{why}: its values are left out"
+            self.spared[f"{table}.{column}"] = f"traceprof ignored a column: {why}"
 
     def _check_types(self, table: str, sound: Soundness) -> None:
         """Check that what tells of rows is numbers: a text is greater than all of them."""
@@ -432,5 +432,5 @@ class Catalogue:
                 n_rows = sum(faults.values())
                 rows = f"1 row of {table} is" if n_rows == 1 else f"{n_rows} rows of {table} are"
                 reasons = ", ".join(f"{words}: {n}" for words, n in faults.items())
-                told.append(f"{rows} damaged and left out of all numbers ({reasons})")
+                told.append(f"{rows} damaged and ignored by traceprof ({reasons})")
         return told

@@ -24,7 +24,7 @@ class MistypedColumnError(TraceError):
 
     def __init__(self, path: Path, table: str, column: str, kind: str = "") -> None:
         found = f" ({kind})" if kind else ""
-        super().__init__(f"{path}: column {table}.{column} is not of whole numbers{found}")
+        super().__init__(f"{path}: column {table}.{column} contains non-integer values{found}")
         self.table, self.column = table, column
 
 

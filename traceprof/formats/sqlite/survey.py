@@ -239,7 +239,7 @@ class Survey:
         ``n_read`` is how many those are that were read, None where not all ranges were.
         """
         n_rows = self.extent("ranges").n_open if n_read is None else n_read
-        told = f"{n_rows} NVTX ranges were never closed: they end with the capture"
+        told = f"{n_rows} NVTX ranges were never closed; traceprof ends them with the capture"
         return [told] if n_rows else []
 
     def _owned(self, names: Iterable[str]) -> list[tuple[RowSource, Scan]]:

@@ -90,7 +90,7 @@ def table_of(name: str, stored: pa.Table, names: Mapping[str, Sequence[str]]) ->
     }
     missing = {c for c, kind in kinds.items() if kind is ColumnKind.TIME} - columns.keys()
     if missing and stored.num_rows:
-        raise pa.ArrowInvalid(f"table {name} without {', '.join(sorted(missing))}")
+        raise pa.ArrowInvalid(f"table {name} lacks {', '.join(sorted(missing))}")
     return make_table(name, columns)
 
 
@@ -103,7 +103,7 @@ def _values(stored: pa.ChunkedArray, kind: ColumnKind, order: Sequence[str]) -> 
     if kind is ColumnKind.FLOAT:
         return stored.cast(pa.float64()).to_numpy()
     if kind is ColumnKind.TIME and stored.null_count:
-        raise pa.ArrowInvalid("a time that is null")
+        raise pa.ArrowInvalid("a time is null")
     return pc.fill_null(stored.cast(pa.int64()), ABSENT).to_numpy()
 
 

@@ -90,19 +90,19 @@ def read_manifest(folder: Path) -> FolderManifest:
     try:
         told = msgspec.json.decode(path.read_bytes(), type=FolderManifest)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: no readable description of tables: {error}") from error
+        raise TraceError(f"{path}: cannot be read ({error}); export the trace again") from error
     if told.traceprof_tables != _VERSION:
         raise TraceError(
-            f"{path}: tables of version {told.traceprof_tables}, this traceprof reads version "
-            f"{_VERSION}: use the one that wrote them, or a newer one"
+            f"{path}: table version {told.traceprof_tables}, but this traceprof reads version "
+            f"{_VERSION}; use the version of traceprof that wrote the tables, or a newer one"
         )
     start_ns, end_ns = told.span_ns
     if start_ns > end_ns:
-        raise TraceError(f"{path}: a time that ends before it begins: export the trace again")
+        raise TraceError(f"{path}: the time span ends before it starts; export the trace again")
     tables = {name: stored for name, stored in told.tables.items() if name in TABLES}
     for stored in tables.values():
         if Path(stored.file).name != stored.file or stored.file in ("", ".", ".."):
-            raise TraceError(f"{path}: {stored.file!a} is no file of this folder")
+            raise TraceError(f"{path}: {stored.file!a} is not a file in this folder")
     info, recorded = replace(told.info, path=str(folder)), told.recorded & TABLES.keys()
     return replace(told, info=info, recorded=recorded, tables=tables)
 
@@ -126,16 +126,16 @@ def read(path: Path, options: ReadOptions) -> Trace:
 def _read_table(folder: Path, name: str, told: FolderManifest) -> Table:
     stored = told.tables.get(name)
     if stored is None:
-        raise TraceError(f"{folder}: {MANIFEST} lists no table {name}: export the trace again")
+        raise TraceError(f"{folder}: {MANIFEST} does not list table {name}; export the trace again")
     path = folder / stored.file
     try:
         rows = table_of(name, _stored(path, told.storage), stored.names)
     except (OSError, pa.ArrowException, ValueError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"{path}: cannot be read: {why}: export the trace again") from error
+        raise TraceError(f"{path}: cannot be read ({why}); export the trace again") from error
     if len(rows) != stored.n_rows:
         raise TraceError(
-            f"{path}: {len(rows)} rows, {stored.n_rows} were written: export the trace again"
+            f"{path}: contains {len(rows)} of {stored.n_rows} rows; export the trace again"
         )
     return rows
 

@@ -22,7 +22,7 @@ def recognises(candidate: Candidate) -> bool:
 
 FORMAT: Final = TraceFormat(
     name="tables",
-    summary="folder of Parquet or Arrow files that traceprof exported",
+    summary="folder of Parquet or Arrow files exported by traceprof",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.tables.folder", "read"),
 )

@@ -42,7 +42,7 @@ def recognises(candidate: Candidate) -> bool:
 
 FORMAT: Final = TraceFormat(
     name="xplane",
-    summary="XPlane file of jax.profiler or TensorFlow (.xplane.pb)",
+    summary="jax.profiler or TensorFlow XPlane file (.xplane.pb)",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.xla.reader", "read"),
 )
@@ -62,7 +62,7 @@ def recognises_json(candidate: Candidate) -> bool:
 JSON_FORMAT: Final = replace(
     FORMAT,
     name="xplane-json",
-    summary="Chrome trace of jax.profiler or TensorFlow (.trace.json.gz)",
+    summary="jax.profiler or TensorFlow Chrome trace (.trace.json.gz)",
     recognises=recognises_json,
     repeats=FORMAT.name,
     read=partial(loaded_late, "traceprof.formats.xla.reader", "read_json"),

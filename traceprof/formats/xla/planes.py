@@ -267,7 +267,7 @@ def read_space(path: Path) -> Space:
                 space.hosts.append(_text(value))
     except (_DamagedError, IndexError, TypeError, ValueError, struct.error) as error:
         raise TraceError(
-            f"{path}: an XPlane file that is damaged or was cut off: copy or record it again"
+            f"{path}: damaged or truncated XPlane file; copy or record it again"
         ) from error
     return space
 
@@ -327,7 +327,7 @@ def read_chrome(path: Path) -> Space:
                     for event in given:
                         _take(event, names, rows)
         except TooDeepError:
-            raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
+            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
     planes: dict[int, Plane] = {}
     for (pid, tid), own in rows.items():
         plane = planes.setdefault(pid, Plane(names.get((pid, None), ""), pid, [], NO_STATS))

@@ -56,12 +56,12 @@ def read_json(path: Path, options: ReadOptions) -> Trace:
 def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> Trace:
     starts = [int(line.starts_ns.min()) for one in space.planes for line in one.lines if len(line)]
     if not starts:
-        why = "".join(f": {said}" for said in _left_out(space))
-        raise TraceError(f"{path}: a trace of jax.profiler or TensorFlow without events{why}")
+        why = "".join(f"; {said}" for said in _left_out(space))
+        raise TraceError(f"{path}: the jax.profiler or TensorFlow trace contains no events{why}")
     names = chain.from_iterable((one.name, *(n.name for n in one.lines)) for one in space.planes)
     if odd := next(filter(_TOO_LARGE.match, names), ""):
         raise TraceError(
-            f"{path}: a damaged trace: no device or stream has the number of {odd[:60]!r}"
+            f"{path}: damaged trace (impossible device or stream number in {odd[:60]!r})"
         )
     zero_ns = min(starts)
     process = _process(space)
@@ -354,7 +354,7 @@ def _profiler(space: Space, version: object) -> str:
 
 def _left_out(space: Space) -> list[str]:
     """Return a sentence about the events that are in no table, if there are any."""
-    said = f"{space.left_out} events left out: they have no time that can be"
+    said = f"traceprof ignored {space.left_out} events without a valid time"
     return [said] if space.left_out else []
 
 
@@ -367,12 +367,13 @@ def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo
     version = stats.get("jax_version")
     warnings = []
     if not space.is_complete:
-        warnings.append("the file is cut off: what follows is missing")
+        warnings.append("the file is truncated; the rest of the trace is missing")
     warnings += _left_out(space)
     n_events = sum(len(line) for plane in space.planes for line in plane.lines)
     if format_name == JSON_FORMAT.name and n_events >= _MOST_IN_JSON:
         warnings.append(
-            f"this JSON holds at most {_MOST_IN_JSON} events: give the .xplane.pb beside it"
+            f"this JSON format is limited to {_MOST_IN_JSON} events; give the .xplane.pb file in "
+            "the same folder"
         )
     return TraceInfo(
         path=str(path),

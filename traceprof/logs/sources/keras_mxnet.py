@@ -184,7 +184,7 @@ class MxnetReader(LogReader):
 
     def end(self) -> None:
         """Say whose the speed is."""
-        self.run.say("the speed is that of one worker: it is not known how many trained together")
+        self.run.say("the rate is per worker; the number of workers is unknown")
 
 
 def _mxnet_name(key: str) -> str:

@@ -46,7 +46,7 @@ class MegatronReader(LogReader):
             run.computed.add("samples_per_s")
             run.metric("samples_per_s", batch * 1e9 / (ms * 1e6), point, over="interval")
         if cells.get("number of skipped iterations"):
-            run.say("some iterations were skipped: these have no loss")
+            run.say("skipped iterations have no loss")
 
 
 class TorchtitanReader(LogReader):
@@ -60,7 +60,7 @@ class TorchtitanReader(LogReader):
         """Say whose the rate is where the number of devices is not known."""
         run = self.run
         if not run.facts.world_size and next(run.of("tokens_per_s"), None) is not None:
-            run.say("tokens per second are of one device; how many there were is not printed")
+            run.say("tokens per second are per GPU; the log does not contain the number of GPUs")
 
 
 class DeepSpeedReader(LogReader):
@@ -88,8 +88,8 @@ class DeepSpeedReader(LogReader):
         run = self.run
         rates = [s.values[-1] for _, s in run.of("samples_per_s") if len(s.values)]
         if self.is_old and rates and run.facts.world_size != 1:
-            text = "versions of DeepSpeed before 0.7.7 print the samples of one GPU by this name: "
-            run.say(text + "{rate:1/s} are of all GPUs or of one", rate=rates[-1])
+            text = "DeepSpeed before 0.7.7 reports the rate of one GPU under this name, so "
+            run.say(text + "{rate:1/s} may be for one GPU or for all GPUs", rate=rates[-1])
         self.is_old = False
 
 
@@ -156,8 +156,8 @@ class ComposerReader(LogReader):
         """Say why there is no throughput."""
         run = self.run
         if next(run.of("samples_per_s"), None) is None and not run.is_empty:
-            why = "it is printed by SpeedMonitor, once its window is full (100 batches unless set)"
-            run.say(f"no throughput: {why}")
+            why = "SpeedMonitor prints it when its window is full (100 batches by default)"
+            run.say(f"the log contains no throughput; {why}")
 
 
 class FairseqReader(LogReader):
@@ -246,6 +246,6 @@ class FairseqReader(LogReader):
     def end(self) -> None:
         """Say what was skipped."""
         if self.overflows:
-            text = "{n:count} update(s) were skipped for overflows of gradients: they took time"
+            text = "{n:count} update(s) were skipped (gradient overflow) but still took time"
             self.run.say(text, n=self.overflows)
         self.overflows = 0

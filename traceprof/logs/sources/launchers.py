@@ -73,7 +73,7 @@ class TorchrunReader(LogReader):
             return
         seconds = when.seconds - self.failed.seconds
         known = seconds if math.isfinite(seconds) else None
-        text = "until the workers were started again"
+        text = "time until the workers were restarted"
         self.run.event("restart", self.failed, known, node=node, value=self.size, text=text)
         self.has_failed = False
         self.book.restarting()
@@ -186,8 +186,8 @@ class HorovodReader(LogReader):
                 scope = "run"
             run.series[key._replace(metric="samples_per_s", scope=scope)] = series
         if scope == "run" and each is not None:
-            text = "lines of iterations are the total of {n:count} device(s), not of one as in "
-            text += "Horovod: their mean is the total that is printed, {total:1/s}"
+            text = "iteration lines report the total of {n:count} GPU(s), not one GPU as in "
+            text += "Horovod, because their mean equals the reported total of {total:1/s}"
             run.say(text, n=size or 0, total=total)
         run.measure("samples_per_s_per_device", each, scope="device")
         run.measure("samples_per_s", total)

@@ -243,7 +243,7 @@ class MlperfReader(LogReader):
         run.utc_of_zero_s = self.book.clock.base_s if math.isfinite(at_s) else None
         if math.isfinite(at_s):
             run.training_from_s = at_s
-        run.event("start", When(at_s), text="run_start: the clock of the benchmark")
+        run.event("start", When(at_s), text="run_start: start of the benchmark clock")
 
     def _on_run_stop(self, event: _Event) -> None:
         self.times["run_stop"] = event.at_s
@@ -369,12 +369,15 @@ class MlperfReader(LogReader):
         if began is None or ended is None:
             return
         if math.isnan(ended - began):
-            run.say("the log has no times: there is no time to train")
+            run.say("the log contains no timestamps, so the time to train is unknown")
             return
         name = "time_to_train_ns" if self.status == "success" else "run_ns"
         run.measure(name, round((ended - began) * 1e9), source="computed")
         if self.status != "success":
-            run.say("the run ended as {status}: it reached no target", status=self.status or "–")
+            run.say(
+                "the run ended with status {status} and did not reach the target",
+                status=self.status or "–",
+            )
 
     def _throughput(self, progress: Progress) -> None:
         """Add the throughput that blocks, epochs or evaluations give, else none."""
@@ -382,20 +385,18 @@ class MlperfReader(LogReader):
         if rate is None:
             run.renamed("samples_per_s", "printed_samples_per_s")
             if progress.printed:
-                text = (
-                    "it prints a rate, and nothing in the log tells of what: there is no throughput"
-                )
+                text = "no throughput, because the log does not define the unit of its rate"
                 run.say(text)
             return
         run.measure("samples_per_s", rate.per_s, source="computed")
         size, said = progress.unit, progress.train_samples
         if size == progress.epoch_samples and size and said and size != said:
-            text = "an epoch is {n:count} samples by the rest of the log and the rules of the "
-            text += "benchmark; {said:count} are called train_samples"
+            text = "train_samples is {said:count}, but an epoch is {n:count} samples according to "
+            text += "the rest of the log and the benchmark rules"
             run.say(text, n=round(size), said=round(said))
-        text = "throughput is of {what}"
+        text = "throughput was measured over {what}"
         if rate.is_without_first:
-            text += ", without the first: {first:1/s} until then, later {later:1/s}"
+            text += ", without the first one: {first:1/s} at the start, {later:1/s} later"
         first = rate.amounts[0].samples / rate.amounts[0].seconds
         run.say(text, what=rate.what, first=first, later=rate.per_s)
         if progress.prints_tokens(rate):

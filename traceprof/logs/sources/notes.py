@@ -87,12 +87,12 @@ class NotesReader(LogReader):
         rest_s = total_s - epochs_s - self.setups_s
         lengths = {"total": total_s * 1e9, "epochs": epochs_s * 1e9}
         if epochs_s and rest_s < -_EXPLAINED and total_s < epochs_s:
-            text = ": its epochs add up to {epochs:ns}, and the total is said to be {total:ns}"
+            text = ": its epochs add up to {epochs:ns}, but it reports a total of {total:ns}"
             run.say(CONTRADICTS + text, **lengths)
         elif epochs_s and rest_s > _EXPLAINED:
-            text = "of the total of {total:ns} the epochs explain {epochs:ns} and the first set-up "
-            text += "{setup:ns}: {rest:ns} are of nothing that is printed; instants are sums of "
-            text += "what was printed before, and may be that much later"
+            text = "of the total {total:ns}, epochs take {epochs:ns} and the initial setup "
+            text += "{setup:ns}; the log does not explain {rest:ns}, so times of events (sums of "
+            text += "reported times) may be up to that much too early"
             run.say(text, **lengths, setup=self.setups_s * 1e9, rest=rest_s * 1e9)
 
     def part(self, match: re.Match[str], *_: object) -> None:
@@ -142,30 +142,29 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
         "parts": parts_ns,
     }
     if rate and batch and abs(rate * parts_ns / 1e9 / batch - 1) > _CLOSE:
-        text = f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (a batch, as the "
-        text += "file is called) in {data:ns} of data, {forward:ns} of forward and {backward:ns} "
-        text += "of backward are {by:1/s}, and {rate:1/s} are printed"
+        text = f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (batch size from "
+        text += "the file name) in {data:ns} data, {forward:ns} forward and {backward:ns} backward "
+        text += "give {by:1/s}, but the log reports {rate:1/s}"
         run.say(text, batch=batch, by=1e9 * batch / parts_ns, rate=rate, **values)
     if syncs and parts_ns * syncs / 1e9 < 1 - _CLOSE:
         period = 1e9 / syncs
-        text = "{syncs:1/s} synchronisations leave {period:ns} for a step, of which data, forward "
-        text += "and backward explain {parts:ns}: {rest:ns} are of nothing that is printed"
+        text = "{syncs:1/s} synchronizations mean {period:ns} per step; data, forward and backward "
+        text += "take {parts:ns}, and the log does not explain the remaining {rest:ns}"
         run.say(text, syncs=syncs, period=period, rest=period - parts_ns, parts=parts_ns)
     if syncs and rate and batch:
         ranks = rate / syncs / batch
         if round(ranks) >= 1 and abs(ranks / round(ranks) - 1) < _CLOSE:
-            text = "{rate:1/s} are what {n:count} rank(s) with {batch:count} samples each "
-            text += "do at {syncs:1/s} synchronisations"
+            text = "the reported {rate:1/s} match {n:count} rank(s) with {batch:count} samples "
+            text += "each at {syncs:1/s} synchronizations"
             run.say(text, rate=rate, n=round(ranks), batch=batch, syncs=syncs)
     if last["backward_ns"] < last["forward_ns"] / 2:
-        text = "backward ({backward:ns}) is shorter than half of forward ({forward:ns}), and "
-        text += "usually takes longer: "
+        text = "backward ({backward:ns}) takes less than half of forward ({forward:ns}), although "
+        text += "it usually takes longer; "
         if last.get("ddp_parameters") == 0:
-            text += "no parameter is reduced by DDP: layers are frozen, of which no gradient is "
-            text += "computed"
+            text += "DDP reduces no parameters, so the layers are frozen and need no gradients"
         else:
-            text += "layers may be frozen, of which no gradient is computed, or the two were not "
-            text += "measured around what they are called after"
+            text += "layers may be frozen and need no gradients, or the program timed other code "
+            text += "under these names"
         run.say(text, backward=last["backward_ns"], forward=last["forward_ns"])
 
 

@@ -154,10 +154,10 @@ class HfTrainerReader(LogReader):
         if rate is None:
             return
         run.metric("steps_per_s" if steps is None else "samples_per_s", rate, over="run")
-        text = "throughput of the whole run holds evaluations and checkpoints: {rate:1/s}"
+        text = "throughput of the whole run, {rate:1/s}, includes evaluations and checkpoints"
         if steps is None:
-            text = "train_samples_per_second stands alone: versions before May 2021 print steps "
-            text += "per second by that name, and {rate:1/s} is taken as such"
+            text = "traceprof reads train_samples_per_second, {rate:1/s}, as steps per second, as "
+            text += "in versions before May 2021, because train_steps_per_second is absent"
         run.say(text, rate=rate)
 
 
@@ -270,7 +270,9 @@ class NemoReader(LightningReader):
             elif key.startswith("val_"):
                 run.metric(key, value, point, over="interval", is_redrawn=True)
         if "global_step" in bar.values:
-            run.say("global_step and consumed_samples in the bar are rounded, and are not used")
+            run.say(
+                "global_step and consumed_samples in the bar are rounded, so traceprof ignores them"
+            )
 
 
 class MetricsCsvReader(LogReader):

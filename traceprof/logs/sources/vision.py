@@ -77,7 +77,7 @@ class ImagenetReader(LogReader):
         """Say how many processes printed the same."""
         copies = max((s.copies for s in self.run.series.values()), default=1)
         if copies > 1:
-            text = "{n:count} processes print without saying who they are: their means are shown"
+            text = "{n:count} processes print without their rank; traceprof shows their means"
             self.run.say(text, n=copies)
 
 
@@ -211,5 +211,5 @@ class TfCnnReader(LogReader):
         self.total_per_s, self.totals = None, 0
         run.measure("samples_per_s", total)
         if totals > 1:
-            text = "every one of {n:count} processes prints the total of all, {total:1/s}: "
-            run.say(text + "it is taken once", n=totals, total=total)
+            text = "each of {n:count} processes prints the total of all processes, {total:1/s}; "
+            run.say(text + "traceprof counts it once", n=totals, total=total)

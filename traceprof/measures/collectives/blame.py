@@ -193,15 +193,15 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
     if contradicted.sum() > waited.sum():
         can_align = len(find_alignment(ranks).corrections) > 1
         return (
-            "ranks end collectives before others begin them: these were matched wrongly, or the "
-            f"clocks differ{' (--align collectives)' if can_align else ''}"
+            "some ranks end collectives before other ranks begin them, so the matching is wrong "
+            f"or the clocks differ{' (try --align collectives)' if can_align else ''}"
         )
     early = waits["contradicted_ns"][waits["is_message"]]
     # Of each message there are two rows, of which one receives.
     if 2 * np.count_nonzero(early > LARGEST_RESIDUAL_NS) > _MOST_EARLY * len(early):
         return (
-            "messages are received before they are sent: they were matched wrongly, or the clocks "
-            "differ"
+            "some messages are received before they are sent, so the matching is wrong or the "
+            "clocks differ"
         )
     rows = find_matches(ranks).collectives.rows
     rows = rows.take(rows["is_timed"] & (rows["member"] >= 0))
@@ -210,7 +210,7 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
     several = np.bincount([place for place, _ in of_members], minlength=len(by_class.keys)) > 1
     alone_count = by_class.reduced(np.add, (rows["match"] < 0).astype(np.int64))
     if int(alone_count[several].sum()) > _MOST_ALONE * int(by_class.counts[several].sum()):
-        return "most collectives of the same communicators have no partner: counts of ranks differ"
+        return "the ranks of a communicator recorded different numbers of collectives"
     return ""
 
 

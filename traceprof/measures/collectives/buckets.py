@@ -57,24 +57,24 @@ def traffic_per_step(ranks: Ranks, work: Table) -> dict[str, float | None]:
 _KEYS: Final = ("process", "place", "op", "phase", "size_bytes")
 
 SPEC: Final = ResultSpec.of("""
-    table buckets: one row per process and place in the step; steps with another operation or size
-        at a place have rows of their own
-    key process: the process
-    key place [number]: 1 is the first collective of a step
-    key op: the operation
-    key phase: the phase whose code called it
-    key size_bytes: what the rank hands in
-    total count: in how many steps
-    same after_ns: the median time from the start of the step to its own
-    same duration_ns: the median of how long it takes
-    same exposed_ns: the median of what compute does not hide
-    same algbw_bytes_per_s: size of the operation over time
-    same busbw_bytes_per_s: what each link must carry
-    table steps: one row per step of the window
-    key step: the number of the step
-    total count: its collectives, of all ranks
+    table buckets: one row per process and position in the step. If steps differ in operation or
+        size at a position, each variant has its own row
+    key process: process
+    key place [number]: position of the collective in its step, starting at 1
+    key op: operation
+    key phase: phase of the training loop that called the collective
+    key size_bytes: input size per rank
+    total count: number of steps with this collective
+    same after_ns: median time from the start of the step to the start of the collective
+    same duration_ns: median duration
+    same exposed_ns: median time not overlapped with compute
+    same algbw_bytes_per_s: algorithm bandwidth: operation size divided by time
+    same busbw_bytes_per_s: bus bandwidth: the rate that each link must carry
+    table steps: one row per step in the window
+    key step: step number
+    total count: number of collectives in the step, summed over ranks
     scalars:
-    same step_source: what the steps are known by
+    same step_source: how the steps were detected
     """)
 _BUCKETS, _ = SPEC.tables
 
@@ -130,9 +130,9 @@ def _summed(work: Table, starts: Int64Array) -> Table:
 def _finish(result: Result) -> Result:
     table = result.table
     if table.empty:
-        return result.with_notes(Note("no step in this window has collectives"))
+        return result.with_notes(Note("No step in this window has collectives."))
     note = Note.of(
-        "medians over {n:count} steps ({source})",
+        "Medians over {n:count} steps ({source})",
         n=len(result.tables["steps"]),
         source=result.scalars["step_source"],
     )

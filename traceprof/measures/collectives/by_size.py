@@ -35,47 +35,49 @@ _UNEVEN: Final = 1.05  # times the mean
 _KEYS: Final = ("op", "group", "group_size")
 
 SPEC: Final = ResultSpec.of("""
-    table classes: one row per operation, group and class of message sizes, by total time over all
-        ranks. Bandwidths are as nccl-tests define them, sizes over times of all together: of
-        collectives that ranks share the shortest time of the ranks, which holds no waiting, else
-        the time as it is; none where sizes, times or the number of ranks are not known
-    key op: the operation
-    key sizes: the class of what a rank hands in (K and M are binary)
-    total count: how many, of all ranks
-    total size_bytes: what the ranks hand in, none if one is not known
-    total total_ns: their times added up
-    derived busbw_bytes_per_s: what each link must carry
-    derived peak_ratio: busbw of the link's peak; not cut off at 1
-    total exposed_ns: what compute on the same device does not hide
-    total waited_ns: of that, for the last rank, in step: no compute ran
-    derived algbw_bytes_per_s: size of the operation over time
-    median median_ns: the median time
-    key group: the communicator, empty where it has no name
-    key group_size [count]: how many ranks it has
-    same algorithm: algorithms and protocols, by the kernels' names
-    same dtype: the types of the elements
-    same peak_bytes_per_s: the peak of the link in one direction
-    table phases: one row per phase whose code called collectives, the most exposed first
-    key phase: the phase of the training loop
-    total count: how many
-    total exposed_ns: what compute does not hide of them
-    table peaks: one row per size of groups: the link that bandwidths are held against
-    key group_size [count]: how many ranks
-    same peak_bytes_per_s: the peak of the link in one direction
-    same link: which link that is
-    same source: who says so
-    same is_wider: more ranks than a machine of this run has GPUs
+    table classes: one row per operation, group, and size class, sorted by total time over all
+        ranks. Bandwidth is total size divided by total time, as in nccl-tests. If several ranks
+        recorded a collective, its time is that of the shortest rank, which excludes waiting;
+        otherwise its recorded duration. Bandwidth is empty if a size, a time, or the number of
+        ranks is unknown
+    key op: operation
+    key sizes: size class of the input per rank (K and M are binary)
+    total count: number of collectives, summed over ranks
+    total size_bytes: total input size of all ranks; empty if any size is unknown
+    total total_ns: total duration, summed over ranks
+    derived busbw_bytes_per_s: bus bandwidth: the rate that each link must carry
+    derived peak_ratio: bus bandwidth as a share of the link's peak; can exceed 1
+    total exposed_ns: time not overlapped with compute on the same GPU
+    total waited_ns: part of exposed_ns spent waiting for the last rank, after the ranks first
+        synchronized
+    derived algbw_bytes_per_s: algorithm bandwidth: operation size divided by time
+    median median_ns: median duration
+    key group: communicator; empty if it has no name
+    key group_size [count]: number of ranks in the communicator
+    same algorithm: algorithms and protocols, from kernel names
+    same dtype: element types
+    same peak_bytes_per_s: peak of the link in one direction
+    table phases: one row per phase that called collectives, sorted by exposed time
+    key phase: phase of the training loop
+    total count: number of collectives
+    total exposed_ns: time not overlapped with compute
+    table peaks: one row per group size: the link whose peak the bandwidth is compared with
+    key group_size [count]: number of ranks
+    same peak_bytes_per_s: peak of the link in one direction
+    same link: the link
+    same source: source of the peak
+    same is_wider: whether the group has more ranks than a machine in this run has GPUs
     scalars:
-    total count: collectives in the window, of all ranks
-    total shared_count: of these, shared by several ranks of the run
-    total unsized_count: of these, of unknown size
-    total uncalled_count: of these, kernels whose launch is not known
-    total untimed_count: of these, calls whose kernel is not known
-    total ranks_count: ranks that take part
-    derived collectives_per_s: collectives of a rank per second
-    derived per_step_count [number]: collectives per step of a rank
-    derived per_step_bytes: what a rank hands in per step
-    derived all_reduce_ratio: share of the steps in which all-reduces run
+    total count: number of collectives in the window, summed over ranks
+    total shared_count: number of these that several ranks of the run recorded
+    total unsized_count: number of these with unknown size
+    total uncalled_count: number of these that are kernels without a recorded launch
+    total untimed_count: number of these that are calls without a recorded kernel
+    total ranks_count: number of participating ranks
+    derived collectives_per_s: collectives per second per rank
+    derived per_step_count [number]: collectives per step per rank
+    derived per_step_bytes: input size per step per rank
+    derived all_reduce_ratio: share of step time in which an all-reduce runs
     """)
 _CLASSES, _PHASES, _PEAKS = SPEC.tables
 
@@ -109,7 +111,7 @@ def _on_uneven(imbalance: Floats) -> Iterator[Note]:
     """Yield how uneven all-to-alls are: of tokens of experts, or rows of embeddings."""
     uneven = imbalance[imbalance >= _UNEVEN]
     if len(uneven):
-        text = "{n:count} uneven all-to-all(s): one rank hands in {times:number} times the mean"
+        text = "{n:count} uneven all-to-all(s): one rank sends {times:number} times the mean size."
         yield Note.of(text, n=len(uneven), times=float(np.median(uneven)))
 
 
@@ -253,7 +255,7 @@ def _scalars(ranks: Ranks, work: Table) -> dict[str, float | None]:
 def _with_notes(result: Result) -> Result:
     """Return the collectives with remarks on them and the peaks that they are judged by."""
     if not result.scalars["count"]:
-        return result.with_notes(Note("no collective starts in this window"))
+        return result.with_notes(Note("No collective starts in this window."))
     scalars = result.scalars
     missing = [
         Note.of(text, n=scalars[name], count=scalars["count"])
@@ -267,14 +269,15 @@ _PACE: Final = {
     "pace": ("collectives_per_s", "{pace:count} collectives per second"),
     "count": ("per_step_count", "{count:count} per step"),
     "size": ("per_step_bytes", "{size:bytes} per step"),
-    "share": ("all_reduce_ratio", "all-reduce runs in {share:ratio} of the step"),
+    "share": ("all_reduce_ratio", "all-reduce runs during {share:ratio} of step time"),
 }
 _MISSING: Final = {
-    "unsized_count": "the size of {n:count} of {count:count} was not recorded: no bandwidth is "
-    "claimed for them",
-    "uncalled_count": "{n:count} of {count:count} are kernels whose launch is not in the trace",
-    "untimed_count": "{n:count} of {count:count} are calls whose kernel is not in the trace: "
-    "how long they took is not known",
+    "unsized_count": "Bandwidth excludes {n:count} of {count:count} collectives whose size was "
+    "not recorded.",
+    "uncalled_count": "{n:count} of {count:count} collectives are kernels without a recorded "
+    "launch.",
+    "untimed_count": "{n:count} of {count:count} collectives are calls without a recorded kernel. "
+    "Their duration is unknown.",
 }
 
 
@@ -282,14 +285,14 @@ def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
     shared, count = scalars["shared_count"], scalars["count"]
     if shared:
         text = (
-            "{shared:count} of {count:count} are shared by several ranks of the trace: bandwidths "
-            "are by the shortest time of the ranks, which holds no waiting"
+            "Several ranks recorded {shared:count} of {count:count} collectives. Their bandwidth "
+            "uses the time of the shortest rank, which excludes waiting."
         )
         yield Note.of(text, shared=shared, count=count)
     else:
         yield Note(
-            "no collective is shared by several ranks of the trace: times include waiting for "
-            "the others, bandwidths are lower bounds"
+            "No collective was recorded on several ranks. Durations include waiting for other "
+            "ranks, so bandwidths are lower bounds."
         )
     known = {name: scalars.get(scalar) for name, (scalar, _) in _PACE.items()}
     if pace := {name: value for name, value in known.items() if value is not None}:
@@ -308,16 +311,16 @@ def _on_phases(result: Result) -> Iterator[Note]:
     for i, (phase, exposed_ns) in enumerate(pairs):
         values |= {f"phase{i}": phase, f"exposed{i}": exposed_ns}
         parts.append(f"{{phase{i}}} {{exposed{i}:ns}}")
-    yield Note(f"exposed by the phase that called them: {', '.join(parts)}", values)
+    yield Note(f"Exposed time by calling phase: {', '.join(parts)}", values)
 
 
 def _on_peaks(result: Result) -> Iterator[Note]:
     peaks = result.tables["peaks"]
     known = is_known(peaks["peak_bytes_per_s"])
     for row in peaks.take(known).rows():
-        text = "peak for groups of {n:count} ranks: {peak:bytes/s} ({link}; {source})"
+        text = "Peak for groups of {n:count} ranks: {peak:bytes/s} ({link}; {source})"
         if not row["is_wider"]:
-            text += "; assumed is that they share a machine"
+            text += ", assuming that the ranks share a machine"
         yield Note.of(
             text,
             n=row["group_size"],
@@ -328,8 +331,8 @@ def _on_peaks(result: Result) -> Iterator[Note]:
     unknown = peaks["group_size"][~known].tolist()
     if len(unknown):
         yield Note.of(
-            "groups of {sizes} ranks have more ranks than a machine of this trace has GPUs: give "
-            "the network of a GPU by --link nic=400Gb/s",
+            "Groups of {sizes} ranks are larger than a machine in this trace. Specify the network "
+            "bandwidth per GPU, for example --link nic=400Gb/s.",
             sizes=", ".join(map(str, unknown)),
         )
 

@@ -97,24 +97,24 @@ def of_rows(rows: Table, facts: Sequence[Any]) -> Any:
 
 
 SPEC: Final = ResultSpec.of("""
-    table callers: one row per phase, caller and operation, the most exposed first
-    key phase: the phase whose code called
-    key caller: the innermost range around the call, empty outside any
-    key op: the operation
-    total count: how many, of all ranks
-    total size_bytes: what ranks handed in, none if one is not known
-    total total_ns: their times added up
-    total exposed_ns: what compute does not hide, none if not all known
-    derived hidden_ns: the rest of total_ns
-    derived exposed_ratio: exposed_ns of total_ns
-    total unsized_count: of these, of unknown size
-    total unplaced_count: of these, timed but not on a device
-    total alone_count: of these, on a device with no compute beside them at any time
-    total sharded_count: of these, known to be all-gathers of parameters or reduce-scatters of
-        gradients (FSDP, ZeRO): by ranges around calls of the group, or since the group reduces in
-        backward alone
-    total gathered_bytes: what the all-gathers among these gather, the shards of all ranks; none if
-        one is not known
+    table callers: one row per phase, caller, and operation, sorted by exposed time
+    key phase: phase of the training loop that called the collectives
+    key caller: innermost range around the call; empty if the call is outside all ranges
+    key op: operation
+    total count: number of collectives, summed over ranks
+    total size_bytes: total input size of all ranks; empty if any size is unknown
+    total total_ns: total duration, summed over ranks
+    total exposed_ns: time not overlapped with compute; empty if unknown for any collective
+    derived hidden_ns: time overlapped with compute: total_ns minus exposed_ns
+    derived exposed_ratio: exposed_ns as a share of total_ns
+    total unsized_count: number of these with unknown size
+    total unplaced_count: number of these with a duration but without a GPU
+    total alone_count: number of these on a GPU that ran no compute at the same time
+    total sharded_count: number of these that gather parameters or reduce-scatter gradients (FSDP,
+        ZeRO). traceprof detects them from ranges around the calls of the group, or from a group
+        that reduces only in backward
+    total gathered_bytes: total output size of the all-gathers among these (the shards of all
+        ranks); empty if any size is unknown
     """)
 _CALLERS: Final = SPEC.tables[0]
 
@@ -178,7 +178,7 @@ def _are_sharded(work: Table) -> Bools:
 def _finish(result: Result) -> Result:
     table = result.table
     if table.empty:
-        nothing = Note("no collective starts in this window")
+        nothing = Note("No collective starts in this window.")
         return result.with_table(_CALLERS.of_rows()).with_notes(nothing)
     total_ns = table["total_ns"]
     exposed = where_known(table["exposed_ns"], table["unplaced_count"] == 0)
@@ -202,13 +202,13 @@ def _on_gathers(table: Table) -> Iterator[Note]:
     names = ("sharded_count", "gathered_bytes", "alone_count", "exposed_ns", "total_ns")
     n, size, alone, exposed, total = (float(gathers[name].sum()) for name in names)
     if size > 0:
-        text = "{n:count} all-gathers of parameters gather {size:bytes} on all ranks together"
+        text = "{n:count} parameter all-gathers gather {size:bytes}, summed over ranks."
         yield Note.of(text, n=int(n), size=size)
     if alone > 0 and total > 0 and exposed == exposed:
         text = (
-            "no compute ran beside {alone:count} of {n:count} all-gathers of parameters: they "
-            "began once the work before them was done (not prefetched, or called late); "
-            "{exposed:ns} of {total:ns} are exposed"
+            "{alone:count} of {n:count} parameter all-gathers did not overlap with compute. They "
+            "started after the preceding work had finished (not prefetched, or called late). "
+            "Exposed time: {exposed:ns} of {total:ns}."
         )
         yield Note.of(text, alone=int(alone), n=int(n), exposed=exposed, total=total)
 

@@ -39,8 +39,8 @@ LARGEST_RESIDUAL_NS: Final = 1_000_000
 """Ends that are further apart on the clocks that fit them best were matched wrongly."""
 _FEWEST_SHARED: Final = 3  # one agrees with itself, whatever its clocks
 DOUBTFUL_CLOCKS: Final = (
-    "the ends of shared collectives differ by more than 1 ms however the clocks are shifted: some "
-    "were matched wrongly"
+    "the ends of shared collectives differ by more than 1 ms after clock alignment, so some "
+    "collectives are matched wrongly"
 )
 """Why nothing that needs one clock of all ranks can be said of them."""
 _LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
@@ -105,8 +105,8 @@ def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:
 def describe_clocks(who: str, late_ns: float, ends_ns: float) -> Note:
     """Return a note on lateness that the clocks may account for."""
     return Note.of(
-        "{who} seems {late:ns} late in all, but the ends of the same collectives differ by "
-        "{ends:ns}: align the clocks (--align collectives)",
+        "{who} appears {late:ns} late in total, but the ends of the same collectives differ by "
+        "{ends:ns}. Use --align collectives to align the clocks.",
         who=who,
         late=late_ns,
         ends=ends_ns,
@@ -329,19 +329,22 @@ def _describe(member: Member, tie: _Tie | None, before: ClockCorrection) -> Rank
 
 def _notes(clocks: tuple[RankClock, ...]) -> Iterator[Note]:
     if len(clocks) < 2:
-        yield Note("there is only one rank: nothing to align")
+        yield Note("The trace contains only one rank, so there are no clocks to align.")
         return
     yield from map(Note, _on_untied(clocks))
     told = [one for one in clocks[1:] if one.residual_ns is not None]
     # Ranks of one clock that agree to the ns were moved by nothing.
     tied = [one for one in told if one.offset_ns is not None]
     if any(one.offset_ns or one.residual_ns for one in tied):
-        text = "residual: the ends of {n:count} shared collectives agree to {residual:ns}"
+        text = (
+            "After clock alignment, the ends of {n:count} shared collectives agree within "
+            "{residual:ns}."
+        )
         yield Note.of(text, **_worst(tied))
     if doubtful := [one for one in told if one.offset_ns is None]:
         text = (
-            "the clocks of {who} are left as they are: the ends of {n:count} shared collectives "
-            "differ by {residual:ns} however they are shifted, so that some were matched wrongly"
+            "traceprof did not align the clocks of {who}. The ends of {n:count} shared collectives "
+            "differ by {residual:ns} after alignment, so some are matched wrongly."
         )
         yield Note.of(text, who=_named(doubtful), **_worst(doubtful))
 
@@ -356,8 +359,8 @@ def _on_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
     """Yield which ranks are not tied; nothing where all are."""
     untied = [clock for clock in clocks if clock.offset_ns is None and clock.residual_ns is None]
     if untied:
-        few = f"they share fewer than {_FEWEST_SHARED} collectives"
-        yield f"the clocks of {_named(untied)} are not tied to the others: {few}"
+        few = f"they share fewer than {_FEWEST_SHARED} collectives with the other ranks"
+        yield f"traceprof cannot align the clocks of {_named(untied)}: {few}"
 
 
 def _named(clocks: Sequence[RankClock]) -> str:
@@ -369,15 +372,15 @@ def _named(clocks: Sequence[RankClock]) -> str:
 
 
 SPEC: Final = ResultSpec.of("""
-    table clocks: one row per rank: its clock against that of the first rank
-    same rank: the rank
-    same offset_ns: how much the clock is ahead, in the middle
-    same drift_ppm [number]: how fast that grows, in parts per million
-    same residual_ns: the median distance of the ends from that line
-    same collectives_count: over how many shared collectives
-    same host: the host of the rank
-    key process: the process of the rank
-    key device: its device, where a process drives several
+    table clocks: one row per rank: its clock compared with the clock of the first rank
+    same rank: rank
+    same offset_ns: how far this clock is ahead, in the middle of the recording
+    same drift_ppm [number]: drift of the offset, in parts per million
+    same residual_ns: median distance between the ends of collectives and the fitted line
+    same collectives_count: number of shared collectives in the fit
+    same host: host of the rank
+    key process: process of the rank
+    key device: GPU of the rank, if a process uses several GPUs
     """)
 _TABLE: Final = SPEC.tables[0]
 

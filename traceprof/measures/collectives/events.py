@@ -31,30 +31,30 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 SPEC: Final = ResultSpec.of("""
-    table events: one row per collective, in the order of time
-    same at_ns: its start
-    same op: the operation
-    same phase: the phase whose code called it
-    same caller: the innermost range around the call: a layer, a module
-    same step: the step that called it
-    same size_bytes: what this rank handed in
-    same dtype: the type of the elements
-    same peer: whom a send goes to or a receive comes from
-    same group: the communicator, empty where it has no name
-    same group_size [count]: how many ranks it has
-    same sequence [number]: its number in the communicator
-    key process: the process
-    same device: the device
-    same stream: the stream
-    same duration_ns: how long it took, waiting for others included
-    same exposed_ns: what compute does not hide
-    same delay_ns: from the call to the start of the kernel
-    same algbw_bytes_per_s: size of the operation over time
-    same busbw_bytes_per_s: what each link must carry
-    same algorithm: the algorithm that the kernel names
-    same protocol: the protocol that the kernel names
-    same kernels_count: how many kernels carried it out
-    key number [number]: its place in the recording of the process, from 0
+    table events: one row per collective, in time order
+    same at_ns: start
+    same op: operation
+    same phase: phase of the training loop that called the collective
+    same caller: innermost range around the call, such as a layer or module
+    same step: step that called the collective
+    same size_bytes: input size of this rank
+    same dtype: element type
+    same peer: destination of a send, or source of a receive
+    same group: communicator; empty if it has no name
+    same group_size [count]: number of ranks in the communicator
+    same sequence [number]: sequence number in the communicator
+    key process: process
+    same device: GPU
+    same stream: stream
+    same duration_ns: duration, including waiting for other ranks
+    same exposed_ns: time not overlapped with compute
+    same delay_ns: time from the call to the start of the kernel
+    same algbw_bytes_per_s: algorithm bandwidth: operation size divided by time
+    same busbw_bytes_per_s: bus bandwidth: the rate that each link must carry
+    same algorithm: algorithm, from the kernel name
+    same protocol: protocol, from the kernel name
+    same kernels_count: number of kernels
+    key number [number]: index of the collective in the recording of the process, starting at 0
     """)
 _TABLE: Final = SPEC.tables[0]
 _WORDS: Final = {"send": "to", "recv": "from"}

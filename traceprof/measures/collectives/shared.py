@@ -23,43 +23,48 @@ from traceprof.model.tables import ABSENT
 _JITTER_NS: Final = 10_000
 
 SPEC: Final = ResultSpec.of("""
-    table collectives: one row per collective, once for all its ranks, in the order of time
-    same at_ns: the start of the last rank
-    same op: what it does
-    same route: of a message: from which rank to which
-    same group: its communicator
-    same group_size [count]: the ranks of its communicator
-    same size_bytes: what one rank hands in; of uneven parts the mean
-    total ranks [count]: how many ranks have it
-    total duration_ns: of the shortest rank: without waiting, unless only one has it
-    derived algbw_bytes_per_s: its size over that time
-    derived busbw_bytes_per_s: what each link carried
-    total waited_ns: what all ranks waited for the last in it and did not compute, together, once
-        they were in step: as `stragglers` counts it
-    same spread_ns: between its ends: clocks differ, or a wrong match
-    same last: the rank that came last
-    same imbalance [factor]: of uneven parts: the largest over the mean
-    same matched_by: how it is known that these are the same
-    total apart_ns: how much earlier than the last all others began, together: also while they
-        computed, and before the ranks were in step
-    key number [number]: its place in the order of time, of the whole run
+    table collectives: one row per collective, combined over its ranks, in time order
+    same at_ns: start of the last rank
+    same op: operation
+    same route: source and destination rank of a message
+    same group: communicator
+    same group_size [count]: number of ranks in the communicator
+    same size_bytes: input size per rank; the mean if sizes are uneven
+    total ranks [count]: number of ranks that recorded the collective
+    total duration_ns: duration on the shortest rank, which excludes waiting if several ranks
+        recorded it
+    derived algbw_bytes_per_s: algorithm bandwidth: operation size divided by duration_ns
+    derived busbw_bytes_per_s: bus bandwidth: the rate that each link carried
+    total waited_ns: time that all ranks waited for the last rank without computing, after the ranks
+        first synchronized; summed over ranks, as in `stragglers`
+    same spread_ns: spread of the end times; a large value indicates different clocks or a wrong
+        match
+    same last: last rank to arrive
+    same imbalance [factor]: largest input size divided by the mean, if sizes are uneven
+    same matched_by: how traceprof matched the collective across ranks
+    total apart_ns: time between the start on each rank and the start on the last rank, summed over
+        ranks; includes time with compute and time before the ranks first synchronized
+    key number [number]: index in time order over the whole run
     scalars:
-    total shared_count: those that ranks share
-    total alone_count: those that only one rank has
-    total partial_count: shared by fewer ranks than their communicator has
-    total unnamed_count: matched by order and time, for want of a name
-    total guessed_count: matched by a guess
-    total apart_count: those in which a rank starts after another has ended
+    total shared_count: number of collectives recorded on several ranks
+    total alone_count: number of collectives recorded on only one rank
+    total partial_count: number of collectives recorded on fewer ranks than their communicator has
+    total unnamed_count: number of collectives matched by order and time because they have no
+        communicator name
+    total guessed_count: number of collectives whose match is a guess
+    total apart_count: number of collectives in which a rank starts after another rank has ended
     """)
 _COLLECTIVES: Final = SPEC.tables[0]
 _NOTES: Final = {
-    "alone_count": "{n:count} collectives of single ranks have no partner in the trace",
-    "partial_count": "{n:count} have fewer ranks in the trace than their communicator has",
-    "unnamed_count": "the trace names no communicator of {n:count}: matched by order and time",
-    "guessed_count": "{n:count} are a guess: another match would fit about as well",
+    "alone_count": "{n:count} collectives were recorded on only one rank.",
+    "partial_count": "{n:count} collectives were recorded on fewer ranks than their communicator "
+    "has.",
+    "unnamed_count": "{n:count} collectives have no communicator name. traceprof matched them by "
+    "order and time.",
+    "guessed_count": "{n:count} matches are guesses: another match fits about as well.",
     "apart_count": (
-        "in {n:count} a rank starts after another has ended: the clocks differ "
-        "(align them by collectives), or they were matched wrongly"
+        "In {n:count} collectives, a rank starts after another rank has ended. The clocks differ "
+        "(try --align collectives), or the matching is wrong."
     ),
 }
 
@@ -69,7 +74,7 @@ def measure_shared(ranks: Ranks) -> Result:
     matches = find_matches(ranks)
     if matches.rows.empty:
         nothing = {"collectives": _COLLECTIVES.of_rows()}
-        return Result("shared", SPEC, nothing, notes=(Note("no collective in this window"),))
+        return Result("shared", SPEC, nothing, notes=(Note("No collectives in this window."),))
     table = _collectives_of_whole(ranks)
     if ranks.uncut is not None:
         table = table.take(ranks.span.holds(table["at_ns"] + ranks.whole.span.start_ns))
@@ -78,7 +83,7 @@ def measure_shared(ranks: Ranks) -> Result:
     why = why_withheld(ranks)
     if why:
         table = table.assign(waited_ns=None)
-        notes.append(Note.of("who waits for whom is withheld: {why}", why=why))
+        notes.append(Note.of("Rank wait times are not reported: {why}", why=why))
     rows = _COLLECTIVES.of_rows(table)
     return Result("shared", SPEC, {"collectives": rows}, scalars, tuple(notes))
 

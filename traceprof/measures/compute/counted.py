@@ -37,8 +37,8 @@ UNCOUNTED: Final = frozenset(
 ON_CORES: Final = " without tensor cores"
 """Behind a precision that tensor cores would multiply in, of kernels that do not use them."""
 TOLD: Final = (
-    "FLOPs and bytes of kernels with {share:ratio} of the time are those that PyTorch wrote itself "
-    "(kernel_flop, kernel_num_gb): sizes do not tell them"
+    "For {share:ratio} of kernel time, FLOPs and bytes are from PyTorch (kernel_flop, "
+    "kernel_num_gb), since the input sizes do not determine them."
 )
 _FORWARD: Final = (
     *("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d"),

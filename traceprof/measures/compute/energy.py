@@ -28,26 +28,26 @@ from traceprof.model.timing import TimeWindow
 
 ENERGY_SPEC: Final = ResultSpec.of("""
     table energy: one row per GPU: power over the steady steps of the whole recording, or over the
-        window where no steps are known
-    key device: the number of the device in the run
-    same name: what it is
-    same span_ns: how long that is
-    same joules [number]: power integrated over that time
-    same mean_watts [number]: the mean power
-    same most_watts [number]: the most that was sampled
-    same idle_watts [number]: the least that was sampled anywhere in the recording: at rest
-    same idle_joules [number]: what it would have drawn at rest in that time
-    table units: what one of each takes on all GPUs together
-    key per: a step; a thousand steps; a sample or token, and a million of them; an epoch, where one
-        was recorded whole
-    same duration_ns: how long it takes, at the length of a typical step; of an epoch the mean of
-        those recorded whole, with all that is in them
-    same joules [number]: the energy of all GPUs
-    same idle_joules [number]: of it what they would have drawn at rest
-    same cost [number]: what all GPUs cost in that time, at the price that was given for each
+        window if no steps are known
+    key device: number of the GPU in the run
+    same name: name of the GPU
+    same span_ns: duration of that period
+    same joules [number]: energy: power integrated over the period
+    same mean_watts [number]: mean power
+    same most_watts [number]: highest sampled power
+    same idle_watts [number]: lowest sampled power in the recording, used as the idle power
+    same idle_joules [number]: energy at idle power over the period
+    table units: energy and cost per unit, over all GPUs
+    key per: a step; 1,000 steps; a sample or token; a million samples or tokens; an epoch, if a
+        complete epoch was recorded
+    same duration_ns: duration at the typical step time; for an epoch, the mean duration of the
+        complete epochs
+    same joules [number]: energy of all GPUs
+    same idle_joules [number]: part of the energy that the GPUs would use at idle
+    same cost [number]: cost of all GPUs at the specified price
     scalars:
-    same steps_count: over how many steps power was integrated
-    same gpus_count: how many GPUs
+    same steps_count: number of steps in the period
+    same gpus_count: number of GPUs
     """)
 _POWER: Final = re.compile("^power_watts$")
 _AT_ONCE: Final = re.compile(r"\b(A100|A800|A30|V100|P100|T4|Quadro RTX|TITAN|RTX 20\d\d)\b")
@@ -67,8 +67,8 @@ def measure_energy(ranks: Ranks) -> Result:
     has_power = len(samples_named(ranks, _POWER)) > 0
     if not has_power and stated.price_per_h is None:
         raise NotRecordedError(
-            "no power was sampled: record with `traceprof record` where NVML is; --price tells "
-            "what a step costs without it"
+            "the trace contains no power samples: record with `traceprof record` on a machine with "
+            "NVML, or use --price to report the cost of a step without energy"
         )
     is_whole = len(rows) == n_gpus and n_steps
     of_step = [
@@ -163,7 +163,7 @@ def _units(ranks: Ranks, stated: Stated, of_step: Sequence[float]) -> Iterator[d
         return
     base = base_of(ranks)
     step_ns = base.step_ns
-    per_step = {"a step": 1.0, "1 000 steps": 1e3}
+    per_step = {"a step": 1.0, "1,000 steps": 1e3}
     for unit, n in ("sample", np.nan_to_num(base.samples_count)), ("token", stated.tokens):
         per_step |= {f"a {unit}": 1 / n, f"a million {unit}s": 1e6 / n} if n else {}
     for unit, steps in per_step.items():
@@ -194,22 +194,20 @@ def _notes(
 ) -> Iterator[Note]:
     if rows and n_steps:
         yield Note.of(
-            "power over {n:count} steady steps of the whole recording, {ns:ns}, shared out evenly; "
-            "it is of the whole board, right to about 5 %, over few seconds to about 10 %",
+            "Energy is the mean over {n:count} steady steps of the whole recording ({ns:ns}). "
+            "Power is for the whole board, accurate to about 5% (about 10% over a few seconds).",
             n=n_steps,
             ns=span.duration_ns,
         )
         each = span.duration_ns / n_steps
         if abs(each - step_ns) > 0.05 * step_ns:
-            text = (
-                "joules are of steps as they came, {each:ns} from one to the next; times and costs "
-            )
-            yield Note.of(f"{text}are of a typical step", each=each)
+            text = "Energy is for the mean step period of {each:ns}. Times and costs are for a "
+            yield Note.of(f"{text}typical step.", each=each)
     elif has_power and span.duration_ns < _SHORTEST_NS:
-        text = "no energy: {ns:ns} of {what} are too short for power that is the mean of a second"
+        text = "Energy is not reported: {ns:ns} of {what} is too short for 1-second power samples."
         yield Note.of(text, ns=span.duration_ns, what="steps" if n_steps else "the window")
     elif has_power and not rows:
-        yield Note("no energy: samples of power are missing for a part of the steps")
+        yield Note("Energy is not reported: some of the steps have no power samples.")
 
 
 ENERGY: Final = Analysis(

@@ -80,19 +80,18 @@ _CAUSES: Final = {part: cause for cause, part in _OF_IDLE.items()}
 _LEAST_SHARE: Final = 0.001
 
 IDEAL_SPEC: Final = ResultSpec.of("""
-    table ideal: the waterfall from the ideal step to the measured one: the parts in their order;
-        they add up to length_ns, to the ns
-    key part: what the time goes to
-    same step_ns: its time in a step, mean over steps and devices; of the window where no steps are
-        known
-    same until_ns: the sum up to here
-    same share_ratio: step_ns of the whole
-    same total_ns: of all devices and steps of the window
+    table ideal: waterfall from the ideal step time to the measured step time. The parts add up
+        exactly to length_ns
+    key part: part of the step time
+    same step_ns: time per step, mean over steps and GPUs; time in the window if no steps are known
+    same until_ns: cumulative sum up to this part
+    same share_ratio: step_ns as a share of length_ns
+    same total_ns: total over all GPUs and steps in the window
     scalars:
-    same base: what step_ns is of: step, iteration, or window
-    same length_ns: how long that is: the sum of step_ns
-    same steps_count: how many steps
-    same devices_count: how many devices
+    same base: unit of step_ns: step, iteration, or window
+    same length_ns: duration of that unit; equals the sum of step_ns
+    same steps_count: number of steps
+    same devices_count: number of GPUs
     """)
 
 
@@ -163,7 +162,7 @@ def measure_ideal(ranks: Ranks) -> Result:
     }
     if not spans:
         ranks.require("kernels")
-        raise NotRecordedError("no device worked in this recording: there is nothing to compare")
+        raise NotRecordedError("this recording contains no GPU activity to compare with the ideal")
     why_not = find_blame(ranks).why_not
     made = composition_of_devices(ranks, spans, knows_waits=not why_not)
     sums = Counter[str]()
@@ -241,8 +240,8 @@ def _put_stated(
     more = min(max(0, ideal_ns - sums[AT_PEAK]), sums[UNKNOWN_MATRIX])
     sums[AT_PEAK] += more
     sums[BELOW_PEAK] += sums.pop(UNKNOWN_MATRIX) - more
-    text = "the FLOPs that are said of a step would take {ns:ns} at the peak, longer than all its "
-    text += "matrix work: they are of another step, of more GPUs than recorded, or of another GPU"
+    text = "The specified FLOPs per step take {ns:ns} at peak, longer than all matrix work of the "
+    text += "step. The FLOPs are for another step or more GPUs, or the GPU is not the recorded one."
     each_ns = ideal_ns / (n_steps * len(devices))
     return [Note.of(text, ns=each_ns)] if ideal_ns > matrix_ns else []
 
@@ -281,22 +280,22 @@ def _notes(
     parts: Sequence[str], table: Table, scalars: Mapping[str, Any], flops: str
 ) -> list[Note]:
     of = "mean of {n:count}, " if scalars["steps_count"] else ""
-    text = f"{{base}}: {{ns:ns}} ({of}{{devices:count}} device(s))"
+    text = f"Measured {{base}}: {{ns:ns}} ({of}{{devices:count}} GPU(s))"
     told = {"ns": scalars["length_ns"], "n": scalars["steps_count"]}
     notes = [Note.of(text, base=scalars["base"], devices=scalars["devices_count"], **told)]
     if AT_PEAK not in parts:
         notes.append(
             Note(
-                "what the FLOPs would take at the peak is not known: give --model-flops, or "
-                f"--parameters and --tokens{flops}"
+                "The ideal time at peak is unknown, since the FLOPs are unknown. Specify "
+                f"--model-flops, or --parameters and --tokens{flops}"
             )
         )
     else:
         ideal = int(table["step_ns"][parts.index(AT_PEAK)])
         share = ideal / (scalars["length_ns"] or np.nan)
-        its = "the FLOPs that are known" if UNKNOWN_MATRIX in parts else "its FLOPs"
-        text = f"at the peak {its} take {{ideal:ns}}: "
-        text += "less than 0.1 % of it" if share < _LEAST_SHARE else "{share:ratio} of it"
+        its = "the known FLOPs" if UNKNOWN_MATRIX in parts else "its FLOPs"
+        text = f"At peak, {its} take {{ideal:ns}}: "
+        text += "less than 0.1% of it" if share < _LEAST_SHARE else "{share:ratio} of it"
         notes.append(Note.of(text, ideal=ideal, share=share))
     return notes
 

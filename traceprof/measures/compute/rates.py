@@ -29,29 +29,29 @@ from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
 _MEASURES: Final = """
-    total count: how many kernels
-    total total_ns: their durations added up over streams and devices
-    derived share_ratio: total_ns of all kernels
-    total flop: FLOPs of the operators that launched them, by the sizes of their inputs; a
-        multiply-add is two; matrix products, convolutions and attention alone are counted
-    derived achieved_flop_per_s: flop over counted_ns
-    mean(counted_ns) peak_ratio: achieved of the dense peak of what each kernel multiplies in; not
-        there where a peak is not known
-    total moved_bytes: the fewest bytes that the operators can move: every input read once, every
+    total count: number of kernels
+    total total_ns: total duration over streams and GPUs
+    derived share_ratio: total_ns as a share of all kernels
+    total flop: FLOPs of the operators that launched the kernels, from the sizes of their inputs. A
+        multiply-add counts as two. Only matrix products, convolutions, and attention are counted
+    derived achieved_flop_per_s: flop divided by counted_ns
+    mean(counted_ns) peak_ratio: achieved rate as a share of the dense peak of each kernel's
+        precision; empty if a peak is unknown
+    total moved_bytes: minimum number of bytes that the operators move: every input read once, every
         output written once
-    derived bandwidth_bytes_per_s: moved_bytes over moving_ns: at least so much
-    mean(moving_ns) memory_ratio: bandwidth of the memory's peak
-    derived intensity [number]: flop per byte of moved_bytes
-    total counted_ns: total_ns of the kernels whose FLOPs are known
-    total unknown_ns: total_ns of kernels that compute much (GEMM, convolution, attention, experts,
-        recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are not counted
-    total moving_ns: total_ns of the kernels whose bytes are known
+    derived bandwidth_bytes_per_s: moved_bytes divided by moving_ns; a lower bound
+    mean(moving_ns) memory_ratio: bandwidth as a share of peak memory bandwidth
+    derived intensity [number]: arithmetic intensity: FLOPs per byte of moved_bytes
+    total counted_ns: total_ns of the kernels with known FLOPs
+    total unknown_ns: total_ns of compute-heavy kernels with unknown FLOPs (GEMM, convolution,
+        attention, experts, recurrent, FFT, whole CUDA graphs); these kernels are not counted
+    total moving_ns: total_ns of the kernels with known bytes
     """
 _SCALARS: Final = """
     scalars:
-    total kernels_ns: the durations of all kernels
-    total unknown_ns: of kernels that compute much and whose FLOPs are not known
-    total told_ns: of kernels whose FLOPs and bytes are those that PyTorch wrote itself
+    total kernels_ns: total duration of all kernels
+    total unknown_ns: total duration of compute-heavy kernels with unknown FLOPs
+    total told_ns: total duration of kernels with FLOPs and bytes recorded by PyTorch
     """
 _ADDED: Final = (
     *("count", "total_ns", "flop", "moved_bytes", "counted_ns", "unknown_ns", "moving_ns"),
@@ -61,10 +61,10 @@ _ADDED: Final = (
 
 
 _PEAKS: Final = """
-    table peaks: one row per precision that kernels multiplied in: the roofs over them
-    key precision: what the kernels multiply in
-    same peak_flop_per_s: the dense peak of the device at it
-    same memory_bytes_per_s: the peak of its memory
+    table peaks: one row per kernel precision: the hardware peaks at that precision
+    key precision: precision of the kernel's multiplications
+    same peak_flop_per_s: dense peak of the GPU at this precision
+    same memory_bytes_per_s: peak memory bandwidth
     """
 
 
@@ -133,27 +133,28 @@ def _result(name: str, spec: ResultSpec, table: Table, kernels: Table) -> Result
 
 OPERATORS_SPEC: Final = _spec(
     "flops",
-    "operator of PyTorch that launched kernels, and precision, by time",
+    "PyTorch operator that launched kernels and precision, sorted by time",
     """
-    key operator: the outermost operator whose work is known; "" for kernels of all others
-    key precision: what the kernels multiply in, as the operator's inputs and the kernel's name tell
+    key operator: outermost operator with known work; "" for the kernels of all other operators
+    key precision: precision of the multiplications, from the operator's inputs and the kernel's
+        name
     """,
     f"""{_PEAKS.rstrip()}
-    table experts: one row per process whose products take tokens sorted by expert
-    key process: the process
-    total count: how many products
-    total tokens_count: tokens of all of them, with padding
-    total experts_count: experts of all of them
-    derived expert_tokens [number]: mean tokens of an expert
-    total total_ns: the time of their kernels
+    table experts: one row per process with products of tokens sorted by expert
+    key process: process
+    total count: number of products
+    total tokens_count: number of tokens in all products, including padding
+    total experts_count: number of experts in all products
+    derived expert_tokens [number]: mean number of tokens per expert
+    total total_ns: total duration of the kernels
     """,
 )
 KERNELS_SPEC: Final = _spec(
     "flops_kernels",
-    "name of kernels, and precision, by time",
+    "kernel name and precision, sorted by time",
     """
-    key name: the name of the kernel
-    key precision: what it multiplies in
+    key name: kernel name
+    key precision: precision of the kernel's multiplications
     """,
     _PEAKS,
 )
@@ -221,7 +222,7 @@ def _with_peaks(trace: Trace, result: Result) -> Result:
 
 
 CLASSES_SPEC: Final = _spec(
-    "flops_classes", "class of kernels, by time", "key activity: what kind of work it is\n"
+    "flops_classes", "kernel class, sorted by time", "key activity: class of the kernels\n"
 )
 
 
@@ -232,8 +233,8 @@ def measure_classes(trace: Trace) -> Result:
 
 PHASES_SPEC: Final = _spec(
     "flops_phases",
-    "phase of the training loop, by time",
-    'key phase: the phase that launched the kernels; "" where none are named\n',
+    "phase of the training loop, sorted by time",
+    'key phase: phase that launched the kernels; "" if no phases are named\n',
 )
 
 
@@ -245,8 +246,8 @@ def measure_phases(trace: Trace) -> Result:
 
 LAYERS_SPEC: Final = _spec(
     "flops_layers",
-    "layer of the model, by time; those inside it count with it, so that totals add up to more",
-    "key layer: the path of the module, else the name of a range or operator\n",
+    "model layer, sorted by time; a layer includes its inner layers, so the rows overlap",
+    "key layer: module path, or the name of a range or operator\n",
 )
 
 
@@ -312,7 +313,7 @@ def _on_modules(table: Table) -> Iterator[Note]:
         if own := _EXPERT.fullmatch(str(row["layer"])):
             found.setdefault(own[1], {})[int(own[2])] = row["flop"]
     every = [(max(e.values()) * len(e) / sum(e.values()), name) for name, e in found.items()]
-    text = "{layer}: one of {n:count} experts has {times:number} times their mean FLOPs (tokens)"
+    text = "{layer}: one of {n:count} experts has {times:number} times the mean FLOPs (tokens)."
     for times, layer in sorted(every)[-1:]:
         yield Note.of(text, layer=layer, n=len(found[layer]), times=times)
 
@@ -326,8 +327,8 @@ def _on_experts(result: Result) -> Result:
     if len(table) < 2 or len({*table["count"].tolist()}) > 1:
         return result
     text = (
-        "experts of the busiest of {n:count} ranks have {times:number} times the mean tokens; "
-        "their products take {more:ns} longer than the mean"
+        "The experts of the busiest of {n:count} ranks get {times:number} times the mean number of "
+        "tokens. Their matrix products take {more:ns} longer than the mean."
     )
     told = {"times": tokens.max() / tokens.mean(), "more": ns[0] - ns.mean()}
     return result.with_notes(Note.of(text, n=len(table), **told))
@@ -335,12 +336,12 @@ def _on_experts(result: Result) -> Result:
 
 _ABOVE: Final = {
     "peak_ratio": (
-        "{name} is said to run at {share:ratio} of the dense peak, which cannot be: the GPU is "
-        "another (--gpu), masked attention was counted whole, or sparse tensor cores were used"
+        "{name} exceeds the dense peak ({share:ratio}). Either the GPU model is wrong (--gpu), "
+        "masked attention was counted in full, or sparse tensor cores were used."
     ),
     "memory_ratio": (
-        "{name} moves more than the memory can, {share:ratio} of its peak: part of it was in a "
-        "cache, or the GPU is another (--gpu)"
+        "{name} exceeds peak memory bandwidth ({share:ratio}). Either part of the data was in a "
+        "cache, or the GPU model is wrong (--gpu)."
     ),
 }
 
@@ -350,8 +351,8 @@ def _notes(result: Result, table: Table) -> list[Note]:
     notes = []
     if whole and unknown:
         text = (
-            "kernels that compute much take {share:ratio} of the kernel time without their FLOPs "
-            "being known: they are not counted (no operator of PyTorch with all its sizes)"
+            "Compute-heavy kernels with unknown FLOPs take {share:ratio} of kernel time. They are "
+            "not counted, since no PyTorch operator with complete input sizes launched them."
         )
         notes.append(Note.of(text, share=unknown / whole))
     if told := result.scalars["told_ns"]:
@@ -360,11 +361,11 @@ def _notes(result: Result, table: Table) -> list[Note]:
     for ratio, text in _ABOVE.items():
         for row in table.take(np.nan_to_num(table[ratio]) > 1).rows()[:1]:
             name = " ".join(filter(None, (str(row[key]) for key in keys)))
-            notes.append(Note.of(text, name=name or "the rest", share=row[ratio]))
+            notes.append(Note.of(text, name=name or "the other work", share=row[ratio]))
     counted = table.take(table["counted_ns"] > 0)
     if len(counted) and not is_known(counted["peak_ratio"]).any():
         notes.append(
-            Note("no share of a peak: the peak of this GPU is not known (--gpu, --hardware)")
+            Note("Shares of peak are not reported: specify the GPU with --gpu or --hardware.")
         )
     return notes
 

@@ -38,32 +38,29 @@ COUNTER: Final = "flop:"
 _COUNTED: Final = re.compile(f"^{COUNTER}")
 
 MFU_SPEC: Final = ResultSpec.of("""
-    table mfu: one row per source of the FLOPs of a step, the first one counts
-    key source: who says how many FLOPs a step has
-    same model_flop: FLOPs of the model in a step on all GPUs, nothing computed twice
-    same executed_flop: FLOPs that run in a step, what is computed again with them; not there where
-        the source does not tell
-    same step_ns: the length of a typical step
-    same gpus_count: how many GPUs
-    same precision: what most of the matrix work multiplies in, by its time
-    same peak_flop_per_s: the dense peak of one GPU at that precision
+    table mfu: one row per source of the FLOPs per step; the first row counts
+    key source: source of the FLOPs per step
+    same model_flop: FLOPs of the model per step on all GPUs, without recomputation
+    same executed_flop: FLOPs executed per step, with recomputation; empty if the source does not
+        provide them
+    same step_ns: typical step time
+    same gpus_count: number of GPUs
+    same precision: precision of most matrix multiplications, by time
+    same peak_flop_per_s: dense peak of one GPU at that precision
     same achieved_flop_per_s: model_flop per second and GPU
-    same mfu_ratio: model FLOPs utilisation: model_flop of what all GPUs could do in the step at
-        the peak
-    same hfu_ratio: hardware FLOPs utilisation: executed_flop of the same
-    same unknown_ratio: the share of the kernel time in kernels that compute much and whose FLOPs
-        the source does not know
-    same tokens_per_s: tokens of all GPUs, as given
-    same samples_per_s: samples of all GPUs
-    table counted: what torch counted in one step (`record --flops`), by module and operator;
-        modules hold those inside them
-    key module: the path of the module; "Global" is all of it
-    key operator: the operator
-    same flop: its FLOPs, of all ranks that were recorded
+    same mfu_ratio: model FLOPs utilization: model_flop as a share of the peak of all GPUs during
+        the step
+    same hfu_ratio: hardware FLOPs utilization: executed_flop as a share of the same peak
+    same unknown_ratio: share of kernel time in compute-heavy kernels with unknown FLOPs
+    same tokens_per_s: tokens per second on all GPUs, from the specified tokens per step
+    same samples_per_s: samples per second on all GPUs
+    table counted: FLOPs that torch counted in one step (`record --flops`), by module and operator;
+        a module includes its submodules
+    key module: module path; "Global" is the whole model
+    key operator: operator
+    same flop: FLOPs, summed over the recorded ranks
     """)
-_HOW: Final = (
-    "how many FLOPs a step has is not known: give --model-flops, or --parameters and --tokens"
-)
+_HOW: Final = "the FLOPs per step are unknown: specify --model-flops, or --parameters and --tokens"
 _SLIGHT: Final = 0.02
 """What share of the kernel time may lack its FLOPs before a utilisation is "at least"."""
 
@@ -226,9 +223,9 @@ def _on_clocks(ranks: Ranks) -> Iterator[Note]:
         return
     held, clock = (mean_of(np.asarray(steps.get(n, ()), np.float64)) for n in _CLOCKS)
     if held > _HELD:
-        text = "power or heat held the clock down in {share:ratio} of the samples"
-        text += ": the SMs ran at {clock:count} MHz" if clock == clock else ""
-        yield Note.of(f"{text}; peaks are at the boost clock", share=held, clock=clock)
+        text = "Power or temperature limits reduced the clock in {share:ratio} of the samples"
+        text += " (SM clock {clock:count} MHz)" if clock == clock else ""
+        yield Note.of(f"{text}. Peaks are for the boost clock.", share=held, clock=clock)
 
 
 _CLOCKS: Final = ("throttled_ratio", "sm_clock_mhz")
@@ -265,26 +262,24 @@ def _sources(ranks: Ranks, stated: Stated) -> Iterator[dict[str, Any]]:
 
 def _notes(table: Table, step: str) -> list[Note]:
     if table.empty:
-        text = "no operator with known FLOPs ran in the window: no share of a peak"
+        text = "Shares of peak are not reported: the window has no operator with known FLOPs."
         return [Note(text)]
     first, notes = table.row(0), []
     if not np.isnan(first["mfu_ratio"]):
         text = (
-            "MFU is {flop:flop} of the model in {step} of {ns:ns}, of what {n:count} GPU(s) could "
-            "do in that time at {peak:flop/s} (dense {precision}, never the sparse peak)"
+            "MFU compares {flop:flop} of the model per {step} ({ns:ns}) with the peak of {n:count} "
+            "GPU(s), {peak:flop/s} each (dense {precision})."
         )
         told = {"flop": first["model_flop"], "step": step, "ns": first["step_ns"]}
         told |= {"n": int(first["gpus_count"]), "peak": first["peak_flop_per_s"]}
         notes.append(Note.of(text, **told, precision=first["precision"].upper()))
     if first["source"] == BY_PARAMETERS:
-        text = (
-            "counted are the parameters that were given, attention is not: six FLOPs each and token"
-        )
+        text = "The FLOPs are 6 × parameters × tokens, as specified, and do not include attention."
         notes.append(Note(text))
     if first["source"] in (BY_SHAPES, BY_TORCH):
         text = (
-            "counted are matrix products, convolutions and attention, so of the parameters those "
-            "that multiply (no embeddings that are looked up, no norms)"
+            "Only matrix products, convolutions, and attention are counted. Embedding lookups and "
+            "norms are not."
         )
         notes.append(Note(text))
     return [*notes, *_doubts(first)]
@@ -293,28 +288,26 @@ def _notes(table: Table, step: str) -> list[Note]:
 def _doubts(first: Mapping[str, Any]) -> Iterator[Note]:
     """Yield what else must be known of what counts."""
     if first["source"] == BY_TORCH:
-        yield Note(
-            "torch counts masked attention whole, and what activation checkpointing computes again"
-        )
+        yield Note("torch counts masked attention in full and includes activation recomputation.")
     if first["executed_flop"] > first["model_flop"]:
         text = (
-            "HFU counts {more:flop} that is computed again, too: by activation checkpointing, or "
-            "as scores of attention in its backward pass"
+            "HFU also includes {more:flop} of recomputation, from activation checkpointing or from "
+            "attention scores in the backward pass."
         )
         yield Note.of(text, more=first["executed_flop"] - first["model_flop"])
     if first["unknown_ratio"] > _SLIGHT:
         text = (
-            "at least: kernels that compute much take {share:ratio} of the kernel time without "
-            "their FLOPs being known"
+            "The FLOPs are a lower bound: compute-heavy kernels with unknown FLOPs take "
+            "{share:ratio} of kernel time."
         )
         yield Note.of(text, share=first["unknown_ratio"])
     if np.isnan(first["peak_flop_per_s"]):
-        text = "no share of a peak: that of this GPU at this precision is not known"
-        yield Note(f"{text} (--gpu, --hardware)")
+        text = "Shares of peak are not reported: the peak of this GPU at this precision is unknown"
+        yield Note(f"{text} (--gpu, --hardware).")
     if first["mfu_ratio"] > 1:
         text = (
-            "more than the peak cannot be: FLOPs of another step, of more GPUs than recorded, "
-            "or another GPU"
+            "The rate exceeds the peak, so the FLOPs are for another step, for more GPUs than "
+            "recorded, or for another GPU model."
         )
         yield Note(text)
 

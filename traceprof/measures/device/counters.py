@@ -111,20 +111,19 @@ def _series(device: int, counter: str, rows: Table, trace: Trace) -> CounterSeri
 
 
 SPEC: Final = ResultSpec.of("""
-    table counters: one row per device and counter that its GPU counted in per cent of what is
-        possible
-    key device: the number of the device in the run
-    key counter: what nsys calls it
-    total count: how many samples
-    total duration_ns: the part of the window that they cover
-    derived mean_ratio: the mean over it
-    derived kernel_ratio: the same over the time in which kernels were recorded, as if nothing else
-        had moved it; not of links, which copies move
-    largest top_ratio: the largest sample
+    table counters: one row per GPU and hardware counter, as a share of the counter's maximum
+    key device: GPU index in the run
+    key counter: counter name in nsys
+    total count: number of samples
+    total duration_ns: part of the window that the samples cover
+    derived mean_ratio: mean over duration_ns
+    derived kernel_ratio: mean over the time in which kernels ran, assuming that only kernels use
+        the unit; empty for PCIe and NVLink, which copies use
+    largest top_ratio: largest sample
     """)
 _NO_COUNTERS: Final = (
-    "no counters of GPUs were sampled: record with nsys and --gpu-metrics (it needs the right to: "
-    "NVreg_RestrictProfilingToAdminUsers=0, or root)"
+    "the trace contains no GPU counters; record with `traceprof record --with nsys --gpu-metrics`, "
+    "which needs root or NVreg_RestrictProfilingToAdminUsers=0"
 )
 
 
@@ -198,9 +197,9 @@ def _notes(ranks: Ranks) -> Iterator[Note]:
     for own in chain.from_iterable(ranks.each(active_sms)):
         if own.active_ratio > _UNRECORDED * own.recorded_ratio + _LEAST:
             yield Note.of(
-                "device {device:number}: its SMs were active {active:ratio} of the time, kernels "
-                "were recorded in {recorded:ratio} of it: something else worked on this GPU, or "
-                "work is missing in the recording",
+                "GPU {device:number}: the SMs were active for {active:ratio} of the time, but the "
+                "trace contains kernels for only {recorded:ratio}. Another program used this GPU, "
+                "or kernels are missing from the trace.",
                 device=own.device,
                 active=own.active_ratio,
                 recorded=own.recorded_ratio,

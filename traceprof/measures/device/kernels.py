@@ -22,9 +22,9 @@ from traceprof.names.ranges import PHASES, UNCLAIMED
 
 KERNELS_SPEC: Final = ResultSpec.of(
     """
-    table kernels: one row per kernel name, by total time (added up over streams and devices)
-    key name: the name of the kernel
-    key activity: what kind of work it does
+    table kernels: one row per kernel name, by total time (summed over streams and GPUs)
+    key name: kernel name
+    key activity: kernel class
     """,
     *DURATIONS,
 )
@@ -42,13 +42,13 @@ KERNELS = Analysis(
 
 
 HISTOGRAM_SPEC: Final = ResultSpec.of("""
-    table durations: one row per kernel name and class of durations (a class is 9 % wide), by
-        the total time of the kernel
-    key name: the name of the kernel
-    key from_ns: the shortest that it holds
-    same up_to_ns: the longest are shorter than this
-    total count: how many
-    total total_ns: their durations added up
+    table durations: one row per kernel name and duration range (9% wide), by the total time of the
+        kernel
+    key name: kernel name
+    key from_ns: shortest duration in the row
+    same up_to_ns: upper bound of the duration (exclusive)
+    total count: number of kernels
+    total total_ns: total duration of the kernels
     """)
 _PER_DOUBLING: Final = 8
 _EDGES_NS: Final = sorted_distinct(
@@ -95,15 +95,15 @@ _CALLS: Final = "API calls"
 _OF_DURATIONS: Final = {column.name: column for column in DURATIONS}
 SUMMARY_SPEC: Final = ResultSpec.of(
     """
-    table summary: one row per kernel, direction of copies and call of CUDA; shares are of the kind
-    key kind: GPU activities, or API calls of the host
-    key name: the name of the kernel or the call, or [CUDA memcpy HtoD] …
-    derived share_ratio: total_ns of the sum over the rows of the kind
+    table summary: one row per kernel, copy direction, and CUDA API call
+    key kind: GPU activities, or API calls on the CPU
+    key name: name of the kernel or call, or a copy direction such as [CUDA memcpy HtoD]
+    derived share_ratio: total_ns as a share of all rows of the same kind
     """,
     _OF_DURATIONS["total_ns"],
     _OF_DURATIONS["count"],
     *(_OF_DURATIONS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
-    "derived deviation_ns: the standard deviation of the durations (of a sample: n − 1)",
+    "derived deviation_ns: standard deviation of the durations (sample standard deviation, n − 1)",
 )
 _TABLES: Final = ("kernels", "copies", "api_calls")
 
@@ -158,22 +158,21 @@ SUMMARY = Analysis(
 
 
 CLASSES_SPEC: Final = ResultSpec.of("""
-    table classes: one row per activity and phase, by total time
-    key activity: what kind of work it is
-    key phase: the phase that launched it; "" where none are named
-    total count: how many kernels
-    total total_ns: their durations added up over streams and devices
-    derived share_ratio: total_ns of the sum over all rows
-    median median_ns: the median duration
-    total short_count: how many are shorter than 10 µs
-    derived short_ratio: the share of the kernels that are that short
-    total tensor_core_ns: total_ns in kernels named after tensor cores (AMD: matrix cores); not
-        known of work that has no use for them
-    derived tensor_core_ratio: tensor_core_ns of what is told: total_ns without
-        tensor_core_unknown_ns
-    total launch_ns: host time in the calls that launched them
-    total tensor_core_unknown_ns: total_ns in GEMM, convolution and attention kernels of which names
-        do not tell
+    table classes: one row per kernel class and phase, by total time
+    key activity: kernel class
+    key phase: phase that launched the kernels; "" if the trace contains no phases
+    total count: number of kernels
+    total total_ns: total duration of the kernels, summed over streams and GPUs
+    derived share_ratio: total_ns as a share of the sum over all rows
+    median median_ns: median duration
+    total short_count: number of kernels shorter than 10 µs
+    derived short_ratio: share of the kernels shorter than 10 µs
+    total tensor_core_ns: total duration of the kernels whose names indicate tensor cores (AMD:
+        matrix cores); empty for kernel classes that do not use them
+    derived tensor_core_ratio: tensor_core_ns as a share of total_ns without tensor_core_unknown_ns
+    total launch_ns: CPU time in the calls that launched the kernels
+    total tensor_core_unknown_ns: total duration of GEMM, convolution, and attention kernels whose
+        names do not indicate whether they use tensor cores
     """)
 _OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 
@@ -221,8 +220,8 @@ def _notes(table: Table) -> list[Note]:
         return []
     notes = [
         Note.of(
-            "{share:ratio} of the kernels are shorter than {short:ns}; the calls that launched "
-            "them all took {launch:ns} of host time",
+            "{share:ratio} of the kernels are shorter than {short:ns}. Launching all kernels took "
+            "{launch:ns} of CPU time.",
             share=int(table["short_count"].sum()) / int(table["count"].sum()),
             short=SHORT_NS,
             launch=int(table["launch_ns"].sum()),
@@ -233,8 +232,8 @@ def _notes(table: Table) -> list[Note]:
     if told_ns:
         notes.append(
             Note.of(
-                "{share:ratio} of the time of GEMM, convolution and attention kernels whose names "
-                "tell ran on tensor cores (AMD: matrix cores)",
+                "GEMM, convolution, and attention kernels spend {share:ratio} of their time on "
+                "tensor cores (AMD: matrix cores), according to the kernel names.",
                 share=float(matrix["tensor_core_ns"].sum()) / told_ns,
             )
         )

@@ -34,21 +34,21 @@ _UNITS: Final = (
 )
 
 _NONE: Final = (
-    "no memory was sampled: record with `traceprof record`, or call "
+    "the trace contains no memory samples; record with `traceprof record`, or call "
     'traceprof.metric("memory_allocated_bytes", torch.cuda.memory_allocated())'
 )
 
 
 SPEC: Final = ResultSpec.of("""
-    table memory: one row per source, metric and phase, by peak
-    key source: what was sampled: a device, a process
-    key metric: what it is called there
-    key phase: what the host did at the time of the samples; "" where no process or several name
-        phases
-    total count: how many samples
-    largest peak_bytes: the largest of them
-    mean(count) mean_bytes: their mean
-    same last_bytes: the last of them
+    table memory: one row per source, metric, and phase, by peak
+    key source: GPU or process that was sampled
+    key metric: name of the metric in the trace
+    key phase: phase of the training loop at the time of the samples; "" if no process, or more than
+        one process, has phases
+    total count: number of samples
+    largest peak_bytes: largest sample
+    mean(count) mean_bytes: mean of the samples
+    same last_bytes: last sample
     """)
 
 

@@ -149,23 +149,24 @@ _OF_DEVICES: Final = ("compute_capability", "sm_count")
 
 
 SPEC: Final = ResultSpec.of("""
-    table occupancy: one row per kernel and way of launching it, by total time; occupancy is
-        theoretical: it follows from the launch, nothing was measured
-    key name: the name of the kernel
-    total total_ns: the durations of all added up
-    derived share_ratio: total_ns of the sum over all rows
-    total count: how often it was launched so
-    mean(total_ns) occupancy_ratio: warps that a multiprocessor can hold of it to those that there
-        can be at most
-    same limiter: what allows no more blocks on a multiprocessor
-    mean(total_ns) waves [number]: how often its blocks can fill the GPU; below 1 it never does
-    mean(total_ns) tail_ratio: how full the last wave is
-    key grid: blocks of the launch in x, y and z
-    key block: threads of a block in x, y and z
-    key registers [number]: registers of a thread
-    key shared_bytes: static and dynamic shared memory of a block
-    mean(total_ns) sm_blocks [number]: blocks of it on a multiprocessor
-    derived mean_ns: the mean duration
+    table occupancy: one row per kernel and launch configuration, by total time; occupancy is
+        calculated from the launch configuration, not measured
+    key name: kernel name
+    total total_ns: total duration of the launches
+    derived share_ratio: total_ns as a share of the sum over all rows
+    total count: number of launches with this configuration
+    mean(total_ns) occupancy_ratio: theoretical occupancy (resident warps per SM divided by the
+        maximum)
+    same limiter: resource that limits the number of blocks per SM
+    mean(total_ns) waves [number]: number of waves (blocks of the launch divided by the blocks that
+        fit on the GPU at the same time); below 1, the kernel does not fill the GPU
+    mean(total_ns) tail_ratio: share of the GPU that the last wave fills
+    key grid: number of blocks per launch in x, y, and z
+    key block: number of threads per block in x, y, and z
+    key registers [number]: registers per thread
+    key shared_bytes: static and dynamic shared memory per block
+    mean(total_ns) sm_blocks [number]: resident blocks per SM
+    derived mean_ns: mean duration
     """)
 _SIZES: Final = ("grid", "block")
 _COUNTS: Final = ("registers", "shared_bytes", "sm_blocks")
@@ -220,12 +221,12 @@ def _notes(table: Table) -> list[Note]:
     is_unknown = ~is_known(table["occupancy_ratio"])
     if not times[is_unknown].sum():
         return []
-    text = "the occupancy of {share:ratio} of the kernel time is not known: "
+    text = "Occupancy is unknown for {share:ratio} of kernel time. The trace does not contain "
     is_told = is_known(table["registers"]) & is_known(table["shared_bytes"])
     if is_told[is_unknown].any():
-        text += "the trace does not say what GPU it was (--gpu MODEL says it)"
+        text += "the GPU model. Use --gpu MODEL."
     else:
-        text += "registers and shared memory of these launches were not recorded"
+        text += "the registers and shared memory of these launches."
     return [Note.of(text, share=float(times[is_unknown].sum() / times.sum()))]
 
 

@@ -89,7 +89,7 @@ def peak_between(of: Described, device: int, peer: int) -> Peak | None:
     if Link.NVLINK not in _hardware(of).links:
         for pair, (n_links, bytes_per_s) in _nvlinks(of).items():
             if pair == {device, peer}:
-                return Peak(bytes_per_s, f"{n_links} NVLinks between the two", _FROM_TRACE)
+                return Peak(bytes_per_s, f"{n_links} NVLinks between the two GPUs", _FROM_TRACE)
     return peak_of(of, device, Link.NVLINK)
 
 
@@ -128,7 +128,7 @@ def _recorded_nic(of: Described, _device: int) -> Peak | None:
     n_gpus = sum(_GPU_NAME.fullmatch(name) is not None for name in facts)
     if not rates or not n_gpus:
         return None
-    what = f"{len(rates)} RDMA ports of together {sum(rates):g} Gb/s for {n_gpus} GPUs"
+    what = f"{len(rates)} RDMA ports, {sum(rates):g} Gb/s in total, for {n_gpus} GPUs"
     return Peak(sum(rates) * 1e9 / 8 / n_gpus, what, _FROM_TRACE)
 
 

@@ -22,15 +22,16 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 _KERNEL_WAIT_NS: Final = 30_000
 """A shorter gap before work that had been launched is the usual pause between two kernels."""
 SPEC: Final = ResultSpec.of("""
-    table streams: one row per device and stream, by busy time; gaps are those between its own work
-    key device: the number of the device in the run
-    key stream: the number of the stream
-    total count: kernels and copies
-    total busy_ns: when any of them ran
-    total host_wait_ns: gaps before work that was launched after the gap had opened
-    total kernel_wait_ns: other gaps below 30 µs
-    total other_ns: the remaining gaps: it waited for something else, or the launch was not recorded
-    total gap_count: how many gaps there are
+    table streams: one row per GPU and stream, by busy time
+    key device: GPU index in the run
+    key stream: stream ID
+    total count: number of kernels and copies in the stream
+    total busy_ns: time in which any of them ran
+    total host_wait_ns: gaps before work that the CPU launched after the gap had started
+    total kernel_wait_ns: other gaps shorter than 30 µs
+    total other_ns: remaining gaps, in which the stream waited for something else or the launch was
+        not recorded
+    total gap_count: number of gaps between the kernels and copies of the stream
     """)
 
 

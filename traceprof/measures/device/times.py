@@ -257,9 +257,9 @@ def note_on_unrecorded(result: Result, recorded_ns: Ints) -> tuple[Note, ...]:
     part = recorded_ns < _NEARLY_ALL * window_ns
     if not part.any():
         return ()
-    text = "{most:ns} of {window:ns}, or less, were recorded of {n:count} device(s)"
+    text = "The trace covers up to {most:ns} of the {window:ns} window on {n:count} GPU(s)."
     if len(set(recorded_ns[part].tolist())) == 1:
-        text = text.replace(", or less,", "")
-    text += ": the rest is not known, no idle time"
+        text = text.replace("up to ", "")
+    text += " traceprof does not count the rest as idle time."
     most_ns = int(recorded_ns[part].max())
     return (Note.of(text, n=int(part.sum()), most=most_ns, window=window_ns),)

@@ -237,22 +237,22 @@ def _launched(trace: Trace, name: str) -> Table:
 
 
 LAUNCHES_SPEC: Final = ResultSpec.of("""
-    table launches: one row per device and launch call, by number
-    key device: the number of the device in the run
-    key api: the call that launched the work
-    total count: how many kernels and copies it launched
-    median call_ns: the median length of the call
-    total call_total_ns: the length of all calls added up
-    median delay_ns: the median time from the end of the call to the start of the work, 0 where it
-        starts earlier
-    mean(count) short_ratio: the share of work shorter than its call
-    mean(count) queue_mean [number]: how many launched pieces of work of the device had not started,
-        when one more was launched
-    largest queue_max [count]: the most that had not started
-    mean(count) empty_ratio: the share of launches that found nothing queued or running:
-        launch-bound
+    table launches: one row per GPU and launch call, by count
+    key device: GPU index in the run
+    key api: API call that launched the work
+    total count: number of kernels and copies that the call launched
+    median call_ns: median duration of the call
+    total call_total_ns: total duration of the calls
+    median delay_ns: median time from the end of the call to the start of the work; 0 if the work
+        starts before the call returns
+    mean(count) short_ratio: share of the work that is shorter than its launch call
+    mean(count) queue_mean [number]: mean queue depth of the GPU at a launch (work that was launched
+        but had not started)
+    largest queue_max [count]: largest queue depth
+    mean(count) empty_ratio: share of the launches for which nothing was queued or running on the
+        GPU (launch-bound)
     scalars:
-    total unlinked_count: kernels and copies whose launch was not recorded
+    total unlinked_count: number of kernels and copies without a recorded launch
     """)
 _MEDIANS: Final = ("call_ns", "delay_ns")
 
@@ -307,7 +307,7 @@ def _finish(result: Result) -> Result:
         medians[name] = medians_of(result.table, own)
     table = result.table.assign(**medians).in_order("-count", "device", "api")
     lost = int(result.scalars["unlinked_count"])
-    text = "{lost:count} kernels and copies have no recorded launch and do not count"
+    text = "{lost:count} kernels and copies have no recorded launch. The table excludes them."
     return result.with_table(table).with_notes(*([Note.of(text, lost=lost)] if lost else []))
 
 

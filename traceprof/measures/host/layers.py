@@ -141,20 +141,24 @@ def _operators(spans: Table, parent: Ints) -> tuple[Ints, Ints] | tuple[None, No
 
 
 LAYERS_SPEC: Final = ResultSpec.of("""
-    table layers: one row per layer, by device time, else by host time
-    key layer: the path of the module, else the name of a range or operator
-    key type: the class of the module; "" where it is not known
-    total count: how often it ran in the window
-    total host_ns: when the host was in it
-    total host_self_ns: when the host was in it, and in no other inside
-    total device_ns: the durations of all that it launched, added up over streams and devices
-    total device_self_ns: the same without the layers inside it
-    total backward_ns: the device time of its backward operators; not there where names do not tell
-    total work_count: how many kernels and copies it launched
+    table layers: one row per layer, by GPU time, or by CPU time if no GPU time was recorded
+    key layer: path of the module, or name of the range or operator
+    key type: class of the module; "" if unknown
+    total count: number of times that the layer ran in the window
+    total host_ns: CPU time in the layer
+    total host_self_ns: CPU time in the layer, without nested layers
+    total device_ns: total duration of the kernels and copies that the layer launched, summed over
+        streams and GPUs
+    total device_self_ns: device_ns without nested layers
+    total backward_ns: GPU time of the layer's backward operators; missing if the trace does not
+        link backward operators to layers
+    total work_count: number of kernels and copies that the layer launched
     scalars:
-    same source: what the layers are read from; "" where there are none
+    same source: source of the layer names; "" if the trace contains none
     """)
-_NONE: Final = "no layers are named: record with `traceprof record --layers 2`, or with emit_nvtx"
+_NONE: Final = (
+    "the trace contains no layer names; record with `traceprof record --layers 2` or emit_nvtx"
+)
 
 
 def measure_layers(ranks: Ranks) -> Result:
@@ -210,15 +214,16 @@ def _finish(result: Result) -> Result:
         return result.lacking(_NONE)
     shown = table.take((table["count"] > 0) | (table.get("work_count", 0) > 0))
     largest = "device_ns" if "device_ns" in shown and shown["device_ns"].any() else "host_ns"
-    note = Note.of("layers are from: {source}", source=result.scalars["source"])
+    note = Note.of("Layer names come from {source}.", source=result.scalars["source"])
     table = shown.in_order(f"-{largest}", "layer", "type")
     finished = result.with_table(table).with_notes(note)
     if "device_ns" not in table or "backward_ns" in table:
         return finished
     return finished.with_notes(
         Note(
-            "backward work is not told apart by layer: no backward operator carries the sequence "
-            "number of a forward one (torch.autograd.profiler.emit_nvtx writes them)"
+            "Backward work is not reported by layer because no backward operator has the sequence "
+            "number of a forward operator. Record with torch.autograd.profiler.emit_nvtx, which "
+            "writes sequence numbers."
         )
     )
 

@@ -187,38 +187,40 @@ _Owners: TypeAlias = Mapping[str, Ints]
 _AT_ONCE: Final = 200_000
 """Of about so many kernels and copies that overlap unions are made at a time."""
 
-_NAME: Final = key("name", "the name, without ids of operators and numbers that stand alone")
-_DOMAIN: Final = key("domain", 'the NVTX domain; "" for the default one')
+_NAME: Final = key("name", "range name, without operator IDs and standalone numbers")
+_DOMAIN: Final = key("domain", 'NVTX domain; "" for the default domain')
 RANGE_WORK_SPEC: Final = ResultSpec.of(
     """
-    table range_work: one row per name and domain of range, by device time; ranges nest, so that
-        totals add up to more than the work there is
+    table range_work: one row per range name and domain, by GPU time; work in nested ranges
+        counts for each of them
     """,
     _NAME,
     _DOMAIN,
     """
-    total count: how many ranges there are
-    total host_ns: their durations on the host
-    total self_ns: of that, the time in no other range inside
-    total device_ns: the durations of the kernels and copies launched inside, each once
-    derived device_ratio: device_ns of all kernels and copies
-    total union_ns: when a device worked on any of these: the union, added up over devices
-    total own_ns: device_ns of what no other range inside launched
-    total projected_ns: from the first start to the last end of the work of each range, added up
-    total work_count: how many kernels and copies, each once
-    table range_kernels: one row per range and kernel launched inside it, by device time
+    total count: number of ranges
+    total host_ns: total duration of the ranges on the CPU
+    total self_ns: host_ns without nested ranges
+    total device_ns: total duration of the kernels and copies launched in the ranges, each counted
+        once
+    derived device_ratio: device_ns as a share of all kernels and copies
+    total union_ns: time in which a GPU ran any of these kernels and copies, summed over GPUs
+    total own_ns: device_ns without work launched in nested ranges
+    total projected_ns: time from the first start to the last end of a range's GPU work, summed over
+        the ranges
+    total work_count: number of kernels and copies, each counted once
+    table range_kernels: one row per range and kernel launched in the range, by GPU time
     """,
     _NAME,
     _DOMAIN,
     """
-    key kernel: the name of the kernel
-    total count: how many were launched inside
-    total total_ns: their durations
+    key kernel: kernel name
+    total count: number of launches in the range
+    total total_ns: total duration of the kernels
     scalars:
-    total work_ns: the durations of all kernels and copies
-    total outside_ns: the durations of those launched in no range
-    total outside_count: how many these are
-    total unlinked_count: how many of these have no recorded launch
+    total work_ns: total duration of all kernels and copies
+    total outside_ns: total duration of the kernels and copies launched outside any range
+    total outside_count: number of kernels and copies launched outside any range
+    total unlinked_count: number of kernels and copies without a recorded launch
     """,
 )
 _KEYS: Final = ["name", "domain"]
@@ -354,10 +356,10 @@ def _finish(result: Result) -> Result:
     outside, unlinked = result.scalars["outside_count"], result.scalars["unlinked_count"]
     if not outside:
         return result
-    text = "no range launched {count:count} kernels and copies, {lost:ns} ({share:ratio} of all)"
+    text = "Outside any range: {count:count} kernels and copies ({lost:ns}, {share:ratio} of all)."
     told = {"count": outside, "lost": result.scalars["outside_ns"], "unlinked": unlinked}
     if unlinked:
-        text += "; of {unlinked:count} the launch was not recorded"
+        text += " Without a recorded launch: {unlinked:count}."
     return result.with_notes(Note.of(text, share=told["lost"] / (work_ns or 1), **told))
 
 

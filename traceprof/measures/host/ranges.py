@@ -69,14 +69,14 @@ def _measured(spec: ResultSpec, spans: Table, lane: str) -> Result:
 
 RANGES_SPEC: Final = ResultSpec.of(
     """
-    table ranges: one row per name, domain and kind of range, by total host time; ranges nest and
-        run on many threads, so that totals add up to more than the window
-    key name: the name, without the numbers that PyTorch's emit_nvtx adds
-    key domain: the NVTX domain; "" for the default one
-    key kind: push_pop (they nest on a thread) or start_end
+    table ranges: one row per range name, domain, and kind, by total CPU time; time in nested or
+        parallel ranges counts for each of them
+    key name: range name, without the numbers that PyTorch's emit_nvtx adds
+    key domain: NVTX domain; "" for the default domain
+    key kind: push_pop (nested on a thread) or start_end
     """,
     *DURATIONS[:2],
-    "total self_ns: the time in no other range of the same kind inside, on the same thread",
+    "total self_ns: total_ns without nested ranges of the same kind on the same thread",
     *DURATIONS[2:],
 )
 
@@ -95,11 +95,11 @@ RANGES = Analysis(
 OPERATORS_SPEC: Final = ResultSpec.of(
     """
     table operators: one row per operator, by self time
-    key name: the name of the operator or of the call
-    key source: who recorded it: cpu_op (PyTorch's operators), osrt …
-    total count: how often it ran
-    total self_ns: the time in it, and in no operator that it called
-    derived self_ratio: self_ns of the sum over all rows
+    key name: name of the operator or call
+    key source: source of the record: cpu_op (PyTorch operators), osrt (OS runtime calls), …
+    total count: number of calls
+    total self_ns: time in the operator, without the operators that it calls
+    derived self_ratio: self_ns as a share of the sum over all rows
     """,
     *(column for column in DURATIONS if column.name not in ("count", "share_ratio")),
 )
@@ -113,7 +113,7 @@ def measure_operators(trace: Trace) -> Result:
 def _finish_operators(result: Result) -> Result:
     finished = finish_durations(result)
     if finished.table.empty:  # the embedded recorder sees those of a GPU program in one window
-        text = "no operator was recorded in this window: choose another one (--window all)"
+        text = "The window contains no operators. Choose another window, for example --window all."
         return finished.with_notes(Note(text))
     self_ns = finished.table["self_ns"]
     table = finished.table.assign(self_ratio=self_ns / (int(self_ns.sum()) or float("nan")))
@@ -155,15 +155,17 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
     if found.empty:
         known = sum(ranks.each(_names_of), Counter[str]())
         names = ", ".join(name for name, _ in known.most_common(5))
-        raise UsageError(f"no range {whole!r} in the trace; it has {names or 'none'}")
+        raise UsageError(f"no range {whole!r} in the trace; its ranges: {names or 'none'}")
     last = int(match["last"] or first)
     if not 1 <= first <= last <= len(found):
-        raise UsageError(f"{text!r} occurs {len(found)} times: #{last} is not one of them")
+        raise UsageError(f"{text!r}: the range occurs {len(found)} times; use #1 to #{len(found)}")
     rows = found.take(slice(first - 1, last))
     window = TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
     notes = [
         Note.of(
-            "{first} of {n:count} ranges of this name; #N for others", first=first, n=len(found)
+            "Range {first} of {n:count} with this name. Append #N to choose another one.",
+            first=first,
+            n=len(found),
         )
     ]
     label = str(rows["name"][0])

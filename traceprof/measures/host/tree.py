@@ -32,20 +32,21 @@ BETWEEN: Final = " › "
 """What stands between the names of a path."""
 
 TREE_SPEC: Final = ResultSpec.of("""
-    table nodes: one row per path of names, those around it first, by device time, else host time
-    key path: the names around it, the outermost first, and its own, with › between them
-    same name: its own name
-    same depth [number]: how many are around it
-    total count: how often it ran in the window
-    total host_ns: their durations on the host, within the window
-    total device_ns: the durations of the kernels and copies launched inside
+    table nodes: one row per path of nested names, parents first, by GPU time, or by CPU time if no
+        GPU time was recorded
+    key path: names from the outermost to the innermost, separated by ›
+    same name: innermost name of the path
+    same depth [number]: number of names around the innermost name
+    total count: number of times that the path ran in the window
+    total host_ns: total duration on the CPU within the window
+    total device_ns: total duration of the kernels and copies launched inside
     scalars:
-    same source: what the names are of; "" where there are none
-    same left_out_count: paths that take less time and are not told, or are deeper
+    same source: source of the names; "" if the trace contains none
+    same left_out_count: number of paths that the table omits because they take less time
     """)
 _DEEPEST: Final = 14
 _MOST: Final = 1_000
-_NONE: Final = "no ranges and no operators were recorded"
+_NONE: Final = "the trace contains no ranges and no operators"
 
 
 def measure_tree(ranks: Ranks) -> Result:
@@ -122,9 +123,9 @@ def _finish(result: Result) -> Result:
     times = [name for name in ("device_ns", "host_ns") if name in result.table]
     # What is around takes at least as long, so that no path is kept without those above it.
     table = result.table.in_order(*(f"-{name}" for name in times), "depth", "path")
-    notes = [Note.of("these are: {source}", source=result.scalars["source"])]
+    notes = [Note.of("Names come from {source}.", source=result.scalars["source"])]
     if left_out := max(0, len(table) + result.scalars["left_out_count"] - _MOST):
-        notes.append(Note.of("{n:count} path(s) that take less are left out", n=left_out))
+        notes.append(Note.of("The table omits {n:count} path(s) with less time.", n=left_out))
     kept = result.with_table(table.head(_MOST)).with_scalars(left_out_count=left_out)
     return kept.with_notes(*notes)
 

@@ -43,66 +43,65 @@ _HOST_CAUSES: Final = ("data", "synchronising", "launch", "host")
 _HOST_BOUND: Final = 0.3
 _SHOWN: Final = 12
 _NAMED: Final = 3
-_DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
-_SHARE: Final = "its share of a step, as `breakdown` has it (of the window without steps)"
+_DEVICE: Final = key("device", "GPU index in the run", Unit.NUMBER)
+_SHARE: Final = "idle time as a share of the step time, as in `breakdown`, or of the window"
 
 IDLE_SPEC: Final = ResultSpec.of(
     """
-    table causes: one row per device and cause, the largest first: per device they are its idle time
+    table causes: one row per GPU and cause of idle time, largest first
     """,
     _DEVICE,
     """
-    key cause: what the device waited for
-    total total_ns: how long
+    key cause: cause of the idle time
+    total total_ns: idle time with this cause; the causes of a GPU add up to its idle time
     """,
     derived("share_ratio", Unit.RATIO, _SHARE),
     """
-    derived idle_ratio: total_ns of the idle time of the device
-    total gap_count: gaps in which it is the largest cause
-    table total: one row per cause, the largest first: all devices together
-    key cause: what devices waited for
-    total total_ns: how long
-    derived share_ratio: its share of a step, the mean over devices as `breakdown` has it (of the
-        window without steps)
-    table names: one row per device, cause and name that the host was in, the largest first: the
-        time of the host's causes, charged by overlap
+    derived idle_ratio: total_ns as a share of the GPU's idle time
+    total gap_count: number of idle gaps in which this cause is the largest
+    table total: one row per cause of idle time, summed over all GPUs, largest first
+    key cause: cause of the idle time
+    total total_ns: idle time with this cause
+    derived share_ratio: idle time as a share of the step time, as in `breakdown`, or of the window;
+        mean over GPUs
+    table names: one row per GPU, cause on the host, and CPU activity during the idle time, largest
+        first
     """,
     _DEVICE,
     """
-    key cause: what the device waited for
-    key name: the innermost range, operator or call that was open, without numbers of steps and
-        occurrences; (nothing recorded) where none was
-    key operator: the outermost operator around it; the name where none is
-    key thread: launching: on the thread that launches what ends the gap; other: on another one,
-        while that thread waited or recorded nothing
-    total total_ns: how long devices were idle in it
+    key cause: cause of the idle time
+    key name: innermost open range, operator, or call, without step and occurrence numbers;
+        "(nothing recorded)" if none was open
+    key operator: outermost operator around the name; the name itself if there is none
+    key thread: "launching" for the thread that launches the work that ends the gap; "other" for
+        another thread, while the launching thread waited or recorded nothing
+    total total_ns: GPU idle time that overlaps with the name
     """,
     derived("share_ratio", Unit.RATIO, _SHARE),
     """
-    total gap_count: in how many gaps
-    table devices: one row per device that worked: how long it was idle, as `breakdown` has it
+    total gap_count: number of idle gaps with this name
+    table devices: one row per GPU with activity in the trace, with its idle time
     """,
     _DEVICE,
     """
-    total recorded_ns: the length of the window, as far as recorded
-    total idle_ns: how long it was idle
-    derived share_ratio: the share of idle time, as `breakdown` has it
-    table histogram: the gaps of each device by length
+    total recorded_ns: duration of the window, without the parts that were not recorded
+    total idle_ns: idle time of the GPU
+    derived share_ratio: idle time as a share of the step time, as in `breakdown`, or of the window
+    table histogram: idle gaps of each GPU by duration
     """,
     _DEVICE,
     """
-    key from_ns: the shortest gaps
-    same up_to_ns: the longest gaps are shorter than this
-    total count: how many
-    total total_ns: their lengths added up
-    table host_bound_steps: the steps in which devices waited more than 30 % of the time for the
-        host
-    key process: the process
-    key step: the number of the step
-    same idle_ratio: how much they waited, the mean over devices
+    key from_ns: shortest gap duration in the row
+    same up_to_ns: upper bound of the gap duration (exclusive)
+    total count: number of gaps
+    total total_ns: total duration of the gaps
+    table host_bound_steps: steps in which the GPUs wait for the host for more than 30% of the time
+    key process: process ID
+    key step: step number
+    same idle_ratio: share of the step in which the GPUs wait for the host; mean over GPUs
     scalars:
-    same window_ns: the length of the window
-    total missing_count: launches in the window whose work is not in the recording
+    same window_ns: duration of the window
+    total missing_count: number of launches in the window whose GPU work is missing from the trace
     """,
 )
 
@@ -254,7 +253,10 @@ def _finish(result: Result, of: Analyzed) -> Result:
     result = result.with_table(table.in_order("-total_ns", "device", "place"))
     result = result.with_table(names, "names").with_table(devices, "devices")
     missing = int(result.scalars["missing_count"])
-    text = "the work of {missing:count} launches is not in the recording: some of this is not idle"
+    text = (
+        "The GPU work of {missing:count} launch(es) is missing from the trace. The GPUs may have "
+        "been busy for part of this idle time."
+    )
     lost = [Note.of(text, missing=missing)] if missing else []
     unrecorded = note_on_unrecorded(result, devices["recorded_ns"])
     return result.with_notes(
@@ -292,7 +294,7 @@ def _named(names: Table) -> list[Note]:
     for i, (name, ns) in enumerate(ranked):
         values |= {f"name{i}": name, f"ns{i}": ns}
     listed = ", ".join(f"{{name{i}}} {{ns{i}:ns}}" for i in range(len(ranked)))
-    return [Note(f"while devices were idle the host was in: {listed}", values)]
+    return [Note(f"CPU activity while the GPUs were idle: {listed}.", values)]
 
 
 def _notes(steps: Table) -> list[Note]:
@@ -300,8 +302,8 @@ def _notes(steps: Table) -> list[Note]:
         return []
     numbers = list(dict.fromkeys(steps["step"].tolist()))
     note = Note.of(
-        "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
-        "the time): {steps}{more}",
+        "Host-bound steps: {n:count} ({steps}{more}). In these steps, the GPUs wait for the host "
+        "for more than {limit:ratio} of the time.",
         n=len(numbers),
         limit=_HOST_BOUND,
         steps=", ".join(map(str, numbers[:_SHOWN])),
@@ -323,22 +325,22 @@ IDLE = Analysis(
 
 _MOST: Final = 1000
 GAPS_SPEC: Final = ResultSpec.of("""
-    table gaps: the longest gaps, the longest first
-    key device: the number of the device in the run
-    key at_ns: when it opens
-    same duration_ns: its length inside the window
-    same cause: what the device waited for the longest
-    same cause_ratio: the share of that cause
-    same host_name: what the host was in for most of it, by overlap: a range, operator or call,
-        innermost, of the thread that launches what ends it, else of one that runs; "" where the
-        host held nobody up
-    same host_ratio: the share of the gap charged to that
-    same meanwhile: what other threads ran the longest in it: told, not charged
-    same meanwhile_ratio: the share of the gap that this covers
-    same before: the work that ended before it
-    same after: the work that ends it
+    table gaps: longest idle gaps, longest first
+    key device: GPU index in the run
+    key at_ns: start of the gap
+    same duration_ns: duration of the gap inside the window
+    same cause: main cause of the gap
+    same cause_ratio: share of the gap with this cause
+    same host_name: CPU activity that delayed the GPU for most of the gap: the innermost range,
+        operator, or call on the thread that launches the work that ends the gap, else on another
+        running thread; "" if the CPU did not delay the GPU
+    same host_ratio: share of the gap attributed to host_name
+    same meanwhile: longest activity of other threads during the gap, not attributed as a cause
+    same meanwhile_ratio: share of the gap covered by meanwhile
+    same before: last kernel or copy before the gap
+    same after: first kernel or copy after the gap
     scalars:
-    total gaps_count: the gaps of all devices
+    total gaps_count: number of gaps on all GPUs
     """)
 
 
@@ -413,7 +415,7 @@ def _finish_gaps(result: Result) -> Result:
     table = result.table.in_order("-duration_ns", "device", "at_ns")
     result = result.with_table(table.head(_MOST))
     n = int(result.scalars["gaps_count"])
-    note = Note.of("the {most:count} longest of {n:count} gaps", most=_MOST, n=n)
+    note = Note.of("The table lists the {most:count} longest of {n:count} gaps.", most=_MOST, n=n)
     return result.with_notes(*([note] if n > _MOST else []))
 
 

@@ -142,20 +142,20 @@ def idle_in_waits(trace: Trace) -> Ints:
 
 _KEYS: Final = ("call", "pattern", "host_range")
 SYNC_SPEC: Final = ResultSpec.of("""
-    table waits: one row per call, pattern and range, by total host time
-    key call: the call that waits
-    key pattern: synchronise, blocking copy, or .item(): a copy of a few bytes to the host that is
-        waited for at once
-    key host_range: the innermost range around the call
-    total count: how many calls
-    derived per_step: how many calls in a step
-    total total_ns: the length of all calls added up
-    derived mean_ns: the mean length of a call
-    largest max_ns: the longest call
-    total idle_ns: how long devices had nothing to do meanwhile, added up over devices: what `idle`
-        calls synchronising; empty where no device's work was recorded
+    table waits: one row per call, pattern, and range, by total duration of the calls
+    key call: call that waits for the GPU
+    key pattern: synchronise, blocking copy, or .item() (a copy of a few bytes to the host that the
+        CPU waits for immediately)
+    key host_range: innermost range around the call
+    total count: number of calls
+    derived per_step: number of calls per step
+    total total_ns: total duration of the calls
+    derived mean_ns: mean duration of a call
+    largest max_ns: longest call
+    total idle_ns: GPU idle time during the calls, summed over GPUs (the cause "synchronising" in
+        `idle`); empty if the trace contains no GPU activity
     scalars:
-    total steps_count: the steps of all processes in the window
+    total steps_count: number of steps in the window, over all processes
     """)
 
 
@@ -190,8 +190,8 @@ def _notes(table: Table) -> list[Note]:
     if values.empty:
         return []
     note = Note.of(
-        "{n:count} waits for a few bytes from the device ({lost:ns}) look like .item(), .cpu() "
-        "of a scalar, or `if tensor:`",
+        "{n:count} wait(s) for a few bytes from the GPU ({lost:ns}), probably `.item()`, `.cpu()` "
+        "of a scalar, or `if tensor:`.",
         n=int(values["count"].sum()),
         lost=int(values["total_ns"].sum()),
     )

@@ -106,25 +106,25 @@ def _launching(trace: Trace) -> Mapping[int, Intervals]:
 
 
 _MEANING: Final = {
-    "compute": "compute kernels on the path",
-    "communication": "communication kernels on the path",
-    "transfer": "copies from or to elsewhere on the path",
-    "device_memory": "copies and memsets inside a device on the path",
-    "data": "the host fetches data",
-    "launch": "the host launches one piece of work after the other",
-    "host": "the host runs other code, or a call takes more than a millisecond",
-    "latency": "between a launch, or the work ahead, and the start of work",
-    "synchronising": "from the end of work to the return of the call that waited for it",
+    "compute": "compute kernels on the critical path",
+    "communication": "communication kernels on the critical path",
+    "transfer": "copies to or from the GPU on the critical path",
+    "device_memory": "copies and memsets inside a GPU on the critical path",
+    "data": "data loading on the host",
+    "launch": "the host launches GPU work",
+    "host": "the host runs other code, or a call takes more than 1 ms",
+    "latency": "time from the launch, or from the end of the previous work, to the start of work",
+    "synchronising": "time from the end of GPU work to the return of the call that waited for it",
 }
 PATH_SPEC: Final = ResultSpec.of(
     """
-    table path: one row per process and step (one per process where steps are not known)
-    key process: the process
-    key step: the number of the step, -1 for the window
-    total duration_ns: its length: the parts add up to it
+    table path: one row per process and step (one per process if no steps are known)
+    key process: process
+    key step: step number; -1 for the window
+    total duration_ns: duration; equals the sum of the parts
     """,
     *(total(f"{name}_ns", Unit.NS, _MEANING[name]) for name in PATH_PARTS),
-    "derived bound_by: the largest part",
+    "derived bound_by: largest part",
 )
 _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
 
@@ -179,7 +179,7 @@ def path_within(trace: Trace, process: int, step: int, window: TimeWindow) -> Ta
 def _finish(result: Result) -> Result:
     table = result.table
     if table.empty:
-        return result.with_notes(Note("no device worked in this window"))
+        return result.with_notes(Note("No GPU activity in this window."))
     largest = np.stack(ints(table, *_PARTS), axis=1).argmax(axis=1)
     table = table.assign(bound_by=np.array(PATH_PARTS, object)[largest])
     return result.with_table(table.in_order("process"))
@@ -216,30 +216,30 @@ _NO_WAITS: Final = "synchronisation free"
 """Whatever the host does after a wait it would do earlier, up to the length of each."""
 
 WHATIF_SPEC: Final = ResultSpec.of("""
-    table cases: one row per case, the largest gain first; of several processes in each step that of
-        the one with the most
-    key case: what would be different
-    derived gain_ns: how much shorter a typical step would be, at most (the window where steps are
-        not known)
-    derived gain_ratio: gain of the analysed time, at most
-    derived speedup [factor]: how many times as fast it would be, at most
-    derived device_ratio: device_ns of the analysed time of all devices, as `findings` counts it
-    derived window_ratio: window_ns of the window, as far as each device was recorded in it
-    total device_ns: what devices lose to it in the analysed time, together: exposed communication,
-        or idle for that cause
-    total window_ns: the same of the whole window, as `breakdown` and `idle` have it
-    total process_count: over how many processes
-    table links: the speeds that copies are taken to reach
-    key direction: the direction of the copies
-    same bytes_per_s: the peak of the link, or what the best large copies reach
+    table cases: one row per case, sorted by gain; with several processes, each step uses the
+        process with the largest gain
+    key case: hypothetical change
+    derived gain_ns: upper bound on the reduction of the typical step time (of the window, if no
+        steps are known)
+    derived gain_ratio: upper bound on the gain, as a share of the analyzed time
+    derived speedup [factor]: upper bound on the speedup
+    derived device_ratio: device_ns as a share of the analyzed time of all GPUs, as in `findings`
+    derived window_ratio: window_ns as a share of the recorded part of the window, over all GPUs
+    total device_ns: exposed communication, or idle time with this cause, in the analyzed time;
+        summed over GPUs
+    total window_ns: the same for the whole window, as in `breakdown` and `idle`
+    total process_count: number of processes
+    table links: the rates that traceprof assumes for copies
+    key direction: direction of the copies
+    same bytes_per_s: peak of the link, or the rate of the fastest large copies
     scalars:
-    same step_ns: the median typical step; the window where steps are not known
-    same window_ns: the length of the window
-    same judged_ns: what of it is analysed: the typical steps
+    same step_ns: median duration of a typical step, or the window if no steps are known
+    same window_ns: duration of the window
+    same judged_ns: analyzed part of the window: the typical steps
     """)
 _BOUND: Final = Note(
-    "each gain is an upper bound on the critical path, and they do not add up: what is taken away "
-    "may uncover something else; what devices lose is the mean over them, as findings count it"
+    "Each gain is an upper bound from the critical path. The gains do not add up, since removing "
+    "one cost can expose another. GPU shares are means over the GPUs, as in findings."
 )
 
 
@@ -413,8 +413,8 @@ def _on_steps(ranks: Ranks, judged: Intervals) -> list[Note]:
         return []
     return [
         Note.of(
-            "gains, and shares of devices, are of {n:count} typical step(s), {judged:ns} of the "
-            "{window:ns}, without warm-up and slow steps; findings give shares of all steady ones",
+            "Gains and GPU shares are for {n:count} typical step(s) ({judged:ns} of {window:ns}), "
+            "without warm-up and slow steps. Findings use all steady steps.",
             n=len(np.unique(steps_of_ranks(ranks).table["step"][is_typical])),
             judged=judged.total_ns,
             window=window_ns,
@@ -426,7 +426,7 @@ def _on_links(speeds: Mapping[str, float]) -> list[Note]:
     if not speeds:
         return []
     listed = ", ".join(f"{name} {{{name}:bytes/s}}" for name in speeds)
-    text = f"link speed (the peak, or what the best large copies reach): {listed}"
+    text = f"Assumed link rate (the peak, or the rate of the fastest large copies): {listed}"
     return [Note(text, dict(speeds))]
 
 

@@ -32,7 +32,6 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, TableSpec
 from traceprof.model.table import Table
-from traceprof.names.ranges import in_phase
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -44,21 +43,22 @@ FEWEST_RANKS: Final = 2
 """Fewer ranks are no group: what is late is one rank."""
 
 LATE_GROUPS: Final = TableSpec.of("""
-    table late_groups: the hosts, racks and stages that seem late as a whole, and what to make of it
-    key kind: host, rack or stage
-    key group: its name
-    same verdict: straggler, or clocks: they may differ by as much
-    same ranks [count]: its ranks
-    same late_ranks [count]: how many of them come late
-    total cost_ns: how long most of its ranks hold the median other up
-    same cost_ratio: that, of the window
-    total held_up_ns: how long its last rank does
-    same last_ratio: the share of the collectives to which it comes last
-    same phase: where its ranks take longer than the others
-    total excess_ns: by how much each does in all
-    same since_ns [at_ns]: when it first was late
-    total waited_ns: what all ranks waited where it came last
-    total ends_ns: how much the ends of these collectives differ
+    table late_groups: hosts, racks, and stages whose ranks are late as a group, and whether they
+        are stragglers
+    key kind: host, rack, or stage
+    key group: name of the group
+    same verdict: straggler; or clocks, if different clocks can explain the lateness
+    same ranks [count]: number of ranks in the group
+    same late_ranks [count]: number of these ranks that are late
+    total cost_ns: time that most ranks of the group delay the median of the other ranks
+    same cost_ratio: cost_ns as a share of the window
+    total held_up_ns: time that the last rank of the group delays the median of the other ranks
+    same last_ratio: share of the collectives in which the group arrives last
+    same phase: phase in which the ranks of the group take longer than the other ranks
+    total excess_ns: total extra time of each rank in this phase
+    same since_ns [at_ns]: when the group was first late
+    total waited_ns: time that all ranks waited in collectives in which the group arrived last
+    total ends_ns: difference between the ends of these collectives
     """)
 """Those groups of `GroupLateness` that explain the lateness of ranks."""
 
@@ -291,12 +291,12 @@ def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, 
 
 def describe_lateness(group: GroupLateness) -> Note:
     """Return a note on a host or rack that is a straggler."""
-    where = f", mostly {in_phase(group.phase)}" if group.phase else ""
-    since = "" if group.since_ns is None else ", since {since:ns}"
+    where = ". Main phase: {phase}" if group.phase else ""
+    since = "" if group.since_ns is None else " since {since:ns}"
     text = (
-        "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks come late, last "
-        "to {last:ratio} of the collectives that it shares with others; that costs the others "
-        f"{{cost:ns}} ({{share:ratio}} of the window){where}{since}"
+        "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks are late. It "
+        "arrives last in {last:ratio} of its collectives with other ranks. The other ranks wait "
+        f"{{cost:ns}} for it ({{share:ratio}} of the window){since}{where}."
     )
     return Note.of(
         text,

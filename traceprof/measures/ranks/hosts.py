@@ -50,10 +50,10 @@ from traceprof.model.tables import ABSENT
 _INSIDE, _ACROSS, _NOT_KNOWN = "inside", "across", "not known"
 _NOTABLE_RATIO: Final = 0.01
 _TOLD_BY: Final = {
-    Grouping.HOST: "say which ranks ran where with --cluster FILE ([hosts]) or in a manifest, or "
-    "record with `traceprof record`",
-    Grouping.RACK: "say which hosts are in which rack with --rack r1=node[1-4], --cluster FILE "
-    "([racks]) or in a manifest, or record with `traceprof record` under Slurm where it knows the "
+    Grouping.HOST: "specify the host of each rank with --cluster FILE ([hosts]) or in a manifest, "
+    "or record with `traceprof record`",
+    Grouping.RACK: "specify the rack of each host with --rack r1=node[1-4], with --cluster FILE "
+    "([racks]), or in a manifest; or record with `traceprof record` under Slurm with a configured "
     "topology",
 }
 
@@ -69,36 +69,37 @@ _MEANS: Final = (
 )
 _STEP_MEANS: Final = {"step_ns": "duration_ns", "own_ns": "own_ns"}
 _COLUMNS: Final[tuple[Column, ...]] = columns("""
-    total ranks [count]: its ranks
-    same is_straggler: whether it is late as a whole, and the others wait for it
-    total cost_ns: how long most of its ranks held up the median rank of the others
-    derived cost_ratio: that, of the window
-    total late_ranks [count]: how many of its ranks come late
-    same phase: where its ranks take longer than the median of the others
-    mean(ranks) own_ns: a step without exposed waiting
-    mean(ranks) waited_ns: what a rank waited in shared collectives for the last
-    mean(ranks) step_ns: a step
-    mean(ranks) compute_ns: when compute kernels ran, of a rank
-    mean(ranks) exposed_communication_ns: communication that no compute hid
-    mean(ranks) idle_ns: when nothing ran on a rank's device
-    same last_ratio: the share of the collectives with others it was last to
-    total excess_ns: how much longer each of its ranks takes in phase, in all
-    same since_ns [at_ns]: when it first held the others up by half of what is usual
-    mean(ranks) skew_ns: a step on its slowest rank beyond that on its fastest
-    mean(ranks) exposed_transfer_ns: copies that no kernel hid
-    mean(ranks) device_memory_ns: when only copies inside the device ran
-    total inside_count: collectives that only its ranks take part in
-    total inside_ns: their time without waiting
-    total across_count: collectives that it shares with other groups
-    total across_ns: their time without waiting
+    total ranks [count]: number of ranks
+    same is_straggler: whether the group is late as a whole and the other ranks wait for it
+    total cost_ns: time that most ranks of the group delayed the median of the other ranks
+    derived cost_ratio: cost_ns as a share of the window
+    total late_ranks [count]: number of ranks of the group that are late
+    same phase: phase in which the ranks take longer than the median of the other ranks
+    mean(ranks) own_ns: step time without exposed waiting
+    mean(ranks) waited_ns: time that a rank waited for the last rank in shared collectives
+    mean(ranks) step_ns: step time
+    mean(ranks) compute_ns: time with compute kernels, per rank
+    mean(ranks) exposed_communication_ns: communication time not overlapped with compute
+    mean(ranks) idle_ns: time without GPU activity, per rank
+    same last_ratio: share of the collectives with other groups in which this group arrived last
+    total excess_ns: total extra time of each rank in phase
+    same since_ns [at_ns]: when the group first delayed the other ranks by half of its usual delay
+    mean(ranks) skew_ns: step time on the slowest rank minus step time on the fastest rank
+    mean(ranks) exposed_transfer_ns: copy time not overlapped with kernels
+    mean(ranks) device_memory_ns: time with only copies inside the GPU
+    total inside_count: number of collectives among ranks of this group only
+    total inside_ns: duration of these collectives without waiting
+    total across_count: number of collectives shared with other groups
+    total across_ns: duration of these collectives without waiting
     """)
 _SCOPES: Final = TableSpec.of("""
-    table scopes: the shared collectives by where their ranks are
-    key scope: inside: all ranks are of one group; across; not known: some have no trace
-    total count: how many
-    total total_ns: their time without waiting, added up
-    derived sized_ratio: the share of them of which the bandwidth is known
-    derived busbw_bytes_per_s: the busbw of those together
+    table scopes: shared collectives, by the location of their ranks
+    key scope: inside: all ranks are in one group; across: several groups; not known: some ranks
+        have no trace
+    total count: number of collectives
+    total total_ns: total duration without waiting
+    derived sized_ratio: share of these collectives with known bandwidth
+    derived busbw_bytes_per_s: bus bandwidth of these collectives
     """)
 
 
@@ -107,10 +108,10 @@ def _analysis(grouping: Grouping, above: Grouping | None = None) -> Analysis:
     kind = grouping.value
     table = TableSpec(
         f"{kind}s",
-        f"one row per {kind}, those that hold the others up first; times are means of its ranks",
+        f"one row per {kind}, sorted by the delay that it causes; times are means over its ranks",
         (key(kind, f"the {kind}"), *_COLUMNS),
     )
-    unknown = total("unknown_count", Unit.COUNT, f"ranks of which the {kind} is not known")
+    unknown = total("unknown_count", Unit.COUNT, f"number of ranks with unknown {kind}")
     spec = ResultSpec((table, LATE_GROUPS, _SCOPES), (unknown,))
     measure = partial(_measure, spec, grouping, above)
     return Analysis(f"{kind}s", spec, uses=USED_TABLES, of_steps=True, of_ranks=measure)
@@ -127,10 +128,10 @@ def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks
             "late_groups": table_of_late(()),
             "scopes": _SCOPES.of_rows(),
         }
-        alone = Note("there is only one rank: nothing to put together")
+        alone = Note("The trace contains only one rank, so there are no groups to compare.")
         return Result(f"{kind}s", spec, tables, {"unknown_count": 0}, (alone,))
     if not any(names):
-        raise NotRecordedError(f"no {kind} is known: {_TOLD_BY[grouping]}")
+        raise NotRecordedError(f"the {kind} of the ranks is unknown: {_TOLD_BY[grouping]}")
     lateness = measure_lateness(ranks, grouping)
     straggler, unclear = find_late_group(lateness), find_unclear_group(lateness)
     larger = _excuse(ranks, above, straggler)
@@ -228,14 +229,14 @@ def _notes(
     elif lateness:
         yield from _on_single_ranks(matches.members, lateness)
     elif why_not:
-        yield Note.of("who waits for whom is withheld: {why}", why=why_not)
+        yield Note.of("Rank wait times are not reported: {why}", why=why_not)
     elif len(set(names)) == 1:
-        yield Note(f"all ranks are on one {kind}: there is no other to compare it with")
+        yield Note(f"All ranks share one {kind}, so there is no other {kind} to compare with.")
     elif not matches.is_shared:
-        yield Note("no collective is shared by several ranks: who waited for whom is not known")
+        yield Note("Rank wait times are unknown: no collective was recorded on several ranks.")
     unknown = [member for member, name in zip(matches.members, names, strict=True) if not name]
     if unknown:
-        yield Note.of(f"the {kind} of {{ranks}} is not known", ranks=_some(unknown))
+        yield Note.of(f"The {kind} of {{ranks}} is unknown.", ranks=_some(unknown))
 
 
 def _on_single_ranks(
@@ -246,8 +247,8 @@ def _on_single_ranks(
     for group in lateness:
         if whole and group.held_up_ns >= whole / 2 and 0 < group.late_ranks < group.ranks:
             yield Note.of(
-                f"{group.kind} {{group}} comes last because of {{ranks}}, not as a whole "
-                f"({{held_up:ns}}): see `{shown_by('stragglers')}`",
+                f"{group.kind} {{group}} arrives last because of {{ranks}} ({{held_up:ns}}), not "
+                f"because the whole {group.kind} is late. Run `{shown_by('stragglers')} TRACE`.",
                 group=group.name,
                 ranks=_some([members[place] for place in group.late_members]),
                 held_up=group.held_up_ns,
@@ -321,19 +322,19 @@ def _scopes(shared: Table) -> Table:
 
 def _on_scopes(kind: str, scopes: Table) -> Iterator[Note]:
     """Yield how many collectives there are in each scope, and their bandwidth where known."""
-    words = {_INSIDE: f"inside a {kind}", _ACROSS: f"across {kind}s"}
+    words = {_INSIDE: f"Within a {kind}", _ACROSS: f"Across {kind}s"}
     for row in scopes.rows():
         if row["scope"] not in words:
-            text = "{n:count} have ranks without a trace: where these ran is not known"
+            text = f"{{n:count}} collectives have ranks without a trace, whose {kind} is unknown."
             yield Note.of(text, n=row["count"])
             continue
         values = {"n": row["count"], "time": row["total_ns"]}
         text = f"{words[row['scope']]}: {{n:count}} collectives, {{time:ns}} without waiting"
         if row["sized_ratio"]:
-            text += ", busbw {rate:bytes/s}"
+            text += ", bus bandwidth {rate:bytes/s}"
             values["rate"] = row["busbw_bytes_per_s"]
             if row["sized_ratio"] < 1:
-                text += " ({share:ratio})"
+                text += " (known for {share:ratio} of them)"
                 values["share"] = row["sized_ratio"]
         yield Note.of(text, **values)
 

@@ -180,7 +180,7 @@ def _label(members: list[Member]) -> str:
 
 def describe_slow(slow: SlowRanks) -> Note:
     """Return a note on ranks that are slow by what they do in their own steps."""
-    of = "per step" if slow.n_steps else "in the recording"
+    of = "per step" if slow.n_steps else "in total"
     values = {
         "who": slow.label,
         "own": slow.compute_ns,
@@ -188,12 +188,12 @@ def describe_slow(slow: SlowRanks) -> Note:
         "exposed": slow.exposed_ns,
         "usual": slow.usual_exposed_ns,
     }
-    waiting = f"communication that no compute hides takes {{exposed:ns}} {of} there, {{usual:ns}} "
+    waiting = f"exposed communication takes {{exposed:ns}} {of}, compared with {{usual:ns}} on "
     if slow.is_compute:
         text = (
-            f"{{who}}: {{own:ns}} of compute {of}, {{factor:factor}} the median of the others; "
-            f"{waiting}on these"
+            f"{{who}}: compute takes {{own:ns}} {of}, {{factor:factor}} the median of the other "
+            f"ranks; {waiting}the other ranks."
         )
     else:
-        text = f"{{who}} waits least: {waiting}on the median of the others"
+        text = f"{{who}} waits least: {waiting}the median of the other ranks."
     return Note.of(text, **values)

@@ -183,23 +183,24 @@ _WHOLE_WINDOW: Final = -1
 _OUTSIDE: Final = -2
 
 SPEC: Final = ResultSpec.of("""
-    table stages: one row per stage of each pipeline, over the steps of the window
-    key pipeline [number]: which of the pipelines
-    key stage: its place in the pipeline
-    same rank: its rank
-    derived bubble_ratio: bubble_ns of span_ns
-    same ideal_ratio: what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)
-    total bubble_ns: waiting for others, also in collectives; sends and receives included
-    total busy_ns: when it computes, or takes part in collectives that all ranks have begun
-    total span_ns: the steps, each while any stage of it computes
-    same step_count: over how many steps
-    same micro_batches [number]: tensors that a step sends to a neighbour
-    same process: its process
+    table stages: one row per stage of each pipeline, over the steps in the window
+    key pipeline [number]: number of the pipeline
+    key stage: position of the stage in its pipeline
+    same rank: rank
+    derived bubble_ratio: bubble_ns as a share of span_ns
+    same ideal_ratio: unavoidable bubble of p stages and m micro-batches, (p-1)/(m+p-1)
+    total bubble_ns: time spent waiting for other stages, in collectives as well; includes sends and
+        receives
+    total busy_ns: time in compute or in collectives that all ranks have started
+    total span_ns: total duration of the steps; each lasts while any stage computes it
+    same step_count: number of steps
+    same micro_batches [number]: number of tensors that a step sends to a neighboring stage
+    same process: process
     scalars:
-    total stages_count: stages of all pipelines
-    total pipelines_count: pipelines
-    derived bubble_ratio: the bubbles of all stages, of their spans
-    same known_from: what tells which ranks are stages
+    total stages_count: number of stages in all pipelines
+    total pipelines_count: number of pipelines
+    derived bubble_ratio: bubble time of all stages as a share of their span
+    same known_from: how the stages were detected
     """)
 _STAGES: Final = SPEC.tables[0]
 
@@ -247,10 +248,10 @@ def measure_pipeline(ranks: Ranks) -> Result:
     """Return the bubble of each stage in the window."""
     stages = find_stages(ranks)
     if not stages:
-        note = Note("no stages can be told: neither by ranges nor by sends and receives")
+        note = Note("No pipeline stages found: neither ranges nor sends and receives show any.")
         return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=(note,))
     if why_not := why_withheld(ranks):
-        notes = Note.of("bubbles are not told: {why}", why=why_not), _compute_of(ranks, stages)
+        notes = Note.of("Bubbles are not reported: {why}", why=why_not), _compute_of(ranks, stages)
         return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=notes)
     rows = find_bubbles(ranks).rows
     whole = sum(row["span_ns"] for row in rows)
@@ -260,9 +261,9 @@ def measure_pipeline(ranks: Ranks) -> Result:
         "bubble_ratio": sum(row["bubble_ns"] for row in rows) / whole if whole else 0.0,
         "known_from": stages[0].known_from,
     }
-    several = " of {pipelines:count} pipelines" if scalars["pipelines_count"] > 1 else ""
+    several = " in {pipelines:count} pipelines" if scalars["pipelines_count"] > 1 else ""
     note = Note.of(
-        f"{{n:count}} stages{several}, told by {{known_from}}: {{bubble:ratio}} bubble",
+        f"{{n:count}} stages{several} (detected from {{known_from}}): {{bubble:ratio}} bubble",
         n=scalars["stages_count"],
         pipelines=scalars["pipelines_count"],
         known_from=scalars["known_from"],
@@ -281,7 +282,7 @@ def _compute_of(ranks: Ranks, stages: Sequence[Stage]) -> Note:
     }
     listed = ", ".join(f"stage {stages[i].number} {{stage{i}:ns}}" for i in range(len(computed)))
     more = " …" if len(stages) > _MOST_NAMED else ""
-    return Note.of(f"compute per step, the median: {listed}{more}", **computed)
+    return Note.of(f"Median compute time per step: {listed}{more}", **computed)
 
 
 def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:

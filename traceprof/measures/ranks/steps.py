@@ -188,27 +188,27 @@ def _phases(
 
 
 SPEC: Final = ResultSpec.of("""
-    table rank_steps: one row per step and rank, step by step
-    key rank: the rank
-    key step: the number of the step, the same on all ranks
-    total own_ns: the step without the waiting that no compute hid
-    derived slower_ratio: own_ns beyond the median rank's, of that
-    total duration_ns: the length of the step
-    total waited_ns: in its collectives, for the last rank to come
-    total late_ns: how long it held up the median of the others
-    same phase: where it takes at least 1 % of the step longer
-    derived skew_ns: its duration beyond the shortest of the ranks
-    total collectives_count: its collectives that others share
-    same host: the host of the rank
-    same rack: the rack of the rank
-    key process: the process of the rank
-    table shifts: the ranks whose steps are counted from another beginning
-    key process: the process of the rank
-    same rank: the rank
-    same added [number]: what was added to the numbers of its steps
+    table rank_steps: one row per step and rank, sorted by step
+    key rank: rank
+    key step: step number, the same on all ranks
+    total own_ns: step time without exposed waiting
+    derived slower_ratio: own_ns above the median rank, as a share of the median
+    total duration_ns: step time
+    total waited_ns: time spent in collectives waiting for the last rank
+    total late_ns: time that the rank delayed the median of the other ranks
+    same phase: phase in which the rank takes longer by at least 1% of the step
+    derived skew_ns: step time minus the shortest step time of all ranks
+    total collectives_count: number of collectives shared with other ranks
+    same host: host of the rank
+    same rack: rack of the rank
+    key process: process of the rank
+    table shifts: ranks that count their steps from a different start
+    key process: process of the rank
+    same rank: rank
+    same added [number]: offset added to the step numbers
     scalars:
-    total steps_count: steps
-    total partial_count: of these, not known of every rank
+    total steps_count: number of steps
+    total partial_count: number of these that are missing on some ranks
     """)
 _RANK_STEPS, _SHIFTS = SPEC.tables
 
@@ -223,7 +223,7 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     table = found.table
     if table.empty:
         raise NotRecordedError(
-            f"no whole step is known in this window: {how_steps_get_known(ranks)}, or choose a "
+            f"this window contains no complete step: {how_steps_get_known(ranks)}, or choose a "
             "larger window"
         )
     members = {member.process: member for member in find_members(ranks)}
@@ -235,13 +235,13 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     ]
     notes = [*_on_shifts(found, members)]
     if n_ranks > 1 and not find_matches(ranks.whole).is_shared:
-        text = "no collective is shared: what ranks wait for each other is in their own time"
+        text = "No collective was recorded on several ranks, so own_ns includes waiting for ranks."
         notes.append(Note(text))
     if n_ranks > 1 and (why_not := why_withheld(ranks)):
-        text = "what a rank waits, and own_ns without it, cannot be relied on: {why}"
+        text = "The waiting times and own_ns are unreliable: {why}"
         notes.append(Note.of(text, why=why_not))
     if n_ranks > 1 and scalars["partial_count"]:
-        text = "{fewer:count} of {n:count} steps are not known of every one of {ranks:count} ranks"
+        text = "{fewer:count} of {n:count} steps are missing on some of the {ranks:count} ranks."
         fewer = scalars["partial_count"]
         notes.append(Note.of(text, fewer=fewer, n=len(sizes), ranks=n_ranks))
     tables = {"rank_steps": _RANK_STEPS.of_rows(table), "shifts": _SHIFTS.of_rows(shifts)}
@@ -253,8 +253,8 @@ def _on_shifts(found: RankSteps, members: dict[int, Member]) -> Iterator[Note]:
         named = [members[process].label for process in list(found.shifts)[:_MOST_NAMED]]
         more = " …" if len(found.shifts) > _MOST_NAMED else ""
         text = (
-            "the steps of {ranks} are counted from another beginning: they were lined up by the "
-            "collectives that they share"
+            "{ranks} count their steps from a different start. traceprof lined up the steps by "
+            "shared collectives."
         )
         yield Note.of(text, ranks=", ".join(named) + more)
 

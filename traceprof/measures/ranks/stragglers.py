@@ -38,7 +38,6 @@ from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.table import Table
-from traceprof.names.ranges import in_phase
 
 
 @of_window
@@ -90,8 +89,8 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
 def describe_stage(stage: GroupLateness) -> Note:
     """Return a note on a slow stage."""
     return Note.of(
-        "stage {stage} of the pipeline is slow: each of its {n:count} ranks works {excess:ns} "
-        "longer than the others; that costs these {cost:ns} ({share:ratio} of the window)",
+        "Pipeline stage {stage} is slow: each of its {n:count} ranks works {excess:ns} longer than "
+        "the other ranks, which wait {cost:ns} for it ({share:ratio} of the window).",
         stage=stage.name,
         n=stage.ranks,
         excess=stage.excess_ns,
@@ -243,42 +242,45 @@ _NEARLY_ALL: Final = 0.9
 _NOTABLE_SKEW_NS: Final = 100_000
 
 _RANKS: Final = TableSpec.of("""
-    table ranks: one row per rank, by what it costs the others, the most first
-    key rank: the rank
-    same is_straggler: whether the others wait for it, and not its host
-    total cost_ns: how long another rank waits because of it, on average
-    derived cost_ratio: that, of the window
-    derived last_ratio: the share of the collectives it was last to
-    same cause: what a straggler does more of than the others
-    same phase: where it takes the longest beyond the other ranks
-    total excess_ns: by how much, in all
-    same since_ns [at_ns]: when it first was late by half of what is usual
-    same delays_count: in how many collectives nine tenths of that arise; 1: it was late once
-    total last_count: to how many collectives it came last
-    same median_late_ns: its lateness beyond the median of the others
-    same host: its host
-    key process: its process
-    key device: its device, where a process drives several
-    same is_unclear: whether clocks that differ may account for it
-    total ends_ns: how much the ends differ of those it was last to
-    total charged_ns: what all others waited because of it, together
-    same cause_ns: how much more of its cause it does, in all
-    same factor [factor]: how many times as long the same kernels take
-    same stage: its stage, in a pipeline
+    table ranks: one row per rank, sorted by the time that it costs the other ranks
+    key rank: rank
+    same is_straggler: whether the other ranks wait for this rank, and not for its whole stage,
+        host, or rack
+    total cost_ns: mean time that another rank waits because of this rank
+    derived cost_ratio: cost_ns as a share of the window
+    derived last_ratio: share of the collectives in which this rank arrived last
+    same cause: what the rank spends more time on than the other ranks
+    same phase: phase in which the rank takes longest compared with the other ranks
+    total excess_ns: total extra time of the rank
+    same since_ns [at_ns]: when the rank was first late by half of its usual delay
+    same delays_count: number of collectives that account for 90% of the delay; 1 means late only
+        once
+    total last_count: number of collectives in which this rank arrived last
+    same median_late_ns: median lateness compared with the median of the other ranks
+    same host: host of the rank
+    key process: process of the rank
+    key device: GPU of the rank, if a process uses several GPUs
+    same is_unclear: whether different clocks can explain the lateness
+    total ends_ns: difference between the ends of the collectives in which this rank arrived last
+    total charged_ns: total time that all other ranks waited because of this rank
+    same cause_ns: total extra time from the cause
+    same factor [factor]: slowdown of the same kernels compared with the other ranks
+    same stage: pipeline stage of the rank
     """)
 SPEC: Final = ResultSpec.of(
     _RANKS,
     LATE_GROUPS,
     """
     scalars:
-    total shared_count: collectives and messages that ranks share
-    total waited_ns: what all ranks waited in them, and did not compute
-    derived mean_waited_ns: that, of a rank on average
-    derived waited_ratio: the latter, of the window
-    total charged_ns: what of it goes back to ranks that do more than others
-    total by_design_ns: to none: a pipeline fills and empties, ranks take turns
-    total unclear_ns: of waits shorter than the clocks agree
-    total skew_ns: before the ranks were in step, which is not in it
+    total shared_count: number of collectives and messages recorded on several ranks
+    total waited_ns: total time that all ranks waited in them without computing
+    derived mean_waited_ns: waited_ns per rank
+    derived waited_ratio: mean_waited_ns as a share of the window
+    total charged_ns: part of waited_ns caused by ranks that do more work than others
+    total by_design_ns: part of waited_ns with no rank to blame: a pipeline fills and drains, or
+        ranks take turns
+    total unclear_ns: part of waited_ns in waits shorter than the clock accuracy
+    total skew_ns: waiting before the ranks first synchronized; not part of waited_ns
     """,
 )
 
@@ -288,13 +290,13 @@ def measure_stragglers(ranks: Ranks) -> Result:
     matches, blame = find_matches(ranks), find_blame(ranks)
     lateness = sorted(lateness_of_ranks(ranks), key=lambda rank: (-rank.cost_ns, rank.member))
     scalars: dict[str, int | float] = {"shared_count": len(matches.table)}
-    why = "no collective is shared by several ranks" if not matches.is_shared else ""
+    why = "No collective was recorded on several ranks." if not matches.is_shared else ""
     if blame.why_not:
-        why = f"who waits for whom is withheld: {blame.why_not}"
+        why = f"Rank wait times are not reported: {blame.why_not}"
     skew = _on_skew(blame)
     if why or not lateness:
         nothing = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
-        why = why or "the ranks share nothing after they first were in step"
+        why = why or "The ranks share no collective after they first synchronized."
         slow = find_slow_ranks(ranks)
         by_own = () if slow is None else (describe_slow(slow),)
         return Result("stragglers", SPEC, nothing, scalars, (Note(why), *by_own, *skew))
@@ -332,8 +334,8 @@ def _on_skew(blame: Blame) -> list[Note]:
     if mean_ns < _NOTABLE_SKEW_NS:
         return []
     text = (
-        "before the ranks were first in step one waited {skew:ns} on average: the recordings and "
-        "the set-up began at different times, which is blamed on nobody"
+        "Before the ranks first synchronized, each waited {skew:ns} on average. Recording and "
+        "setup started at different times on the ranks, so traceprof blames no rank for it."
     )
     return [Note.of(text, skew=mean_ns)]
 
@@ -347,15 +349,15 @@ def _notes(
 ) -> list[Note]:
     late = [_on_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
     waiting = Note.of(
-        "a rank waits {waited:ns} for others on average, {share:ratio} of the window, in "
-        "{n:count} collectives and messages",
+        "Mean wait time per rank: {waited:ns} ({share:ratio} of the window) in {n:count} "
+        "collectives and messages.",
         waited=scalars["mean_waited_ns"],
         share=scalars["waited_ratio"],
         n=scalars["shared_count"],
     )
     if late or on_delays or is_explained:
         return [*late, *on_delays, waiting]
-    return [waiting, Note("no single rank is to blame for more than half of it")]
+    return [waiting, Note("No single rank causes more than half of this wait time.")]
 
 
 def is_once_in_all(ranks: Ranks, rank: RankLateness) -> bool:
@@ -370,8 +372,8 @@ def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
     when = "once, in one of {n:count}" if is_in_all else "once in this window, in one of {n:count}"
     when += " shared collectives and messages"
     return Note.of(
-        f"{{who}} comes late {when if n > 1 else 'to all that is shared here, one collective'}: it "
-        "costs the others {cost:ns} ({share:ratio} of the window), at {since:ns}",
+        f"{{who}} is late {when if n > 1 else 'in the only collective that the ranks share'}: the "
+        "other ranks wait {cost:ns} for it ({share:ratio} of the window), at {since:ns}",
         who=rank.label,
         n=n,
         cost=rank.cost_ns,
@@ -382,13 +384,14 @@ def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
 
 def _on_straggler(rank: RankLateness) -> Note:
     stage = "" if rank.stage is None else " (stage {stage})"
-    cause = "" if not rank.cause else "; what it does more: {cause}"
+    cause = "" if not rank.cause else ". Cause: {cause}"
     cause += " ({factor:factor})" if rank.factor is not None else ""
-    where = f", mostly {in_phase(rank.phase)}" if rank.phase else ""
-    since = "" if rank.since_ns is None else ", since {since:ns}"
+    where = ". Main phase: {phase}" if rank.phase else ""
+    since = "" if rank.since_ns is None else " since {since:ns}"
     return Note.of(
-        f"{{who}}{stage} is a straggler: last to {{last:ratio}} of the collectives; it costs the "
-        f"others {{cost:ns}} ({{share:ratio}} of the window){where}{since}{cause}",
+        f"{{who}}{stage} is a straggler: it arrives last in {{last:ratio}} of the collectives. "
+        "The other ranks wait {cost:ns} for it ({share:ratio} of the window)"
+        f"{since}{where}{cause}.",
         who=rank.label,
         stage=rank.stage,
         last=rank.last_ratio,

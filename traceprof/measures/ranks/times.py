@@ -149,18 +149,18 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
         most = np.lexsort((by_op.first_rows, -by_op.counts))[:_SHOWN]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
-        text = "exchange by collectives ({backends}): {ops} of {n:count} ranks"
+        text = "The GPUs exchange data by collectives ({backends}): {ops} among {n:count} ranks."
         return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
     if sum(len(np.unique(part.copies["device"])) for part in ranks) < 2:
         return ()
     peer, down, up = (_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
     if peer >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * min(down, up)):
-        text = "exchange by peer copies between replicas: {peer:bytes}, no collectives"
+        text = "The GPUs exchange data by peer copies ({peer:bytes}), without collectives."
         return (Note.of(text, peer=peer),)
     if min(down, up) >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * max(down, up)):
         text = (
-            "exchange through the host, as with a parameter server: {up:bytes} up, "
-            "{down:bytes} down, no collectives: reduce between devices (NCCL) instead"
+            "The GPUs exchange data through the host, like a parameter server: {up:bytes} to the "
+            "host, {down:bytes} to the GPUs, no collectives. Use collectives between GPUs (NCCL)."
         )
         return (Note.of(text, up=up, down=down),)
     return ()
@@ -173,25 +173,24 @@ def _bytes(ranks: Ranks, direction: str) -> int:
 
 
 SPEC: Final = ResultSpec.of("""
-    table ranks: one row per rank: the parts of its device's time, its steps, its share in the
-        waiting
-    key rank: the rank
-    key device [text]: its device; all, where it has several
-    same step_ns: the step time of the rank
-    total compute_ns: when compute kernels ran
-    total exposed_communication_ns: communication that no compute hid
-    total idle_ns: when nothing ran
-    total waited_ns: in shared collectives, for the last rank to come
-    derived last_ratio: the share of them to which it came last itself
-    total exposed_transfer_ns: copies that no kernel hid
-    total device_memory_ns: when only copies inside the device ran
-    total collectives_count: the collectives that it shares
-    same host: its host
-    key process: its process
+    table ranks: one row per rank: time breakdown of its GPU, step time, and waiting
+    key rank: rank
+    key device [text]: GPU of the rank; all, if the rank uses several GPUs
+    same step_ns: step time
+    total compute_ns: time with compute kernels
+    total exposed_communication_ns: communication time not overlapped with compute
+    total idle_ns: time without GPU activity
+    total waited_ns: time spent in shared collectives waiting for the last rank
+    derived last_ratio: share of the shared collectives in which this rank arrived last
+    total exposed_transfer_ns: copy time not overlapped with kernels
+    total device_memory_ns: time with only copies inside the GPU
+    total collectives_count: number of collectives shared with other ranks
+    same host: host of the rank
+    key process: process of the rank
     scalars:
-    total shared_count: collectives that ranks share
-    total partial_count: of these, shared by some of the ranks only
-    total alone_count: collectives of single ranks without a partner
+    total shared_count: number of collectives recorded on several ranks
+    total partial_count: number of these recorded on some of the ranks only
+    total alone_count: number of collectives recorded on only one rank
     """)
 _RANKS: Final = SPEC.tables[0]
 
@@ -211,14 +210,14 @@ def measure_ranks(ranks: Ranks) -> Result:
 
 def _on_matches(n_ranks: int, shared_count: int, partial_count: int, alone_count: int) -> Note:
     if not shared_count:
-        return Note("no collective is shared by several ranks: who waited for whom is not known")
-    text = "{shared:count} collectives are shared"
+        return Note("Rank wait times are unknown: no collective was recorded on several ranks.")
+    text = "{shared:count} collectives were recorded on several ranks"
     if partial_count:
-        text += ", {partial:count} of them by some of the {ranks:count} ranks only"
+        text += ", {partial:count} of them on some of the {ranks:count} ranks only"
     if alone_count:
-        text += ", {alone:count} collectives of single ranks have no partner in the trace"
+        text += ", and {alone:count} on only one rank"
     return Note.of(
-        text, shared=shared_count, partial=partial_count, alone=alone_count, ranks=n_ranks
+        f"{text}.", shared=shared_count, partial=partial_count, alone=alone_count, ranks=n_ranks
     )
 
 

@@ -18,31 +18,33 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _MEASURES: Final = columns("""
-    total duration_ns: the length of the window, as far as it was recorded
-    total compute_ns: when compute kernels ran
-    total exposed_communication_ns: when communication ran and no compute hid it
-    total exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
-    total device_memory_ns: when only copies and memsets inside the device ran
-    total idle_ns: when nothing ran
-    total communication_ns: when communication ran, hidden or not
-    total transfer_ns: when copies from or to elsewhere ran, hidden or not
-    total communication_overlap_ns: communication that compute hides
-    total transfer_overlap_ns: copies from or to elsewhere that kernels hide
-    total kernel_ns: when any kernel ran
-    derived compute_ratio: the share of compute in a step (of the window, where the scalar base says
-        window); the next four shares are of the same, and together they are 100%
-    derived exposed_communication_ratio: the share of exposed communication
-    derived exposed_transfer_ratio: the share of exposed copies
-    derived device_memory_ratio: the share of copies inside the device
-    derived idle_ratio: the share of idle time; where steps that were not profiled tell how long a
-        step is, what is left of such a step beside the work
-    derived utilisation_ratio: kernel_ns of duration_ns: GPU-Util of nvidia-smi
-    derived communication_overlap_ratio: the share of communication that is hidden
-    derived transfer_overlap_ratio: the share of these copies that is hidden
+    total duration_ns: duration of the window, without the parts that were not recorded
+    total compute_ns: time in which compute kernels ran
+    total exposed_communication_ns: time in which communication ran and compute kernels did not
+    total exposed_transfer_ns: time in which copies to or from the host or another GPU ran and
+        kernels did not
+    total device_memory_ns: time in which only copies and memsets within GPU memory ran
+    total idle_ns: time in which nothing ran
+    total communication_ns: time in which communication ran, exposed or overlapped with compute
+    total transfer_ns: time in which copies to or from the host or another GPU ran, exposed or
+        overlapped with kernels
+    total communication_overlap_ns: communication time overlapped with compute
+    total transfer_overlap_ns: transfer time overlapped with kernels
+    total kernel_ns: time in which any kernel ran
+    derived compute_ratio: compute as a share of the step time, or of the window if the scalar
+        `base` is `window`; the five shares from compute to idle add up to 100%
+    derived exposed_communication_ratio: exposed communication as a share of the same time
+    derived exposed_transfer_ratio: exposed transfers as a share of the same time
+    derived device_memory_ratio: copies and memsets within GPU memory as a share of the same time
+    derived idle_ratio: idle time as a share of the same time; if unprofiled steps give the step
+        time, idle time is the step time minus the GPU's work
+    derived utilisation_ratio: kernel_ns divided by duration_ns (GPU-Util in nvidia-smi)
+    derived communication_overlap_ratio: share of communication_ns that is overlapped with compute
+    derived transfer_overlap_ratio: share of transfer_ns that is overlapped with kernels
     """)
 _ON_GRAPHS: Final = (
-    "{graphs:count} CUDA graph launches were traced whole and count as compute: "
-    "gaps and communication inside them are not seen, unless their kernels are recorded"
+    "The trace contains {graphs:count} CUDA graph launch(es) without kernels. traceprof counts the "
+    "graph(s) as compute and cannot see gaps or communication inside."
 )
 _RATIOS: Final = (
     ("utilisation_ratio", "kernel_ns", "duration_ns"),
@@ -51,18 +53,18 @@ _RATIOS: Final = (
 )
 BREAKDOWN_SPEC: Final = ResultSpec.of(
     """
-    table devices: one row per device that worked
-    key device: the number of the device in the run
-    same name: what the device is
+    table devices: one row per GPU with activity in the trace
+    key device: GPU index in the run
+    same name: GPU model
     """,
     *_MEASURES,
-    TableSpec("total", "all devices added up, their parts and their durations", _MEASURES),
+    TableSpec("total", "sum over all GPUs", _MEASURES),
     """
     scalars:
-    total graphs_count: CUDA graphs that were traced whole, as one kernel each
-    same window_ns: the length of the window
-    same base: what the shares are of: step, iteration, or window
-    same base_ns: how long that is
+    total graphs_count: CUDA graph launches that the trace contains as one kernel each
+    same window_ns: duration of the window
+    same base: base of the shares (step, iteration, or window)
+    same base_ns: duration of the base
     """,
 )
 
@@ -76,7 +78,8 @@ def measure_breakdown(ranks: Ranks) -> Result:
     result = replace(result, scalars=scalars)
     if devices.empty:
         empty = result.with_table(BREAKDOWN_SPEC.table("total").of_rows(), "total")
-        return empty.with_notes(Note("device work was recorded, but there was none"))
+        text = "GPU activity was recorded, but the trace contains none."
+        return empty.with_notes(Note(text))
     measures = [c.name for c in BREAKDOWN_SPEC.table("total") if c.name in devices]
     whole = Table({name: devices[name].sum(keepdims=True) for name in measures})
     parts = [{part: row[f"{part}_ns"] for part in PARTS} for row in devices.rows()]

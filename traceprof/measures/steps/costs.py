@@ -258,7 +258,7 @@ def notes_on_occasions(steps: Table) -> Iterable[Note]:
         own = rows.take(groups.number == most)
         of_process = steady["duration_ns"][steady["process"] == groups.keys[most][0]]
         yield Note.of(
-            f"{{kind}} {_how_often(own)}, {{share:ratio}} of the loop",
+            f"{_how_often(own)} ({{share:ratio}} of loop time).",
             kind=kind,
             n=len(own),
             step=int(own["step"][0]),
@@ -270,10 +270,10 @@ def notes_on_occasions(steps: Table) -> Iterable[Note]:
 
 def _how_often(rows: Table) -> str:
     if len(rows) == 1:
-        return "in step {step}: {each:ns}"
+        return "Step {step}: {kind}, {each:ns}"
     if _distance(rows):
-        return "every {every:count} steps: {each:ns} each"
-    return "in {n:count} steps: {each:ns} each"
+        return "Every {every:count} steps: {kind}, {each:ns} each"
+    return "In {n:count} steps: {kind}, {each:ns} each"
 
 
 def _distance(rows: Table) -> int:

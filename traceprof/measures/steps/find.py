@@ -199,7 +199,7 @@ def steps_of_calls(steps: Steps, work: Any) -> Ints:
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
-_CHOSEN: Final = "ranges chosen as steps"
+_CHOSEN: Final = "ranges selected as steps"
 
 
 @of_window
@@ -387,7 +387,7 @@ def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
     if source.name:
         return found, ""
     is_annotated = trace.info.format.startswith("xplane")  # of JAX, TensorFlow
-    return found, "the profiler's step annotations" if is_annotated else "ranges named step"
+    return found, "profiler step annotations" if is_annotated else "ranges named step"
 
 
 def _chosen(trace: Trace, pattern: OwnPattern) -> Table:
@@ -421,10 +421,10 @@ _ANNOTATED: Final = (
         partial(steps_between_ends, pattern=_OPTIMIZER_STEP, words=["Optimizer.step"]),
     ),
     _Source(
-        "backward passes: no optimizer of torch was seen",
+        "backward passes (no PyTorch optimizer found)",
         True,
         partial(steps_of_phases, closing=BACKWARD),
     ),
 )
-_OPTIMIZER: Final = "inferred from the optimizer's kernels"
+_OPTIMIZER: Final = "optimizer kernels (inferred)"
 _PATTERN: Final = "repeating pattern of kernels"

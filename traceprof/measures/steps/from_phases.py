@@ -188,7 +188,7 @@ def steps_of_phases(own: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
     if not rows:
         return empty_steps(), ""
     usual = sizes.most_common(1)[0][0]
-    several = f", {usual} optimizers a step" if usual > 1 else ""
+    several = f", {usual} optimizers per step" if usual > 1 else ""
     return Table(dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))), several
 
 

@@ -32,36 +32,39 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, PROFILER, UNCLAIMED
 
 LOOP_PHASES_SPEC: Final = ResultSpec.of(f"""
-    table phases: one row per process and phase, in the order of the training loop; host times of a
-        process add up to the window, device times may overlap
-    key process: the process
-    key phase: the phase, or "{UNCLAIMED}"
-    total host_ns: when the main thread was in it, and in no other inside
-    derived host_ratio: host_ns of the window
-    total count: how often it ran there
-    total device_ns: how long devices worked on what it launched: the union over the streams of each
-        device, added up over devices
-    derived device_ratio: device_ns of the sum over the phases
-    total kernel_count: how many kernels it launched
-    total inferred_count: how many kernels and copies are its own although no range says so
+    table phases: one row per process and phase, in the order of the training loop
+    key process: process ID
+    key phase: phase of the training loop, or "{UNCLAIMED}"
+    total host_ns: time that the main thread spent in the phase, without nested phases; the phases
+        of a process add up to the window
+    derived host_ratio: host_ns as a share of the window
+    total count: number of times that the main thread ran the phase
+    total device_ns: GPU time of the kernels and copies that the phase launched (union over the
+        streams of each GPU, summed over GPUs); phases may overlap
+    derived device_ratio: device_ns as a share of the sum over all phases
+    total kernel_count: number of kernels that the phase launched
+    total inferred_count: number of kernels and copies that traceprof assigned to the phase by
+        inference, because no range names their phase
     scalars:
-    total work_ns: the durations of all kernels and copies
-    total unclaimed_ns: the durations of those that no phase claims
-    total outside_count: how many of these were launched outside any phase
-    total unlinked_count: how many of these have no recorded launch
-    total earlier_count: how many of those were launched before the recording began: their
-        correlation is smaller than that of any call
-    total inferred_ns: the durations of those that were inferred to be backward
-    total inferred_count: how many these are
+    total work_ns: total duration of all kernels and copies
+    total unclaimed_ns: total duration of the kernels and copies without a phase
+    total outside_count: number of kernels and copies without a phase that were launched outside any
+        phase
+    total unlinked_count: number of kernels and copies without a phase that have no recorded launch
+    total earlier_count: number of kernels and copies without a phase that were launched before the
+        recording began (their correlation ID is smaller than that of any recorded call)
+    total inferred_ns: total duration of the kernels and copies inferred to be backward
+    total inferred_count: number of kernels and copies inferred to be backward
     """)
 _INFERRED: Final = (
-    "backward was inferred of {count:count} kernels and copies, {time:ns}, that no range names: "
-    "launched by autograd's threads, or between forward and optimizer"
+    "traceprof assigned {count:count} kernels and copies ({time:ns}) to backward by inference. No "
+    "range names their phase; autograd threads launched them, or they were launched between "
+    "forward and optimizer."
 )
 _REASONS: Final = {
-    "outside": "{outside:count} were launched outside any phase",
-    "earlier": "{earlier:count} were launched before the recording began",
-    "unlinked": "{unlinked:count} have no recorded launch",
+    "outside": "{outside:count} launched outside any phase",
+    "earlier": "{earlier:count} launched before the recording began",
+    "unlinked": "{unlinked:count} without a recorded launch",
 }
 _NAMES: Final = (*PHASES, UNCLAIMED)
 _OF_DEVICE: Final = ("device_ns", "kernel_count", "inferred_count")
@@ -160,7 +163,7 @@ def _device_times(work: Table, *keys: str) -> Table:
 def _finish(result: Result) -> Result:
     table = result.table.in_order("process")
     if table.empty:
-        return result.lacking("no range names a phase (data, forward, backward, optimizer …)")
+        return result.lacking("the trace contains no ranges of phases (data, forward, backward …)")
     # Of each process the host times add up to the window.
     groups = groups_of(table["process"])
     window = groups.reduced(np.add, table["host_ns"])[groups.number]
@@ -187,7 +190,7 @@ def _notes(result: Result) -> list[Note]:
     return [
         *notes,
         Note.of(
-            "no phase claims {count:count} kernels and copies, {lost:ns} ({share:ratio} of all): "
+            "{count:count} kernels and copies have no phase ({lost:ns}, {share:ratio} of all): "
             + ", ".join(reasons),
             count=outside + unlinked,
             lost=scalars["unclaimed_ns"],
@@ -210,15 +213,16 @@ LOOP_PHASES = Analysis(
 
 STEP_PHASES_SPEC: Final = ResultSpec.of(f"""
     table step_phases: one row per process, step, device and phase, in the order of time
-    key process: the process
-    key step: the number of the step
-    key device: the device; -1 where the process uses none
-    key phase: the phase, or "{UNCLAIMED}"
-    total host_ns: when the host was in it during the step, and in no other inside; the same for
-        each device
-    total device_ns: how long the device worked on what it launched in the step, whenever that ran
-    total work_count: how many kernels and copies these are
-    total inferred_count: how many of them are its own although no range says so
+    key process: process ID
+    key step: step number
+    key device: GPU index in the run; -1 if the process uses no GPU
+    key phase: phase of the training loop, or "{UNCLAIMED}"
+    total host_ns: CPU time in the phase during the step, without nested phases; the same for each
+        GPU of the process
+    total device_ns: GPU time of the kernels and copies that the phase launched in the step,
+        including work that ran after the step
+    total work_count: number of kernels and copies that the phase launched in the step
+    total inferred_count: number of these that traceprof assigned to the phase by inference
     """)
 _KEYS: Final = ("owner", "device", "phase")
 
@@ -295,7 +299,7 @@ def _device_times_of_steps(trace: Trace, steps: Table) -> Table:
 def _finish_steps(result: Result) -> Result:
     if not result.table.empty:
         return result.with_table(result.table.in_order("process"))
-    return result.lacking("no steps, or no phases in them, are known")
+    return result.lacking("the trace contains no steps, or no phases within steps")
 
 
 STEP_PHASES = Analysis(

@@ -54,35 +54,6 @@ def _slopes(durations_ns: Floats, most_places: int) -> Floats:
     return np.asarray(rise / (place[second] - place[first]), np.float64)
 
 
-_APART: Final = 0.05
-
-
-def are_apart(durations_ns: Floats, typical_ns: float | None = None) -> bool:
-    """Return whether the mean is another than the median (or ``typical_ns``): by more than 5 %."""
-    if not len(durations_ns):
-        return False
-    typical_ns = float(np.median(durations_ns)) if typical_ns is None else typical_ns
-    return abs(float(durations_ns.mean()) - typical_ns) > _APART * typical_ns
-
-
-def typical_length(durations_ns: Floats) -> float:
-    """Return the median length of steps; the mean where that is another one (`is_mean_told`)."""
-    return float(durations_ns.mean() if is_mean_told(durations_ns) else np.median(durations_ns))
-
-
-def is_mean_told(durations_ns: Floats) -> bool:
-    """Return whether steps have no typical length, so that shares are of their mean.
-
-    Parts of steps add up to the mean: one that waits every other time has no typical part. It is
-    another one also without the shortest: a step that is cut short tells nothing of the others.
-    """
-    if len(durations_ns) < 2:
-        return False
-    others = np.delete(durations_ns, durations_ns.argmin())
-    is_another = are_apart(durations_ns) and are_apart(others)
-    return is_another or are_long(durations_ns) is not None
-
-
 _LEAST_TIMES: Final = 1.5
 _TOLD_APART: Final = 0.9
 _FEWEST_OF_A_KIND: Final = 2

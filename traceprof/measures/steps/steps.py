@@ -19,107 +19,117 @@ from traceprof.model.table import Names
 from traceprof.names.ranges import PHASES, PROFILER
 
 _PHASES: Final[tuple[Column, ...]] = tuple(
-    total(f"{phase}_ns", Unit.NS, f"when the host was in {phase}, and in no other phase inside")
+    total(f"{phase}_ns", Unit.NS, f"CPU time in the {phase} phase, without nested phases")
     for phase in PHASES
     if phase != PROFILER
 )
 _ON_DEVICE: Final[tuple[Column, ...]] = columns("""
-    total device_ns: on the devices: from the end of the last work that the step before launched to
-        the end of the last that it launched itself (of the first step: from its start on the host,
-        later where the devices lag)
-    total compute_ns: when compute kernels ran; this and the next four add up
-    total exposed_communication_ns: when communication ran and no compute hid it
-    total exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
-    total device_memory_ns: when only copies and memsets inside the device ran
-    total idle_ns: when nothing ran; all five are means over the devices in use
+    total device_ns: step time on the GPUs, from the end of the previous step's GPU work to the end
+        of this step's GPU work; the first step starts when it starts on the host, or later if the
+        GPUs lag
+    total compute_ns: time in which compute kernels ran; the five times from compute to idle are
+        means over the GPUs in use and add up to duration_ns
+    total exposed_communication_ns: time in which communication ran and compute kernels did not
+    total exposed_transfer_ns: time in which copies to or from the host or another GPU ran and
+        kernels did not
+    total device_memory_ns: time in which only copies and memsets within GPU memory ran
+    total idle_ns: time in which nothing ran
     """)
 _ON_HOST: Final[tuple[Column, ...]] = columns("""
-    same host_at_ns: when it starts on the host
-    total period_ns: on the host: from its start to that of the next one; of the last one to its own
-        end
-    total between_ns: of the period what lies between the two steps
-    same between_cause: what the most of that is: evaluation, checkpoint, data wait, logging, or
-        unknown
-    same lag_ns: how much later the devices are done with it than the host
+    same host_at_ns: start of the step on the host
+    total period_ns: step time on the host, from the start of the step to the start of the next
+        step; for the last step, to its own end
+    total between_ns: part of period_ns between the end of the step and the start of the next step
+    same between_cause: main cause of between_ns (evaluation, checkpoint, data wait, logging, or
+        unknown)
+    same lag_ns: time from the end of the step on the host to its end on the GPUs
     """)
 _MACHINE: Final[tuple[Column, ...]] = columns("""
-    same sm_clock_mhz [number]: the clock of the slowest of its devices, in MHz: the mean from a
-        second before it to its end
-    same throttled_ratio: how often in that time power or heat held the clock of one of them down
-    total alloc_retries_count: how often torch freed its cache to find memory
-    total device_alloc_count: how often torch asked the device for memory
+    same sm_clock_mhz [number]: SM clock of the slowest GPU of the process, in MHz; mean from one
+        second before the step to its end
+    same throttled_ratio: share of the samples in the same time in which a power or thermal limit
+        reduced the clock of a GPU
+    total alloc_retries_count: number of allocation retries, for which PyTorch freed its cache
+    total device_alloc_count: number of times that PyTorch allocated memory from the GPU
     """)
 _EXCESS: Final[tuple[Column, ...]] = columns("""
-    same is_warmup: whether it is warm-up, and not in the statistics
-    same excess_ns: of an outlier: how much longer than the median of the others (below 0: shorter)
-    same grown_part: the device's part that explains the most of it; "" for none
-    same grown_part_ns: how much longer than usual that was
-    same grown_phase: the same of the host's phases; also "profiler" and "between_steps"
-    same grown_phase_ns: how much longer than usual that was
-    same excess_cause: what made it longer that is meant to be done now and then: evaluation,
-        checkpoint, compiling or loading kernels (no slow step, and not in the statistics)
-    same kind: usual, warm-up, slow, cut by an edge, incomplete (work that it launched is missing),
-        or excess_cause: usual ones count
+    same is_warmup: whether the step is warm-up; the statistics exclude warm-up
+    same excess_ns: for an outlier, its duration minus the median of the other steps (negative if
+        the step is shorter)
+    same grown_part: part of GPU time that explains most of excess_ns; "" if none does
+    same grown_part_ns: growth of grown_part compared with its usual time
+    same grown_phase: phase on the host that explains most of excess_ns, or "profiler" or
+        "between_steps"; "" if none does
+    same grown_phase_ns: growth of grown_phase compared with its usual time
+    same excess_cause: periodic cost that made the step longer (evaluation, checkpoint, compiling,
+        loading kernels, or garbage collection); such a step does not count as slow, and the
+        statistics exclude it
+    same kind: usual, warm-up, slow, cut by an edge (partly outside the recording), incomplete
+        (GPU work is missing from the trace), or the excess_cause; the statistics use usual steps
     """)
 SPEC: Final = ResultSpec.of(
     """
-    table steps: one row per process and step (or iteration of a pattern that repeats, where no
-        steps are known); columns of what was not recorded are not there
-    key process: the process
-    key step: the number of the step
-    same at_ns: when it starts
-    total duration_ns: its length: device_ns where its launches were recorded, else period_ns
+    table steps: one row per process and step (or iteration, if the trace contains no step markers),
+        without columns for data that was not recorded
+    key process: process ID
+    key step: step number
+    same at_ns: start of the step
+    total duration_ns: step time, equal to device_ns if the step's launches were recorded, else to
+        period_ns
     """,
     *_ON_DEVICE,
     *_ON_HOST,
     *_PHASES,
     """
-    total outside_ns: when the host was in none of these phases: with them and profiler_ns it adds
-        up to period_ns
-    total profiler_ns: when the profiler itself took the time of the period; windows that it begins
-        or ends between steps are in no period_ns
-    total h2d_bytes: copies from host to device that start in it
-    total d2h_bytes: copies from device to host that start in it
-    total p2p_bytes: copies between devices that start in it
-    total samples_count: the samples of its batches; of none nothing
-    derived samples_per_s: samples_count over duration_ns; of a first step whose span is cut short
-        over period_ns where that is longer
+    total outside_ns: CPU time outside these phases; the phases, outside_ns, and profiler_ns add up
+        to period_ns
+    total profiler_ns: part of period_ns that the profiler itself used; period_ns excludes the time
+        in which the profiler starts or stops between steps
+    total h2d_bytes: bytes copied from host to GPU by copies that start in the step
+    total d2h_bytes: bytes copied from GPU to host by copies that start in the step
+    total p2p_bytes: bytes copied between GPUs by copies that start in the step
+    total samples_count: number of samples in the step's batches; empty if no batch was seen
+    derived samples_per_s: samples_count divided by duration_ns; for a first step that the recording
+        cuts short, divided by period_ns if period_ns is longer
     """,
     *_MACHINE,
     *_EXCESS,
     """
     scalars:
-    same source: what the steps are read from; "" where there are none
-    same confidence_ratio: 1, of inferred steps the share that repeats
-    same is_pattern: whether these are no steps, but iterations of a pattern of kernels that repeats
-    same lag_ns: how much later devices are done than the host: the median
-    same base: what shares are of: step, iteration, or window
-    same base_ns: how long that is
-    same step_ns: the step time: the mean over the steps that count, which all that follows is of;
-        where steps were not profiled, these count, else the usual ones of the window
-    same usual_count [number]: how many usual steps of a process lie in the window: the mean over
-        processes
-    same warmup_count: leading steps of each process that are warm-up
-    same warmup_ns: how long these are, in the process that takes the longest
-    same steady_count: how many steps count, of all processes
-    same mean_ns: the mean of their lengths
-    same median_ns: the median of their lengths
-    same p10_ns: the 10th percentile of their lengths
-    same p90_ns: the 90th percentile of their lengths
-    same min_ns: the shortest
-    same max_ns: the longest
+    same source: source of the step boundaries; "" if no steps were found
+    same confidence_ratio: for inferred steps, the share that repeats; otherwise 1
+    same is_pattern: whether the rows are iterations detected from the kernel sequence instead of
+        steps
+    same lag_ns: median lag of the GPUs behind the host
+    same base: base of the shares (step, iteration, or window)
+    same base_ns: duration of the base
+    same step_ns: step time, the mean over the counted steps; if the recording contains unprofiled
+        steps, these are counted, else the usual steps in the window; the scalars below use the same
+        steps
+    same usual_count [number]: number of usual steps in the window, the mean over processes
+    same warmup_count: number of leading steps of each process that are warm-up
+    same warmup_ns: duration of the warm-up in the process in which it is longest
+    same steady_count: number of counted steps, over all processes
+    same mean_ns: mean step time
+    same median_ns: median step time
+    same p10_ns: 10th percentile of the step time
+    same p90_ns: 90th percentile of the step time
+    same min_ns: shortest step
+    same max_ns: longest step
     same spread_ratio: (p90 - p10) / median
-    same trend_ns: how much longer each step is than the one before
-    same drift_ratio: what the trend adds from first to last, of the median
-    same steps_per_s: how many of them a process does a second
-    same samples_per_s: the samples of a step, of all processes together, times steps_per_s
-    same unprofiled_count: the steps of which the profiler recorded nothing, so that it added
-        nothing to them; without the warm-up and the first half of each stretch of them, in which
-        the host runs ahead of the devices
-    same profiled_ns: how long the usual steps are that were profiled: the mean
-    same profiler_overhead_ratio: how much longer these are; 0 where that may be chance
-    same profiler_overhead_per_launch_ns: the same for each call that launches kernels, copies or
-        memsets
+    same trend_ns: trend of the step time, in ns per step
+    same drift_ratio: total change of the step time from the first to the last step along the trend,
+        divided by the median
+    same steps_per_s: steps per second of one process
+    same samples_per_s: samples per step, summed over all processes, times steps_per_s
+    same unprofiled_count: number of steps without profiling overhead, because the profiler recorded
+        nothing in them; excludes warm-up and the first half of each unprofiled stretch, in which
+        the host runs ahead of the GPUs
+    same profiled_ns: mean duration of the usual profiled steps
+    same profiler_overhead_ratio: slowdown of profiled steps compared with unprofiled steps; 0 if
+        the difference is not significant
+    same profiler_overhead_per_launch_ns: profiling overhead per call that launches a kernel, copy,
+        or memset
     """,
 )
 _LEAST_DRIFT: Final = 0.05
@@ -139,10 +149,10 @@ def _without_steps(result: Result, ranks: Ranks) -> Result:
     if len(steps_of_ranks(ranks.whole)):
         what = "step"
     elif len(pattern_of_ranks(ranks.whole)):
-        what = "iteration of the pattern"
+        what = "iteration"
     else:
-        return result.lacking(f"no steps are known: {how_steps_get_known(ranks)}")
-    return result.with_notes(Note(f"no {what} lies wholly inside the window: choose a larger one"))
+        return result.lacking(f"the trace contains no steps: {how_steps_get_known(ranks)}")
+    return result.with_notes(Note(f"The window contains no whole {what}. Choose a larger window."))
 
 
 def _finish(result: Result) -> Result:
@@ -158,15 +168,16 @@ def _finish(result: Result) -> Result:
     if scalars["warmup_count"]:
         notes.append(
             Note.of(
-                "the first step, {lost:ns}, is warm-up and not in the statistics"
+                "The first step ({lost:ns}) is warm-up. The statistics exclude it."
                 if scalars["warmup_count"] == 1
-                else "the first {n:count} steps, {lost:ns}, are warm-up and not in the statistics",
+                else "The first {n:count} steps ({lost:ns}) are warm-up. The statistics exclude "
+                "them.",
                 n=scalars["warmup_count"],
                 lost=scalars["warmup_ns"],
             )
         )
     if "steady_count" not in scalars:
-        return result.with_notes(*notes, Note("only warm-up steps are in this window"))
+        return result.with_notes(*notes, Note("The window contains only warm-up steps."))
     what = "unprofiled steps" if "unprofiled_count" in scalars else "usual steps"
     notes += [_on_lengths(f"{what}{of}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
@@ -174,12 +185,15 @@ def _finish(result: Result) -> Result:
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
         word = "longer" if drift > 0 else "shorter"
         notes.append(
-            Note.of(f"steps get {word}: {{drift:ratio}} from first to last", drift=abs(drift))
+            Note.of(
+                f"Steps get {word} over time: {{drift:ratio}} from the first to the last step.",
+                drift=abs(drift),
+            )
         )
     rate = scalars.get("samples_per_s")
     if rate is not None:
-        of = " (steps that were not profiled)" if "unprofiled_count" in scalars else ""
-        notes.append(Note.of(f"throughput: {{rate:count}} samples/s{of}", rate=rate))
+        of = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
+        notes.append(Note.of(f"Throughput: {{rate:count}} samples/s{of}", rate=rate))
     return result.with_notes(*notes)
 
 
@@ -187,7 +201,8 @@ def _on_lengths(what: str, scalars: Any) -> Note:
     if scalars["steady_count"] == 1:
         return Note.of(f"1 {what.removesuffix('s')}: {{mean:ns}}", mean=scalars["mean_ns"])
     few = scalars["steady_count"] < FEWEST_FOR_PERCENTILES
-    ends = "{min:ns} to {max:ns}" if few else "p10 {p10:ns}, p90 {p90:ns}, spread {spread:ratio}"
+    many = "p10 {p10:ns}, p90 {p90:ns}, spread {spread:ratio}"
+    ends = "min {min:ns}, max {max:ns}" if few else many
     names = ("median", "mean", *(("min", "max") if few else ("p10", "p90")))
     return Note.of(
         f"{{n:count}} {what}: median {{median:ns}}, mean {{mean:ns}}, {ends}",
@@ -199,17 +214,17 @@ def _on_lengths(what: str, scalars: Any) -> Note:
 
 def _on_pattern(scalars: Any, of: str) -> Iterator[Note]:
     yield Note.of(
-        "no steps are known: these are iterations of a repeating pattern of kernels ({sure:ratio} "
-        "of it repeats), which may be steps, layers or requests",
+        "No step markers found. traceprof detected iterations from the kernel sequence, of which "
+        "{sure:ratio} repeats. An iteration may be a step, a layer, or a request.",
         sure=scalars["confidence_ratio"],
     )
     yield _on_lengths(f"iterations{of}", scalars)
 
 
 def _origin(scalars: Any) -> Note:
-    text, confidence = "steps are from: {source}", scalars["confidence_ratio"]
+    text, confidence = "Steps come from {source}.", scalars["confidence_ratio"]
     if confidence < 1:
-        text += " ({confidence:ratio} of them are alike); times are the device's"
+        text += " {confidence:ratio} of the steps are alike. Times are GPU times."
     return Note.of(text, source=scalars["source"], confidence=confidence)
 
 
@@ -218,12 +233,12 @@ def _on_clocks(result: Result) -> Iterator[Note]:
     scalars, table = result.scalars, result.table
     if "device_ns" in table and np.isnan(table["device_ns"]).all():
         yield Note(
-            "which work a step launched was not recorded: steps are periods of the host, and the "
-            "devices may lag behind"
+            "The trace does not link GPU work to steps, so step times are CPU times. The GPUs may "
+            "lag behind the CPU."
         )
     lag, median = scalars.get("lag_ns", 0.0), scalars.get("median_ns", 0.0)
     if lag >= _LEAST_LAG * median > 0:
-        yield Note.of("the devices lag behind the host by {lag:ns} (median)", lag=lag)
+        yield Note.of("The GPUs lag behind the CPU by {lag:ns} (median).", lag=lag)
 
 
 def _on_between(result: Result) -> Iterator[Note]:
@@ -235,7 +250,7 @@ def _on_between(result: Result) -> Iterator[Note]:
     causes = Names.of(np.asarray(steady["between_cause"]))
     sums = np.bincount(causes.codes, steady["between_ns"])
     yield Note.of(
-        "{share:ratio} of the host's time lies between steps, {between:ns} in all, mostly {cause}",
+        "{share:ratio} of CPU time is between steps ({between:ns} in total). Main cause: {cause}.",
         share=between_ns / period_ns,
         between=between_ns,
         cause=causes.texts[sums.argmax()],

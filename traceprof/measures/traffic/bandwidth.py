@@ -23,18 +23,17 @@ _ON_DEVICE: Final = "d2d"
 _ELSEWHERE: Final = ("memset", "h2h")
 
 SPEC: Final = ResultSpec.of("""
-    table slices: one row per device, route and hundredth of the window in which something moved, in
-        the order of time
-    key device: the device
-    key route: the direction, or from which device to which (p2p 0→3)
-    key at_ns: where the slice begins
-    same duration_ns: how long the slice is
-    total size_bytes: what moved in it; slices add up to all bytes
-    total busy_ns: when at least one copy ran in it
-    derived rate_bytes_per_s: bytes over the whole slice
-    same peak_bytes_per_s: the peak of the link; inside a device half of the memory's, which is read
-        and written
-    derived peak_ratio: the rate's share of the peak
+    table slices: one row per GPU, route, and hundredth of the window with copies, in time order
+    key device: GPU
+    key route: direction, or source and target GPU (p2p 0→3)
+    key at_ns: start of the slice
+    same duration_ns: duration of the slice
+    total size_bytes: bytes copied in the slice; the slices add up to all bytes
+    total busy_ns: time with at least one running copy
+    derived rate_bytes_per_s: bytes divided by the duration of the slice
+    same peak_bytes_per_s: peak of the link; for copies inside a GPU, half the peak memory
+        bandwidth, since each byte is read and written
+    derived peak_ratio: rate as a share of the peak
     """)
 _TABLE: Final = SPEC.tables[0]
 
@@ -58,7 +57,7 @@ def measure_bandwidth(trace: Trace) -> Result:
 def _finish(result: Result) -> Result:
     table = result.table
     if table.empty:
-        return result.with_notes(Note("nothing was copied"))
+        return result.with_notes(Note("The window contains no copies."))
     rate = table["size_bytes"] / table["duration_ns"] * 1e9
     table = table.assign(rate_bytes_per_s=rate, peak_ratio=rate / table["peak_bytes_per_s"])
     return result.with_table(table.in_order("at_ns", "device", "route"))

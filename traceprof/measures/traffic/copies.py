@@ -34,17 +34,17 @@ _OVER_PCIE: Final = ("h2d", "d2h")
 
 SPEC: Final = ResultSpec.of(
     """
-    table copies: one row per device, direction and kind of memory at both ends, by total time
-    key device: the number of the device in the run
-    key direction: from where to where; or memset
-    key src_kind: the memory that was read
-    key dst_kind: the memory that was written
+    table copies: one row per GPU, direction, and memory kind at both ends, sorted by total time
+    key device: number of the GPU in the run
+    key direction: direction of the copy, or memset
+    key src_kind: kind of source memory
+    key dst_kind: kind of destination memory
     """,
     *DURATIONS[:2],
     """
-    total busy_ns: when any of them ran: copies may run side by side
-    total size_bytes: what they moved
-    derived rate_bytes_per_s: size_bytes over total_ns, that is, of one copy at a time
+    total busy_ns: time with at least one running copy; copies may overlap
+    total size_bytes: bytes copied
+    derived rate_bytes_per_s: size_bytes divided by total_ns: the rate of a single copy
     """,
     *DURATIONS[2:],
 )

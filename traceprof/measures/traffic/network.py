@@ -186,36 +186,37 @@ def _grown(
 
 
 _KEY_COLUMNS: Final = columns("""
-    key source: an interface, an RDMA port, the TCP sockets of a process, a GPU
-    key link: network, tcp, nvlink or pcie
-    key direction: sent or received, as the source sees it
+    key source: network interface, RDMA port, TCP sockets of a process, or GPU
+    key link: network, tcp, nvlink, or pcie
+    key direction: sent or received, from the point of view of the source
     """)
 SPEC: Final = ResultSpec.of(
-    "table sources: one row per source that moved anything and direction, the most first",
+    "table sources: one row per source and direction with traffic, sorted by size",
     *_KEY_COLUMNS,
     """
-    total size_bytes: what moved
-    total duration_ns: the part of the window that the samples cover
-    derived rate_bytes_per_s: the mean over it
-    largest top_rate_bytes_per_s: the highest between two samples
-    derived peak_ratio: the mean rate's share of the link's speed
-    derived top_ratio: the highest rate's share of the link's speed
-    total in_collectives_bytes: of size_bytes, between samples in which a collective was on its way
-    total collective_bytes: what ranks handed in to them meanwhile
+    total size_bytes: bytes transferred
+    total duration_ns: part of the window that the samples cover
+    derived rate_bytes_per_s: mean rate over duration_ns
+    largest top_rate_bytes_per_s: highest rate between two samples
+    derived peak_ratio: mean rate as a share of the link's peak
+    derived top_ratio: highest rate as a share of the link's peak
+    total in_collectives_bytes: part of size_bytes transferred between samples with a running
+        collective
+    total collective_bytes: input size of the collectives in that time, summed over ranks
     """,
     """
-    table links: one row per link of a GPU and direction, where the GPU itself counted its use in
-        per cent (nsys --gpu-metrics-devices); bytes are not told
-    key source: a GPU
+    table links: one row per GPU link and direction, for GPUs that sample link utilization in
+        percent (nsys --gpu-metrics-devices). These samples contain no byte counts
+    key source: GPU
     key link: nvlink or pcie
-    key direction: sent or received, as the source sees it
-    total duration_ns: the part of the window that the samples cover
-    derived mean_ratio: the mean share of the link's speed over it, protocol and data
-    derived top_ratio: the largest sample
+    key direction: sent or received, from the point of view of the source
+    total duration_ns: part of the window that the samples cover
+    derived mean_ratio: mean utilization of the link, including protocol overhead
+    derived top_ratio: highest utilization in a sample
     """,
     """
     scalars:
-    same window_ns: the length of the window
+    same window_ns: duration of the window
     """,
 )
 _SOURCES: Final = SPEC.tables[0]
@@ -224,7 +225,7 @@ _LINKS: Final = SPEC.tables[1]
 
 def _no_counters(ranks: Ranks) -> str:
     how = how_to_record("samples", ranks.info, ranks.recorded)
-    return f"no counter of a network was sampled: {how}"
+    return f"the trace contains no network counters: {how}"
 
 
 def measure_network(ranks: Ranks) -> Result:
@@ -276,14 +277,14 @@ def _summed(traffic: Table) -> Table:
 
 def _notes(sources: Table) -> Iterator[Note]:
     if sources.empty:
-        yield Note("nothing moved over the network")
+        yield Note("No network traffic in this window.")
         return
     unknown = dict.fromkeys(sources["source"][np.isnan(sources["peak_ratio"])])
     named = [name for name in unknown if name.startswith(_OF_MACHINES) and name not in _LOOPBACK]
     if named:
         yield Note.of(
-            "the speed of {sources} is not known: give it by --link nic=400Gb/s to see its "
-            "utilisation",
+            "The link speed of {sources} is unknown. To see its utilization, specify the speed, "
+            "for example --link nic=400Gb/s.",
             sources=", ".join(named),
         )
 
@@ -295,7 +296,8 @@ def _gaps(sources: Table, window_ns: int) -> Iterator[Note]:
     measured = [row for row in rows if row is last[row["link"], row["source"]]]
     for row in (row for row in measured if row["duration_ns"] < _WELL_COVERED * window_ns):
         yield Note.of(
-            "{link} of {source} was measured for {share:ratio} of the time: bytes are of that",
+            "The samples of {link} on {source} cover {share:ratio} of the window. The bytes are "
+            "for that part only.",
             link=row["link"],
             source=row["source"],
             share=row["duration_ns"] / window_ns,
@@ -312,18 +314,17 @@ NETWORK: Final = Analysis(
 
 _INTERVALS: Final = TableSpec.of(
     """
-    table intervals: one row per source, direction and time between two samples, in the order of
-        time
+    table intervals: one row per source, direction, and interval between two samples, in time order
     """,
     *_KEY_COLUMNS,
     """
-    key at_ns: where the interval begins
-    key duration_ns: how long it is
-    total size_bytes: what moved
-    derived rate_bytes_per_s: bytes over the interval
-    derived peak_ratio: the rate's share of the link's speed
-    derived collective_ratio: of the time, when a collective ran
-    total collective_bytes: what ranks handed in to them meanwhile
+    key at_ns: start of the interval
+    key duration_ns: duration of the interval
+    total size_bytes: bytes transferred
+    derived rate_bytes_per_s: bytes divided by duration
+    derived peak_ratio: rate as a share of the link's peak
+    derived collective_ratio: share of the interval with a running collective
+    total collective_bytes: input size of the collectives in the interval, summed over ranks
     """,
 )
 _TIME_SPEC: Final = ResultSpec.of(_INTERVALS)

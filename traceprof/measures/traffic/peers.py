@@ -75,26 +75,29 @@ _WAITED: Final = ("receiver_waited_ns", "sender_waited_ns")
 _EARLY: Final = ("receiver_early_ns", "sender_early_ns")
 
 SPEC: Final = ResultSpec.of("""
-    table edges: one row per source, target and backend, those that move the most bytes first
-    key source: the rank, or GPU, that sends
-    key target: the one that receives
-    key via: the backend of the messages, or peer copy
-    total count: messages or copies
-    total matched_count: those with both ends in the trace
-    total size_bytes: their bytes, where all were recorded
-    total moving_ns: when any with both ends was on its way: of each the shorter end, no waiting
-    derived rate_bytes_per_s: the bytes of those, over that time
-    derived peak_ratio: that, of the link's peak
-    total receiver_waited_ns: receivers waited for their sender and did not compute, once they were
-        in step: as `stragglers` counts it
-    total sender_waited_ns: the same of senders, for their receiver
-    total receiver_early_ns: receives were posted before their send: also while they computed, and
-        before the ranks were in step
-    total sender_early_ns: sends were posted before their receive
-    same peak_bytes_per_s: the peak of the link
+    table edges: one row per source, target, and backend, sorted by bytes
+    key source: rank or GPU that sends
+    key target: rank or GPU that receives
+    key via: backend of the messages, or peer copy
+    total count: number of messages or copies
+    total matched_count: number of these with both ends in the trace
+    total size_bytes: bytes sent; empty if any size is unknown
+    total moving_ns: time with at least one matched message in transit. The shorter end of each
+        message counts, so waiting is excluded
+    derived rate_bytes_per_s: bytes of the matched messages divided by moving_ns
+    derived peak_ratio: rate as a share of the link's peak
+    total receiver_waited_ns: time that receivers waited for the sender without computing, after the
+        ranks first synchronized, as in `stragglers`
+    total sender_waited_ns: time that senders waited for the receiver without computing, counted in
+        the same way
+    total receiver_early_ns: time from posting the receive to posting the send; includes time with
+        compute and time before the ranks first synchronized
+    total sender_early_ns: time from posting the send to posting the receive, counted in the same
+        way
+    same peak_bytes_per_s: peak of the link
     scalars:
-    total unknown_count: messages of which one end is not known
-    total alone_count: other messages with only one end in the trace
+    total unknown_count: number of messages with one unknown end
+    total alone_count: number of other messages with only one end in the trace
     """)
 _EDGES: Final = SPEC.tables[0]
 
@@ -242,15 +245,15 @@ def _of_copies(ranks: Ranks) -> Iterator[dict[str, Any]]:
 
 def _notes(edges: Sequence[dict[str, Any]], unknown_count: int, alone_count: int) -> Iterator[Note]:
     if not edges:
-        yield Note("no sends, receives or peer copies in this window")
+        yield Note("No sends, receives, or peer copies in this window.")
     if edges and unknown_count:
-        text = "of {n:count} messages the trace does not tell the other end"
+        text = "The trace does not contain the other end of {n:count} message(s)."
         yield Note.of(text, n=unknown_count)
     if edges and alone_count:
-        text = "{n:count} messages have only one end in the trace: no rate is claimed"
+        text = "{n:count} messages have only one end in the trace, so they have no rate."
         yield Note.of(text, n=alone_count)
     if any(edge["receiver_waited_ns"] for edge in edges):
-        yield Note("a receiver that waits is idle until its sender is ready: a pipeline's bubble")
+        yield Note("A waiting receiver is idle until its sender is ready (a pipeline bubble).")
 
 
 PEERS: Final = Analysis(

@@ -51,40 +51,41 @@ _Lane: TypeAlias = tuple[int, str]
 """A device and a route."""
 
 SPEC: Final = ResultSpec.of("""
-    table transfers: one row per device, route, kind of memory and class of sizes ("all" first), the
-        longest first
-    key device: the device
-    key route: h2d, d2h, or from which device to which (p2p 0→3)
-    key memory: the kind of memory at the host's end, or of a peer copy's source
-    key sizes: the class of sizes (K and M are binary)
-    total count: how many copies
-    total size_bytes: their bytes
-    total total_ns: their times added up
-    total busy_ns: when at least one ran
-    total exposed_ns: of that, what no kernel of the device hides
-    derived overhead_ns: beyond what the bytes take at the rate of the fastest class of the route
-    derived rate_bytes_per_s: bytes over total time: of one copy
-    same peak_bytes_per_s: the peak of the link in this direction
-    derived peak_ratio: the rate's share of it; not cut off at 1
-    table memory: one row per direction and kind of memory, over all devices
-    key direction: h2d, d2h or p2p
-    key memory: the kind of memory at the host's end, or of a peer copy's source
-    total count: how many copies
-    total size_bytes: their bytes
-    total total_ns: their times added up
-    total large_bytes: the bytes of those of 1 MiB and more
-    total large_ns: the times of those of 1 MiB and more
-    derived rate_bytes_per_s: bytes over total time
-    derived large_rate_bytes_per_s: that of large ones
-    table links: one row per device and route: the link that rates are held against
-    key device: the device
-    key route: h2d, d2h, or from which device to which
-    same peak_bytes_per_s: the peak of the link in this direction
-    same link: which link that is
-    same source: who says so
+    table transfers: one row per GPU, route, memory kind, and size class ("all" first), sorted by
+        total time
+    key device: GPU
+    key route: h2d, d2h, or source and target GPU (p2p 0→3)
+    key memory: kind of host memory; for a peer copy, the kind of source memory
+    key sizes: size class (K and M are binary)
+    total count: number of copies
+    total size_bytes: bytes copied
+    total total_ns: total duration
+    total busy_ns: time with at least one running copy
+    total exposed_ns: part of busy_ns not overlapped with kernels on the GPU
+    derived overhead_ns: total_ns minus the time that the bytes need at the rate of the fastest size
+        class of the route
+    derived rate_bytes_per_s: bytes divided by total_ns: the rate of a single copy
+    same peak_bytes_per_s: peak of the link in this direction
+    derived peak_ratio: rate as a share of the peak; can exceed 1
+    table memory: one row per direction and memory kind, over all GPUs
+    key direction: h2d, d2h, or p2p
+    key memory: kind of host memory; for a peer copy, the kind of source memory
+    total count: number of copies
+    total size_bytes: bytes copied
+    total total_ns: total duration
+    total large_bytes: bytes in copies of at least 1 MiB
+    total large_ns: duration of copies of at least 1 MiB
+    derived rate_bytes_per_s: bytes divided by total duration
+    derived large_rate_bytes_per_s: rate of copies of at least 1 MiB
+    table links: one row per GPU and route: the link whose peak the rates are compared with
+    key device: GPU
+    key route: h2d, d2h, or source and target GPU
+    same peak_bytes_per_s: peak of the link in this direction
+    same link: the link
+    same source: source of the peak
     scalars:
-    total synchronous_count: h2d copies that the host waited for
-    total synchronous_ns: the time that the host spent in them
+    total synchronous_count: number of synchronous h2d copies, for which the host waited
+    total synchronous_ns: time that the host spent in synchronous h2d copies
     """)
 _TRANSFERS, _MEMORY, _LINKS = SPEC.tables
 
@@ -188,7 +189,7 @@ def _synchronous(trace: Trace) -> dict[str, int]:
 def _finish(result: Result) -> Result:
     table, memory = result.table, result.tables["memory"]
     if table.empty:
-        nothing = Note("nothing was copied between host and devices or between devices")
+        nothing = Note("No copies between host and GPUs, or between GPUs, in this window.")
         return result.with_notes(nothing)
     rate, groups = _rate(table), groups_of(*(codes_of(table[name]) for name in _GROUP))
     of_classes = np.where(table["sizes"] != ALL_SIZES, rate, np.nan)
@@ -229,7 +230,7 @@ def _on_pageable(memory: Table) -> Iterator[Note]:
         if n_bytes < max(_NOTABLE_BYTES, _NOTABLE_RATIO * whole):
             continue
         text = (
-            "{share:ratio} of the {direction} bytes are in pageable memory "
+            "{share:ratio} of the {direction} bytes use pageable memory "
             "({size:bytes} at {rate:bytes/s}"
         )
         values = {
@@ -241,15 +242,15 @@ def _on_pageable(memory: Table) -> Iterator[Note]:
         if pinned["large_bytes"]:
             text += "; large copies from pinned memory reach {large:bytes/s}"
             values["large"] = pinned["large_rate_bytes_per_s"]
-        text += "): such copies go through a staging buffer and block the host"
+        text += "). Pageable copies use a staging buffer and block the host."
         yield Note(text, values)
 
 
 def _on_waiting(scalars: Mapping[str, Any], memory: Table) -> Iterator[Note]:
     if scalars["synchronous_count"]:
         yield Note.of(
-            "{n:count} of {count:count} h2d copies were synchronous (cudaMemcpy): the host spent "
-            "{waited:ns} in them",
+            "{n:count} of {count:count} h2d copies are synchronous (cudaMemcpy). The host spends "
+            "{waited:ns} in these calls.",
             n=scalars["synchronous_count"],
             count=int(memory["count"][memory["direction"] == "h2d"].sum()),
             waited=scalars["synchronous_ns"],
@@ -268,15 +269,15 @@ def _on_peaks(links: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
             peak = (link["peak_bytes_per_s"], link["link"], link["source"])
             by_peak.setdefault(peak, []).append(lane)
     for (rate, what, source), own in by_peak.items():
-        text = "peak of {lanes}: {peak:bytes/s} ({link}; {source})"
+        text = "Peak of {lanes}: {peak:bytes/s} ({link}; {source})"
         yield Note.of(text, lanes=_named(own), peak=rate, link=what, source=source)
     if unknown:
-        text = "no peak is known for {lanes}: give it by --link pcie=gen4x16 or --gpu"
+        text = "The peak of {lanes} is unknown. Use --link pcie=gen4x16 or --gpu to specify it."
         yield Note.of(text, lanes=_named(unknown))
     if any(link["route"].startswith("p2p") and "links of" in link["link"] for link in links):
         yield Note(
-            "the peak between GPUs is that of all links of a GPU; without a switch two GPUs are "
-            "joined by only some of them (--link nvlink=RATE)"
+            "The peak between GPUs assumes that a copy can use all links of a GPU. Without a "
+            "switch, only some links connect two GPUs; use --link nvlink=RATE to specify the peak."
         )
 
 

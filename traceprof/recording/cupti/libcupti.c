@@ -110,7 +110,7 @@ int traceprof_find_cupti(char *path, size_t size) {
 const char *traceprof_loaded_profiler(void) {
     static const char *const KNOWN[][2] = {
         {"libToolsInjection", "nsys"},          {"libcuinj", "nvprof"},
-        {"libsanitizer", "compute-sanitizer"},  {"libnvperf_host", "Nsight Compute, or counters"},
+        {"libsanitizer", "compute-sanitizer"},  {"libnvperf_host", "Nsight Compute or a GPU counter tool"},
         {"libcudadebugger", "cuda-gdb"},
     };
     struct search search;

@@ -318,12 +318,12 @@ static int subscribe(void) {
     }
     const char *who = *holder ? holder : traceprof_loaded_profiler();
     if (code == HELD || code == 12) {
-        snprintf(why, sizeof why, "CUPTI is held by %s", *who ? who : "another profiler in the process");
+        snprintf(why, sizeof why, "CUPTI is in use by %s", *who ? who : "another profiler in the process");
     } else if (code == NOT_COMPATIBLE) {
-        snprintf(why, sizeof why, "CUPTI is used by %s in another way (code %d)",
+        snprintf(why, sizeof why, "%s uses CUPTI in an incompatible way (code %d)",
                  *who ? who : "another profiler in the process", code);
     } else {
-        snprintf(why, sizeof why, "CUPTI %u cannot be used (code %d %s): the driver is missing, or older",
+        snprintf(why, sizeof why, "CUPTI %u is not usable (code %d %s): the driver is missing or too old",
                  version, code, meaning_of(code));
     }
     return code;
@@ -408,20 +408,20 @@ static int start(void) {
     *why = 0;
     if (is_live) return 0;
     if (is_forked) {
-        snprintf(why, sizeof why, "the process was forked from one that is recorded");
+        snprintf(why, sizeof why, "the process was forked from a recorded process");
         return 1;
     }
     if (!traceprof_find_cupti(library, sizeof library)) {
-        snprintf(why, sizeof why, "there is no libcupti (pip install nvidia-cuda-cupti-cu12, or -cu13)");
+        snprintf(why, sizeof why, "libcupti not found; pip install nvidia-cuda-cupti-cu12 (or -cu13)");
     } else {
         CUPTI.GetVersion(&version);
-        if (!make_arena()) snprintf(why, sizeof why, "no memory for buffers");
+        if (!make_arena()) snprintf(why, sizeof why, "not enough memory for buffers");
         if (!*why) subscribe();
     }
     int is_open = open_spool(library);
     if (!is_open && subscriber) CUPTI.Unsubscribe(subscriber);
     if (is_open && CUPTI.RegisterCallbacks((void *)on_request, (void *)on_complete)) {
-        snprintf(why, sizeof why, "CUPTI takes no buffers");
+        snprintf(why, sizeof why, "CUPTI rejected the buffers");
         CUPTI.Unsubscribe(subscriber);
         is_open = 0;
     }
@@ -520,7 +520,7 @@ static int stop(int is_at_exit) {
     pthread_mutex_unlock(&file_lock);
     if (!is_at_exit) CUPTI.Unsubscribe(subscriber);
     if (last[3]) {
-        fprintf(stderr, "traceprof: %llu bytes of what the GPU did in process %d were not kept\n",
+        fprintf(stderr, "traceprof: %llu bytes of GPU activity of process %d were not recorded\n",
                 (unsigned long long)last[3], (int)owner);
     }
     subscriber = NULL;
@@ -535,7 +535,7 @@ EXPORTED int traceprof_stop(void) { return stop(0); }
 /* Called by the driver in every process that uses CUDA and has CUDA_INJECTION64_PATH. */
 EXPORTED int InitializeInjection(void) {
     if (getenv("TRACEPROF_DIR") && getenv("TRACEPROF_CUPTI") && traceprof_start()) {
-        fprintf(stderr, "traceprof: no work of the GPU is recorded in process %d: %s\n", (int)getpid(), why);
+        fprintf(stderr, "traceprof: no GPU activity is recorded in process %d: %s\n", (int)getpid(), why);
     }
     return 1;
 }

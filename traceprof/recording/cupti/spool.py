@@ -27,7 +27,7 @@ _FEW_OF_GRAPHS: Final = 25_000_000
 _A_WHILE_NS: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 62
 _STEADY_NS: Final = 1_000_000
-_ASK_MORE: Final = "--cupti-arg=memory=1024 gives it more buffers (MB)"
+_ASK_MORE: Final = "use --cupti-arg=memory=1024 to give CUPTI more buffers (MB)"
 
 
 class _Chunk(NamedTuple):
@@ -104,28 +104,28 @@ class DeviceActivity:
         of = f"of process {self.pid}"
         found = []
         if self.n_dropped:
-            what = f"CUPTI dropped {self.n_dropped} records {of}: their work is not in the trace"
+            what = f"CUPTI dropped {self.n_dropped} records {of}, which are not in the trace"
             found.append(f"{what}; {_ASK_MORE}")
         if self.n_lost:
-            what = f"{self.n_lost} kernels and copies {of} have no times, and are left out"
-            found.append(f"{what}: they still ran in the end, or CUPTI lost them")
+            what = f"traceprof ignored {self.n_lost} kernels and copies {of} without times"
+            found.append(f"{what} (still running at the end, or lost by CUPTI)")
         if self.n_of_graphs > _FEW_OF_GRAPHS:
             found.append(
-                f"{self.n_of_graphs} kernels of CUDA graphs {of} were recorded: from some 25 "
-                "million on CUPTI was seen to lose times; record less (--cupti-arg=graphs=whole)"
+                f"{self.n_of_graphs} CUDA graph kernels {of} were recorded, but CUPTI may lose "
+                "times above 25 million; use --cupti-arg=graphs=whole to record fewer"
             )
         if self.unwritten_bytes:
             what = f"{self.unwritten_bytes} bytes of records {of} were not kept"
-            found.append(f"{what}: the disk was full, --max-size was reached, or {_ASK_MORE}")
+            found.append(f"{what} (full disk, --max-size, or too few buffers); {_ASK_MORE}")
         if self._has_odd_times():
-            found.append(f"times that CUPTI {self.version} gave {of} lie outside its recording")
+            found.append(f"CUPTI {self.version} reported times {of} that are outside the recording")
         if self.is_cut and not self.is_running:
             found.append(
-                f"the last second of GPU work {of} may be lost: it was killed, or ended without "
-                "its exit handlers (_exit)"
+                f"the last second of GPU activity {of} may be lost because it was killed or "
+                "skipped its exit handlers (_exit)"
             )
         if self._was_set():
-            found.append(f"the clock was set while process {self.pid} was recorded: times jump")
+            found.append(f"times jump because the clock changed while process {self.pid} ran")
         return found
 
     def _has_odd_times(self) -> bool:

@@ -46,4 +46,4 @@ def recorder_named(name: str) -> Recorder:
         if recorder.name == name:
             return recorder
     known = ", ".join(recorder.name for recorder in RECORDERS)
-    raise UsageError(f"no recorder is called {name!r}: choose auto, {known}")
+    raise UsageError(f"unknown recorder {name!r}; choose auto, {known}")

@@ -24,16 +24,16 @@ _ARGUMENTS: Final = "calls=runtime, calls=all, calls=none, syncs, graphs=whole, 
 _USUAL: Final = "calls=chosen"
 _INJECTION: Final = "CUDA_INJECTION64_PATH"
 _NO_LIBRARY: Final = (
-    "its library was not compiled: install a C compiler, then pip install --force-reinstall "
+    "its library is not compiled; install a C compiler, then pip install --force-reinstall "
     "traceprof (Linux)"
 )
-_NOBODY: Final = "no process used CUDA (or none that was dynamically linked): no work of a GPU"
+_NOBODY: Final = "no GPU activity recorded, because no process used (dynamically linked) CUDA"
 
 
 def _missing() -> str | None:
     if not LIBRARY.exists():
         return _NO_LIBRARY
-    return None if has_gpu() else "there is no GPU here; --with torch needs none"
+    return None if has_gpu() else "this machine has no GPU; use --with torch, which needs none"
 
 
 def _run(request: RecordRequest, folder: Path) -> RunRecorded:
@@ -41,12 +41,12 @@ def _run(request: RecordRequest, folder: Path) -> RunRecorded:
     wanted = request.profiler_arguments.get(_NAME, ())
     for argument in wanted:
         if not _ARGUMENT.fullmatch(argument):
-            raise UsageError(f"--cupti-arg={argument}: expected {_ARGUMENTS}")
+            raise UsageError(f"--cupti-arg={argument}: choose {_ARGUMENTS}")
     environment["TRACEPROF_CUPTI"] = ",".join(wanted) or _USUAL
     environment["TRACEPROF_CUPTI_RECORDER"] = str(LIBRARY)
     other = environment.setdefault(_INJECTION, str(LIBRARY))
     if other != str(LIBRARY):
-        request.say(f"{_INJECTION} is set: only programs with torch are recorded ({other})")
+        request.say(f"{_INJECTION} is set ({other}); only programs with torch are recorded")
     program = Program(grace_s=request.grace_s, say=request.say)
     code = run_recorded(request.command, environment, program=program)
     return RunRecorded(code, left=program.left)
@@ -64,7 +64,7 @@ def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
 
 def _why_nothing(activity: DeviceActivity) -> str:
     why = activity.notes.get("why", "")
-    return f"process {activity.pid}: no work of the GPU was recorded: {why}" if why else ""
+    return f"process {activity.pid}: no GPU activity recorded ({why})" if why else ""
 
 
 RECORDER: Final = Recorder(_NAME, _run, _missing, _collect)

@@ -26,7 +26,7 @@ _KEEP_EXIT_CODE: Final = 'code_file=$1; shift; "$@"; code=$?; echo $code > "$cod
 
 def _missing() -> str | None:
     if shutil.which("nvprof") is None:
-        return f"nvprof is not on PATH: {_INSTEAD}"
+        return f"nvprof is not on PATH; {_INSTEAD}"
     return why_unsupported(gpu_facts(), is_there=has_gpu())
 
 
@@ -59,17 +59,17 @@ def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
         except TraceError as error:
             notes.append(str(error))
     if not profiles:
-        notes.append(f"nvprof left no profile ({last_line(said_in(folder / _LOG))})")
+        notes.append(f"nvprof wrote no profile ({last_line(said_in(folder / _LOG))})")
     return replace(run, profiles=tuple(profiles), notes=(*run.notes, *notes))
 
 
 def why_unsupported(facts: dict[str, str], *, is_there: bool) -> str | None:
     """Return why nvprof cannot record the GPUs that ``facts`` tells of, None if it can."""
     if not is_there:
-        return f"there is no GPU here, and nvprof records nothing else: {_INSTEAD}"
+        return f"this machine has no GPU, and nvprof records only GPUs; {_INSTEAD}"
     for name, value in facts.items():
         if name.endswith(".compute_capability") and float(value) >= _FIRST_UNSUPPORTED:
-            return f"nvprof cannot record GPUs of compute capability {value}: {_INSTEAD}"
+            return f"nvprof cannot record GPUs with compute capability {value}; {_INSTEAD}"
     return None
 
 

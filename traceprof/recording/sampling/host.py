@@ -156,7 +156,7 @@ def parse_sockets(answer: bytes, counts: Counts) -> bool:
         if kind == _DONE:
             return False
         if kind == _ERROR or length < _MESSAGE_HEADER.size:
-            raise OSError("the kernel does not tell about sockets")
+            raise OSError("the kernel does not report sockets")
         message = answer[position : position + length]
         (inode,) = struct.unpack_from("=I", message, _INODE_AT)
         info = _attribute(message, _INFO)

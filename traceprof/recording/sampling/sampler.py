@@ -103,7 +103,7 @@ class Sampler:
             for values in read():
                 self._keep(Sample(time_ns, *values))
         except (OSError, ValueError, RuntimeError) as error:
-            self.notes.append(f"sampling of {getattr(read, 'name', 'counters')} ended: {error}")
+            self.notes.append(f"sampling of {getattr(read, 'name', 'counters')} stopped: {error}")
             return -1.0, period_s, read
         return max(due_s + period_s, now_s), period_s, read
 
@@ -140,7 +140,7 @@ def sampling(folder: Path) -> Iterator[Sampler]:
     sampler = Sampler(reads, file=folder / _FILE)
     thread = start_thread(sampler.run)
     if thread is None:
-        sampler.notes.append("nothing of the machine is sampled: no more threads may be started")
+        sampler.notes.append("no machine samples, because traceprof cannot start another thread")
     try:
         yield sampler
     finally:

@@ -70,11 +70,11 @@ def accuracy_chart(result: Result) -> str:
     if not runs:
         return ""
     left_out = len(runs) - _MOST
-    words = f"; {left_out} more runs are in the table" if left_out > 0 else ""
+    words = f" The table lists {left_out} more runs." if left_out > 0 else ""
     target, metric = float(result.scalars["target"]), str(result.scalars["metric"])
     return (
         _over_time(runs[:_MOST], target, metric)
-        + f'<p class="note">The dashed line is the target{words}.</p>'
+        + f'<p class="note">The dashed line is the target.{words}</p>'
     )
 
 
@@ -117,8 +117,8 @@ def _grid_over_time(x: Axis, y: Axis, metric: str) -> Iterator[str]:
     ends = (x.value(0.0), x.value(1.0))
     for time in round_factors(*ends) if x.base else round_ticks(*ends, 8):
         yield text(x(time), _HEIGHT - 20, round_text(Unit.NS, time), "middle")
-    by = ", by factors" if x.base else ""
-    yield text((_X[0] + _X[1]) / 2, _HEIGHT - 3, f"time of training{by}", "middle")
+    scale = " (log scale)" if x.base else ""
+    yield text((_X[0] + _X[1]) / 2, _HEIGHT - 3, f"training time{scale}", "middle")
     yield text(_LEFT, 10, metric)
 
 
@@ -136,13 +136,13 @@ def scaling_charts(result: Result) -> str:
         return ""
     left_out = len(groups) - _MOST
     shown = groups[:_MOST]
-    words = f"; {left_out} more groups are in the table" if left_out > 0 else ""
+    words = f" The table lists {left_out} more groups." if left_out > 0 else ""
     losses = dict(split_by(result.tables["losses"], "group")) if "losses" in result.tables else {}
     bars = (_loss_bars(n, rows, losses[n].rows()) for n, rows in shown if n in losses)
     return (
         _against_ideal(shown, str(result.scalars["devices"]), by=str(result.scalars["by"]))
-        + f'<p class="note">Throughput over that of one device of the base, both axes by '
-        f"factors of two; the dashed line is ideal{words}.</p>" + "".join(bars)
+        + f'<p class="note">Throughput relative to one GPU of the base run. Both axes are log2. '
+        f"The dashed line is ideal scaling.{words}</p>" + "".join(bars)
     )
 
 
@@ -169,7 +169,7 @@ def _against_ideal(groups: Sequence[tuple[str, Sequence[Row]]], devices: str, by
     title = "nodes" if by == "nodes" else devices
     foot = text(round((_WIDTH + _LEFT) / 2), _HEIGHT - 4, title, "middle")
     grid = _grid_of_sizes(x, y, (low, high))
-    label = "Throughput by size, against ideal"
+    label = "Throughput by job size, compared with ideal scaling"
     return _key(name for name, _ in groups) + drawing(
         (_WIDTH, _HEIGHT), "sizes", label, *grid, ideal, *drawn, foot
     )
@@ -185,7 +185,7 @@ def _group(x: Axis, y: Axis, name: str, rows: Sequence[Row], key: str, by: str) 
 def _dot(x: Axis, y: Axis, name: str, row: Row, by: str) -> str:
     size, value = _size(row, by), _per_one(row)
     words = f"{name or 'all runs'}, {size:g}: {value_text(Unit.RATIO, row['efficiency_ratio'])}"
-    words += f" of ideal, {value:.4g} times one"
+    words += f" of ideal, {value:.4g}× the throughput of one"
     low, high = (float(row[f"{end}_ratio"]) * size for end in ("low", "high"))
     interval = ""
     if isfinite(low) and isfinite(high) and low > 0:
@@ -234,7 +234,7 @@ def _loss_bars(name: str, rows: Sequence[Row], losses: Sequence[Row]) -> str:
         ((f"var(--sizes-{colours[loss]})", loss) for loss in used if loss != _NO_LOSS), "key"
     )
     title = html_text(name or "all runs")
-    return f'<h3>Lost, of ideal: {title}</h3>{key}<div class="lost">{"".join(bars)}</div>'
+    return f'<h3>Lost, share of ideal: {title}</h3>{key}<div class="lost">{"".join(bars)}</div>'
 
 
 def _bar(size: str, parts: Sequence[tuple[str, float]], colours: Mapping[str, str]) -> str:

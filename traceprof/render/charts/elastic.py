@@ -21,19 +21,19 @@ _LABELLED: Final = 22  # pixels that the number of an epoch takes
 _COLOURS: Final = {
     "epoch": ("compute", "epoch"),
     "time lost": ("communication", "time lost"),
-    "steps made again": ("p2p", "lost: steps made again"),
-    "until agents noticed": ("copy", "lost: until agents noticed"),
-    "starts that failed": ("range_data", "lost: starts that failed"),
-    "agents meet": ("d2d", "agents meet"),
-    "worker initialisation": ("h2d", "worker initialisation"),
-    "loading of checkpoints": ("memset", "loading of checkpoints"),
+    "steps made again": ("p2p", "lost: repeated steps"),
+    "until agents noticed": ("copy", "lost: failure detection"),
+    "starts that failed": ("range_data", "lost: failed starts"),
+    "agents meet": ("d2d", "rendezvous"),
+    "worker initialisation": ("h2d", "worker initialization"),
+    "loading of checkpoints": ("memset", "checkpoint loading"),
     "set-up": ("d2h", "set-up"),
     "evaluation": ("range", "evaluation"),
-    "rank runs": ("h2h", "a rank runs"),
+    "rank runs": ("h2h", "rank running"),
 }
 """Colour and legend by what happened."""
 _JOB: Final = {"epoch": "epochs", "time lost": "time lost", "evaluation": "epochs"}
-_SPENT: Final = "on what"
+_SPENT: Final = "phases"
 
 
 def elastic_style() -> str:
@@ -90,10 +90,10 @@ def _chart(run: str, bars: Sequence[tuple[str, Row]], last_ns: float) -> str:
         text(_LEFT - 8, y + 13, plain_text(name, _LETTERS), "end") for name, y in place.items()
     )
     left_out = len(first) + len(others) - len(lanes)
-    more = f'<p class="note">{left_out} more lanes are in the table.</p>' if left_out > 0 else ""
+    more = f'<p class="note">The table lists {left_out} more lanes.</p>' if left_out > 0 else ""
     title = f"<h3>{html_text(run)}</h3>" if run else ""
     axis = _axis(last_ns, scale, height)
-    label = "What happened when when"
+    label = "Timeline of the job"
     return title + drawing((_WIDTH, height), "job", label, *axis, *names, *drawn) + more
 
 
@@ -110,13 +110,13 @@ def _drawn(row: Row, y: int, scale: float) -> str:
 
 
 def _words(row: Row) -> str:
-    said = [str(row["what"])]
+    said = [_COLOURS[str(row["what"])][1]]
     for name in ("epoch", "life", "rank"):
         value = row.get(name)
         if value is not None and isfinite(value):
             said.append(f"{name} {value:g}")
     length = value_text(Unit.NS, row["duration_ns"])
-    said.append(f"{length} from {value_text(Unit.AT_NS, row['at_ns'])}")
+    said.append(f"{length}, starting at {value_text(Unit.AT_NS, row['at_ns'])}")
     if row.get("text"):
         said.append(str(row["text"]))
     return ", ".join(said)

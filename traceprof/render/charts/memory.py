@@ -53,7 +53,7 @@ def memory_chart(result: Result) -> str:
     if curve is None:
         return ""
     drawn = [
-        _one(f"{name}, device {number}", rows)
+        _one(f"{name}, GPU {number}", rows)
         for name, own in split_by(curve, "snapshot")
         for number, rows in split_by(own, "device")
         if len(rows) > 1
@@ -92,9 +92,9 @@ def _one(title: str, rows: Table) -> str:
     grid = _grid(x, y, Unit.NS if has_times else Unit.NUMBER)
     return (
         legend(reversed(named), "key")
-        + drawing((_WIDTH, _HEIGHT), "memory", f"Memory of {title}", *grid, *areas, reserved)
-        + f'<p class="note">{html_text(title)}: allocated, by what it was for; the dashed line is '
-        "what the allocator holds of the device.</p>"
+        + drawing((_WIDTH, _HEIGHT), "memory", f"Memory usage: {title}", *grid, *areas, reserved)
+        + f'<p class="note">{html_text(title)}: allocated memory by category. The dashed line is '
+        "the memory that the allocator has reserved on the GPU.</p>"
     )
 
 

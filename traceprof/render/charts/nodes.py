@@ -54,13 +54,13 @@ def nodes_chart(result: Result) -> str:
     bars = "".join(part for place, row in enumerate(shown) for part in _bar(x, place, row))
     used = [name for name in _PHASES if any(_part(row, name) for row in shown)]
     named = [(f"var(--nodes-{_PHASES[name]})", name) for name in used]
-    more = f" {len(rows) - _MOST} more ranks are in the table." if len(rows) > _MOST else ""
-    label = f"A round of each rank, up to {value_text(Unit.NS, longest)}"
+    more = f" The table lists {len(rows) - _MOST} more ranks." if len(rows) > _MOST else ""
+    label = f"Mean round time of each rank, up to {value_text(Unit.NS, longest)}"
     return (
         legend(named, "key")
         + drawing((_WIDTH, height + _FOOT), "nodes", label, *_grid(x, height), bars)
-        + '<p class="note">A round by the phases of the host; grey is not named. The line '
-        f"below is what the rank waits for others in it.{more}</p>"
+        + '<p class="note">Each bar is a round, split by host phase; gray is in no phase. The line '
+        f"below a bar is the time that the rank waits for other ranks.{more}</p>"
     )
 
 
@@ -74,7 +74,7 @@ def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
     who = f"{row['run']}, {'mean' if row['rank'] == 'mean' else 'rank ' + str(row['rank'])}"
     written = value_text(Unit.NS, whole)
     yield text(_LEFT - 8, top + 13, plain_text(who, _LETTERS), "end", class_="name")
-    yield _piece(x, (0.0, whole), top, _WHOLE, f"{who}: a round takes {written}")
+    yield _piece(x, (0.0, whole), top, _WHOLE, f"{who}: round time {written}")
     reached = 0.0
     for name, colour in _PHASES.items():
         if length := _part(row, name):
@@ -82,7 +82,8 @@ def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
             yield _piece(x, (reached, reached + length), top, colour, words)
             reached += length
     if waited := _part(row, "waited"):
-        words = f"<title>{html_text(f'{who}: waits {value_text(Unit.NS, waited)}')}</title>"
+        words = f"{who}: waits for other ranks {value_text(Unit.NS, waited)}"
+        words = f"<title>{html_text(words)}</title>"
         y = float(top + _BAR + 1)
         yield element("line", words, class_="waited", x1=x(0.0), x2=x(waited), y1=y, y2=y)
     yield text(x(whole) + 6, top + 13, written)

@@ -80,19 +80,19 @@ def _drawn(runs: Sequence[_Run]) -> str:
     log = {"type": "log", "dtick": 1}
     chart = figure_html(
         [*_roofs(runs, colours, span), *_all_points(runs, colours)],
-        "Roofline: TFLOP/s over FLOP per byte",
-        x="FLOP per byte, at most",
+        "Roofline: TFLOP/s by arithmetic intensity",
+        x="arithmetic intensity (FLOP per byte, upper bound)",
         y="TFLOP/s",
         height=420,
         xaxis=log,
         yaxis=log,
     )
     told = (
-        "Each point is an operator or a kernel, as large as its time. The slope is the memory's "
-        "peak, the roofs are the dense peaks of the precisions that ran; bytes are the fewest that "
-        "the operator can move, so that a point may stand too far to the right, never too high."
+        "Each point is an operator or a kernel; its size shows its time. The slope is the peak "
+        "memory bandwidth. The roofs are the dense peaks of the precisions in use. The intensity "
+        "uses the minimum number of bytes, so a point can be too far right but never too high."
     )
-    both = " Circles are of the base, discs of the new one." if len(runs) > 1 else ""
+    both = " Open circles: base. Filled circles: new." if len(runs) > 1 else ""
     return chart + note(told + both)
 
 
@@ -141,7 +141,7 @@ def _all_points(runs: Sequence[_Run], colours: Mapping[str, str]) -> Iterator[di
                 continue
             column = next(name for name in _NAMES if name in own)
             sizes = np.sqrt(own["total_ns"].astype(np.float64) / whole) * _LARGEST
-            name = " ".join(filter(None, (run.name, precision or "precision not known")))
+            name = " ".join(filter(None, (run.name, precision or "unknown precision")))
             yield {
                 "type": "scatter",
                 "mode": "markers",
@@ -163,13 +163,13 @@ def _all_points(runs: Sequence[_Run], colours: Mapping[str, str]) -> Iterator[di
 
 def _hover(run: _Run, name: str, row: Mapping[str, Any]) -> str:
     peak = row["peak_ratio"]
-    of = f" per {run.per} and device"
+    of = f" per {run.per} and GPU"
     if not run.per:
-        of = f", {format_ratio(row['share_ratio'])} of the kernel time"
+        of = f", {format_ratio(row['share_ratio'])} of kernel time"
     told = [
         plotly_text(f"{run.name}: {name}" if run.name else name, 80),
         f"{format_flop_rate(row['achieved_flop_per_s'])}"
-        + (f", {format_ratio(peak)} of the peak" if peak == peak else ""),
+        + (f", {format_ratio(peak)} of peak" if peak == peak else ""),
         f"{row['intensity']:.4g} FLOP per byte",
         f"{row['count']:.4g} kernels, {format_duration(row['total_ns'])}{of}",
     ]

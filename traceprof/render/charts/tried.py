@@ -38,10 +38,10 @@ def tried_chart(result: Result) -> str:
     height = len(rows) * _ROW + _FOOT
     zero = element("line", class_="zero", x1=x(0.0), x2=x(0.0), y1=0, y2=height - _FOOT)
     foot = text(x(0.0), height - 8, "0", "middle")
-    label = "What each change saves of a step"
+    label = "Share of step time that each change saves"
     return drawing((_WIDTH, height), "tried", label, bars, zero, foot) + (
-        '<p class="note">The share of the step that each saves; the line through a bar is its 95 % '
-        "interval.</p>"
+        '<p class="note">Share of step time that each change saves. The line through a bar is its '
+        "95% confidence interval.</p>"
     )
 
 

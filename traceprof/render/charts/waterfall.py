@@ -50,7 +50,7 @@ def waterfall_chart(result: Result) -> str:
     x = Axis(0.0, float(max(1, length)), _LEFT, _WIDTH - _RIGHT)
     bars = "".join(part for place, row in enumerate(rows) for part in _bar(x, place, row))
     height = len(rows) * _ROW + _FOOT
-    label = f"From the ideal to the measured: {result.scalars['base']}, {format_duration(length)}"
+    label = f"From ideal to measured time: {result.scalars['base']}, {format_duration(length)}"
     foot = text(x(float(length)), height - 6, format_duration(length), "middle")
     end = element("line", x1=x(float(length)), x2=x(float(length)), y1=0, y2=height - _FOOT)
     return drawing((_WIDTH, height), "chart", label, end, bars, foot)

@@ -122,7 +122,7 @@ def write_document(
     )
 
 
-KNOWN_WITH_IT: Final = "To be read with it"
+KNOWN_WITH_IT: Final = "Warnings and notes"
 """What warnings and remarks stand under, behind the answer and its charts."""
 
 _SHORT: Final = 60
@@ -158,7 +158,7 @@ def html_table(
         for row, own in zip(rows, zip(*texts, strict=True), strict=True)
     )
     left_out = len(table) - max_rows
-    more = f" · the first {max_rows} of {len(table)} rows" if left_out > 0 else ""
+    more = f" · first {max_rows} of {len(table)} rows" if left_out > 0 else ""
     crowded = " crowded" if len(table.columns) > _CROWDED else ""
     crowded += " wide" if len(table.columns) > _WIDE else ""
     return (

@@ -158,8 +158,8 @@ def timeline_figure(
         shapes=_step_lines(trace, span, offset_ns, theme),
     )
     left, right = offset_ns / 1e6, (offset_ns + duration) / 1e6
-    hidden = f" · {n_hidden} more lanes are not drawn" if n_hidden else ""
-    figure.update_xaxes(range=[left, right], title={"text": f"ms after the start{hidden}"})
+    hidden = f" · {n_hidden} more lanes not shown" if n_hidden else ""
+    figure.update_xaxes(range=[left, right], title={"text": f"time since trace start, ms{hidden}"})
     return figure
 
 
@@ -279,7 +279,7 @@ def render_picture(figure: go.Figure, format_name: str) -> bytes:
         picture = figure.to_image(format=format_name, scale=_SCALE if format_name == "png" else 1)
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(
-            f"no {format_name} can be drawn here: it takes Kaleido (pip install kaleido) and "
-            "Chrome or Chromium; write .html instead"
+            f"cannot write {format_name}: it requires Kaleido (`pip install kaleido`) and Chrome "
+            "or Chromium. Install both, or write .html instead"
         ) from error
     return bytes(picture)

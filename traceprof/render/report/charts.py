@@ -42,7 +42,7 @@ def breakdown_bars(breakdown: Result) -> str:
     rows = breakdown.tables["devices"].rows()
     if len(rows) > 1:
         (total,) = breakdown.tables["total"].rows()
-        rows.append({"name": f"all {len(rows)} devices", **total})
+        rows.append({"name": f"all {len(rows)} GPUs", **total})
     bars = "".join(map(_bar, rows))
     return f"{parts_legend()}<div class='of-devices'>{bars}</div>"
 
@@ -51,7 +51,7 @@ def parts_bar(parts: Mapping[str, float]) -> str:
     """Return the shares of the five parts, by their keys, as one bar."""
     ratios = {part.column: parts[part.key] for part in PART_STYLES}
     shares = {_PARTS[column]: format_ratio(ratio) for column, ratio in ratios.items()}
-    return f"{parts_legend(values=shares)}{_bar_of('where the time goes', ratios)}"
+    return f"{parts_legend(values=shares)}{_bar_of('GPU time', ratios)}"
 
 
 def _bar(row: Row) -> str:
@@ -114,9 +114,9 @@ def peer_matrix(peers: Result) -> str:
         for source in names
     )
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Who sends how much to whom">'
-        "<table><caption>Bytes from each rank to each other"
-        f'</caption><thead><tr><th scope="col">from, to</th>{head}</tr></thead>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Bytes sent between ranks">'
+        "<table><caption>Bytes sent from each rank (row) to each other rank (column)"
+        f'</caption><thead><tr><th scope="col">from / to</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
 

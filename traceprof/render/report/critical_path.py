@@ -20,11 +20,11 @@ _PATH_LABELS: Final = {
     "communication": ("communication", "communication"),
     "transfer": ("transfer", "h2d"),
     "device_memory": ("device memory", "d2d"),
-    "data": ("data", "range_data"),
-    "launch": ("launching", "api"),
-    "host": ("other host code", "host_op"),
+    "data": ("data loading", "range_data"),
+    "launch": ("kernel launch", "api"),
+    "host": ("other CPU work", "host_op"),
     "latency": ("latency", "overhead"),
-    "synchronising": ("synchronising", "sync"),
+    "synchronising": ("synchronization", "sync"),
 }
 _MOST_SEGMENTS: Final = 400
 
@@ -44,7 +44,7 @@ def path_figure(path: Result, around: Around) -> str:
     pieces: Pieces = {f"{part}_ns": _PATH_LABELS[part] for part in PATH_PARTS}
     used = {column: own for column, own in pieces.items() if table[column].any()}
     bars, words = bars_of_steps(table, used, around, "step" if step >= 0 else "window")
-    return drawn + bars + note(f"What the critical path of {words} is made of.")
+    return drawn + bars + note(f"Critical path of {words} by activity.")
 
 
 def _path_drawn(segments: Table, process: int, step: int, around: Around) -> str:
@@ -79,8 +79,8 @@ def _path_drawn(segments: Table, process: int, step: int, around: Around) -> str
         if part in parts
     ]
     what = f"step {step}" if step >= 0 else "the window"
-    words = f"The critical path of {what}, {around.who(process)}: what it waited for, one by one"
-    more = f"; the {format_count(left_out)} shortest pieces are not drawn" if left_out > 0 else ""
+    words = f"Critical path of {what}, {around.who(process)}"
+    more = f" The {format_count(left_out)} shortest segments are not shown." if left_out > 0 else ""
     figure = figure_html(
         traces,
         words,
@@ -88,7 +88,7 @@ def _path_drawn(segments: Table, process: int, step: int, around: Around) -> str
         barmode="overlay",
         bargap=0.25,
         showlegend=False,
-        xaxis={"title": {"text": f"after the start of {what}, {scale.unit}"}},
+        xaxis={"title": {"text": f"time since start of {what}, {scale.unit}"}},
         yaxis={"type": "category", "autorange": "reversed", "fixedrange": True},
     )
-    return figure + note(f"{words}{more}. A click shows a piece in the timeline.")
+    return figure + note(f"{words}.{more} Click a segment to show it in the timeline.")

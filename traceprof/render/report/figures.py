@@ -61,7 +61,7 @@ def ranks_figure(ranks: Result, _: Around) -> str:
     waited = {
         "type": "scatter",
         "mode": "markers",
-        "name": "waited for others",
+        "name": "waiting for other ranks",
         "x": names,
         "y": scale(table["waited_ns"]),
         "marker": {"symbol": "line-ew-open", "size": 12, "color": "var(--fg)"},
@@ -71,9 +71,9 @@ def ranks_figure(ranks: Result, _: Around) -> str:
         "barmode": "stack",
         "bargap": 0.15,
         "xaxis": {"type": "category", "showgrid": False},
-        "yaxis": {"title": {"text": f"in the window, {scale.unit}"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": f"time in the window, {scale.unit}"}, "rangemode": "tozero"},
     }
-    return figure_html([*traces, waited], "The parts of the time of each rank", **own)
+    return figure_html([*traces, waited], "GPU time of each rank", **own)
 
 
 def memory_figure(_: Result, around: Around) -> str:
@@ -112,9 +112,9 @@ def memory_figure(_: Result, around: Around) -> str:
         ],
     }
     figure = figure_html(
-        traces, "Memory over time", x=f"after the start of the run, {time.unit}", **layout
+        traces, "Memory usage over time", x=f"time since start of run, {time.unit}", **layout
     )
-    return figure + note("Memory of the whole run; the window that is analysed is coloured.")
+    return figure + note("Memory usage of the whole run. The analyzed window is highlighted.")
 
 
 _MOST_KERNELS: Final = 24
@@ -133,7 +133,7 @@ def durations_figure(durations: Result, _: Around) -> str:
         ends = own["up_to_ns"] - own["from_ns"]
         hover = [
             f"{format_duration(row['from_ns'])} to {format_duration(row['up_to_ns'])}: "
-            f"{format_count(row['count'])} launches, {format_duration(row['total_ns'])} together"
+            f"{format_count(row['count'])} launches, {format_duration(row['total_ns'])} in total"
             for row in own.rows()
         ]
         traces.append(
@@ -150,16 +150,14 @@ def durations_figure(durations: Result, _: Around) -> str:
                 "meta": {"unit": scale.unit},
             }
         )
-    titles = [{"xaxis.title.text": f"duration of a launch, {t['meta']['unit']}"} for t in traces]
+    titles = [{"xaxis.title.text": f"kernel duration, {t['meta']['unit']}"} for t in traces]
     layout: dict[str, Any] = {"xaxis": {"title": {"text": titles[0]["xaxis.title.text"]}}}
     shown = [short_name(name) for name, _ in groups]
     menu: dict[str, Any] = choice(shown, [1] * len(groups), titles)
-    figure = figure_html(
-        traces, "How many launches of a kernel took how long", y="launches", **layout, **menu
-    )
+    figure = figure_html(traces, "Distribution of kernel durations", y="launches", **layout, **menu)
     left_out = len(names) - len(groups)
-    more = f"; {format_count(left_out)} more kernels are in the table" if left_out > 0 else ""
-    return figure + note(f"How long the launches of each kernel took, in classes 9 % wide{more}.")
+    more = f" The table lists {format_count(left_out)} more kernels." if left_out > 0 else ""
+    return figure + note(f"Histogram of the durations of each kernel. Each bin is 9% wide.{more}")
 
 
 _MOST_NODES: Final = 400
@@ -167,7 +165,7 @@ _MOST_NODES: Final = 400
 
 def tree_figure(tree: Result, _: Around) -> str:
     """Return ranges or operators inside one another, as wide as the time that they take."""
-    times = {"device_ns": "device time", "host_ns": "host time"}
+    times = {"device_ns": "GPU time", "host_ns": "CPU time"}
     shown = {
         column: words
         for column, words in times.items()
@@ -181,7 +179,7 @@ def tree_figure(tree: Result, _: Around) -> str:
     ]
     depth = min(int(tree.table["depth"].max()) + 2, 12)
     menu: dict[str, Any] = choice(list(shown.values()), [1] * len(shown))
-    label = "Ranges or operators inside one another"
+    label = "Flame graph of ranges or operators"
     figure = figure_html(
         traces,
         label,
@@ -191,8 +189,8 @@ def tree_figure(tree: Result, _: Around) -> str:
         **menu,
     )
     words = (
-        "As wide as the work of devices that was launched inside, or as the time on the host; "
-        "what is around stands above. A click goes into one, a click on the top back."
+        "The width of a box is the GPU time launched from it, or its CPU time. The parent is "
+        "above its children. Click a box to zoom in; click the top box to zoom out."
     )
     return figure + note(words)
 
@@ -223,7 +221,7 @@ def _icicle(table: Table, column: str, words: str) -> dict[str, Any]:
         "text": [format_duration(value) for value in (whole, *values)],
         "textinfo": "label+text",
         "customdata": ["", *(format_count(n) for n in table["count"].tolist())],
-        "hovertemplate": "%{label}: %{text}, %{customdata} times<extra></extra>",
+        "hovertemplate": "%{label}: %{text}, %{customdata}×<extra></extra>",
         "sort": False,
     }
 
@@ -263,9 +261,9 @@ def idle_figure(idle: Result, _: Around) -> str:
                 "hovertemplate": f"gaps of %{{x}}: {scale.hover('y')} in %{{customdata}} gaps",
             }
         )
-    label = "Idle time by the length of gaps"
-    axis = {"type": "category", "title": {"text": "length of the gap"}}
-    return figure_html(traces, label, height=240, y=f"idle, {scale.unit}", xaxis=axis)
+    label = "Idle time by gap length"
+    axis = {"type": "category", "title": {"text": "gap length"}}
+    return figure_html(traces, label, height=240, y=f"idle time, {scale.unit}", xaxis=axis)
 
 
 _ENDLESS_NS: Final = 1 << 62
@@ -273,4 +271,4 @@ _ENDLESS_NS: Final = 1 << 62
 
 def _between(from_ns: int, up_to_ns: int) -> str:
     low, high = (round_text(Unit.NS, ns) for ns in (from_ns, up_to_ns))
-    return f"from {low}" if up_to_ns > _ENDLESS_NS else f"{low} to {high}"
+    return f"{low} or more" if up_to_ns > _ENDLESS_NS else f"{low} to {high}"

@@ -33,7 +33,7 @@ def heading_html(document: Document, words: Briefing) -> str:
     return (
         f'<div class="sub">{html_text(about, 400)}</div>'
         + (f'<p class="what">{html_text(words.workload_line)}</p>' if words.workload else "")
-        + f'<p class="what">window <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
+        + f'<p class="what">Window <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
         + html_list([*words.notes, *(f"warning: {text}" for text in words.warnings)])
     )
 
@@ -75,7 +75,7 @@ def explaining_html(document: Document) -> str:
         return ""
     step = int(slow["step"][slow["excess_ns"].argmax()])
     command = f"traceprof explain {shlex.quote(document.info.path)} step:{step}"
-    return f'<p class="note">Why step {step} is slow: {html_text(command)}</p>'
+    return f'<p class="note">To explain why step {step} is slow: {html_text(command)}</p>'
 
 
 def late_html(document: Document) -> str:
@@ -85,12 +85,12 @@ def late_html(document: Document) -> str:
         return ""
     late = [row for row in found.table.rows() if row["is_straggler"]]
     if not late:
-        return '<p class="note">The others wait long for none of them.</p>'
+        return '<p class="note">No straggler found.</p>'
     names = ", ".join(
         f"rank {row['rank']}" if is_known(row["rank"]) else f"process {row['process']}"
         for row in late
     )
-    return f'<p class="note">The others wait for <b>{html_text(names)}</b>.</p>'
+    return f'<p class="note">The other ranks wait for <b>{html_text(names)}</b>.</p>'
 
 
 def findings_html(
@@ -107,7 +107,7 @@ def findings_html(
     if nothing:
         advice = f"<p>{html_text(nothing)}</p>"
     notes = html_list(note for note in sentences(findings.notes) if note != nothing)
-    folded = f"<details><summary>What was not checked</summary>{notes}</details>" if notes else ""
+    folded = f"<details><summary>Not checked</summary>{notes}</details>" if notes else ""
     return advice + folded
 
 
@@ -116,7 +116,7 @@ def _list(items: Sequence[str], first: int) -> str:
 
 
 def _finding(finding: Row, place: str) -> str:
-    about = "Look into a launch of it (where the recording began with the program)"
+    about = "Profile one launch with Nsight Compute (if the recording started with the program)"
     command = finding.get("ncu")
     code = f'<p class="note">{about}: <code>{_text(command, 600)}</code></p>'
     profiled = code if command else ""
@@ -124,7 +124,7 @@ def _finding(finding: Row, place: str) -> str:
     return (
         f"<li><h3>{_text(finding['title'], 300)} {_saving(finding)}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
-        f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
+        f'<p class="note">Caveat: {_text(finding["caveat"], 400)}</p>'
         f"{profiled}{place}</li>"
     )
 
@@ -154,7 +154,7 @@ def _place(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:
     if place is None:
         return ""
     start = format_duration(place.start_ns - span.start_ns)
-    words = html_text(f"worst at {start}, for {format_duration(place.duration_ns)}")
+    words = html_text(f"worst case at {start}, duration {format_duration(place.duration_ns)}")
     named = ranks_named(value_text(Unit.TEXT, finding["title"]))
     address = link_to(span, place, shown, named)
     picture = stills.of_place(place, named)

@@ -206,7 +206,7 @@ class StillPictures:
         picture = _Picture(shown, len(devices), _COLUMNS["place"])
         words = self._words(place, devices)
         return picture.svg(
-            f"{words}, from {self._time(place.start_ns)} for {format_duration(place.duration_ns)}",
+            f"{words}; at {self._time(place.start_ns)}, for {format_duration(place.duration_ns)}",
             [*self._lines(picture, devices), picture.mark(place), *self._ends(picture)],
             "chart place",
         )
@@ -219,9 +219,9 @@ class StillPictures:
         picture = _Picture(window, len(devices), _COLUMNS["whole"])
         every = max(1, -(-len(steps) // _MOST_STEPS))
         left_out = len(self.devices) - len(devices)
-        more = f'<p class="note">{left_out} more devices are not drawn.</p>' if left_out else ""
+        more = f'<p class="note">{left_out} more GPUs are not shown.</p>' if left_out else ""
         svg = picture.svg(
-            f"what devices did from {self._time(window.start_ns)} to {self._time(window.end_ns)}",
+            f"GPU activity from {self._time(window.start_ns)} to {self._time(window.end_ns)}",
             [
                 *self._lines(picture, devices),
                 *(picture.step(name, at) for name, at in steps[::every]),

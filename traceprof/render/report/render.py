@@ -70,36 +70,36 @@ from traceprof.session.selection import Selection
 SUBJECTS: Final = tuple(
     (subject, tuple(keys.split()))
     for subject, keys in {
-        "The answer": "verdict findings breakdown steps timeline",
-        "The hardware": "mfu ideal flops flops-kernels flops-classes flops-phases flops-layers "
-        "energy",
+        "Summary": "verdict findings breakdown steps timeline",
+        "Hardware utilization": "mfu ideal flops flops-kernels flops-classes flops-phases "
+        "flops-layers energy",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
-        "Idle time, host": "gaps idle launches sync tree ranges range-work operators",
-        "Devices": "kernels durations classes summary occupancy streams memory counters",
-        "Moving data": "copies transfers bandwidth collectives callers buckets "
+        "Idle time and CPU": "gaps idle launches sync tree ranges range-work operators",
+        "GPUs": "kernels durations classes summary occupancy streams memory counters",
+        "Data movement": "copies transfers bandwidth collectives callers buckets "
         "collective-events network network-time",
-        "The trace": "quality alignment environment missing",
+        "Trace": "quality alignment environment missing",
     }.items()
 )
 """Every part of a report, by its key: those of one subject stand together."""
 
 _ORDER: Final = {key: i for i, key in enumerate(key for _, keys in SUBJECTS for key in keys)}
 _NAMES: Final = {
-    "verdict": "Where the time went",
+    "verdict": "Time breakdown",
     "missing": "Not recorded",
     "shared": "Shared collectives",
     "rank-steps": "Heat map",
     "whatif": "What if",
     "mfu": "MFU and HFU",
-    "ideal": "From the ideal to the measured step",
+    "ideal": "Ideal to measured step time",
     "flops": "FLOPs by operator",
     "flops-kernels": "FLOPs by kernel",
     "flops-classes": "FLOPs by class",
     "flops-phases": "FLOPs by phase",
     "flops-layers": "FLOPs by layer",
     "path": "Critical path",
-    "sync": "Synchronisation",
+    "sync": "Synchronization",
     "tree": "Flame graph",
     "operators": "Host operators",
 }
@@ -153,7 +153,7 @@ def choose_extent(
     every event of that step is shown; where it is far too much nothing else is.
     """
     window, has_steps = selection.window.hull, steps is not None and len(steps.table) > 0
-    step, label = window, f"the window {selection.label}"
+    step, label = window, f"window {selection.label}"
     if steps is not None and has_steps:
         step, label = _typical_step(ranks, steps)
     wide = reduce(or_, places, window) & ranks.span
@@ -180,7 +180,7 @@ def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
     start = ranks.span.start_ns + row["at_ns"]
     margin = row["duration_ns"] // _MARGIN
     window = TimeWindow(start - margin, start + row["duration_ns"] + margin)
-    return window & ranks.span, f"step {row['step']}, a typical one"
+    return window & ranks.span, f"typical step {row['step']}"
 
 
 def _count_events(trace: Trace, window: TimeWindow) -> int:
@@ -215,16 +215,16 @@ _FIGURES: Final[Mapping[str, Callable[[Result, Around], str]]] = {
 }
 """What plotly draws; the others need no script."""
 _DEVICES: Final = TableSpec.of("""
-    table devices: the devices of the machine
-    key device [number]: the number of the device in the run
-    same name: what the device is
-    same memory_bytes: how much memory it has
-    same sm_count: how many streaming multiprocessors it has
+    table devices: GPUs of the machine
+    key device [number]: number of the GPU in the run
+    same name: GPU model
+    same memory_bytes: GPU memory size
+    same sm_count: number of streaming multiprocessors
     """)
 _SETTINGS: Final = TableSpec.of("""
-    table environment: what the program ran with
-    key name: the name of the setting
-    same value: its value
+    table environment: environment of the program
+    key name: name of the setting
+    same value: value of the setting
     """)
 
 
@@ -271,12 +271,12 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     notes = " · ".join(map(html_text, (*encoded.warnings, *encoded.notes)))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
     parts = [
-        _Part("verdict", "Where the time went", summary_html(document, words, first)),
+        _Part("verdict", "Time breakdown", summary_html(document, words, first)),
         _Part(_ADVICE, "Findings", advice),
         *found,
         _Part("timeline", f"Timeline: {extent.label}", f'{drawn}<p class="note">{notes}</p>'),
         _environment(ranks),
-        _Part("missing", "What was not recorded", missing),
+        _Part("missing", "Not recorded", missing),
     ]
     shown = sorted(
         (part for part in parts if part.html), key=lambda part: _ORDER.get(part.key, len(_ORDER))
@@ -286,7 +286,7 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
         f"<header><h1>{html_text(title)}</h1>{heading_html(document, words)}</header>"
         f'<div class="beside">{index_html(part.key for part in shown)}<main>'
         + "".join(card(part.key, part.title, part.html) for part in shown)
-        + "<footer>Written by traceprof. Nothing is loaded from elsewhere. "
+        + "<footer>Generated by traceprof. This page loads nothing from the network. "
         f"Tables show at most {rows} rows.</footer></main></div>"
     )
     style, script = (
@@ -308,7 +308,7 @@ def _printed(document: Document, stills: StillPictures) -> str:
             for step, own in split_by(steps.table, "step")
         ]
     picture = stills.of_whole(document.selection.window.hull, starts)
-    note = '<p class="note">On paper: the whole window, what each device did, by step.</p>'
+    note = '<p class="note">Printed version: activity of each GPU in the whole window, by step.</p>'
     return f'<div class="printed">{note}{parts_legend()}{picture}</div>' if picture else ""
 
 
@@ -330,7 +330,7 @@ def _tables(document: Document, section: Section, around: Around, rows: int) -> 
     captions = [shown_by(section.name), *(table.about or table.name for table in section.more)]
     for table, caption in zip((section.table, *section.more), captions, strict=True):
         if table is section.table and section.name == _BY_RANK:
-            words, link = f"{caption}: the slowest first", _links_of_steps(document, around)
+            words, link = f"{caption}: slowest first", _links_of_steps(document, around)
             yield html_table(_slowest_first(table), words, rows, link)
             continue
         of_time = links_of_rows(document.span, around.shown) if table.has("at_ns") else None
@@ -359,7 +359,7 @@ def _environment(ranks: Ranks) -> _Part:
     rows = [{n: None if v == ABSENT else v for n, v in row.items()} for row in told.rows()]
     devices = Table.of_rows(rows, list(told))
     tables: list[tuple[ShownTable, str, int]] = [
-        (shown_table(_DEVICES, devices), "Devices", 64),
+        (shown_table(_DEVICES, devices), "GPUs", 64),
         (shown_table(_SETTINGS, ranks.table("environment")), "Environment", 200),
     ]
     html = "".join(html_table(table, title, most) for table, title, most in tables if len(table))

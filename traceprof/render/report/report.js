@@ -20,12 +20,12 @@ document.addEventListener("click", ({ target }) => {
 /* A click on the head of a column sorts the rows that are shown by it: down, up. */
 (() => {
   const UNITS = { ns: 1, µs: 1e3, ms: 1e6, s: 1e9, B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 };
-  const NUMBER = /^([+-]?[\d ]*\d(?:\.\d+)?)(?: ?([^\s\d]+))?$/;
+  const NUMBER = /^([+-]?[\d ,]*\d(?:\.\d+)?)(?: ?([^\s\d]+))?$/;
   function valueOf(cell) {
     const text = cell.textContent.trim();
     const found = NUMBER.exec(text);
     if (!found) return text === "–" || text === "" ? null : text;
-    return Number(found[1].replaceAll(" ", "")) * (UNITS[(found[2] ?? "").replace("/s", "")] ?? 1);
+    return Number(found[1].replaceAll(/[ ,]/g, "")) * (UNITS[(found[2] ?? "").replace("/s", "")] ?? 1);
   }
 
   /* What is not known stands last, numbers before words. */

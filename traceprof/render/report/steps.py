@@ -56,8 +56,8 @@ def steps_figure(steps: Result, around: Around) -> str:
     word = "iteration" if steps.scalars.get("is_pattern") else "step"
     figure, words = bars_of_steps(steps.table, _columns(steps.table), around, word)
     return (
-        f'{figure}<p class="note">Duration of {words}. Warm-up is pale. '
-        f"A click on a bar shows the {word} in the timeline.</p>"
+        f'{figure}<p class="note">Step time of {words}. Warm-up bars are pale. '
+        f"Click a bar to show the {word} in the timeline.</p>"
     )
 
 
@@ -73,11 +73,11 @@ def bars_of_steps(table: Table, pieces: Pieces, around: Around, word: str) -> tu
     drawn = [list(chart.traces(own, name)) for name, own in groups]
     traces = [{**trace, "visible": place == 0} for place, own in enumerate(drawn) for trace in own]
     ranks = f" of {len(processes)} processes" if len(processes) > 1 else ""
-    mean = "" if n_each == 1 else f", each bar the mean of {n_each}"
+    mean = "" if n_each == 1 else f" (each bar is the mean of {n_each})"
     words = f"the {word}{ranks}" if n_steps == 1 else f"{n_steps} {word}s{ranks}{mean}"
     figure = figure_html(
         traces,
-        f"Duration of {words}",
+        f"Step time of {words}",
         height=320,
         barmode="stack",
         bargap=0.12,
@@ -101,7 +101,7 @@ def _groups(
     if len(processes) == 1:
         return [("", table)]
     n_bars = min(max(len(own) for _, own in processes), _MOST_BARS)
-    groups = [(f"mean of {len(processes)}", table)]
+    groups = [(f"mean of {len(processes)} processes", table)]
     if len(processes) * n_bars * n_pieces <= _MOST_OF_ALL:
         groups += [(around.who(process), own) for process, own in processes]
     return groups
@@ -218,7 +218,7 @@ class _Steps:
             (words, f"var(--{key})", bars[column]) for column, (words, key) in self.columns.items()
         ]
         if (rest > _LEAST_REST * bars["duration_ns"]).any():
-            name = "in no phase" if self.columns else "duration"
+            name = "outside phases" if self.columns else "duration"
             pieces.append((name, "var(--line)", np.maximum(rest, 0)))
         is_warmup = bars.get("is_warmup", np.zeros(len(bars)))
         opacity = np.where(is_warmup > 0, _PALE, 1.0)
@@ -242,12 +242,12 @@ class _Steps:
         yield {
             "type": "scatter",
             "mode": "markers",
-            "name": "longer than usual",
+            "name": "slower than usual",
             "x": bars["step"][slow],
             "y": self.scale(1.03 * bars["duration_ns"][slow]),
             "marker": {"symbol": "triangle-down", "size": 9, "color": "var(--fg)"},
             "customdata": longer,
-            "hovertemplate": f"{self.word} %{{x}}: longer by %{{customdata}}<extra></extra>",
+            "hovertemplate": f"{self.word} %{{x}}: slower by %{{customdata}}<extra></extra>",
         }
 
     def _throughput(self, bars: Table) -> Iterator[Trace]:
@@ -257,7 +257,7 @@ class _Steps:
         yield {
             "type": "scatter",
             "mode": "lines",
-            "name": "samples/s of a process",
+            "name": "samples/s per process",
             "x": bars["step"],
             "y": rates,
             "yaxis": "y2",

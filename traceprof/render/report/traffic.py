@@ -30,13 +30,13 @@ _MOST_POINTS: Final = 2_000
 def bandwidth_figure(bandwidth: Result, around: Around) -> str:
     """Return the bandwidth of copies over time, by device and route."""
     lines = [(f"GPU {name}", own) for name, own in _largest(bandwidth.table, "device", "route")]
-    return _rates_over_time(lines, around, "Bandwidth of copies over time")
+    return _rates_over_time(lines, around, "Copy bandwidth over time")
 
 
 def network_figure(network: Result, around: Around) -> str:
     """Return the rates of interfaces, sockets and links over time."""
     lines = _largest(network.table, "source", "link", "direction")
-    return _rates_over_time(lines, around, "Traffic over time")
+    return _rates_over_time(lines, around, "Network traffic over time")
 
 
 def _largest(table: Table, *keys: str) -> list[tuple[str, Table]]:
@@ -69,7 +69,7 @@ def _rates_over_time(lines: Sequence[tuple[str, Table]], around: Around, label: 
             }
         )
     layout: dict[str, Any] = {"yaxis": {"title": {"text": rate.unit}, "rangemode": "tozero"}}
-    return figure_html(traces, label, x=f"after the start of the run, {time.unit}", **layout)
+    return figure_html(traces, label, x=f"time since start of run, {time.unit}", **layout)
 
 
 def _levels(rows: Table, around: Around) -> tuple[list[float], list[float], list[str]]:
@@ -119,7 +119,7 @@ def sizes_of_copies(transfers: Result, _: Around) -> str:
             _points(name, sizes[order], rate(own["rate_bytes_per_s"][order]), colour, hover)
         )
         traces += _peak(name, own["peak_bytes_per_s"], (sizes.min(), sizes.max()), rate, colour)
-    return _over_size(traces, rate, "Bandwidth of copies over their size")
+    return _over_size(traces, rate, "Copy bandwidth by size")
 
 
 def sizes_of_collectives(events: Result, around: Around) -> str:
@@ -142,7 +142,7 @@ def sizes_of_collectives(events: Result, around: Around) -> str:
                     None,
                     (
                         format_bytes(row["size_bytes"]),
-                        f"took {format_duration(row['duration_ns'])}",
+                        f"duration {format_duration(row['duration_ns'])}",
                         str(row.get("phase") or ""),
                         plotly_text(row.get("caller") or "", 60),
                     ),
@@ -156,10 +156,12 @@ def sizes_of_collectives(events: Result, around: Around) -> str:
             plotly_text(op, 60), own["size_bytes"], busbw, colour_of_line(place), hover
         )
         traces.append({**points, "mode": "markers", "meta": {"links": links}})
-    more = f" The {format_count(left_out)} shortest are not drawn." if left_out > 0 else ""
-    words = "Busbw of each collective over what a rank hands in; waiting for others is in its time."
-    figure = _over_size(traces, rate, "Busbw of collectives over their size")
-    return figure + note(f"{words}{more} A click shows it in the timeline.")
+    more = f" The {format_count(left_out)} shortest are not shown." if left_out > 0 else ""
+    words = (
+        "Bus bandwidth of each collective by bytes per rank. The time includes waiting for ranks."
+    )
+    figure = _over_size(traces, rate, "Bus bandwidth of collectives by size")
+    return figure + note(f"{words}{more} Click a point to show it in the timeline.")
 
 
 def _points(name: str, x: Any, y: Any, colour: str, hover: Sequence[str]) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def _peak(
         yield {
             "type": "scatter",
             "mode": "lines",
-            "name": f"peak of {name}",
+            "name": f"peak {name}",
             "x": list(ends),
             "y": rate([known.max()] * 2),
             "line": {"color": colour, "width": 1, "dash": "dash"},

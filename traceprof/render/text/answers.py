@@ -82,7 +82,7 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
         elif section.name in _WHOLE and not is_plain:
             more = ()
         else:
-            empty = "none" if isinstance(document, Comparison) else "nothing in this window"
+            empty = "none" if isinstance(document, Comparison) else "no data in this window"
             yield table_view(section.table, rows, width, empty)
         for table in more:
             about = table.about or table.name

@@ -76,10 +76,10 @@ def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator
         yield lines.line(_PARTS[part["part"]], part, style="bold")
         yield from _below([row for row in causes if row["part"] == part["part"]], rows, lines)
     if parts:
-        yield lines.line("length", scalars, style="bold")
+        yield lines.line("total", scalars, style="bold")
     if phases:
-        what = ", from the start of the step to that of the next" if sides is _OF_WINDOWS else ""
-        yield Text(f"\nthe host{what}", style="dim")
+        what = ", from the start of a step to the start of the next" if sides is _OF_WINDOWS else ""
+        yield Text(f"\nhost phases{what}", style="dim")
         named = [(f"  {plain_text(row['phase']).strip('()')}", row) for row in phases[:rows]]
         yield from (lines.line(name, row) for name, row in named)
         yield from lines.rest(phases[rows:])
@@ -90,7 +90,7 @@ def _headline(result: Result) -> Text:
     by = f"{format_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
     text = f"{own} is {by if ns else 'as long as'} {against}"
     n_devices = result.scalars["devices_count"]
-    return Text(text + (f", mean of {n_devices} devices" if n_devices > 1 else "") + "\n")
+    return Text(text + (f", mean of {n_devices} GPUs" if n_devices > 1 else "") + "\n")
 
 
 def _below(causes: Sequence[Row], rows: int, lines: _Lines) -> Iterator[Text]:
@@ -110,7 +110,7 @@ def _named(row: Row) -> str:
     if kind == "waiting":
         return f"waiting for {name}" if not name.startswith("(") else f"waiting for {name[1:-1]}"
     if kind == "rest":
-        return "not known"
+        return "unknown"
     return f"{kind}: {name}" if name else str(kind)
 
 
@@ -123,7 +123,7 @@ def _counted(row: Row, sides: _Sides) -> str:
     if row["part"] == IDLE or row["kind"] in _UNCOUNTED:
         return where
     own, against = (format_number(row[f"{name}_count"]) for name in (sides.new, sides.base))
-    return (f" ×{own}" if own == against else f" ×{own}, not {against}") + where
+    return (f" ×{own}" if own == against else f" ×{own} instead of ×{against}") + where
 
 
 class _Lines:
@@ -141,7 +141,7 @@ class _Lines:
         if rows:
             names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns", "difference_ns")
             sums = {name: sum(row[name] for row in rows) for name in names}
-            yield self.line(f"  rest: {len(rows)} more", sums, style="dim")
+            yield self.line(f"  other ({len(rows)})", sums, style="dim")
 
     def head(self, names: Sequence[str]) -> Text:
         """Return the headings."""
@@ -174,18 +174,18 @@ _TITLES: Final[Mapping[str, str]] = {
     "samples_per_s": "samples/s",
     "tokens_per_s": "tokens/s",
     "steps_per_s": "steps/s",
-    "speedup": "speed-up",
+    "speedup": "speedup",
     "efficiency_ratio": "of ideal",
-    "time_to_train_ns": "to train",
+    "time_to_train_ns": "time to train",
     "mfu_ratio": "MFU",
     "sample_joules": "J/sample",
     "million_samples_cost": "cost/1M",
 }
 """The columns of numbers that have room in a line."""
-_PRINTED: Final = {ROUNDED: "", CUT_OFF: ": cut off", NOT_FROM_RATES: ": not from rates"}
+_PRINTED: Final = {ROUNDED: "", CUT_OFF: " (truncated)", NOT_FROM_RATES: " (not from rates)"}
 _BASE: Final = "base"
 _WEAKEST: Final = 0.0005
-_LAW: Final = "serial share by Amdahl's law "
+_LAW: Final = "serial fraction (Amdahl's law) "
 
 
 def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
@@ -271,13 +271,13 @@ def _remarks(row: Row, *, tells_kind: bool) -> Iterator[str]:
     if row["scaling"] and is_told:
         yield str(row["scaling"])
     if row["ranks"] == "independent":
-        yield "independent ranks, averaged"
+        yield "mean of independent ranks"
     if is_known(row["low_ratio"]):
         ends = (value_text(Unit.RATIO, row[name]) for name in ("low_ratio", "high_ratio"))
         yield " to ".join(ends)
     if is_known(row["printed_ratio"]) and row["printed_is"]:
         printed = value_text(Unit.NUMBER, round(100 * row["printed_ratio"], 6))
-        yield f"printed {printed} %{_PRINTED[row['printed_is']]}"
+        yield f"input file: {printed}%{_PRINTED[row['printed_is']]}"
 
 
 def _losses(losses: Table, sizes: Table, width: int) -> Iterator[Text]:
@@ -294,11 +294,11 @@ def _losses(losses: Table, sizes: Table, width: int) -> Iterator[Text]:
     if not columns:
         return
     order = sorted(sorted(lost), key=lambda name: -lost[name].get(columns[-1], -math.inf))
-    left = max(len("lost, of ideal"), *map(len, lost)) + 2
+    left = max(len("lost (of ideal)"), *map(len, lost)) + 2
     columns = columns[-max(1, (width - left - 2) // 10) :]
     size = "devices_count" if all(map(is_known, sizes["devices_count"].tolist())) else "nodes_count"
     heads = [value_text(Unit.COUNT, sizes[size][place]) for place in columns]
-    yield Text(_cells("lost, of ideal", heads, left), style="dim")
+    yield Text(_cells("lost (of ideal)", heads, left), style="dim")
     for name in order:
         values = [lost[name].get(place, math.nan) for place in columns]
         if any(abs(value) >= _WEAKEST for value in values):
@@ -307,7 +307,7 @@ def _losses(losses: Table, sizes: Table, width: int) -> Iterator[Text]:
         value_text(Unit.RATIO, sum(own.get(place, 0.0) for own in lost.values()))
         for place in columns
     ]
-    yield Text(_cells("all lost", sums, left), style="bold")
+    yield Text(_cells("total lost", sums, left), style="bold")
 
 
 def _size_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
@@ -324,15 +324,15 @@ def _law(row: Row) -> Text:
         return Text()
     text = f"{_GAP}{_LAW}{value_text(Unit.RATIO, share)}"
     if share > 1:
-        text += ": more than all, it gets slower"
+        text += " is above 100%: larger jobs are slower"
     elif is_known(limit) and row["is_exceeded"]:
         most = value_text(Unit.FACTOR, limit)
-        text += f", but that would allow no more than {most}: it does not fit"
+        text += f" does not fit: it limits the speedup to {most}"
     elif is_known(limit):
-        text += f": at most {value_text(Unit.FACTOR, limit)}"
+        text += f" limits the speedup to {value_text(Unit.FACTOR, limit)}"
     if row["sizes_count"] > 1:
         ends = (value_text(Unit.RATIO, row[f"karp_flatt_{at}_ratio"]) for at in ("first", "last"))
-        text += f"; Karp–Flatt from {' to '.join(ends)}"
+        text += f"; Karp–Flatt metric from {' to '.join(ends)}"
     return Text(text, style="dim")
 
 
@@ -367,8 +367,8 @@ def heat_lines(table: Table, most_rows: int, width: int) -> list[Text]:
     heat = make_heat_map(table, found, n_cells)
     wide = 2 if 2 * len(heat.steps) <= n_cells else 1
     first, last = heat.steps[0][0], heat.steps[-1][1]
-    steps = f"step {first}" if first == last else f"steps {first}..{last}"
-    title = f"own time of {len(found.ranks)} ranks in {steps}, against their median"
+    steps = f"step {first}" if first == last else f"steps {first}–{last}"
+    title = f"self time of {len(found.ranks)} ranks in {steps}, compared with the median rank"
     lines = [Text(title, style="dim")]
     for label, row, levels in zip(labels, heat.rows, heat.levels, strict=True):
         line = Text(label.ljust(left), style="dim")

@@ -25,23 +25,23 @@ from traceprof.units import format_bytes, format_count, format_duration
 
 _ALL: Final = "--rows N, --json"
 _RANKS, _LIVES = ResultSpec.of("""
-    table ranks: the files of the run
-    same rank: the rank
-    same local_rank: the rank within its host
-    same host: the host that it ran on
-    same rack: the rack of the host
-    same known_from: what tells the rank
-    same format: the format of the file
-    key path: the file
-    table lives: every start of every rank
-    key life [number]: which start of the program
-    key rank: the rank
-    same host: the host that it ran on
-    same started_utc: when it was started
-    same duration_ns: how long it ran
-    same ended: how it ended
-    same world_size [number]: how many ranks there were
-    same path: the file
+    table ranks: files of the run
+    same rank: rank of the process
+    same local_rank: rank within the host
+    same host: host of the rank
+    same rack: rack of the host
+    same known_from: source of the rank number
+    same format: file format
+    key path: file
+    table lives: every attempt of every rank
+    key life [number]: attempt of the job, counted from 0
+    key rank: rank of the process
+    same host: host of the rank
+    same started_utc: start time of the rank, in UTC
+    same duration_ns: run time of the rank
+    same ended: reason why the rank ended
+    same world_size [number]: number of ranks in the attempt
+    same path: file
     """).tables
 
 
@@ -58,7 +58,10 @@ def render_contents(contents: Contents, options: Options) -> str:
     for label, value in _facts(contents, most):
         facts.add_row(label, Text(plain_text(value)))
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
-    for title, spec, rows in ("Ranks", _RANKS, contents.ranks), ("Lives", _LIVES, contents.lives):
+    for title, spec, rows in (
+        ("Ranks", _RANKS, contents.ranks),
+        ("Attempts", _LIVES, contents.lives),
+    ):
         if rows:
             own = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
             table = table_view(shown_table(spec, ModelTable.of_rows(own)), most, options.line_width)
@@ -80,7 +83,7 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
     left = len(hosts) - most
     yield "host", ", ".join(hosts[:most]) + (f" and {left} more ({_ALL})" if left > 0 else "")
     yield "started", contents.started_utc or "not recorded"
-    yield "covers", format_duration(contents.span.duration_ns)
+    yield "duration", format_duration(contents.span.duration_ns)
     for device in contents.devices[:most]:
         memory = "" if device.memory_bytes is None else f", {format_bytes(device.memory_bytes)}"
         yield (
@@ -94,7 +97,7 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
         more = "more " if contents.devices else ""
         gpus = "GPU" if contents.n_unused_devices == 1 else "GPUs"
         is_known = contents.rows.get("kernels") is not None
-        work = "without work in this trace" if is_known else "whose work was not recorded"
+        work = "without activity in this trace" if is_known else "without recorded activity"
         yield "", f"{contents.n_unused_devices} {more}{gpus} {work}"
     for process in contents.processes[:most]:
         rank = "" if process.rank is None else f", rank {process.rank}"

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -64,9 +63,9 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
     if len(devices) > 1:
         (total,) = result.tables["total"].rows()
         n_gpus = sum(SAME_GPU not in row["name"] for row in devices)
-        what = f"{len(devices)} devices"
+        what = f"{len(devices)} GPUs"
         if n_gpus < len(devices):
-            what = f"{len(devices)} ranks' shares of {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
+            what = f"{len(devices)} ranks that share {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
         of = f", per {base} of {format_duration(base_ns)}" if base_ns else ""
         shown.append(Text(f"mean of {what}{of}", style="bold"))
         mean_ns = base_ns or total["duration_ns"] / len(devices)
@@ -82,8 +81,10 @@ def stacked_bar(
     Parts of less than ``least_share`` are not written below it. ``idle`` is the share of each cause
     of idle time, in whose place of the bar it is written.
     """
-    yield _bar([parts[part.key] for part in PART_STYLES], width - 2, idle)
-    line = Text("  ")
+    margin = Text(" " * (_LABEL_WIDTH - 2))
+    shares = [parts[part.key] for part in PART_STYLES]
+    yield margin + _bar(shares, width - _LABEL_WIDTH, idle)
+    line = Text(" " * _LABEL_WIDTH)
     for part in PART_STYLES:
         ratio = parts[part.key]
         if ratio >= least_share:
@@ -137,59 +138,69 @@ def _in_numbers(row: Row, shares: Sequence[float], whole_ns: float) -> Iterator[
         legend.add_row(name, duration, format_ratio(share).rjust(7))
     yield legend
     hidden = row["communication_overlap_ratio"]
-    words = f"{format_ratio(hidden)} of communication hidden, " if is_known(hidden) else ""
+    words = (
+        f"{format_ratio(hidden)} of communication overlapped with compute, "
+        if is_known(hidden)
+        else ""
+    )
     yield Text(f"  {words}GPU-Util {format_ratio(row['utilisation_ratio'])}", style="dim")
 
 
 _INDENT: Final = "   "
-_PROFILED: Final = "a launch of it (where the recording began with the program)"
+_LABEL_WIDTH: Final = 12
+"""Columns of a label and the space behind it: "Not checked" is the longest."""
 
 
 def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
     """Return findings in a few lines each: what and how much, the evidence, what to do."""
     for number, finding in enumerate(findings, 1):
         yield from _headed(number, finding, width)
-        for text in (Text(_words(finding["evidence"])), _action(finding)):
-            yield from _indented(text, width)
+        yield from _labeled("Evidence", Text(_words(finding["evidence"])), width, _INDENT)
+        yield from _labeled("Fix", _action(finding), width, _INDENT)
 
 
 def _headed(number: int, finding: Row, width: int) -> Iterator[Text]:
-    """Return what was found and what that saves, on one line where it has room."""
-    title = Text(f"{number}. {_words(finding['title'])}", style="bold")
-    saving = Text(saving_words(finding), style="not bold yellow")
-    if saving and len(title) + len(saving) + 2 <= width:
-        yield Text.assemble(title, "  ", saving)
-    else:
-        yield from (title, *_indented(saving, width))
+    """Return the title of a finding and, on the next line, what it saves or costs."""
+    yield Text(f"{number}. {_words(finding['title'])}", style="bold")
+    verb, _, saving = saving_words(finding).partition(" ")
+    if saving:
+        yield from _labeled(verb.capitalize(), Text(saving, style="yellow"), width, _INDENT)
 
 
-def _indented(text: Text, width: int) -> Iterator[Text]:
-    """Return the lines of a text, each behind an indent; nothing of an empty one."""
-    console = WrappingConsole(width=width - len(_INDENT))
-    lines = console.render_lines(text, pad=False) if text else ()
-    return (
-        Text.assemble(_INDENT, *((own.text, own.style or "") for own in line)) for line in lines
-    )
+def _labeled(label: str, text: Text, width: int, indent: str = "") -> Iterator[Text]:
+    """Return the lines of ``text`` behind ``label``, which stands in a column of its own.
+
+    A text without wrapping, a command, stays one line.
+    """
+    column = f"{indent}{label}".ljust(len(indent) + _LABEL_WIDTH)
+    if text.no_wrap:
+        yield unbroken(Text.assemble((column, "dim"), text))
+        return
+    console = WrappingConsole(width=max(_LABEL_WIDTH, width - len(column)))
+    for number, line in enumerate(console.render_lines(text, pad=False)):
+        start = (column if number == 0 else " " * len(column), "dim")
+        yield Text.assemble(start, *((part.text, part.style or "") for part in line))
 
 
 def findings_view(findings: Iterable[Row], width: int) -> RenderableType:
     """Return findings (rows of the table "findings"), numbered."""
     lines: list[RenderableType] = []
     for number, finding in enumerate(findings, 1):
-        body = [Text(_words(finding["evidence"]))]
-        if finding.get("model"):
-            body.append(Text(f"estimated: {_words(finding['model'])}", style="dim"))
-        body += [_action(finding), Text(f"not if: {_words(finding['caveat'])}", style="dim")]
         lines += _headed(number, finding, width)
-        lines += [line for text in body for line in _indented(text, width)]
+        body = {"Evidence": Text(_words(finding["evidence"]))}
+        if finding.get("model"):
+            body["Estimate"] = Text(_words(finding["model"]), style="dim")
+        body["Fix"] = _action(finding)
+        body["Caveat"] = Text(_words(finding["caveat"]), style="dim")
         if finding.get("ncu"):
-            about = f"{_INDENT}look into {_PROFILED}: {_words(finding['ncu'])}"
-            lines.append(unbroken(Text(about, style="dim")))
+            body["Profile"] = unbroken(Text(_words(finding["ncu"]), style="dim"))
+        for label, text in body.items():
+            lines += _labeled(label, text, width, _INDENT)
     return Group(*lines)
 
 
 def _action(finding: Row) -> Text:
-    return Text(f"→ {_words(finding['action'])}", style="green")
+    return Text(_words(finding["action"]), style="green")
 
 
 def _words(value: Any) -> str:
@@ -199,7 +210,7 @@ def _words(value: Any) -> str:
 _BEST: Final = 3
 _FEWEST_STEPS: Final = 3
 _LEAST_SPARK: Final = 8
-_BESIDE_SPARK: Final = 36
+_BESIDE_SPARK: Final = 42
 _WIDEST_BAR: Final = 160
 
 
@@ -209,9 +220,9 @@ def page_view(document: Document, verdict: Verdict, options: Options) -> Rendera
     blocks = (
         _heading(words),
         _lost(words),
-        _answer(document, words, verdict, options.width),
+        _answer(document, words, verdict, options),
         _findings(document, words, options.line_width),
-        _remarks(words),
+        _remarks(words, options.line_width),
     )
     lines: list[RenderableType] = []
     for block in map(list, blocks):
@@ -227,13 +238,14 @@ def where_view(document: Document) -> list[RenderableType]:
 
 
 def _heading(words: Briefing) -> list[Text]:
-    """Return what was looked at and judged, remarks and warnings."""
+    """Return which trace and window was analyzed, notes, and warnings."""
     because = f"  ({words.because})" if words.because else ""
     workload = [Text.assemble(words.workload, (because, "dim"))] if words.workload else []
+    recorder = f"  recorded by {words.profiler}" if words.profiler else ""
     return [
-        Text.assemble((words.title, "bold"), (f"  {words.profiler}", "dim")),
+        Text.assemble((words.title, "bold"), (recorder, "dim")),
         *workload,
-        Text.assemble(("window ", "dim"), words.window, (f"  {words.times}", "dim")),
+        Text.assemble(("Window ", "dim"), words.window, (f"  {words.times}", "dim")),
         *[Text(f"note: {note}", "dim") for note in words.notes],
         *[Text(f"warning: {warning}", style="yellow") for warning in words.warnings],
     ]
@@ -248,19 +260,34 @@ def _lost(words: Briefing) -> Iterator[Text]:
 
 
 def _answer(
-    document: Document, words: Briefing, verdict: Verdict, width: int
+    document: Document, words: Briefing, verdict: Verdict, options: Options
 ) -> Iterator[RenderableType]:
-    """Return how long steps are, the verdict, where the time goes as a bar, the steps as blocks."""
+    """Return step time, bottleneck, where the time goes as a bar, and the steps as blocks."""
     if words.pace:
-        yield Text(words.pace)
+        yield from _by_label(words.pace, options.line_width)
     if words.answer:
-        yield Text(words.answer, style="bold")
+        yield from _labeled("Bottleneck", Text(words.answer, style="bold"), options.line_width)
     if verdict.parts:
-        own = min(width, _WIDEST_BAR)
+        own = min(options.width, _WIDEST_BAR)
         yield from stacked_bar(verdict.parts, own, LEAST_SHARE, verdict.idle)
-    yield from (Padding(Text(text, style="dim"), (0, 0, 0, 2)) for text in words.made_of)
+    for text in words.made_of:
+        yield from _by_label(text, options.line_width)
     if verdict.has_steps:
-        yield from _step_line(document, width)
+        yield from _step_line(document, options.width)
+
+
+_LABELS: Final = {
+    **{label: label for label in ("Step time", "Compute", "Idle time", "MFU")},
+    "Iteration time": "Iteration",
+}
+"""How sentences of a page start, and the label that stands for it."""
+
+
+def _by_label(sentence: str, width: int) -> Iterator[Text]:
+    """Return the lines of a sentence, its first words in the column of the labels."""
+    start = next(filter(sentence.startswith, _LABELS), "")
+    text = sentence.removeprefix(start).lstrip(": ")
+    return _labeled(_LABELS.get(start, ""), Text(text), width)
 
 
 def _step_line(document: Document, width: int) -> Iterator[Text]:
@@ -272,11 +299,12 @@ def _step_line(document: Document, width: int) -> Iterator[Text]:
     first = table.take(table["process"] == table["process"][0])
     durations = first["duration_ns"].tolist()
     if len(durations) >= _FEWEST_STEPS:
-        what = "iterations" if steps.scalars.get("is_pattern") else "steps"
+        what = "Iterations" if steps.scalars.get("is_pattern") else "Steps"
         most = max(_LEAST_SPARK, min(width, _WIDEST_BAR) - _BESIDE_SPARK)
-        line = Text(f"{what} {first['step'].min()}..{first['step'].max()}  ", style="dim")
+        line = Text(what.ljust(_LABEL_WIDTH), style="dim")
+        line.append(f"{first['step'].min()}–{first['step'].max()}  ")
         line.append(sparkline(durations, most), style="default")
-        line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
+        line.append(f"  0–{format_duration(max(durations))}", style="dim")
         yield line
 
 
@@ -294,11 +322,11 @@ def _findings(document: Document, words: Briefing, width: int) -> Iterator[Rende
         yield unbroken(Text(f"{left} more {noun}: {words.all_findings}", "dim"))
 
 
-def _remarks(words: Briefing) -> Iterator[Text]:
-    """Return what costs time apart, what is fine, what is not known, and what to run next."""
+def _remarks(words: Briefing, width: int) -> Iterator[Text]:
+    """Return one-time and periodic costs, what was checked or not, and the next command."""
     for label, text in words.remarks:
-        line = Text.assemble((f"{label}: ", "dim"), text)
-        yield unbroken(line) if text == words.next_command else line
+        shown = Text(text)
+        yield from _labeled(label, unbroken(shown) if text == words.next_command else shown, width)
 
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"

@@ -89,7 +89,7 @@ _GAP: Final = 2
 
 
 def table_view(
-    table: ShownTable, rows: int, width: int, empty: str = "nothing in this window"
+    table: ShownTable, rows: int, width: int, empty: str = "no data in this window"
 ) -> RenderableType:
     """Return the first ``rows`` rows of a table, and how many more there are."""
     if not len(table):
@@ -123,10 +123,10 @@ def table_view(
         view.add_row(*map(Text, row))
     below = [rows_left_view(n)] if (n := len(table) - rows) > 0 else []
     if hidden := [titles[column] for column in cells if column not in layout]:
-        how = "--wide shows all, --columns chooses"
-        below.append(Text(f"not shown: {', '.join(hidden)} ({how})", "dim"))
+        how = "--wide shows all columns, --columns selects columns"
+        below.append(Text(f"hidden columns: {', '.join(hidden)} ({how})", "dim"))
     elif is_cut:
-        below.append(Text("names are shortened (--wide shows them whole)", "dim"))
+        below.append(Text("some names are shortened (--wide shows full names)", "dim"))
     return Group(view, *below) if below else view
 
 

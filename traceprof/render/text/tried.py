@@ -44,9 +44,9 @@ def _times(row: Row) -> str:
     before, after = (value_text(Unit.NS, row[name]) for name in ("before_ns", "after_ns"))
     what = {"slower": "takes", "faster": "saves"}.get(str(row["verdict"]), "difference")
     more = " more" if is_slower else ""
-    said = f"{before} → {after} a step: {what} {share}{more} (95 %: {low} to {high})"
+    said = f"{before} → {after} per step: {what} {share}{more} (95% CI: {low} to {high})"
     if is_known(row.get("predicted_ratio")):
-        said += f"; the findings said {value_text(Unit.RATIO, row['predicted_ratio'])}"
+        said += f"; predicted {value_text(Unit.RATIO, row['predicted_ratio'])}"
     return said
 
 
@@ -57,12 +57,12 @@ def _lines(row: Row) -> Iterator[str]:
     if is_known(row.get("saving_ratio")):
         yield _times(row)
     if is_known(row.get("losses")):
-        yield f"losses {value_text(Unit.TEXT, row['losses'])}"
+        yield f"losses: {value_text(Unit.TEXT, row['losses'])}"
     sizes = [row.get("memory_before_bytes"), row.get("memory_bytes")]
     if all(map(is_known, sizes)):
         before, after = (value_text(Unit.BYTES, size) for size in sizes)
-        yield f"memory {before} → {after}"
+        yield f"memory: {before} → {after}"
     if row["verdict"] == "faster":
-        yield f"write: {row['lines']}"
+        yield f"code change: {row['lines']}"
         if row["breaks"]:
-            yield f"mind: {row['breaks']}"
+            yield f"caution: {row['breaks']}"

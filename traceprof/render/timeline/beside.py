@@ -282,19 +282,22 @@ def _told(one: _Drawn) -> str:
 
 def _notes(drawn: Sequence[_Drawn], axis: StepAxis) -> Iterator[str]:
     if without := [one.side.name for one in drawn if not one.steps["starts"]]:
-        yield f"no steps are known of {' and '.join(without)}: all begin with their first work"
+        yield (
+            f"No steps found in {' and '.join(without)}; the timelines are aligned at the first "
+            "activity"
+        )
     elif axis.labels[0].startswith("iteration"):
-        yield "no steps are known: iterations of a pattern of kernels lie under one another"
+        yield "No step markers found; the timelines are aligned by iteration"
     else:
-        yield "a step takes as much of the axis as the longer of the two; nothing is stretched"
+        yield "The timelines are aligned at the start of each step and drawn to the same scale"
     for one in drawn:
         if one.bin_ns:
             yield (
                 f"{one.side.name}: events shorter than {format_duration(one.bin_ns)} are merged "
-                "with their neighbours, and each item says how many it stands for"
+                "with their neighbors; each merged item shows its number of events"
             )
     lacking = [sum(step is None for step in own) for own in axis.own]
     for one, n_missing in zip(drawn, lacking, strict=True):
         if n_missing and len(axis.starts) > 1:
-            yield f"{one.side.name} lacks {format_count(n_missing)} of the {len(axis.starts)} steps"
-    yield f"{format_count(sum(one.n_events for one in drawn))} events in this file"
+            yield f"{one.side.name} lacks {format_count(n_missing)} of {len(axis.starts)} steps"
+    yield f"{format_count(sum(one.n_events for one in drawn))} events in this page"

@@ -65,7 +65,7 @@ def device_groups(
             tracks[place].add(events.without(*_PLACE).take(rows))
     found: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
     for process, device, stream in sorted(tracks):
-        label = "Stream not known" if stream == ABSENT else f"Stream {stream}"
+        label = "Unknown stream" if stream == ABSENT else f"Stream {stream}"
         found[process, device].extend(tracks[process, device, stream].rows(label, "gpu"))
     for (process, device), rows_of_device in found.items():
         yield process, device, tuple(rows_of_device)
@@ -319,7 +319,7 @@ def describe_process(trace: Trace, process: int, *, has_hosts: bool | None = Non
         words += [f"host {row['host']}"] if several and row["host"] else []
         words += [_file_name(str(row["name"]))] if row["name"] else []
     words += [f"process {process}"] if process != ABSENT else []
-    return " · ".join(words) or "Process not known"
+    return " · ".join(words) or "Unknown process"
 
 
 def _file_name(path: str) -> str:
@@ -386,7 +386,7 @@ def _is_telling(thread: ThreadRows) -> bool:
 
 def _thread_label(trace: Trace, thread: ThreadRows) -> str:
     if thread.thread == ABSENT:
-        return "Synchronisation"
+        return "Synchronization"
     threads = trace.threads
     is_it = (threads["process"] == thread.process) & (threads["thread"] == thread.thread)
     name = str(threads["name"][is_it][0]) if is_it.any() else ""

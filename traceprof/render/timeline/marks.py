@@ -70,9 +70,7 @@ def describe_focus(ranks: Ranks, window: TimeWindow) -> dict[str, Any] | None:
     inside = chosen.window & window
     if inside == window or inside.duration_ns == 0:
         return None
-    label = {"steady": "Steady steps", "active": "While devices work"}.get(
-        chosen.label, chosen.label
-    )
+    label = {"steady": "Steady steps", "active": "GPU activity"}.get(chosen.label, chosen.label)
     return {
         "start": inside.start_ns - window.start_ns,
         "end": inside.end_ns - window.start_ns,
@@ -110,7 +108,7 @@ def sample_series(
     notes = []
     if (n_more := len(metrics) - MAX_METRICS) > 0:
         metrics = _worth_drawing(metrics, samples)
-        notes.append(f"{n_more} more metrics were sampled: not drawn")
+        notes.append(f"{n_more} more sampled metrics are not shown")
     found: list[tuple[str, str, Table]] = []
     n_left_out = 0
     for metric in metrics[:MAX_METRICS]:
@@ -121,13 +119,13 @@ def sample_series(
         n_left_out += max(0, len(sources) - MAX_SERIES)
         found += [(metric, source, rows) for source, rows in sources[:MAX_SERIES]]
     if n_left_out:
-        notes.append(f"{n_left_out} more sources of these metrics: not drawn")
+        notes.append(f"{n_left_out} more sources of these metrics are not shown")
     most = min(MAX_POINTS, MAX_POINTS_TOGETHER // max(1, len(found)))
     n_thinned = sum(len(rows) > most for _, _, rows in found)
     if n_thinned:
         notes.append(
-            f"{n_thinned} time series have more than {format_count(most)} points: drawn by the "
-            "extremes of equal stretches"
+            f"{n_thinned} time series have more than {format_count(most)} points; only the minimum "
+            "and maximum of each interval are drawn"
         )
     return [_series(*one, window.start_ns, most) for one in found], notes
 

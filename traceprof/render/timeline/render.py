@@ -109,8 +109,8 @@ def _imports(name: str) -> Iterator[str]:
     return (match.group(1) for match in _IMPORT.finditer(read_asset(name)))
 
 
-_ROOT: Final = """<div id="traceprof-timeline"{mode}><p class="note">Unpacking the trace…</p></div>
-<noscript><p>The timeline is drawn by JavaScript in this file; nothing is loaded.</p></noscript>"""
+_ROOT: Final = """<div id="traceprof-timeline"{mode}><p class="note">Loading the trace…</p></div>
+<noscript><p>The timeline requires JavaScript. It loads nothing from the network.</p></noscript>"""
 
 
 def timeline_fragment(packed: bytes, *, is_embedded: bool = False) -> Fragment:
@@ -153,7 +153,10 @@ def timeline_page(
     return write_document(title, body, (), fragment)
 
 
-_NOTES: Final = ("times count from the start of the trace", "nothing is loaded from elsewhere")
+_NOTES: Final = (
+    "times are relative to the start of the trace",
+    "this page loads nothing from the network",
+)
 
 
 def render_timeline(
@@ -230,12 +233,12 @@ def encode_timeline(
 
     (n_merged, bin_ns), packed = pack_within(draw, max_items)
     told = (
-        f"{format_count(n_merged)} events shorter than {format_duration(bin_ns)} are drawn "
-        "together with their neighbours, with their number and their time; `traceprof view`, "
-        "or --window, shows each"
+        f"{format_count(n_merged)} events shorter than {format_duration(bin_ns)} are merged with "
+        "their neighbors; each merged item shows its number of events and their total time. Use "
+        "`traceprof view` or --window to see each event"
     )
     warnings = [told] if bin_ns else []
-    events = f"{format_count(n_events)} events in this file"
+    events = f"{format_count(n_events)} events in this page"
     return EncodedTimeline(packed, (*warnings, *remarks), (events, *_NOTES))
 
 

@@ -23,6 +23,6 @@ async function start(root) {
 
 const place = document.getElementById("traceprof-timeline");
 start(place).catch((error) => {
-  place.textContent = `This timeline could not be drawn: ${error.message}.`;
+  place.textContent = `Cannot draw this timeline: ${error.message}.`;
   throw error;
 });

@@ -45,7 +45,7 @@ export class LiveTimeline extends Timeline {
     else answer?.then(() => this.redraw());
     await super.draw();
     if (this.remote.hasFailed) {
-      this.toolbar.showRange("The viewer does not answer: what is shown may be coarser than the screen.");
+      this.toolbar.showRange("The viewer is not responding. Check that `traceprof view` is running.");
     }
     this.tell("view", [this.t0, this.t1]);
     this.askLit();

@@ -63,7 +63,7 @@ export class Remote {
   async get(what, question, body = null) {
     const options = body ? { method: "POST", body } : {};
     const response = await fetch(`/data/${this.pane}/${what}?${new URLSearchParams(question)}`, options);
-    if (!response.ok) throw new Error(`the viewer answered ${response.status}`);
+    if (!response.ok) throw new Error(`the viewer returned HTTP status ${response.status}`);
     return response;
   }
 }

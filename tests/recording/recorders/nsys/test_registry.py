@@ -50,7 +50,7 @@ def test_a_broken_one_is_removed_even_when_those_that_wait_for_it_have_it_open(m
     path = machine[0] / "NSys-2022.4.2.1"
     path.write_bytes(MAKING)
     opened_by_a_process(machine, path)
-    assert f"{path} is broken: have its owner remove it" in advice_on(machine[0])
+    assert f"{path} is damaged; ask its owner to remove it" in advice_on(machine[0])
     assert removed(machine) == [path]
     assert advice_on(machine[0]) == ""
 

@@ -96,4 +96,4 @@ class _Loader:
         try:
             self._action(module)
         except Exception as error:
-            complain("not recording", error)
+            complain("no recording", error)

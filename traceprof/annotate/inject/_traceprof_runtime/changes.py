@@ -22,7 +22,7 @@ def install_changes(torch):
         try:
             _CHANGES[name](torch, value)
         except Exception as error:
-            sys.stderr.write("traceprof: %s cannot be tried here: %s\n" % (name, error))
+            sys.stderr.write("traceprof: cannot apply change %s: %s\n" % (name, error))
             sys.stderr.flush()
             os._exit(97)  # an exception would only be complained of
 
@@ -267,7 +267,7 @@ def _set_to_none(torch, _value):
 
 def _compile(torch, value):
     if not hasattr(torch.nn.Module, "compile"):
-        raise RuntimeError("this torch has no Module.compile")
+        raise RuntimeError("this version of torch has no Module.compile")
     more = {} if value in ("", "default") else {"mode": value}
     _around_forward(torch, lambda module: module.compile(**more))
 
@@ -281,7 +281,7 @@ def _sdpa(torch, value):
         "cudnn": "enable_cudnn_sdp",
     }
     if value not in switches:
-        raise ValueError("sdpa is one of %s" % ", ".join(switches))
+        raise ValueError("sdpa must be one of %s" % ", ".join(switches))
     for name, switch in switches.items():
         if hasattr(cuda, switch):
             getattr(cuda, switch)(name == value)

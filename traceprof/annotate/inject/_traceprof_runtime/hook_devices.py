@@ -31,7 +31,7 @@ def follow_capture():
         session.at_end(_stop)
         atexit.register(_stop)  # also where no event opened the spool
     except Exception as error:
-        complain("no work of the GPU is recorded", error)
+        complain("no GPU activity is recorded", error)
 
 
 def _load(path):
@@ -39,7 +39,7 @@ def _load(path):
 
     library = ctypes.CDLL(path)
     if ctypes.c_int.in_dll(library, "traceprof_recorder_version").value != _VERSION:
-        raise OSError("%s is of another version" % path)
+        raise OSError("%s belongs to another version of traceprof" % path)
     library.traceprof_why.restype = ctypes.c_char_p
     return library
 
@@ -72,7 +72,7 @@ def _start():
     global _is_over
     if _library.traceprof_start():
         _is_over = True
-        complain("no work of the GPU is recorded", _library.traceprof_why().decode())
+        complain("no GPU activity is recorded", _library.traceprof_why().decode())
     else:
         session.emitter().mark("traceprof.devices", 0)
 

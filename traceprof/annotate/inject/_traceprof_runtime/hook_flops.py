@@ -70,7 +70,7 @@ class _Counter:
             mode.__exit__(None, None, None)
             self._found = mode.get_flop_counts()
         except Exception as error:
-            complain("the count of FLOPs was lost", error)
+            complain("the FLOP count was lost", error)
 
     def _tell(self):
         if self._found is None or not session.active:

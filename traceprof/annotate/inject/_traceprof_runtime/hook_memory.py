@@ -63,7 +63,7 @@ class _History:
             pass  # an older torch tells nobody
         except Exception as error:
             self._is_over = True
-            complain("no history of memory is kept", error)
+            complain("no memory history is recorded", error)
 
     def _at_failure(self, _device, _asked, _total, _free):
         self.write()
@@ -85,7 +85,7 @@ class _History:
             os.replace(path + ".tmp", path)
             self._torch.cuda.memory._record_memory_history(None)
         except Exception as error:
-            complain("the snapshot of memory was lost", error)
+            complain("the memory snapshot was lost", error)
 
 
 def _tensors(torch):

@@ -34,8 +34,8 @@ def install_windows(torch):
     if settings.WINDOWS is None:
         return
     if any(variable in os.environ for variable in _PROFILERS):
-        why = "the program runs under another profiler"
-        sys.stderr.write("traceprof: %s: no operators recorded\n" % why)
+        why = "another profiler is recording this program"
+        sys.stderr.write("traceprof: no operators are recorded because %s\n" % why)
         return
     if "KINETO_LOG_LEVEL" not in os.environ:
         os.environ["KINETO_LOG_LEVEL"] = "99"  # else it writes lines on stderr
@@ -157,7 +157,7 @@ class _Windows:
                 self._profile = profile
             except Exception as error:
                 self._next_start = _NEVER
-                complain("no operators recorded", error)
+                complain("no operators are recorded", error)
 
     def _start(self, number):
         self._prepare()
@@ -170,7 +170,7 @@ class _Windows:
             profile._start_trace()
         except Exception as error:
             self._next_start = _NEVER
-            complain("no operators recorded", error)
+            complain("no operators are recorded", error)
         else:
             self._stop_at = number + (self._trial or self._active)
             self._open = (emitter, emitter.start("traceprof.window", number))
@@ -212,7 +212,7 @@ class _Windows:
             n_bytes = os.path.getsize(path)
             self._n_bytes += n_bytes
         except Exception as error:
-            complain("a window of operators was lost", error)
+            complain("a recording of operators was lost", error)
         finally:
             emitter.pop()
         if not is_by_time:
@@ -247,7 +247,7 @@ class _Windows:
         if self._n_bytes <= (settings.MAX_BYTES or _MAX_BYTES_OF_ALL):
             return False
         sys.stderr.write(
-            "traceprof: the windows of operators have %d MB: no more of them in process %d\n"
+            "traceprof: recorded operators use %d MB (the limit); process %d records no more\n"
             % (self._n_bytes >> 20, os.getpid())
         )
         return True

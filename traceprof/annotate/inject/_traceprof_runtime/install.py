@@ -55,7 +55,7 @@ def install_hooks(torch):
             place = importlib.import_module("." + module, __package__)
             getattr(place, "install_" + name)(torch)
         except Exception as error:
-            complain("no hook for %s" % name, error)
+            complain("the %s hook failed" % name, error)
     compiling.skip_own_frames()
 
 
@@ -93,7 +93,7 @@ def start(prepare=None):
     elif settings.DELAY_S or settings.DURATION_S:
         session.hold()
         if start_thread(_by_time, "traceprof-bounds") is None:
-            complain("recording begins at once, and goes on", "no more threads may be started")
+            complain("--delay and --duration are ignored", "cannot start another thread")
             session.begin_capture()
     hook_devices.follow_capture()
     return True

@@ -75,7 +75,7 @@ def _load_secrets():
             sys.modules[name] = package
         return importlib.import_module(name + ".secrets")
     except Exception as error:
-        complain("no arguments and variables of the program", error)
+        complain("arguments and environment variables are not recorded", error)
         return None
 
 

@@ -65,8 +65,8 @@ class Spool:
         self._wake = threading.Event()
         if start_thread(self._run, "traceprof-spool") is None:
             _say(
-                "no more threads may be started in process %d: what it does is written at its end, "
-                "and lost where it is killed" % os.getpid()
+                "process %d cannot start another thread, so its events are written only when it "
+                "exits, and lost if it is killed" % os.getpid()
             )
 
     def push(self, name, payload=0):
@@ -172,7 +172,7 @@ class Spool:
     def _check_size(self):
         """Stop at the size that was asked for, and say so."""
         if settings.MAX_BYTES and self._n_bytes > settings.MAX_BYTES and not self._failed:
-            self._stop(SIZE_LIMIT, "%s has reached --max-size: nothing more is recorded")
+            self._stop(SIZE_LIMIT, "%s has reached --max-size; recording stopped")
 
     def _stop(self, why, text):
         self._failed = True
@@ -192,7 +192,7 @@ class Spool:
             self._state = _state_of(self._file)
         except OSError as error:
             why = str(error).replace("%", "%%")
-            self._stop(error.errno or errno.EIO, "events are being lost: %s: " + why)
+            self._stop(error.errno or errno.EIO, "events are lost; cannot write %s: " + why)
 
     def _open_file(self):
         """Open the file; one that the program has closed anew, if it is still there."""
@@ -200,7 +200,7 @@ class Spool:
         self._file = os.open(self.path, flags if self._state else flags | os.O_CREAT, 0o600)
         state = _state_of(self._file)
         if self._state not in (None, state):
-            raise OSError(errno.ESTALE, "another file has taken its place")
+            raise OSError(errno.ESTALE, "the file was replaced")
 
     def _run(self):
         due_ns = time_ns()

@@ -34,12 +34,12 @@ def _driver():
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        sys.exit("no driver: %s" % error)
+        sys.exit("no CUDA driver: %s" % error)
 
     def call(name, *arguments):
         code = getattr(library, name)(*arguments)
         if code:
-            sys.exit("%s failed with %d" % (name, code))
+            sys.exit("%s failed with code %d" % (name, code))
 
     return call, library
 

@@ -86,7 +86,7 @@ class _Trial:
             losses = [(number, float(loss)) for number, loss in self._losses]
         except Exception as error:
             losses = []
-            complain("losses were lost", error)
+            complain("the losses were not recorded", error)
         record = {
             "warmup": self._warmup,
             "is_whole": is_whole,
@@ -113,7 +113,7 @@ class _Trial:
             if work is not None:
                 work.wait(timedelta(seconds=_PATIENCE_S))
         except Exception as error:
-            complain("the other ranks were not waited for", error)
+            complain("waiting for the other ranks failed", error)
 
     def _forget_peak(self):
         if self._torch.cuda.is_initialized():
@@ -133,7 +133,7 @@ class _Trial:
         try:
             return _facts_of(self._torch, self.loaders)
         except Exception as error:
-            complain("what the program is made of was not found out", error)
+            complain("the features of the program are unknown", error)
             return {}
 
 

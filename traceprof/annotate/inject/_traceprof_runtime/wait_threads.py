@@ -54,7 +54,7 @@ class WaitThreads:
         self._threads = [thread for thread in started if thread is not None]
         if not self._threads:
             sys.stderr.write(
-                "traceprof: no more threads may be started in process %d: its collectives are not "
+                "traceprof: process %d cannot start another thread, so its collectives are not "
                 "recorded\n" % os.getpid()
             )
 

@@ -35,7 +35,7 @@ def nsys_options(nsys: str, command: str) -> dict[str, str]:
             [nsys, command, "--help"], capture_output=True, check=False, timeout=_HELP_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RecordingError(f"{nsys}: cannot be asked for its options ({error})") from error
+        raise RecordingError(f"{nsys}: cannot list its options ({error})") from error
     text = done.stdout.decode("utf-8", "replace")
     options = dict.fromkeys(_OPTION.findall(text), "")
     headings = list(_HEADING.finditer(text))
@@ -98,7 +98,7 @@ def with_given(options: Sequence[str], given: Sequence[str], known: Mapping[str,
     named = set(begun).difference(short) | {known.get(name[:2], name) for name in short}
     for name in sorted(named):
         if name not in known:
-            raise UsageError(f"--nsys-arg: this nsys knows no {name}; nothing was run")
+            raise UsageError(f"--nsys-arg: this nsys has no option {name}; nothing was run")
     return [*(one for one in options if one.partition("=")[0] not in named), *given]
 
 

@@ -32,7 +32,7 @@ _WRITING_S: Final = 20.0  # what nsys gets for its report where the program does
 
 
 def _missing() -> str | None:
-    return None if shutil.which("nsys") else "nsys is not on PATH: install Nsight Systems"
+    return None if shutil.which("nsys") else "nsys is not on PATH; install Nsight Systems"
 
 
 def _run(request: RecordRequest, folder: Path) -> RunRecorded:
@@ -45,7 +45,7 @@ def _run(request: RecordRequest, folder: Path) -> RunRecorded:
         code = run.start()
         if code is not None:
             return RunRecorded(code, left=run.program.left)
-    note = f"nsys did not start the program ({run.why_not_started()}): recorded with torch"
+    note = f"nsys did not start the program ({run.why_not_started()}); recorded with torch instead"
     embedded = EMBEDDED.run(request, folder)
     return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
 
@@ -96,10 +96,10 @@ class _NsysRun:
                     return code
                 why = self.why_not_started()
                 if self._given and arguments.refusal_in(programs.said_in(self._log)):
-                    raise UsageError(f"--nsys-arg: nsys refuses it ({why}); nothing was run")
+                    raise UsageError(f"--nsys-arg: nsys rejects it ({why}); nothing was run")
                 self._request.detail(f"attempt {attempt + 1} of nsys failed: {why}")
                 for path in reports.remove_leftovers():
-                    self._request.say(f"removed {path}, a leftover that keeps nsys from starting")
+                    self._request.say(f"removed {path}, a leftover that stops nsys from starting")
         return None
 
     def _attempt(self, options: list[str], environment: Mapping[str, str]) -> int | None:
@@ -142,7 +142,7 @@ class _NsysRun:
         pid, launcher = orphans.started_in(self._folder)
         if not orphans.is_alive(pid):
             return self._code_behind(code, pid, launcher)
-        self._request.say("nsys has ended before the program, which goes on without it")
+        self._request.say("nsys exited before the program; the program keeps running")
         own_code = orphans.wait_for_program(pid, launcher, self.program, self._folder)
         return code if own_code is None else own_code
 
@@ -153,13 +153,13 @@ class _NsysRun:
             own_code = orphans.code_left_by(pid, launcher, program, self._folder)
             if own_code is not None:
                 if not program.is_stopped:
-                    self._request.say("nsys has ended before the program, which went on without it")
+                    self._request.say("nsys exited before the program; the program kept running")
                 return own_code
         return orphans.code_behind(code, pid, program, self._folder)
 
     def why_not_started(self) -> str:
         """Return what is known of why nsys has not started the program, and what to do."""
-        why = f"not within {orphans.STARTING_S:g} s" if self._is_too_late else ""
+        why = f"no start within {orphans.STARTING_S:g} s" if self._is_too_late else ""
         said = programs.said_in(self._log)
         why = why or arguments.refusal_in(said) or programs.last_line(said)
         return "; ".join(filter(None, (why, reports.advice_on())))

@@ -35,7 +35,7 @@ _SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 _LEAST_PART: Final = 6  # every 0 of an export would be lost with a secret "0"
 LOG: Final = "nsys.log"
 _POLL_S: Final = 0.2
-_ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
+_ONLY_OURS: Final = "the trace contains ranges and steps, but no GPU activity"
 SHARED_MEMORY: Final = Path("/dev/shm")
 _REGISTRIES: Final = "NSys-*"
 _READY_STATE: Final = 2  # the first number of a boost::interprocess segment, once it has been made
@@ -99,7 +99,7 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
     Where there is none, or it is damaged, a note says so.
     """
     if not (folder / STARTED).exists():
-        note = "stopped before nsys had started the program"
+        note = "stopped before nsys started the program"
         return replace(run, notes=(*run.notes, note))
     _wait_for_nsys(folder)
     said = said_in(folder / LOG)
@@ -107,7 +107,7 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
         stack.callback(remove_temporary, folder)
         report = find_report(folder, said)
         if report is None:
-            why = f"nsys left no report ({last_line(said)})"
+            why = f"nsys wrote no report ({last_line(said)})"
         else:
             try:
                 return replace(run, database=_export(request, folder, report))
@@ -115,7 +115,8 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
                 # Nobody else has what it holds, converted or not.
                 path = _keep(request, find_report(folder, said) or report)
                 why = (
-                    f"{error}; kept, with environments in it: `traceprof {path}` once nsys reads it"
+                    f"{error}; run `traceprof {path}` (it contains environment variables) when a "
+                    "newer nsys can read it"
                 )
     return replace(run, notes=(*run.notes, f"{why}; {_ONLY_OURS}"))
 
@@ -208,7 +209,7 @@ def advice_on(folder: Path = SHARED_MEMORY) -> str:
     broken = [str(registry.path) for registry in _registries(folder) if not registry.is_ready]
     if not broken:
         return ""
-    return f"{', '.join(broken)} is broken: have its owner remove it, running sessions do not mind"
+    return f"{', '.join(broken)} is damaged; ask its owner to remove it (running sessions continue)"
 
 
 def _registries(folder: Path) -> list[_Registry]:

@@ -18,7 +18,7 @@ const MOST_ITEMS_BY_NAME = 400_000;
 /** "+1.200 ms (+10.0 %)": how much more the second is than the first. */
 export function gained(first, second) {
   const by = second - first;
-  if (by === 0) return "the same";
+  if (by === 0) return "no change";
   const sign = by > 0 ? "+" : "−";
   const part = first > 0 ? ` (${sign}${formatPercent(Math.abs(by) / first)})` : "";
   return `${sign}${formatDuration(Math.abs(by))}${part}`;
@@ -51,12 +51,13 @@ export function sideFacts(trace, from, to) {
   const lengths = trace.beside.sides.map(({ clock }) => ownLength(clock, [from, to]));
   const own = trace.beside.sides.map(({ name, title, clock }, i) => {
     const start = Math.round(ownTime(clock, from) + clock.offset_ns);
-    return fact(title ? `${name}: ${title}` : name, `${formatExact(Math.round(lengths[i]))} from ${formatDuration(start)}`);
+    const span = `${formatExact(Math.round(lengths[i]))}, starting at ${formatDuration(start)}`;
+    return fact(title ? `${name}: ${title}` : name, span);
   });
   const facts = [...own, fact(differenceName(trace), gained(...lengths.map(Math.round)))];
   const counts = trace.beside.sides.map(({ steps }) => steps.filter((step, i) => step && inSpan(trace, i, from, to)).length);
   const isUnequal = trace.steps.starts.length && counts[0] !== counts[1];
-  if (isUnequal) facts.push(fact("steps", `${counts.join(" and ")}: not the same work`));
+  if (isUnequal) facts.push(fact("steps", `${counts.join(" and ")} (the amount of work differs)`));
   return facts;
 }
 
@@ -68,15 +69,15 @@ export function spanParts(app, from, to) {
   const parts = [factsPart("", sideFacts(trace, from, to))];
   parts.push(...deviceTables(trace, from, to));
   if (countItems(trace, from, to) > MOST_ITEMS_BY_NAME) {
-    parts.push(notePart("What differs by name stands here of a shorter span: zoom in or select one."));
+    parts.push(notePart("This time span is too long for differences by name. Zoom in or select a shorter span."));
   } else {
     const devicesOf = (place) => trace.groups[place].kind === "device";
-    parts.push(namesTable(trace, "Work of the devices, what differs most first", ["gpu"], devicesOf, from, to));
-    const ranges = "Ranges of the host, what differs most first";
+    parts.push(namesTable(trace, "GPU activity, largest difference first", ["gpu"], devicesOf, from, to));
+    const ranges = "CPU ranges, largest difference first";
     parts.push(namesTable(trace, ranges, ["range", "collective"], (place) => !devicesOf(place), from, to));
   }
   const lanes = laneRows(trace, from, to);
-  if (lanes.length) parts.push(tablePart("Lanes: how long each is busy", tableHead(trace, "Lane"), lanes));
+  if (lanes.length) parts.push(tablePart("Busy time of each lane", tableHead(trace, "Lane"), lanes));
   return parts.filter(Boolean);
 }
 
@@ -99,7 +100,7 @@ const devicePairs = (trace) =>
 function deviceTables(trace, from, to) {
   const pairs = devicePairs(trace);
   if (pairs.length <= MOST_PAIRS_IN_FULL) {
-    const header = tableHead(trace, "The device is");
+    const header = tableHead(trace, "GPU time");
     return pairs.map((pair) => tablePart(trace.groups[pair[0]].section, header, deviceRows(trace, pair, from, to)));
   }
   const rows = pairs.flatMap((pair) => {
@@ -108,7 +109,7 @@ function deviceTables(trace, from, to) {
     const named = ({ cells: [what, ...cells], target }) => ({ cells: [`${section}: ${what}`, ...cells], target });
     return [named(busy), named(idle)];
   });
-  return [tablePart("What the devices did", tableHead(trace, "Device"), rows)];
+  return [tablePart("GPU activity", tableHead(trace, "GPU"), rows)];
 }
 
 function deviceRows(trace, [first, second], from, to) {
@@ -179,7 +180,7 @@ function namesTable(trace, caption, kinds, belongs, from, to) {
     const { cells, target } = comparedRow(key, a, b, event);
     return { cells: [...cells, count[0] === count[1] ? formatCount(count[0]) : count.map(formatCount).join(" → ")], target };
   });
-  const mean = isDevice && Math.max(...numbers) > 1 ? "; mean of the devices" : "";
+  const mean = isDevice && Math.max(...numbers) > 1 ? "; mean of the GPUs" : "";
   const more = times.length > rows.length ? ` (${rows.length} of ${formatCount(times.length)})` : "";
   return tablePart(caption + mean + more, [...tableHead(trace, "Name"), "Count"], rows);
 }
@@ -189,8 +190,9 @@ export function stepParts(trace, { item }) {
   if (!trace.beside) return [];
   const [from, to] = [trace.steps.starts[item], trace.steps.ends[item]];
   const periods = trace.beside.sides.map(({ clock, steps }) => (steps[item] ? ownLength(clock, [from, to]) : null));
-  const cells = periods.map((ns) => (ns === null ? "not there" : formatDuration(ns)));
+  const cells = periods.map((ns) => (ns === null ? "missing" : formatDuration(ns)));
   const [a, b] = periods;
-  const whole = a === null || b === null ? { cells: ["lasts", ...cells, "–", ""], target: null } : comparedRow("lasts", a, b);
-  return [tablePart("The step in both", tableHead(trace, "The step"), [whole]), ...deviceTables(trace, from, to)];
+  const isMissing = a === null || b === null;
+  const whole = isMissing ? { cells: ["duration", ...cells, "–", ""], target: null } : comparedRow("duration", a, b);
+  return [tablePart("This step in both traces", tableHead(trace, "Step"), [whole]), ...deviceTables(trace, from, to)];
 }

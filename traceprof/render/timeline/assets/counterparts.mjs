@@ -58,17 +58,17 @@ export function counterpartParts(trace, event) {
   if (trace.groups[group].side === undefined) return [];
   const other = trace.beside.sides[1 - trace.groups[group].side].name;
   const found = counterpartOf(trace, event);
-  if (!found) return [notePart(`${other} has nothing of this name in this step.`)];
+  if (!found) return [notePart(`${other} has no event with this name in this step.`)];
   const [own, theirs] = [event, found.event].map((target) => lengthOfTarget(trace, target));
   const away = `${formatDuration(Math.abs(found.start))} ${found.start > 0 ? "later" : "earlier"}`;
   const later = found.start === 0 ? "at the same time" : away;
-  const how = found.isByNumber ? "by its number in the step" : "the nearest in the step: not both have as many";
+  const how = found.isByNumber ? "matched by number in the step" : "nearest in the step, because the numbers of events differ";
   return [
-    factsPart(`The same in ${other}, ${how}`, [
+    factsPart(`Same event in ${other} (${how})`, [
       fact(other, trace.names[trace.rows[found.event.row].channels[found.event.channel].names[found.event.item]], found.event),
-      fact("starts in the step", later),
-      fact("takes there", formatExact(theirs)),
-      fact("than here", gained(own, theirs)),
+      fact("start in the step", later),
+      fact("duration there", formatExact(theirs)),
+      fact("compared with here", gained(own, theirs)),
     ]),
   ];
 }

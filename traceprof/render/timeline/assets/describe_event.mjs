@@ -52,12 +52,12 @@ function neighbourFacts(trace, event) {
   const [before, after] = neighboursOf(trace, event);
   const words = (ns, other) => `${titleOf(trace, other)}, ${gapWords(ns)}`;
   return [
-    before && fact("before, in this lane", words(start - timesOf(trace, before)[1], before), before),
-    after && fact("after, in this lane", words(timesOf(trace, after)[0] - end, after), after),
+    before && fact("previous in this lane", words(start - timesOf(trace, before)[1], before), before),
+    after && fact("next in this lane", words(timesOf(trace, after)[0] - end, after), after),
   ];
 }
 
-const gapWords = (ns) => (ns === 0 ? "without a gap" : ns > 0 ? `${formatDuration(ns)} apart` : "overlapping");
+const gapWords = (ns) => (ns === 0 ? "no gap" : ns > 0 ? `${formatDuration(ns)} apart` : "overlapping");
 
 /** The call of the host that a communication kernel belongs to, with its size. */
 function collectiveFacts(trace, event, partner) {
@@ -71,7 +71,7 @@ function collectiveFacts(trace, event, partner) {
   const rate = found.bytes > 0 && own.busy > 0 && own.bytes === null;
   return [
     fact("collective", found.name + size, call.events.at(-1)),
-    rate && fact("its size over this time", `${formatRate(found.bytes, own.busy)}, waiting included`),
+    rate && fact("bytes / duration", `${formatRate(found.bytes, own.busy)}, including waiting`),
   ];
 }
 
@@ -84,7 +84,7 @@ function launchPart(trace, event, partner) {
   return factsPart("Launch", [
     fact(isDevice ? "launched by" : "launches", other.name, partner),
     fact("launch → start", formatExact(delay)),
-    isDevice ? fact("the call took", formatDuration(other.end - other.start)) : null,
+    isDevice ? fact("call duration", formatDuration(other.end - other.start)) : null,
     fact(isDevice ? "on thread" : "on", laneName(trace, partner.row)),
   ]);
 }
@@ -106,7 +106,7 @@ function rangeParts(trace, event, partner) {
       .filter((other) => kinds.has(trace.rows[other.row].kind) && !isSelf(other))
       .sort((a, b) => spanOf(trace, a)[0] - spanOf(trace, b)[0] || spanOf(trace, b)[1] - spanOf(trace, a)[1])
       .map((other) => fact(titleOf(trace, other), formatDuration(lengthOfTarget(trace, other)), other));
-    const where = kind === "gpu" ? "at its launch" : "around it";
+    const where = kind === "gpu" ? "at the launch" : "around this event";
     const caption = `Ranges ${where}, outermost first: ${trace.groups[group].label}${isLaunching ? "" : " (another thread)"}`;
     return rows.length ? factsPart(caption, rows) : null;
   });
@@ -116,7 +116,7 @@ function rangeParts(trace, event, partner) {
 function stepPart(trace, event) {
   const [start, end] = spanOf(trace, event);
   const columns = stateColumns(trace);
-  const header = ["Device", ...columns.map(({ title }) => title)];
+  const header = ["GPU", ...columns.map(({ title }) => title)];
   const rows = trace.groups.flatMap((group, place) => {
     if (!group.states) return [];
     const parts = partsOfSpan(trace, place, start, end);
@@ -125,7 +125,7 @@ function stepPart(trace, event) {
     return [{ cells: [deviceName(trace, place), ...shares], target: idleWithin(trace, place, start, end) }];
   });
   const about = ["", ...columns.map((column) => column.about)];
-  const caption = "What the devices did meanwhile; a row leads to the longest idle gap";
+  const caption = "GPU activity during the step (click a row to go to the longest idle gap)";
   return rows.length ? tablePart(caption, header, rows, { about }) : null;
 }
 
@@ -143,19 +143,19 @@ function populationParts(app, event) {
   const { side } = trace.groups[trace.rows[event.row].group];
   const { durations, merged } = durationsOf(trace, names[event.item], trace.rows[event.row].kind, side ?? null);
   const parts = placeAmong(summarize(durations, own), own);
-  if (merged) parts.push(notePart(`${formatCount(merged)} short events of this page are merged and not counted here.`));
+  if (merged) parts.push(notePart(`${formatCount(merged)} short events are merged in this page and not counted here.`));
   return parts;
 }
 
 /** What is told of all events of a name ({n, place, min, …, bins}), and of the one that is `own` long. */
 export function placeAmong(found, own) {
-  if (!found || found.n < 2) return found ? [factsPart("", [fact("of this name", "this one only")])] : [];
+  if (!found || found.n < 2) return found ? [factsPart("", [fact("events with this name", "only this one")])] : [];
   const rows = [
-    fact("its place", `${ordinal(found.place)} longest of ${formatCount(found.n)}`),
+    fact("position", `${ordinal(found.place)} longest of ${formatCount(found.n)}`),
     fact("min, median, max", [found.min, found.median, found.max].map(formatDuration).join(", ")),
-    fact("all together", formatDuration(found.total)),
+    fact("total", formatDuration(found.total)),
   ];
-  return [factsPart("Among all of this name", rows), chartPart("", { ...found, own })];
+  return [factsPart("All events with this name", rows), chartPart("", { ...found, own })];
 }
 
 function peerParts(app, event) {
@@ -177,9 +177,9 @@ export function peersTable(trace, peers, own, byNumber) {
     cells: [peerName(trace, group) + (isOwn ? " (this)" : ""), signed(start - own), formatDuration(end - start)],
     target: isOwn ? null : target,
   }));
-  const how = byNumber ? "by its number, which all have" : "the nearest in time: not all have as many";
-  const more = peers.length > MAX_PEERS ? `; the first ${MAX_PEERS} of ${peers.length}` : "";
-  return [tablePart(`The same on other ranks (${how}${more})`, ["Where", "Starts", "Takes"], rows)];
+  const how = byNumber ? "matched by number" : "nearest in time, because the numbers of events differ";
+  const more = peers.length > MAX_PEERS ? `; first ${MAX_PEERS} of ${peers.length}` : "";
+  return [tablePart(`Same event on other ranks (${how}${more})`, ["Where", "Start", "Duration"], rows)];
 }
 
 const peerName = (trace, group) =>

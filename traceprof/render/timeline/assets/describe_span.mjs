@@ -28,7 +28,7 @@ export function spanContent(app, [t0, t1], between = null) {
   const copies = copiesPart(trace, t0, t1);
   if (copies) parts.push(copies);
   parts.push(...pivotParts(app, places, t0, t1));
-  if (app.isPartial) parts.push(notePart("By names: of what is loaded. The tables below the timeline are exact."));
+  if (app.isPartial) parts.push(notePart("Times by name cover only the loaded events. The tables below the timeline are exact."));
   return { title: `Selection: ${viewName(trace, t0, t1)}`, target: null, parts };
 }
 
@@ -86,8 +86,8 @@ function devicesPart(trace, places, t0, t1) {
     const cells = [`mean of ${places.length}`, ...categories.map((category) => shareOf(mean, category)), ...known(shares)];
     rows.unshift({ cells, target: null });
   }
-  const header = ["Device", ...columns.map(({ title }) => title), ...(partly ? ["Recorded"] : [])];
-  const caption = "What each device does (shares add up)";
+  const header = ["GPU", ...columns.map(({ title }) => title), ...(partly ? ["Recorded"] : [])];
+  const caption = "GPU time (the shares add up to 100%)";
   return tablePart(caption, header, rows.slice(0, 65), { about: ["", ...columns.map(({ about }) => about)] });
 }
 
@@ -105,7 +105,7 @@ function copiesPart(trace, t0, t1) {
   const cells = found.map(([category, { bytes, count, ns }]) => ({
     cells: [trace.categories[category].label, formatCount(count), formatBytes(bytes), ns > 0 ? formatRate(bytes, ns) : "–"],
   }));
-  return tablePart("Copies, of all devices; those cut by the span pro rata", ["Kind", "Count", "Bytes", "While copying"], cells);
+  return tablePart("Copies on all GPUs (partial copies count pro rata)", ["Kind", "Count", "Bytes", "Rate"], cells);
 }
 
 function pivotParts(app, places, t0, t1) {
@@ -115,14 +115,14 @@ function pivotParts(app, places, t0, t1) {
   const choose = GROUPINGS.map(([name, label]) => ({ label, isOn: app.grouping === name, act: () => app.groupBy(name) }));
   const [, label] = GROUPINGS.find(([name]) => name === app.grouping);
   const host = trace.rows.flatMap(({ kind }, row) => (kind === "gpu" || kind === "step" ? [] : [row]));
-  const parts = [{ type: "choice", caption: "Put together by", choices: choose }];
+  const parts = [{ type: "choice", caption: "Group by", choices: choose }];
   const devices = places.map((place) => unionsBy(trace, trace.groups[place].rows, t0, t1, key));
   if (devices.some((found) => found.length)) {
-    const of = places.length > 1 ? `, mean of ${places.length} devices` : "";
-    parts.push(namesPart(label, `Devices: work in the span${of}`, joined(devices), places.length, t0, t1));
+    const of = places.length > 1 ? `, mean of ${places.length} GPUs` : "";
+    parts.push(namesPart(label, `GPU: activity in the selection${of}`, joined(devices), places.length, t0, t1));
   }
   const own = unionsBy(trace, host, t0, t1, key);
-  if (own.length) parts.push(namesPart(label, "Host: time that it covers, over all threads", own, 1, t0, t1));
+  if (own.length) parts.push(namesPart(label, "CPU: time covered, all threads", own, 1, t0, t1));
   return parts;
 }
 
@@ -145,7 +145,7 @@ function namesPart(label, caption, found, n, t0, t1) {
     cells: [key, formatPercent(ns / n / (t1 - t0)), formatDuration(ns / n), formatCount(count), ...spread(key, durations)],
     target: event,
   }));
-  const more = found.length > MAX_ROWS ? ` (the first ${MAX_ROWS} of ${formatCount(found.length)})` : "";
+  const more = found.length > MAX_ROWS ? ` (first ${MAX_ROWS} of ${formatCount(found.length)})` : "";
   return tablePart(caption + more, [label, "Share", "Time", "Count", "Min", "Median", "Max"], rows);
 }
 

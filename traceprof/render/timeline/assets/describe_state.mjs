@@ -48,7 +48,7 @@ function edgeFacts(app, rows, start, end) {
   const { trace } = app;
   const before = lastBefore(trace, rows, start);
   const after = firstAfter(trace, rows, end);
-  const unknown = app.isPartial ? "open the lanes of this device to see it" : "nothing in this page";
+  const unknown = app.isPartial ? "open the lanes of this GPU to see it" : "no event in this page";
   const launch = after && findPartner(trace, after);
   const lead = launch && timesOf(trace, launch)[0] - timesOf(trace, after)[0];
   return [
@@ -61,7 +61,7 @@ function edgeFacts(app, rows, start, end) {
 function whenLaunched(trace, launch, start) {
   const { clock } = trace.groups[groupOf(trace, launch)];
   const at = ownLength(clock, [start, spanOf(trace, launch)[0]]);
-  return at >= 0 ? `${formatDuration(at)} into the gap` : "before the gap opens";
+  return at >= 0 ? `${formatDuration(at)} into the gap` : "before the gap starts";
 }
 
 function placeParts(trace, target, what) {
@@ -74,17 +74,17 @@ function placeParts(trace, target, what) {
   const found = summarize(durations, own);
   if (!found || found.n < 2) return [];
   const rows = [
-    fact("its place", `${ordinal(found.place)} longest of ${formatCount(found.n)} on this device`),
+    fact("position", `${ordinal(found.place)} longest of ${formatCount(found.n)} on this GPU`),
     fact("min, median, max", [found.min, found.median, found.max].map(formatDuration).join(", ")),
   ];
-  return [factsPart(`Among all of “${what}”`, rows), chartPart("", { ...found, own })];
+  return [factsPart(`All “${what}” intervals`, rows), chartPart("", { ...found, own })];
 }
 
 function devicePart(trace, group, start, end) {
   const parts = [...partsOfSpan(trace, group, start, end)].sort((a, b) => b[1] - a[1]);
   if (!parts.length) return null;
   const rows = parts.map(([category, ns]) => fact(trace.categories[category].label, inGap(ns, trace, group, start, end)));
-  return factsPart("The device meanwhile", rows);
+  return factsPart("GPU during the gap", rows);
 }
 
 /** What the threads of the process were in, each name with the part of the gap that it covers. */
@@ -93,15 +93,15 @@ function hostPart(trace, group, start, end) {
   const rows = trace.rows.flatMap(({ kind, group: own }, row) =>
     HOST_KINDS.has(kind) && trace.groups[own].process === process ? [row] : [],
   );
-  const caption = "The host meanwhile, by the part of the gap that it covers";
-  return coveredPart(trace, group, caption, rows, start, end, "nothing recorded there");
+  const caption = "CPU during the gap, by time covered";
+  return coveredPart(trace, group, caption, rows, start, end, "no activity recorded");
 }
 
-const workPart = (trace, group, rows, start, end) => coveredPart(trace, group, "What ran", rows, start, end, "");
+const workPart = (trace, group, rows, start, end) => coveredPart(trace, group, "Activity", rows, start, end, "");
 
 function coveredPart(trace, group, caption, rows, start, end, nothing) {
   const found = unionsByName(trace, rows, start, end);
-  if (!found.length) return nothing ? factsPart("The host meanwhile", [fact("", nothing)]) : null;
+  if (!found.length) return nothing ? factsPart("CPU during the gap", [fact("", nothing)]) : null;
   const cells = found.slice(0, MAX_NAMES).map(({ key, ns, event }) => ({
     cells: [key, event ? trace.groups[trace.rows[event.row].group].label : "", inGap(ns, trace, group, start, end)],
     target: event,

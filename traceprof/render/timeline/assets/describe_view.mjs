@@ -10,8 +10,8 @@ import { spansOfSteps } from "./steps.mjs";
 /** What the panel says while nothing is chosen: the devices in the view, and their longest gaps. */
 
 const HINT =
-  "Click an event, a gap, a state or a step. Shift + click on a second one measures between the two; " +
-  "Shift + drag selects a span. ? lists the keys.";
+  "Click an event, a gap, a state, or a step for details. Shift + click a second one to measure between the two. " +
+  "Shift + drag to select a time span. Press ? for all keys.";
 const MAX_DEVICES = 64;
 
 export function viewContent(app) {
@@ -37,9 +37,9 @@ function gapsPart(trace, places, from, to) {
     const known = partly ? [recordedShare(trace, place, from, to)] : [];
     return { cells: [deviceName(trace, place), formatShare(idle), longest, ...known.map(formatShare)], target: gap };
   });
-  const more = isCut ? `; the ${MAX_DEVICES} of ${places.length} that are idle the most` : "";
-  const header = ["Device", "Idle", "Longest gap", ...(partly ? ["Recorded"] : [])];
-  return tablePart(`Devices in view; a row leads to the longest gap${more}`, header, rows);
+  const more = isCut ? `; the ${MAX_DEVICES} of ${places.length} GPUs with the most idle time` : "";
+  const header = ["GPU", "Idle", "Longest gap", ...(partly ? ["Recorded"] : [])];
+  return tablePart(`GPUs in view (click a row to go to the longest gap)${more}`, header, rows);
 }
 
 const formatShare = (share) => (Number.isFinite(share) ? formatPercent(share) : "–");

@@ -7,18 +7,16 @@ const UNITS = [
   ["ns", 1],
 ];
 
-const inGroups = (text) => text.replaceAll(",", " ");
-
 /** Three to four digits, as in the rest of traceprof, by what it is rounded to: 9.9996 is 10.00. */
 function digits(value) {
   const decimals = Math.abs(value) >= 99.995 ? 1 : Math.abs(value) >= 9.9995 ? 2 : 3;
   const fixed = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
-  return inGroups(value.toLocaleString("en", fixed));
+  return value.toLocaleString("en", fixed);
 }
 
-export const formatCount = (n) => inGroups(n.toLocaleString("en"));
+export const formatCount = (n) => n.toLocaleString("en");
 
-export const formatNumber = (n) => inGroups(n.toLocaleString("en", { maximumSignificantDigits: 6 }));
+export const formatNumber = (n) => n.toLocaleString("en", { maximumSignificantDigits: 6 });
 
 export function formatDuration(ns) {
   // What would be 1,000.0 of a unit is 1.000 of the next one.
@@ -27,7 +25,7 @@ export function formatDuration(ns) {
   return factor === 1 ? `${formatCount(Math.round(ns))} ns` : `${digits(ns / factor)} ${unit}`;
 }
 
-/** Every digit: "1 234 567 ns" below a millisecond, else with a readable unit before. */
+/** Every digit: "1,234,567 ns" below a millisecond, else with a readable unit before. */
 export function formatExact(ns) {
   const exact = `${formatCount(ns)} ns`;
   return Math.abs(ns) < 1e3 ? exact : `${formatDuration(ns)} (${exact})`;
@@ -47,13 +45,13 @@ export function formatBytes(n) {
 
 export const formatRate = (bytes, ns) => `${digits(bytes / ns)} GB/s`;
 
-export const formatPercent = (ratio) => `${(100 * ratio).toFixed(1)} %`;
+export const formatPercent = (ratio) => `${(100 * ratio).toFixed(1)}%`;
 
 /** An instant in the unit of its ticks, with as many decimals as a window of `widthNs` needs. */
 export function formatInstant(ns, widthNs) {
   const [unit, factor] = tickUnit(widthNs / 10, Math.abs(ns));
   const decimals = Math.max(0, Math.min(Math.log10(factor), Math.ceil(-Math.log10(widthNs / factor)) + 3));
-  return `${inGroups((ns / factor).toFixed(decimals))} ${unit}`;
+  return `${(ns / factor).toFixed(decimals)} ${unit}`;
 }
 
 /** The next of 1, 2 and 5 of a power of ten. */

@@ -4,13 +4,13 @@ import { upperBound } from "./bisect.mjs";
 
 export const GROUPINGS = [
   ["name", "Name"],
-  ["range", "Range that launched it"],
+  ["range", "Launching range"],
   ["thread", "Thread"],
   ["stream", "Lane"],
 ];
 
-export const LAUNCH_UNKNOWN = "launch not known";
-export const IN_NO_RANGE = "in no range";
+export const LAUNCH_UNKNOWN = "unknown launch";
+export const IN_NO_RANGE = "outside any range";
 
 /** A function (row, channel, item) → text; what it needs is prepared once. */
 export function keyFunction(trace, grouping) {

@@ -25,7 +25,8 @@ export function drawLaneLabels(app, node) {
 
 /** "Lanes" shows and hides charts by keyboard. */
 function chartLabel(app, { key, title }) {
-  const hide = tool("hide", "×", "Hide this chart; “Lanes” shows it again", () => app.arrange((lanes) => lanes.hide(key)));
+  const words = "Hide this chart (use “Lanes” to show it again)";
+  const hide = tool("hide", "×", words, () => app.arrange((lanes) => lanes.hide(key)));
   return element("div", { cls: "lane row chart", title }, element("span", { cls: "name", text: title }), hide);
 }
 
@@ -57,7 +58,7 @@ function label(app, line, isCurrent) {
 /** For the mouse only: the keys P and H do the same. */
 function tools(app, line) {
   const isPinned = app.pinned.has(line.row);
-  const hide = tool("hide", "×", "Hide (H); “Lanes” shows it again", () => hideLine(app, line));
+  const hide = tool("hide", "×", "Hide this lane (H; use “Lanes” to show it again)", () => hideLine(app, line));
   if (line.type !== "row") return [hide];
   const title = isPinned ? "Unpin this lane (P)" : "Pin this lane to the top (P)";
   return [tool(isPinned ? "pin on" : "pin", isPinned ? "◆" : "◇", title, () => app.togglePin(line.row)), hide];

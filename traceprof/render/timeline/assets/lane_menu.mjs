@@ -6,10 +6,10 @@ import { button, element } from "./dom.mjs";
 export function makeLaneMenu(app) {
   const filter = element("input", {
     ...{ type: "search", placeholder: "rank 3, node2, stream 7 …", size: 18 },
-    "aria-label": "Show only lanes of this rank, host, kind or name",
+    "aria-label": "Show only lanes that match this rank, host, kind, or name",
   });
   filter.addEventListener("input", () => app.arrange((lanes) => (lanes.filter = filter.value)));
-  const kinds = element("div", { cls: "kinds", role: "group", "aria-label": "Kinds of lanes" });
+  const kinds = element("div", { cls: "kinds", role: "group", "aria-label": "Lane kinds" });
   const checks = KINDS.filter(([kind]) => isThere(app.trace, kind)).map(([kind, label]) => makeCheck(app, kind, label));
   kinds.append(...checks.map(({ node }) => node));
   const charts = element("div", { cls: "kinds", role: "group", "aria-label": "Charts" });
@@ -44,7 +44,8 @@ export function makeLaneMenu(app) {
     for (const { input, kind } of checks) input.checked = !lanes.kinds.has(kind);
     for (const { input, key } of chartChecks) input.checked = !lanes.hidden.has(key);
     const hidden = lanes.hidden.size;
-    note.textContent = `${hidden} hidden by name. Names can be dragged; Alt + ↑ ↓ moves, H hides, P pins the focused one.`;
+    const keys = "Drag a name to move its lane. For the focused lane: Alt + ↑ ↓ moves, H hides, P pins.";
+    note.textContent = `${hidden} lanes hidden. ${keys}`;
     opener.textContent = hidden || lanes.kinds.size || lanes.filter ? "Lanes (some hidden)" : "Lanes";
   };
   return { node: element("div", { cls: "menu-place" }, opener, box), show, close: () => box.hidden || toggle(true) };

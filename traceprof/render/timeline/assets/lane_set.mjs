@@ -10,14 +10,14 @@ const MOST_OPEN_ROWS = 300;
 
 /** What kinds of groups and rows are called. */
 export const KINDS = [
-  ["device", "Devices"],
+  ["device", "GPUs"],
   ["thread", "Threads"],
   ["threads", "Other threads and processes"],
   ["range", "Ranges"],
   ["host_op", "Operators"],
   ["api", "CUDA API"],
   ["collective", "Collectives"],
-  ["sync", "Waits"],
+  ["sync", "Synchronization"],
   ["mark", "Marks"],
   ["overhead", "Profiler overhead"],
 ];

@@ -34,6 +34,6 @@ async function start() {
 
 start().catch((error) => {
   const root = document.getElementById("traceprof-timeline");
-  root.textContent = `This page could not be drawn: ${error.message}. It needs a browser of 2023 or later.`;
+  root.textContent = `Cannot draw this page: ${error.message}. Use a browser from 2023 or later.`;
   throw error;
 });

@@ -25,14 +25,14 @@ export const withoutSeparators = (text) => text.toLowerCase().replace(/[\s_-]+/g
 
 /** What can be searched for: its name in an address, its label, the kinds of its rows, and whose names. */
 export const SOUGHT = [
-  ["", "Everything", null],
+  ["", "All events", null],
   ["kernels", "Kernels", ["gpu"], (name) => !isCopy(name)],
   ["copies", "Copies", ["gpu"], (name) => isCopy(name)],
   ["ranges", "Ranges", ["range"]],
   ["operators", "Operators", ["host_op"]],
-  ["calls", "CUDA calls", ["api"]],
+  ["calls", "CUDA API calls", ["api"]],
   ["collectives", "Collectives", ["collective"]],
-  ["waits", "Waits", ["sync"]],
+  ["waits", "Synchronization", ["sync"]],
   ["marks", "Marks", ["mark"]],
   ["steps", "Steps", ["step"]],
 ];
@@ -63,7 +63,7 @@ function compilePattern(source, flags) {
     const pattern = new RegExp(source, flags);
     return { test: (name) => pattern.test(name), also: [], error: "" };
   } catch {
-    return { test: () => false, also: [], error: "not a regular expression" };
+    return { test: () => false, also: [], error: "invalid regular expression" };
   }
 }
 

@@ -26,7 +26,7 @@ export class Notes {
     this.about = null;
     this.flags = element("div", { cls: "flags" });
     this.input = element("input", { type: "text", maxlength: String(LONGEST_NOTE), "aria-label": "Note" });
-    this.form = element("form", { cls: "note-form", hidden: "" }, this.input, button("Keep", "", () => this.keep()));
+    this.form = element("form", { cls: "note-form", hidden: "" }, this.input, button("Save", "", () => this.keep()));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.keep();
@@ -60,7 +60,7 @@ export class Notes {
     this.about = { from: Math.round(from), to: Math.max(Math.round(to), Math.round(from) + 1), place };
     this.form.hidden = false;
     this.input.value = "";
-    this.input.placeholder = app.selection ? "About the selection" : app.chosen ? "About what is chosen" : "About this view";
+    this.input.placeholder = app.selection ? "Note on the selection" : app.chosen ? "Note on this event" : "Note on this view";
     this.input.focus();
   }
 
@@ -126,7 +126,7 @@ export class Notes {
       go: () => this.go(note),
       remove: () => this.remove(note),
     }));
-    return { type: "notes", caption: "Notes (B writes one)", rows };
+    return { type: "notes", caption: "Notes (press B to add a note)", rows };
   }
 
   /** As the address has them. */

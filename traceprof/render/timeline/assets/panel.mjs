@@ -25,19 +25,19 @@ export class Panel {
     this.set = { side: "", right: app.trace.beside ? 440 : 350, below: 260, ...recall(PANEL_KEY, {}) };
     this.heading = element("h3", { "aria-live": "polite" });
     this.body = element("div", { cls: "details", tabindex: "0", role: "region", "aria-label": "Details" });
-    this.grip = element("div", { cls: "grip", role: "separator", tabindex: "0", "aria-label": "Size of the details" });
+    this.grip = element("div", { cls: "grip", role: "separator", tabindex: "0", "aria-label": "Resize the details panel" });
     this.side = button("", "", () => this.dock(this.isBelow ? "right" : "below"));
     const actions = element(
       "div",
-      { cls: "panel-actions", role: "group", "aria-label": "Do with it" },
+      { cls: "panel-actions", role: "group", "aria-label": "Actions" },
       button("Copy", "Copy as text (C)", () => this.copy()),
-      button("Note", "Note: write one at this place (B)", () => app.notes.write()),
-      button("CSV", "CSV of what stands here, to a file", () => this.saveTables()),
-      button("Zoom", "Zoom to it (F)", () => app.fit()),
+      button("Note", "Note: add a note here (B)", () => app.notes.write()),
+      button("CSV", "CSV: save these details as a file", () => this.saveTables()),
+      button("Zoom", "Zoom to the selection (F)", () => app.fit()),
       this.side,
-      button("×", "× Choose nothing (Esc)", () => app.clear()),
+      button("×", "× Clear the selection (Esc)", () => app.clear()),
     );
-    this.node = element("aside", { cls: "panel", "aria-label": "What is chosen" });
+    this.node = element("aside", { cls: "panel", "aria-label": "Selection" });
     this.results = element("div", { cls: "results", hidden: "" });
     this.node.append(this.grip, this.results, element("div", { cls: "about" }, actions, noteForm, this.body));
     this.listen();
@@ -74,7 +74,7 @@ export class Panel {
     const size = Math.max(LEAST, Math.min(this.set[isBelow ? "below" : "right"], most));
     node.style.setProperty("--panel-size", `${Math.round(size)}px`);
     node.style.setProperty("--panel-room", `${Math.max(2 * LEAST, Math.round(room))}px`);
-    const words = isBelow ? "Dock at the right" : "Dock below the lanes";
+    const words = isBelow ? "Dock on the right" : "Dock below the lanes";
     this.side.textContent = isBelow ? "◨" : "⬓";
     this.side.title = words;
     this.side.setAttribute("aria-label", words);

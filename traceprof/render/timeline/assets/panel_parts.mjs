@@ -85,7 +85,7 @@ function notesNode({ caption, rows }) {
     const row = body.insertRow();
     row.insertCell().append(linkNode(text, null, go));
     row.insertCell().append(element("span", { cls: "cell", text: about }));
-    const away = element("button", { type: "button", cls: "goto", text: "×", "aria-label": `Remove the note ${text}` });
+    const away = element("button", { type: "button", cls: "goto", text: "×", "aria-label": `Remove note ${text}` });
     away.addEventListener("click", remove);
     row.insertCell().append(away);
   }
@@ -102,7 +102,7 @@ function linkNode(text, target, go, title = text) {
 function chartNode({ bins, binOf, own, isLog, min, max }) {
   const most = Math.max(...bins);
   const words = `${formatCount(bins.length)} bins from ${formatDuration(min)} to ${formatDuration(max)}`;
-  const label = `How many are how long: ${words}${isLog ? ", on a logarithmic scale" : ""}; the marked bin holds this one`;
+  const label = `Histogram of durations: ${words}${isLog ? ", logarithmic scale" : ""}; this event is in the marked bin`;
   const bars = element("div", { cls: "bars", role: "img", "aria-label": label });
   bins.forEach((count, i) => {
     const bar = element("i", { cls: i === binOf(own) ? "own" : "", title: `${formatCount(count)} events` });
@@ -110,6 +110,6 @@ function chartNode({ bins, binOf, own, isLog, min, max }) {
     bars.append(bar);
   });
   const ends = element("div", { cls: "ends" }, element("span", { text: formatDuration(min) }));
-  ends.append(element("span", { text: isLog ? "logarithmic" : "" }), element("span", { text: formatDuration(max) }));
+  ends.append(element("span", { text: isLog ? "log scale" : "" }), element("span", { text: formatDuration(max) }));
   return element("figure", { cls: "spread" }, bars, ends);
 }

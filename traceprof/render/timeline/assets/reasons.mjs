@@ -10,7 +10,7 @@ export function reasonParts(trace, { item }) {
   const found = trace.steps.reasons?.[label];
   if (!found) {
     const how = `traceprof explain TRACE ${label.replace("iteration", "pattern").replace(" ", ":")}`;
-    return trace.beside ? [] : [notePart(`What it is made of, against the typical one: ${how}`)];
+    return trace.beside ? [] : [notePart(`To compare this step with the typical step: ${how}`)];
   }
   const { starts, ends } = trace.steps;
   const span = [starts[item], Math.min(ends[item], starts[item + 1] ?? Infinity)];
@@ -18,8 +18,8 @@ export function reasonParts(trace, { item }) {
     cells: [cause.words, `${cause.ns < 0 ? "−" : "+"}${formatDuration(Math.abs(cause.ns))}`],
     target: placeOfCause(trace, cause, span),
   }));
-  const mean = found.devices > 1 ? `, mean of ${found.devices} devices` : "";
-  const caption = `Why it took ${formatDuration(found.more_ns)} longer than ${found.against}${mean}`;
+  const mean = found.devices > 1 ? `, mean of ${found.devices} GPUs` : "";
+  const caption = `Why this step took ${formatDuration(found.more_ns)} longer than ${found.against}${mean}`;
   return [tablePart(caption, ["", "Difference"], rows)];
 }
 

@@ -74,13 +74,13 @@ export function resultParts(app, query, results, order, sort, go) {
   const { trace } = app;
   const { count, ns, names, list, mergedCount = 0, mergedNs = 0 } = results;
   if (query.error) return [notePart(query.error)];
-  const also = query.also.length ? ` Found as well: ${query.also.join(", ")}.` : "";
+  const also = query.also.length ? ` Also searched for: ${query.also.join(", ")}.` : "";
   const of = names === 1 ? "one name" : `${formatCount(names)} names`;
   const part = count > list.length ? ` The ${order === "first" ? "first" : "longest"} ${list.length}:` : "";
   const all = count + mergedCount;
-  const together = `${formatCount(all)} events of ${of}, ${formatDuration(ns + mergedNs)} together.`;
-  const short = mergedCount ? ` ${formatCount(mergedCount)} of them are too short for an item of their own.` : "";
-  const about = all ? together + short : "Nothing has such a name.";
+  const together = `${formatCount(all)} events of ${of}, ${formatDuration(ns + mergedNs)} in total.`;
+  const short = mergedCount ? ` ${formatCount(mergedCount)} of them are too short to be listed.` : "";
+  const about = all ? together + short : "No event has a matching name.";
   if (!count) return [notePart(about + also)];
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
   // Of kernels it is told what launched them: that is where one goes on.
@@ -97,7 +97,7 @@ export function resultParts(app, query, results, order, sort, go) {
     target: () => go(event),
     isChosen: isChosenEvent(app, event),
   }));
-  const named = launchedIn ? ["Name", "Launched in"] : ["Name"];
+  const named = launchedIn ? ["Name", "Launched in range"] : ["Name"];
   const header = [...named, "Duration", "Start", "Lane"];
   const sorts = [...named.map(() => null), by("longest", "descending"), by("first", "ascending")];
   const shape = { texts: named.length, isLastText: true, below: launchedIn ? 1 : null, sort: sorts };

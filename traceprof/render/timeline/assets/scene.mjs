@@ -49,8 +49,8 @@ export function chartsFor(trace) {
   const hasDevice = (side) => trace.groups.some(({ kind }, group) => kind === "device" && isOf(group, side));
   const hasBytes = (side) =>
     trace.rows.some(({ kind, channels, group }) => kind === "gpu" && isOf(group, side) && channels.some(({ bytes }) => bytes));
-  const busy = { what: "busy", title: "Devices busy %", range: [0, 100], format: formatPercent };
-  const rates = { what: "rates", title: "Copies GB/s", format: (rate) => `${rate.toFixed(2)} GB/s` };
+  const busy = { what: "busy", title: "GPU busy %", range: [0, 100], format: formatPercent };
+  const rates = { what: "rates", title: "Copy rate GB/s", format: (rate) => `${rate.toFixed(2)} GB/s` };
   const found = [[busy, hasDevice], [rates, hasBytes]].flatMap(([chart, has]) =>
     sides.flatMap(({ name }, side) => (has(side) ? [{ ...chart, side, title: (name && `${name}: `) + chart.title }] : [])),
   );
@@ -66,11 +66,11 @@ export function chartsFor(trace) {
 
 /** What is on the screen, and how much of the trace that is. */
 export function drawnText({ trace, t0, t1, boxCount, width }) {
-  const span = `${formatDuration(t1 - t0)} from ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
+  const span = `${formatDuration(t1 - t0)} starting at ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
   const view = trace.beside ? viewName(trace, t0, t1) : span;
-  const events = `${formatCount(boxCount)} of ${formatCount(trace.n_events)} events as boxes, the others as density`;
+  const events = `${formatCount(boxCount)} of ${formatCount(trace.n_events)} events drawn as boxes, the rest as density`;
   const { starts } = trace.steps;
   const inView = lowerBound(starts, t1) - lowerBound(starts, t0);
   const isThinned = inView && !areStepsApart(inView, width);
-  return [view, events, ...(isThinned ? [`${formatCount(inView)} steps, marked in their own line only`] : [])].join(" · ");
+  return [view, events, ...(isThinned ? [`${formatCount(inView)} steps, marked only in the step lane`] : [])].join(" · ");
 }

@@ -116,7 +116,7 @@ export class Searcher extends Chooser {
     }
     const place = await this.askPlace(spanOf(this.trace, chosen)[0]);
     if (this.chosen === chosen && this.results === results) {
-      const among = mergedCount ? `${formatCount(count)} drawn alone` : all;
+      const among = mergedCount ? `${formatCount(count)} unmerged` : all;
       this.toolbar.showFound(`${formatCount(place + 1)} of ${among}`);
     }
   }

@@ -21,7 +21,7 @@ export function buildShell(app, root) {
     cls: "plot",
     tabindex: "0",
     role: "application",
-    "aria-label": "Timeline. W and S zoom, A and D pan, slash searches, question mark lists all keys.",
+    "aria-label": "Timeline. Press W or S to zoom, A or D to pan, slash to search, question mark to list all keys.",
   });
   const notes = new Notes(app);
   const axis = new HeldAxis(app);

@@ -30,7 +30,7 @@ export const isPartly = (trace, places, t0, t1) =>
   places.some((place) => partsOfSpan(trace, place, t0, t1).has(trace.not_recorded));
 
 const SHORT = {
-  ...{ compute: "Compute", overlap: "Both", exposed_communication: "Comm.", exposed_transfer: "Copies" },
+  ...{ compute: "Compute", overlap: "Overlap", exposed_communication: "Comm.", exposed_transfer: "Copies" },
   ...{ device_memory: "Memory", idle: "Idle" },
 };
 

@@ -12,8 +12,8 @@ export function addSteps(trace) {
   const word = labels[0].startsWith("iteration") ? "Iterations" : "Steps";
   const label = `${word} (${starts.length})`;
   const group = trace.groups.length;
-  const rows = [addRow(trace, group, onDevices.length ? `${word} on the host (${starts.length})` : label, starts, ends)];
-  if (onDevices.length) rows.push(addRow(trace, group, `${word} on the devices`, onDevices, deviceEnds));
+  const rows = [addRow(trace, group, onDevices.length ? `${word} on CPU (${starts.length})` : label, starts, ends)];
+  if (onDevices.length) rows.push(addRow(trace, group, `${word} on GPU`, onDevices, deviceEnds));
   trace.groups.push({ section: "", label, kind: "steps", process: null, rows, states: null });
   return trace;
 }

@@ -2,7 +2,7 @@ import { button, element, oneTabStop } from "./dom.mjs";
 import { SOUGHT } from "./matching.mjs";
 import { makeLaneMenu } from "./lane_menu.mjs";
 
-const ANALYSED = "the window that the analyses look at (1)";
+const ANALYSED = "go to the analyzed window (1)";
 
 /** The line above the lanes: search, legend, actions. Legend chips switch categories on and off. */
 export function makeToolbar(app) {
@@ -13,7 +13,7 @@ export function makeToolbar(app) {
     "aria-label": "Search names: text or /regular expression/",
   });
   const found = element("span", { cls: "note", role: "status" });
-  const kind = element("select", { "aria-label": "Search among", title: "What to search among" });
+  const kind = element("select", { "aria-label": "Search in", title: "Kind of events to search" });
   for (const [value, label] of SOUGHT.filter(([, , kinds]) => hasRows(app.trace, kinds))) {
     kind.append(element("option", { value, text: label }));
   }
@@ -30,12 +30,12 @@ export function makeToolbar(app) {
     "div",
     { cls: "actions" },
     ...(focus ? [button(focus.label, `${focus.label}: ${ANALYSED}`, () => app.jumpTo(focus.start, focus.end))] : []),
-    button("Fit selection", "Fit selection: zoom to it or to what is chosen (F)", () => app.fit()),
+    button("Fit selection", "Fit selection: zoom to the selected span or event (F)", () => app.fit()),
     button("Whole trace", "Whole trace (0)", () => app.jumpTo(0, app.trace.duration_ns)),
-    button("◐", "◐ Light or dark (T)", () => app.toggleTheme()),
+    button("◐", "◐ Switch between light and dark theme (T)", () => app.toggleTheme()),
     menu.node,
-    button("Save picture", "Save picture: what is shown, as PNG", () => app.savePicture("png")),
-    button("SVG", "SVG: what is shown, as a drawing", () => app.savePicture("svg")),
+    button("Save picture", "Save picture: save the current view as PNG", () => app.savePicture("png")),
+    button("SVG", "SVG: save the current view as SVG", () => app.savePicture("svg")),
     button("?", "? Keys and gestures", () => app.help.showModal()),
   );
   const previous = button("‹", "‹ Previous match (P)", () => app.stepMatch(-1));
@@ -79,26 +79,27 @@ function makeChip(app, category) {
 }
 
 const KEYS = [
-  ["W / S", "zoom in and out at the pointer (also the wheel, or two fingers)"],
-  ["A / D, ← / →", "pan (also drag, Shift + wheel)"],
-  ["click, Enter", "what it is: events, gaps, states and steps; an arrow leads to the launch"],
-  [", and .", "the previous or next event of the lane"],
-  ["↑ / ↓", "the lane above or below, at the same time"],
-  ["G", "the longest idle gap in view, then the next longest"],
-  ["O", "the same event of the other recording, where two are side by side"],
-  ["Shift + click", "measure from what is chosen to what is clicked; of two steps, with both"],
-  ["Shift + drag, M", "select a span (edges snap to events), or what is chosen"],
-  ["< and >", "move the end of the selection from edge to edge"],
-  ["F, double click", "zoom to what is chosen or selected"],
-  ["B", "write a note here: flags lead back, the address carries them"],
-  ["C", "copy what the panel says"],
-  ["0, Home", "show everything"],
-  ["1", "show the window that the analyses look at"],
-  ["/", "search, also step:3..5; Enter goes down the list, N and P to the next and previous match in time"],
-  ["T", "light or dark"],
+  ["W / S", "zoom in and out at the pointer (also mouse wheel or two fingers)"],
+  ["A / D, ← / →", "pan (also drag or Shift + wheel)"],
+  ["click, Enter", "show details of an event, gap, state, or step; an arrow points to its launch"],
+  [", and .", "go to the previous or next event in the lane"],
+  ["↑ / ↓", "go to the lane above or below at the same time"],
+  ["G", "go to the longest idle gap in view, then to the next longest"],
+  ["O", "go to the same event in the other trace (when two traces are shown)"],
+  ["Shift + click", "measure the time between the selected event and the clicked event"],
+  ["Shift + drag, M", "select a time span (edges snap to events); M selects the span of the selected event"],
+  ["< and >", "move the end of the selection to the previous or next event edge"],
+  ["F, double click", "zoom to the selected event or span"],
+  ["B", "add a note here; click its flag to return; the page address contains all notes"],
+  ["C", "copy the details panel as text"],
+  ["0, Home", "show the whole trace"],
+  ["1", "show the analyzed window"],
+  ["/", "search for names or steps (step:3..5); Enter goes to the next result in the list"],
+  ["N / P", "go to the next or previous match in time"],
+  ["T", "switch between light and dark theme"],
   ["Esc", "clear the selection and the search"],
-  ["fingers", "drag moves, pinch zooms, a long press selects (then draw)"],
-  ["in the lanes", "↑ ↓ move, Enter folds, P pins, H hides, Alt + ↑ ↓ reorder (or drag)"],
+  ["touch", "drag to pan, pinch to zoom, long-press and drag to select"],
+  ["lane names", "↑ ↓ move the focus, Enter folds, P pins, H hides, Alt + ↑ ↓ or drag reorders"],
 ];
 
 export function makeHelp() {

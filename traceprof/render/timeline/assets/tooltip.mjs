@@ -31,8 +31,8 @@ function describeCrowd({ trace, binNs }, row, t, count) {
     trace.categories[category].label,
     `${formatPercent(sum.ns / binNs)} busy · ${formatCount(sum.count)} events`,
   ]);
-  if (top.length) facts.push(["most time", top[0].name]);
-  facts.push(["", "zoom in to see each"]);
+  if (top.length) facts.push(["longest total", top[0].name]);
+  facts.push(["", "zoom in to see each event"]);
   return { title: `${formatCount(count)} events in this pixel`, facts };
 }
 

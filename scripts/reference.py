@@ -22,25 +22,26 @@ from traceprof.store import sqlite_type
 
 _HEAD: Final = """# Tables
 
-Every table and number that traceprof returns: the command below each name prints it, `--json`
-holds all of them ([schema](schema/analysis-2.json)), and in Python each is a frame
-(`run.NAME().to_frame("TABLE")`). The first table of a result is the one that answers. What was not
-recorded is null; columns of which nothing can be known may be missing. Written by `scripts/schema`
-from what the analyses declare.
+This page lists every table and number that traceprof returns. The command below each name prints
+them. `--json` contains all of them ([schema](schema/analysis-2.json)). In Python, each table is a
+data frame: `run.NAME().to_frame("TABLE")`. The first table of a result is the main one. A value
+that was not recorded is null, and a column without any known value can be missing.
+`scripts/schema` generates this page from the declarations of the analyses.
 """
-_OF_PAGE: Final = """## On the page of `traceprof analyze`
+_OF_PAGE: Final = """## Report of `traceprof analyze`
 
-Beside results its `--json` has the verdict, the workload and this table.
+In addition to the results, `traceprof analyze --json` contains the verdict, the workload, and this
+table.
 """
 _OVER_RANKS: Final[Mapping[Combine, str]] = {
-    Combine.KEY: "tells rows apart",
-    Combine.SUM: "added up",
-    Combine.MIN: "the smallest",
-    Combine.MAX: "the largest",
+    Combine.KEY: "identifies the row",
+    Combine.SUM: "sum",
+    Combine.MIN: "minimum",
+    Combine.MAX: "maximum",
     Combine.MEAN: "mean weighted by `{weight}`",
     Combine.MEDIAN: "exact median",
-    Combine.SAME: "the first known",
-    Combine.DERIVED: "computed from the others",
+    Combine.SAME: "first known value",
+    Combine.DERIVED: "computed from other columns",
 }
 
 
@@ -73,7 +74,7 @@ def runs_page(page: str) -> str:
     """
     head, line, _ = page.partition(_WRITTEN)
     if not line:
-        raise ValueError(f"docs/runs.md without its line {_WRITTEN}")
+        raise ValueError(f"docs/runs.md does not contain the line {_WRITTEN!r}")
     tables = (
         f"### Table `{table.name}`\n\n{_sentence(table.about)}\n\n"
         "| column | SQLite | unit | meaning |\n|---|---|---|---|\n"
@@ -108,7 +109,7 @@ def _table(table: TableSpec) -> Iterator[str]:
 
 
 def _columns(kind: str, columns: Iterable[Column]) -> Iterator[str]:
-    yield f"| {kind} | unit | over ranks | meaning |"
+    yield f"| {kind} | unit | across ranks | meaning |"
     yield "|---|---|---|---|"
     for column in columns:
         combine = _OVER_RANKS[column.combine].format(weight=column.weight)
@@ -132,18 +133,18 @@ _NOTE: Final = {"$ref": "#/$defs/note"}
 _NOTES: Final = {"type": "array", "items": _NOTE}
 _STRINGS: Final = {"type": "array", "items": _STRING}
 _WORDS: Final[Mapping[Unit, str]] = {
-    Unit.NS: "a length of time in ns",
-    Unit.AT_NS: "an instant in ns after the start of the run",
+    Unit.NS: "a duration in ns",
+    Unit.AT_NS: "a time in ns since the start of the run",
     Unit.BYTES: "bytes",
     Unit.BYTES_PER_S: "bytes per second",
-    Unit.FLOP: "floating-point operations, a multiply-add being two",
+    Unit.FLOP: "floating-point operations; a multiply-add counts as two",
     Unit.FLOP_PER_S: "floating-point operations per second",
     Unit.PER_S: "events per second",
-    Unit.RATIO: "a share: 1 is all",
-    Unit.FACTOR: "how many times",
-    Unit.COUNT: "how many",
-    Unit.NUMBER: "any other number, or one that names something",
-    Unit.TEXT: "text; a sentence with numbers is a note",
+    Unit.RATIO: "a fraction; 1 means 100%",
+    Unit.FACTOR: "a multiple; 2 means twice as much",
+    Unit.COUNT: "a count",
+    Unit.NUMBER: "any other number, or a numeric identifier",
+    Unit.TEXT: "text; a sentence that contains numbers is a note",
     Unit.FLAG: "true or false",
 }
 
@@ -155,8 +156,8 @@ def schema_of(specs: Mapping[str, ResultSpec]) -> dict[str, Any]:
         "$id": SCHEMA,
         "title": "Results of traceprof",
         "description": (
-            "Times are in ns, sizes in bytes, unknown is null. Every instant counts from the start "
-            "of the run; `clock` says when that was."
+            "Times are in ns and sizes in bytes. Unknown values are null. Timestamps are relative "
+            "to the start of the run; `clock` contains the time of that start."
         ),
         **_record(
             {
@@ -174,7 +175,7 @@ def schema_of(specs: Mapping[str, ResultSpec]) -> dict[str, Any]:
                     "additionalProperties": {"$ref": "#/$defs/result"},
                 },
                 "not_recorded": {
-                    "description": "why an analysis that was asked for has no result",
+                    "description": "for each requested analysis without a result, the reason",
                     "type": "object",
                     "additionalProperties": _STRING,
                 },
@@ -227,9 +228,9 @@ def _result(spec: ResultSpec) -> dict[str, Any]:
 def _schema_of_table(table: TableSpec) -> dict[str, Any]:
     columns = {column.name: _value(column) for column in table}
     if "process" in columns and "rank" not in columns:
-        words = "the rank of the process, in a run of several"
+        words = "the rank of the process, in a multi-process run"
         columns["rank"] = _value(Column("rank", Unit.NUMBER, words, Combine.SAME))
-    key = {**_STRING, "description": "what no other row of the table has"}
+    key = {**_STRING, "description": "a key that is unique within the table"}
     return {
         "description": table.about,
         **_table_object(_record({KEY: key, **columns}, but=columns), sorted(table.keys)),
@@ -254,14 +255,14 @@ _COLUMN: Final = _record(
     {
         "name": _STRING,
         "unit": {"enum": [unit.value for unit in Unit]},
-        "combine": {**_STRING, "description": "how the values of several ranks combine"},
+        "combine": {**_STRING, "description": "how values are combined across ranks"},
         "meaning": _STRING,
     }
 )
 _NOTE_OBJECT: Final = _record(
     {
         "text": {**_STRING, "description": "the sentence"},
-        "template": {**_STRING, "description": "the sentence with {name:unit} for its values"},
+        "template": {**_STRING, "description": "the sentence with {name:unit} placeholders"},
         "values": {"type": "object"},
     }
 )
@@ -274,27 +275,27 @@ _TRACE: Final = _record(
 )
 _CLOCK: Final = _record(
     {
-        "zero": {"const": "start of the run", "description": "the instant 0 of this document"},
+        "zero": {"const": "start of the run", "description": "time 0 of this document"},
         "utc_epoch_ns": {
             "type": ["integer", "null"],
-            "description": "when that was, in ns since 1970 UTC",
+            "description": "time 0, in ns since 1970-01-01 UTC",
         },
-        "trace_clock_ns": {**_INTEGER, "description": "the same on the clock of the trace"},
-        "duration_ns": {**_INTEGER, "description": "the length of the run"},
+        "trace_clock_ns": {**_INTEGER, "description": "time 0, on the clock of the trace"},
+        "duration_ns": {**_INTEGER, "description": "the duration of the run"},
     }
 )
 _WINDOW: Final = _record(
     {
         "label": _STRING,
         **dict.fromkeys(("start_ns", "end_ns"), _INTEGER),
-        "duration_ns": {**_INTEGER, "description": "the length without the gaps"},
+        "duration_ns": {**_INTEGER, "description": "the duration without the gaps"},
         "gaps": {
-            "description": "the steps that do not count, as times that are not in the window",
+            "description": "time ranges of excluded steps, which are not part of the window",
             "type": "array",
             "items": _record({"start_ns": _INTEGER, "end_ns": _INTEGER}),
         },
         "reason": {
-            "description": "what it is made of and why; null where it is what was asked for",
+            "description": "how traceprof chose the window; null if you requested the window",
             "anyOf": [_NOTE, {"type": "null"}],
         },
         "notes": _NOTES,
@@ -304,14 +305,17 @@ _VERDICT: Final = _record(
     {
         "bound_by": _STRING,
         "sentences": _NOTES,
-        "made_of": {**_NOTES, "description": "what the compute is, and what idle time is for"},
+        "made_of": {
+            **_NOTES,
+            "description": "compute time by kernel class, and causes of idle time",
+        },
         "fine": _STRINGS,
         "unknown": _NOTES,
-        "once": {**_NOTES, "description": "what costs time once"},
-        "lost": {**_NOTES, "description": "what of the devices' work is missing, and what to do"},
-        "periodic": {**_NOTES, "description": "what does now and then, as evaluation"},
+        "once": {**_NOTES, "description": "one-time costs"},
+        "lost": {**_NOTES, "description": "the GPU activity that is missing, and how to record it"},
+        "periodic": {**_NOTES, "description": "periodic costs, such as evaluation"},
         "parts": {
-            "description": "the share of each of the five parts that the sentences are about",
+            "description": "the share of each of the five parts of the GPU time in `sentences`",
             "type": "object",
             "additionalProperties": {"type": "number"},
         },
@@ -319,11 +323,11 @@ _VERDICT: Final = _record(
     }
 )
 _WORKLOAD: Final = {
-    "description": "what the run does",
+    "description": "the kind of workload, such as training",
     **_record({"kind": {"enum": [*WORKLOADS]}, "reasons": _NOTES}),
 }
 _HARDWARE: Final = {
-    "description": "how many devices of each model worked",
+    "description": "the number of active GPUs of each model",
     "type": "array",
     "items": _record({"name": _STRING, "count": _INTEGER}),
 }
