@@ -142,6 +142,7 @@ _BASE: Final[Finders] = (
     Prose("steps/s", rf"(?P<v>{NUMBER}) steps/s"),
     Prose("samples/s", rf"(?P<v>{NUMBER}) samples/s"),
 )
+_SLOW_STEP: Final = r"(?:^\s*(?:Evidence +)?|; |\| )step (?P<v>\d+): slower by"
 _COUNTS: Final[Finders] = (
     Prose(
         "steps used",
@@ -156,8 +157,8 @@ _COUNTS: Final[Finders] = (
     Prose("slow steps", rf"; (?P<v>{NUMBER}) of them slow"),
     Prose("slow steps", rf"(?P<v>{NUMBER}) slow steps? of"),
     Prose("slow steps", r"\bone slow step(?P<v>x)? of", missing="1"),
-    Prose("slow step numbers", r"(?:^\s*|; |\| )step (?P<v>\d+): slower by", take="list"),
-    Prose("slowest step", r"(?:^\s*|; |\| )step (?P<v>\d+): slower by", take="first"),
+    Prose("slow step numbers", _SLOW_STEP, take="list"),
+    Prose("slowest step", _SLOW_STEP, take="first"),
 )
 _AS_WARMUP: Final = "(?:is|are) excluded as warm-up"
 _WARMUP: Final[Finders] = (
