@@ -162,7 +162,14 @@ def gathering(tmp_path):
     """A recorder that gathers, and the pipe at which it waits."""
     recorder = start(tmp_path, "torch", sys.executable, "-c", WITH_PIPE, *NAMED_STEPS[1:], "0")
     pipe = work_folder(tmp_path) / "agent.1.jsonl"
-    return recorder, pipe, os.open(pipe, os.O_WRONLY)
+    writer = os.open(pipe, os.O_WRONLY)
+    # A signal between opening and reading would be seen when the reading ends, which it never does.
+    where = Path(f"/proc/{recorder.pid}/wchan")
+    for _ in range(1_000):
+        if "pipe_read" in where.read_text():
+            break
+        time.sleep(0.01)
+    return recorder, pipe, writer
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
