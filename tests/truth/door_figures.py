@@ -271,9 +271,9 @@ def _kind_of(row: Row) -> str:
 
 
 IDEAL: Final[Finders] = (
-    Prose("step time", rf"the mean (?:step|iteration of the pattern): (?P<v>{TIME})"),
-    Prose("step time", rf"From ideal to measured time: the mean step, (?P<v>{TIME})"),
-    Prose("steps used", rf"\((?P<v>{NUMBER}) of them"),
+    Prose("step time", rf"Measured (?:step|iteration): (?P<v>{TIME})"),
+    Prose("step time", rf"From ideal to measured time: (?:step|iteration), (?P<v>{TIME})"),
+    Prose("steps used", rf"Measured [^(]*\(mean of (?P<v>{NUMBER}) (?:step|iteration)s?, "),
     Rows(
         "share: exposed transfer",
         "ideal.ideal",
@@ -355,10 +355,11 @@ FIGURES_OF_PYTHON: Final[Finders] = (
     Rows("step time", "figures", "step_device_ns"),
     *(Rows(f"share: {part}", "figures", f"{part}_ratio") for part in FIVE),
 )
-_STEADY: Final = r"usual (?:step|iteration)s?(?: on \d+ ranks)?:"
+_STEADY: Final = r"usual (?:step|iteration)s?(?: of \d+ ranks)?:"
 _STEPS_TEXT: Final[Finders] = (
     Prose("step time", rf"{_STEADY} median (?P<w>{TIME}), mean (?P<v>{TIME})"),
-    Prose("steps used", rf"(?P<v>{NUMBER}) {_STEADY}"),
+    Prose("steps used", rf"(?P<v>{NUMBER}) usual (?:step|iteration)s?:"),
+    Prose("steps of all ranks", rf"(?P<v>{NUMBER}) usual (?:step|iteration)s? of \d+ ranks:"),
     Prose("samples/s", rf"Throughput: (?P<v>{NUMBER}) samples/s"),
     Prose("shortest step", rf"mean {TIME}, (?:p10|min) (?P<v>{TIME}), (?:p90|max) {TIME}"),
     Prose("longest step", rf"mean {TIME}, (?:p10|min) {TIME}, (?:p90|max) (?P<v>{TIME})"),

@@ -61,9 +61,17 @@ def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     return html.escape(plain_text(text, max_length), quote=True)
 
 
+_CODE: Final = re.compile(r"`([^`]+)`")
+
+
+def html_prose(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return a sentence for the body of an HTML page, with code for what is in backticks."""
+    return _CODE.sub(r"<code>\1</code>", html_text(text, max_length))
+
+
 def html_list(items: Iterable[object]) -> str:
     """Return a list of plain texts as HTML; nothing where there are none."""
-    entries = "".join(f"<li>{html_text(item, 400)}</li>" for item in items)
+    entries = "".join(f"<li>{html_prose(item, 400)}</li>" for item in items)
     return f'<ul class="warnings">{entries}</ul>' if entries else ""
 
 

@@ -13,7 +13,7 @@ from traceprof.render.charts.elastic import elastic_chart, elastic_style
 from traceprof.render.charts.memory import memory_chart, memory_style
 from traceprof.render.charts.nodes import nodes_chart, nodes_style
 from traceprof.render.charts.tried import tried_chart, tried_style
-from traceprof.render.escape import html_list, html_text
+from traceprof.render.escape import html_list, html_prose, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
 from traceprof.render.page.document import KNOWN_WITH_IT, html_table, write_document
 from traceprof.render.registry import Answered, Options
@@ -65,7 +65,7 @@ def _finding(row: Row) -> str:
     window = f"<br>--window {html_text(row['window'])}" if row["window"] else ""
     return (
         f"<li><b>{html_text(texts['title'], 300)}</b> {html_text(saving_words(row))}"
-        f"<br>{html_text(texts['evidence'])}<br>→ {html_text(texts['action'])}{window}</li>"
+        f"<br>{html_text(texts['evidence'])}<br>→ {html_prose(texts['action'])}{window}</li>"
     )
 
 

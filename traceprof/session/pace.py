@@ -50,8 +50,7 @@ def _on_step_time(steps: Result) -> Note:
     ends = ("min", "max") if n < FEWEST_FOR_PERCENTILES else ("p10", "p90")
     low, high = (scalars[f"{end}_ns"] for end in ends)
     if high - low >= _MIN_RANGE_RATIO * high:
-        text += ", " if n < FEWEST_FOR_PERCENTILES else ", 80% of them "
-        text += "{low:ns}–{high:ns}"
+        text += (", " if n < FEWEST_FOR_PERCENTILES else ", 80% of them ") + "{low:ns}–{high:ns}"
         values |= {"low": low, "high": high}
     return Note.of(f"{text}.{_on_profiling(scalars, values)}", **values)
 
@@ -62,7 +61,7 @@ def _on_profiling(scalars: Mapping[str, Any], values: dict[str, Any]) -> str:
     if ratio is None:
         return ""
     if ratio < _MIN_OVERHEAD_RATIO:
-        return " Profiling adds less than 2%."
+        return f" Profiling adds less than {_MIN_OVERHEAD_RATIO:.0%}."
     values |= {"factor": 1 + ratio, "each": scalars.get("profiler_overhead_per_launch_ns")}
     each = " ({each:ns} more per launch)" if values["each"] is not None else ""
     return f" A profiled step takes {{factor:number}}× as long{each}; the overhead is subtracted."

@@ -128,9 +128,9 @@ def test_flops_that_no_such_step_could_do_are_doubted() -> None:
 def test_flops_that_are_not_all_known_are_not_called_those_of_the_step() -> None:
     builder = TraceBuilder().device(0, name=H100)
     work(builder, PRODUCT, 1000, 1000 + 3 * IDEAL_NS)
-    assert any("At peak, its FLOPs" in one for one in told(builder))
+    assert any("At peak, the FLOPs of the " in one for one in told(builder))
     builder.kernel("nvjet_tst_gemm", 10**9, 2 * 10**9, launched_ns=(0, 1))
-    assert any("At peak, the known FLOPs take" in one for one in told(builder))
+    assert any("At peak, the known FLOPs of the " in one for one in told(builder))
 
 
 def told(builder: TraceBuilder) -> list[str]:

@@ -90,7 +90,7 @@ IDEAL_SPEC: Final = ResultSpec.of("""
     scalars:
     same base: unit of step_ns: step, iteration, or window
     same length_ns: duration of that unit; equals the sum of step_ns
-    same steps_count: number of steps
+    same steps_count: number of steps of a process that the step time is the mean of
     same devices_count: number of GPUs
     """)
 
@@ -268,7 +268,7 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
     scalars = {
         "base": base.unit,
         "length_ns": length,
-        "steps_count": 0 if base.unit == WINDOW else round(base.steps_count),
+        "steps_count": 0 if base.unit == WINDOW else round(base.timed_count),
         "devices_count": n_devices,
     }
     tables = {"ideal": IDEAL_SPEC.tables[0].of_rows(table)}
@@ -279,7 +279,7 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
 def _notes(
     parts: Sequence[str], table: Table, scalars: Mapping[str, Any], flops: str
 ) -> list[Note]:
-    of = "mean of {n:count}, " if scalars["steps_count"] else ""
+    of = "mean of {n:count} {base}(s), " if scalars["steps_count"] else ""
     text = f"Measured {{base}}: {{ns:ns}} ({of}{{devices:count}} GPU(s))"
     told = {"ns": scalars["length_ns"], "n": scalars["steps_count"]}
     notes = [Note.of(text, base=scalars["base"], devices=scalars["devices_count"], **told)]
@@ -293,10 +293,10 @@ def _notes(
     else:
         ideal = int(table["step_ns"][parts.index(AT_PEAK)])
         share = ideal / (scalars["length_ns"] or np.nan)
-        its = "the known FLOPs" if UNKNOWN_MATRIX in parts else "its FLOPs"
-        text = f"At peak, {its} take {{ideal:ns}}: "
-        text += "less than 0.1% of it" if share < _LEAST_SHARE else "{share:ratio} of it"
-        notes.append(Note.of(text, ideal=ideal, share=share))
+        known = "known " if UNKNOWN_MATRIX in parts else ""
+        text = f"At peak, the {known}FLOPs of the {{base}} take {{ideal:ns}}: "
+        text += "less than 0.1%" if share < _LEAST_SHARE else "{share:ratio}"
+        notes.append(Note.of(f"{text} of its time", base=scalars["base"], ideal=ideal, share=share))
     return notes
 
 

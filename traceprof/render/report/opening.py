@@ -15,7 +15,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
-from traceprof.render.escape import html_list, html_text
+from traceprof.render.escape import html_list, html_prose, html_text
 from traceprof.render.formatting import is_known, saving_words, sentences, value_text
 from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.places import StillPictures, link_to, ranks_named
@@ -175,4 +175,4 @@ def _facts(evidence: Any) -> Sequence[Any]:
 
 
 def _text(value: Any, most: int) -> str:
-    return html_text(value_text(Unit.TEXT, value), most)
+    return html_prose(value_text(Unit.TEXT, value), most)

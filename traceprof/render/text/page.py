@@ -156,7 +156,7 @@ def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
     for number, finding in enumerate(findings, 1):
         yield from _headed(number, finding, width)
         yield from _labeled("Evidence", Text(_words(finding["evidence"])), width, _INDENT)
-        yield from _labeled("Fix", _action(finding), width, _INDENT)
+        yield from _labeled("Fix", Text(_words(finding["action"]), style="green"), width, _INDENT)
 
 
 def _headed(number: int, finding: Row, width: int) -> Iterator[Text]:
@@ -190,17 +190,13 @@ def findings_view(findings: Iterable[Row], width: int) -> RenderableType:
         body = {"Evidence": Text(_words(finding["evidence"]))}
         if finding.get("model"):
             body["Estimate"] = Text(_words(finding["model"]), style="dim")
-        body["Fix"] = _action(finding)
+        body["Fix"] = Text(_words(finding["action"]), style="green")
         body["Caveat"] = Text(_words(finding["caveat"]), style="dim")
         if finding.get("ncu"):
             body["Profile"] = unbroken(Text(_words(finding["ncu"]), style="dim"))
         for label, text in body.items():
             lines += _labeled(label, text, width, _INDENT)
     return Group(*lines)
-
-
-def _action(finding: Row) -> Text:
-    return Text(_words(finding["action"]), style="green")
 
 
 def _words(value: Any) -> str:
