@@ -44,12 +44,31 @@ def report(
 
     For two runs, the page shows the comparison of `traceprof compare`.
     """
-    from traceprof.cli.output import check_suffix, write_page
+    from traceprof.cli.output import check_suffix
     from traceprof.files import check_target
 
     target = output or Path(f"{trace[0].stem}.report.html")
     check_suffix(target, ".html", note=" (a browser can print the page as PDF)")
     check_target(target, force=force, inputs=trace)
+    write_report(trace, target, opening, window, title, force=force)
+
+
+def write_report(
+    trace: list[Path],
+    target: Path,
+    opening: Opening,
+    window: str | None = None,
+    title: str | None = None,
+    *,
+    force: bool,
+) -> None:
+    """Write the report of a run, or the comparison of two runs, to ``target`` and say so.
+
+    Raises:
+        UsageError: the file exists, is one of the traces, or cannot be written.
+    """
+    from traceprof.cli.output import write_page
+
     try:
         page = _of_one(trace, opening, window, title)
     except SeveralRunsError as error:

@@ -118,6 +118,13 @@ COMMANDS: Final[Registry[Command]] = Registry(
             "Record",
         ),
         Command(
+            "demo",
+            "analyze a sample trace: print its page and open its report",
+            "demo",
+            ("demo", "demo --no-browser -o demo/"),
+            "Analyze",
+        ),
+        Command(
             "analyze",
             "report where the time goes and what would fix it, on one page",
             "answers",
