@@ -72,67 +72,77 @@ def compare(
         raise UsageError("compare needs at least one run per side")
     unit = common_unit([*base, *new])
     sides = Side(tuple(base), unit), Side(tuple(new), unit)
-    is_same = len(base) == len(new) == 1 and _is_same(base[0], new[0])
-    judged = judge(*sides, is_same=is_same)
+    is_same = len(base) == len(new) == 1 and _are_identical(base[0], new[0])
+    evaluated = judge(*sides, is_same=is_same)
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
-    lacking = _lacking(sides)
-    doubts = (note for run in (*base, *new) for note in doubts_of_run(run.name, run.notes))
-    difference = None if lacking else _difference(sides, matched, missing)
-    if lacking:
-        missing["difference"] = f"{' and '.join(lacking)}: the recording is incomplete"
-    unlike = _on_bases(sides)
-    if unlike:
+    incomplete = _incomplete_runs(sides)
+    caveats = (note for run in (*base, *new) for note in doubts_of_run(run.name, run.notes))
+    difference = None if incomplete else _difference(sides, matched, missing)
+    if incomplete:
+        missing["difference"] = f"{' and '.join(incomplete)}: the recording is incomplete"
+    unit_warnings = _unit_warnings(sides)
+    if unit_warnings:
         difference, missing["difference"] = None, "the times of the two sides have different units"
     settings, measures = settings_of(*sides, matched), _measures(*sides)
     better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
     results = {
-        "judged": judged_result(judged, *sides),
-        "limits": limits_of(limits, judged, sides, better) if limits else None,
+        "judged": judged_result(evaluated, *sides),
+        "limits": limits_of(limits, evaluated, sides, better) if limits else None,
         "difference": difference,
         "settings": settings,
-        **({} if unlike else {"kernels": kernels_of(*sides, matched), **side_by_side(*sides)}),
+        **(
+            {}
+            if unit_warnings
+            else {"kernels": kernels_of(*sides, matched), **side_by_side(*sides)}
+        ),
         "ranks": ranks_of_sides(*sides),
         "metrics": metrics_of_sides(*sides),
         "steps": steps_result(*sides),
         "measures": measures,
     }
-    same = [_BOTH_THE_SAME] if is_same else []
+    identical = [_IDENTICAL] if is_same else []
     shown = {
-        name: own
-        for name, own in results.items()
-        if own is not None and not all(table.empty for table in own.tables.values())
+        name: result
+        for name, result in results.items()
+        if result is not None and not all(table.empty for table in result.tables.values())
     }
     return Comparison(
         title=f"{sides[1].name} compared with {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
-        verdict=(*_heading(lacking), *verdict_of(judged, difference, sides)),
+        verdict=(*_incomplete_notes(incomplete), *verdict_of(evaluated, difference, sides)),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
-        warnings=(*doubts, *same, *unlike, *_on_unlike(sides), *warnings_of(settings)),
+        warnings=(
+            *caveats,
+            *identical,
+            *unit_warnings,
+            *_comparability_warnings(sides),
+            *warnings_of(settings),
+        ),
         missing=missing,
         about=ABOUT,
     )
 
 
-def _lacking(sides: tuple[Side, Side]) -> list[str]:
+def _incomplete_runs(sides: tuple[Side, Side]) -> list[str]:
     """Return the runs of which a part is missing: a difference may be nothing but that."""
     runs = (run for side in sides for run in side.runs)
     return [run.name for run in runs if any(map(is_incomplete, run.notes))]
 
 
-def _heading(lacking: Sequence[str]) -> Iterator[Note]:
-    if lacking:
-        text = "{names} is incomplete" if len(lacking) == 1 else "{names} are incomplete"
+def _incomplete_notes(incomplete: Sequence[str]) -> Iterator[Note]:
+    if incomplete:
+        text = "{names} is incomplete" if len(incomplete) == 1 else "{names} are incomplete"
         text += ". traceprof does not explain the difference, because it may be missing data."
-        yield Note.of(text, names=" and ".join(lacking))
+        yield Note.of(text, names=" and ".join(incomplete))
 
 
 def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str]) -> Result | None:
     phases = host_phases(*sides)
     if sides[0].composition is not None and sides[1].composition is not None:
         return difference_of(*sides, matched, phases)
-    without = [side.name for side in sides if side.composition is None]
-    missing["difference"] = f"no GPU activity recorded in {', '.join(without)}"
+    without_gpu = [side.name for side in sides if side.composition is None]
+    missing["difference"] = f"no GPU activity recorded in {', '.join(without_gpu)}"
     if phases is None:
         return None
     length = {name: int(phases[name].sum()) for name in ("difference_ns", "base_ns", "new_ns")}
@@ -148,33 +158,33 @@ def _measures(base: Side, new: Side) -> Result:
         if values[0] is None or values[1] is None:
             continue
         change = values[1] / values[0] - 1 if values[0] else float("nan")
-        own = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
-        rows.append({**own, "base": values[0], "new": values[1], "change_ratio": change})
+        about = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
+        rows.append({**about, "base": values[0], "new": values[1], "change_ratio": change})
     return Result("measures", MEASURES, {"measures": MEASURES.tables[0].of_rows(rows)})
 
 
-def _on_unlike(sides: tuple[Side, Side]) -> Iterator[Note]:
+def _comparability_warnings(sides: tuple[Side, Side]) -> Iterator[Note]:
     """Say of runs of a side which are no repeats, and whether the two sides are alike in this."""
-    every = [run for side in sides for run in side.runs]
-    of_one = [run for run in every if any(are_ranks_of_one(run, other) for other in every)]
-    if of_one:
+    runs = [run for side in sides for run in side.runs]
+    ranks_of_one_job = [run for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
+    if ranks_of_one_job:
         yield Note.of(
             "{names} are ranks of one job, not separate runs. Put the files of a job in one "
             "folder and pass the folder.",
-            names=", ".join(dict.fromkeys(run.name for run in of_one)),
+            names=", ".join(dict.fromkeys(run.name for run in ranks_of_one_job)),
         )
-    kinds = {run: ranks_of(run, devices_of(run)) for run in every}
-    told = [run for run in every if kinds[run] in (INDEPENDENT, SYNCHRONISED)]
-    if len({kinds[run] for run in told}) > 1:
-        means = any(len({kinds[run] for run in side.runs} - {"", ONE}) > 1 for side in sides)
+    kinds = {run: ranks_of(run, devices_of(run)) for run in runs}
+    with_kind = [run for run in runs if kinds[run] in (INDEPENDENT, SYNCHRONISED)]
+    if len({kinds[run] for run in with_kind}) > 1:
+        is_mixed = any(len({kinds[run] for run in side.runs} - {"", ONE}) > 1 for side in sides)
         yield Note.of(
             "The sides are not comparable: ranks are {kinds}."
-            + (" One side has both kinds." if means else ""),
-            kinds=", ".join(f"{kinds[run]} in {run.name}" for run in told),
+            + (" One side has both kinds." if is_mixed else ""),
+            kinds=", ".join(f"{kinds[run]} in {run.name}" for run in with_kind),
         )
 
 
-def _on_bases(sides: tuple[Side, Side]) -> tuple[Note, ...]:
+def _unit_warnings(sides: tuple[Side, Side]) -> tuple[Note, ...]:
     """Say of runs whose times are of different things that these are not compared."""
     runs = [run for side in sides for run in side.runs]
     kinds = {run.name: kind for run in runs if (kind := base_of_run(run))}
@@ -184,28 +194,34 @@ def _on_bases(sides: tuple[Side, Side]) -> tuple[Note, ...]:
         "The units differ: times are for {kinds}. traceprof does not compare parts of the time. "
         "Choose windows of one kind with -w, or mark steps in both programs."
     )
-    return (Note.of(text, kinds=", ".join(f"a {own} in {name}" for name, own in kinds.items())),)
+    return (
+        Note.of(
+            text, kinds=", ".join(f"a {run_kind} in {name}" for name, run_kind in kinds.items())
+        ),
+    )
 
 
-def _on_steps_left_out(sides: tuple[Side, Side]) -> Iterator[Note]:
+def _step_selection_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
     """Say where the steps that count are chosen differently: by warm-up, or by the profiler."""
     runs = [run for side in sides for run in side.runs]
-    warmups = {run.name: own for run in runs if (own := warmup_count_of(run)) is not None}
+    warmups = {
+        run.name: warmup_count for run in runs if (warmup_count := warmup_count_of(run)) is not None
+    }
     if len(set(warmups.values())) > 1:
         text = "The number of excluded warm-up steps differs: {counts}."
         yield Note.of(text, counts=", ".join(f"{n} of {name}" for name, n in warmups.items()))
-    recorded = [run for run in runs if base_of_run(run) == STEP and len(run.table("makeup"))]
-    free = [run.name for run in recorded if run.measure("unprofiled_count")]
-    if free and len(free) < len(recorded):
+    with_steps = [run for run in runs if base_of_run(run) == STEP and len(run.table("makeup"))]
+    unprofiled = [run.name for run in with_steps if run.measure("unprofiled_count")]
+    if unprofiled and len(unprofiled) < len(with_steps):
         yield Note.of(
             "The step time of {free} is from unprofiled steps. The step time of {others} includes "
             "profiling overhead.",
-            free=", ".join(free),
-            others=", ".join(run.name for run in recorded if run.name not in free),
+            free=", ".join(unprofiled),
+            others=", ".join(run.name for run in with_steps if run.name not in unprofiled),
         )
 
 
-_OF_UNITS: Final = {
+_UNIT_NOTES: Final = {
     TURN: Note(
         "No step markers found. traceprof compares iterations detected from the kernel sequence, "
         "which may be steps, layers or requests."
@@ -217,12 +233,12 @@ _OF_UNITS: Final = {
 }
 
 
-_BOTH_THE_SAME: Final = Note(
+_IDENTICAL: Final = Note(
     "All numbers of the two runs are identical: this is one recording compared with itself."
 )
 
 
-def _is_same(first: Summary, second: Summary) -> bool:
+def _are_identical(first: Summary, second: Summary) -> bool:
     if first is second:
         return True
     tables = [(first.table(name), second.table(name)) for name in ("measures", "steps", "makeup")]
@@ -233,7 +249,7 @@ def _is_same(first: Summary, second: Summary) -> bool:
 
 def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
     unit = sides[0].unit
-    notes = [] if unit == STEP or not has_windows else [_OF_UNITS[unit]]
+    notes = [] if unit == STEP or not has_windows else [_UNIT_NOTES[unit]]
     text = "{name}: window {window}" + (", {n:count} {unit}(s)" if unit != WINDOW else "")
     notes += [
         Note.of(text, name=run.name, window=run.window, n=counted_of(run, unit), unit=unit)
@@ -241,10 +257,10 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
         for run in side.runs
         if run.window
     ]
-    return [*notes, *_on_steps_left_out(sides), *_on_hardware(*sides)]
+    return [*notes, *_step_selection_notes(sides), *_hardware_notes(*sides)]
 
 
-_OF_HARDWARE: Final = (
+_HARDWARE_NOTES: Final = (
     ("mfu_ratio", 1, LEAST_MFU, "MFU is {new:ratio} of the dense peak (base {base:ratio})."),
     ("step_joules", 1, 0, "A step takes {new:count} J (base {base:count} J)."),
     ("token_joules", 1, 0, "A token takes {new:count} J (base {base:count} J)."),
@@ -253,9 +269,9 @@ _OF_HARDWARE: Final = (
 )
 
 
-def _on_hardware(base: Side, new: Side) -> Iterator[Note]:
+def _hardware_notes(base: Side, new: Side) -> Iterator[Note]:
     """Yield what share of the peak both reach, and what a step takes in energy and money."""
-    for name, factor, least, text in _OF_HARDWARE:
+    for name, factor, least, text in _HARDWARE_NOTES:
         before, after = (side.measure(name) for side in (base, new))
         if before is not None and after is not None and max(before, after) >= least:
             yield Note.of(text, base=factor * before, new=factor * after)
@@ -286,9 +302,9 @@ def brief(found: Comparison) -> Comparison:
             results[name] = result
         elif name in BRIEF:
             tables = {
-                own: table.without(*BRIEF[name])
-                for own, table in result.tables.items()
-                if own not in ("kinds", "classes")
+                table_name: table.without(*BRIEF[name])
+                for table_name, table in result.tables.items()
+                if table_name not in ("kinds", "classes")
             }
             results[name] = replace(result, tables=tables)
     return replace(found, results=results)
@@ -331,7 +347,7 @@ def compare_named(
     """
     parsed = [parse_limit(text) for text in limits]
     first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
-    return compare(*_told_apart(first, second), parsed)
+    return compare(*_with_distinct_names(first, second), parsed)
 
 
 def compare_opened(
@@ -346,10 +362,12 @@ def compare_opened(
         [summary_of(open_run(list(paths), opening).within(window), name_of(paths[0]), {})]
         for paths in (base, new)
     )
-    return compare(*_told_apart(first, second))
+    return compare(*_with_distinct_names(first, second))
 
 
-def _told_apart(base: list[Summary], new: list[Summary]) -> tuple[list[Summary], list[Summary]]:
+def _with_distinct_names(
+    base: list[Summary], new: list[Summary]
+) -> tuple[list[Summary], list[Summary]]:
     """Return the runs, those of both sides that bear one name with the folder that they lie in."""
     both = {run.name for run in base} & {run.name for run in new}
     first, second = (
@@ -373,12 +391,12 @@ def failed_limits(found: Comparison) -> None:
         return
     failed = [row for row in found.results["limits"].table.rows() if row["is_exceeded"]]
     if failed:
-        told = ", ".join(
+        details = ", ".join(
             f"{row['measure']} {format_ratio(row['worse_ratio'])} worse "
             f"(limit {format_ratio(row['limit_ratio'])})"
             for row in failed
         )
-        raise RegressionError(f"regression in {found.title}: {told}")
+        raise RegressionError(f"regression in {found.title}: {details}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -427,8 +445,8 @@ def ranks_beside(
 
 def _side(name: str, title: str, run: Run, window: str | None) -> OpenedSide:
     trace = run.within("all").trace()
-    chosen = run.within(window).selection.window.hull if window else None
-    return OpenedSide(name, title, trace, chosen)
+    hull = run.within(window).selection.window.hull if window else None
+    return OpenedSide(name, title, trace, hull)
 
 
 def _title(paths: Sequence[Path]) -> str:
@@ -440,9 +458,9 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
     ranks = trace.processes["rank"]
     check_ranks([rank], ranks)
     process = int(trace.processes["process"][ranks == rank][0])
-    own = of_process(trace, process)
-    if own.steps is None:
-        return own
-    table = own.steps.table
+    rank_trace = of_process(trace, process)
+    if rank_trace.steps is None:
+        return rank_trace
+    table = rank_trace.steps.table
     kept = table.take(table["process"] == process)
-    return replace(own, steps=replace(own.steps, table=kept))
+    return replace(rank_trace, steps=replace(rank_trace.steps, table=kept))

@@ -40,15 +40,15 @@ _LAMBDA: Final = re.compile(
     r"\{lambda\([^{}]*\)(?:#\d+)?\}|\[lambda \([^\[\]]*\)(?: \(instance \d+\))?\]"
     r"|\{lambda[^{}]*\}|'lambda\d*'\([^()]*\)"
 )
-_TRUTHS: Final = ((re.compile(r"\btrue\b"), "1"), (re.compile(r"\bfalse\b"), "0"))
+_BOOLEANS: Final = ((re.compile(r"\btrue\b"), "1"), (re.compile(r"\bfalse\b"), "0"))
 _BLANKS: Final = re.compile(r"\s+")
-_FAR: Final = 0.1
+_MAX_PLACE_GAP_RATIO: Final = 0.1
 """Kernels that begin further apart than this share of a step are not the same."""
-_MOST_OFTEN: Final = 1.25
+_MAX_COUNT_FACTOR: Final = 1.25
 """Nor are those of which one runs more often than the other by more than this factor."""
-_MOST_LONGER: Final = 4.0
+_MAX_TIME_FACTOR: Final = 4.0
 """Nor are those of which one takes more time in total than the other by more than this factor."""
-_BY_TIME: Final = 0.1
+_TIME_WEIGHT: Final = 0.1
 """How much a factor of e in total time separates two kernels, as a share of a step."""
 
 
@@ -70,14 +70,16 @@ def canonical_name(name: str) -> str:
     Casts of numbers, their suffixes, numbers of lambdas, blanks, the type that is returned and the
     types of the arguments are left out; mangled names are demangled.
     """
-    taken = parse_name(name)
-    template = _LAMBDA.sub("lambda", taken.template)
+    parsed = parse_name(name)
+    template = _LAMBDA.sub("lambda", parsed.template)
     template = _SUFFIXES.sub("", _CASTS.sub("", template))
-    for pattern, digit in _TRUTHS:
+    for pattern, digit in _BOOLEANS:
         template = pattern.sub(digit, template)
     template = template.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    own = f"{taken.scope}::{taken.identifier}" if taken.scope else taken.identifier or name
-    return f"{own}<{_BLANKS.sub('', template)}>" if template else own
+    base_name = (
+        f"{parsed.scope}::{parsed.identifier}" if parsed.scope else parsed.identifier or name
+    )
+    return f"{base_name}<{_BLANKS.sub('', template)}>" if template else base_name
 
 
 def match_kernels(base: Table, new: Table) -> Matched:
@@ -97,22 +99,22 @@ class _Pairs:
     """The kernels of both runs, and those that found one another so far."""
 
     def __init__(self, base: Table, new: Table) -> None:
-        self._left = [base, new]
+        self._unmatched = [base, new]
         both = set(base["name"]) & set(new["name"])
         self._names: list[dict[str, str]] = [{name: name for name in both} for _ in range(2)]
         self._renamed: dict[str, str] = {}
         self._drop()
 
-    def by(self, normal: Callable[[str], str], *, are_same: bool) -> None:
+    def by(self, normalize: Callable[[str], str], *, are_same: bool) -> None:
         """Match kernels of the same class whose names are alike once they are normalised."""
         keys = [
-            [(normal(str(n)), c) for n, c in zip(own["name"], own["class"], strict=True)]
-            for own in self._left
+            [(normalize(str(n)), c) for n, c in zip(kernels["name"], kernels["class"], strict=True)]
+            for kernels in self._unmatched
         ]
         for key in sorted(set(keys[0]) & set(keys[1])):
             names = [
-                [n for n, k in zip(own["name"], keys[side], strict=True) if k == key]
-                for side, own in enumerate(self._left)
+                [n for n, k in zip(kernels["name"], keys[side], strict=True) if k == key]
+                for side, kernels in enumerate(self._unmatched)
             ]
             self._pair(names[0], names[1], are_same=are_same)
         self._drop()
@@ -123,7 +125,7 @@ class _Pairs:
         The kernels of the base that take the most time choose first: a short helper that begins
         at the same place is not the successor of a kernel that takes most of the step.
         """
-        base, new = self._left
+        base, new = self._unmatched
         if base.empty or new.empty:
             return
         cost = _distances(base, new)
@@ -136,8 +138,8 @@ class _Pairs:
 
     def matched(self) -> Matched:
         """Return what was found; what found nothing stands for itself."""
-        for side, own in enumerate(self._left):
-            self._names[side] |= {str(name): str(name) for name in own["name"]}
+        for side, kernels in enumerate(self._unmatched):
+            self._names[side] |= {str(name): str(name) for name in kernels["name"]}
         return Matched(self._names[0], self._names[1], self._renamed)
 
     def _pair(self, base: list[str], new: list[str], *, are_same: bool) -> None:
@@ -148,9 +150,9 @@ class _Pairs:
             self._renamed[shown] = min(base)
 
     def _drop(self) -> None:
-        self._left = [
-            own.take([name not in self._names[side] for name in own["name"]])
-            for side, own in enumerate(self._left)
+        self._unmatched = [
+            kernels.take([name not in self._names[side] for name in kernels["name"]])
+            for side, kernels in enumerate(self._unmatched)
         ]
 
 
@@ -159,18 +161,22 @@ def _distances(base: Table, new: Table) -> Floats:
 
     Shape: (kernels of the base, new kernels).
     """
-    classes = [np.asarray(own["class"]) for own in (base, new)]
-    places = [floats(own, "place_ratio")[0] for own in (base, new)]
-    far = np.abs(places[0][:, None] - places[1][None, :])
-    often, longer = (_factors(base, new, name) for name in ("count", "ns"))
-    fits = (classes[0][:, None] == classes[1][None, :]) & (far <= _FAR)
-    fits &= (often <= np.log(_MOST_OFTEN)) & (longer <= np.log(_MOST_LONGER))
-    return np.where(fits, far + often + _BY_TIME * longer, np.inf)
+    classes = [np.asarray(kernels["class"]) for kernels in (base, new)]
+    places = [floats(kernels, "place_ratio")[0] for kernels in (base, new)]
+    place_gap = np.abs(places[0][:, None] - places[1][None, :])
+    count_factor, time_factor = (_factors(base, new, name) for name in ("count", "ns"))
+    is_candidate = (classes[0][:, None] == classes[1][None, :]) & (
+        place_gap <= _MAX_PLACE_GAP_RATIO
+    )
+    is_candidate &= (count_factor <= np.log(_MAX_COUNT_FACTOR)) & (
+        time_factor <= np.log(_MAX_TIME_FACTOR)
+    )
+    return np.where(is_candidate, place_gap + count_factor + _TIME_WEIGHT * time_factor, np.inf)
 
 
 def _factors(base: Table, new: Table, name: str) -> Floats:
     """Return the factor between each value of the base and each new one, as a logarithm."""
-    values = [floats(own, name)[0] for own in (base, new)]
+    values = [floats(kernels, name)[0] for kernels in (base, new)]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.abs(np.log(values[0][:, None] / values[1][None, :])), np.float64)
 
@@ -179,7 +185,7 @@ CAUSE: Final = ("part", "kind", "name")
 """What tells causes apart."""
 SIDES: Final = ("base", "new")
 _KERNEL: Final = "kernel"
-_CHANGED: Final = 0.05
+_MIN_CHANGE_RATIO: Final = 0.05
 
 
 def causes_of(
@@ -194,10 +200,10 @@ def causes_of(
         divisors: over how many units the ns are summed up: the mean is told.
         per_unit: whether counts and sizes are means over these, too.
     """
-    first, second = map(_together, made, names)
+    first, second = map(_sum_by_cause, made, names)
     both = joined(first, second, *CAUSE)
     totals = [np.nan_to_num(both[f"ns_{name}"]).astype(np.int64) for name in names]
-    rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
+    rates = [sums / max(1, n) for sums, n in zip(totals, divisors, strict=True)]
     order = np.lexsort((-totals[1], -np.abs(rates[1] - rates[0])))
     order = order[(totals[0] != 0)[order] | (totals[1] != 0)[order]]
     both, lengths, counts = both.take(order), [], []
@@ -212,7 +218,7 @@ def causes_of(
         columns[f"{name}_count"] = counts[-1] if per_unit else counts[-1].astype(np.int64)
         columns[f"{name}_bytes"] = n_bytes / size
     difference = columns[f"{names[1]}_ns"] - columns[f"{names[0]}_ns"]
-    more = np.rint(_of_number(lengths, counts) / (1 if per_unit else divisors[0]))
+    more = np.rint(_difference_by_count(lengths, counts) / (1 if per_unit else divisors[0]))
     is_counted = counts[0] + counts[1] > 0
     return both.assign(
         **columns,
@@ -222,32 +228,37 @@ def causes_of(
     )
 
 
-def _together(made: Table, whose: str) -> Table:
+def _sum_by_cause(made: Table, suffix: str) -> Table:
     """Return what all devices did, by what it was; sizes of which none is known are not known."""
     keys, groups = grouped_by(made, *CAUSE)
-    sums = {f"{name}_{whose}": groups.sums(made[name]) for name in ("ns", "count", "n_bytes")}
+    sums = {f"{name}_{suffix}": groups.sums(made[name]) for name in ("ns", "count", "n_bytes")}
     if "class" in made:
-        sums[f"class_{whose}"] = groups.first_known(made["class"])
+        sums[f"class_{suffix}"] = groups.first_known(made["class"])
     return keys.assign(**sums)
 
 
-def _of_number(lengths: Sequence[Any], counts: Sequence[Floats]) -> Floats:
+def _difference_by_count(lengths: Sequence[Any], counts: Sequence[Floats]) -> Floats:
     """Return what of each difference there is because there are more of them, or fewer.
 
     At the mean length of those of the first; where it has none, of the second.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        usual, own = (length / count for length, count in zip(lengths, counts, strict=True))
-    each = np.where(counts[0] > 0, usual, np.where(counts[1] > 0, own, 0.0))
-    return np.asarray((counts[1] - counts[0]) * each, np.float64)
+        base_mean, new_mean = (
+            length / count for length, count in zip(lengths, counts, strict=True)
+        )
+    mean_length = np.where(counts[0] > 0, base_mean, np.where(counts[1] > 0, new_mean, 0.0))
+    return np.asarray((counts[1] - counts[0]) * mean_length, np.float64)
 
 
 def parts_of(causes: Table, names: tuple[str, str]) -> tuple[Table, dict[str, int]]:
     """Return the five parts, and by the names of their columns what they add up to."""
     times = ["difference_ns", *(f"{name}_ns" for name in names)]
     rows = [causes["part"] == part for part in PARTS]
-    sums = {name: np.array([causes[name][own].sum() for own in rows], np.int64) for name in times}
-    length = {name: int(own.sum()) for name, own in sums.items()}
+    sums = {
+        name: np.array([causes[name][is_part].sum() for is_part in rows], np.int64)
+        for name in times
+    }
+    length = {name: int(is_part.sum()) for name, is_part in sums.items()}
     return Table({"part": list(PARTS), **sums}), length
 
 
@@ -259,11 +270,11 @@ def phases_of(
     Where differences are equal they are in the order of the second's ``sums``.
     """
     phases = list(dict.fromkeys([*sums[1], *sums[0]]))
-    totals = [np.array([own.get(phase, 0) for phase in phases], np.int64) for own in sums]
-    rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
+    totals = [np.array([phase_ns.get(phase, 0) for phase in phases], np.int64) for phase_ns in sums]
+    rates = [phase_ns / max(1, n) for phase_ns, n in zip(totals, divisors, strict=True)]
     order = np.argsort(-np.abs(rates[1] - rates[0]), kind="stable")
-    means = [shares_of(own[order], n) for own, n in zip(totals, divisors, strict=True)]
-    times = {f"{name}_ns": own for name, own in zip(names, means, strict=True)}
+    means = [shares_of(phase_ns[order], n) for phase_ns, n in zip(totals, divisors, strict=True)]
+    times = {f"{name}_ns": phase_ns for name, phase_ns in zip(names, means, strict=True)}
     found = {"phase": objects(phases)[order], "difference_ns": means[1] - means[0]}
     return Table({**found, **times})
 
@@ -278,20 +289,20 @@ def _kernels_of(side: Side) -> Table:
     made = side.composition
     if made is None:
         return Table(dict.fromkeys(("name", "class", "place_ratio", "count", "ns"), ()))
-    own = made.take(made["kind"] == _KERNEL)
-    keys, groups = grouped_by(own, "name")
+    kernels = made.take(made["kind"] == _KERNEL)
+    keys, groups = grouped_by(kernels, "name")
     means = {
-        "place_ratio": groups.weighted_means(own["place_ratio"], own["count"]),
-        "count": groups.sums(own["count"]) / max(1, side.units_count),
-        "ns": groups.sums(own["ns"]) / max(1, side.units_count),
+        "place_ratio": groups.weighted_means(kernels["place_ratio"], kernels["count"]),
+        "count": groups.sums(kernels["count"]) / max(1, side.units_count),
+        "ns": groups.sums(kernels["ns"]) / max(1, side.units_count),
     }
-    return keys.assign(**means, **{"class": groups.first_known(own["class"])})
+    return keys.assign(**means, **{"class": groups.first_known(kernels["class"])})
 
 
 def difference_of(base: Side, new: Side, matched: Matched, phases: Table | None) -> Result:
     """Return what makes a step of ``new`` longer than one of ``base``; both have a composition."""
     made = [_named(base, matched.base), _named(new, matched.new)]
-    causes = _judged(causes_of(made, SIDES, (base.units_count, new.units_count)), matched)
+    causes = _with_states(causes_of(made, SIDES, (base.units_count, new.units_count)), matched)
     parts, length = parts_of(causes, SIDES)
     parts = parts.assign(share_ratio=parts["difference_ns"] / (length["base_ns"] or np.nan))
     kinds, groups = grouped_by(causes, "part", "kind")
@@ -316,8 +327,8 @@ def difference_result(
         if table is not None
     }
     base, new = sides
-    said = {"base": base.name, "new": new.name, "per": base.unit, **length, **scalars}
-    return Result("difference", DIFFERENCE, known, said)
+    scalar_values = {"base": base.name, "new": new.name, "per": base.unit, **length, **scalars}
+    return Result("difference", DIFFERENCE, known, scalar_values)
 
 
 def _named(side: Side, names: Mapping[str, str]) -> Table:
@@ -329,7 +340,7 @@ def _named(side: Side, names: Mapping[str, str]) -> Table:
     return made.assign(name=np.where(made["kind"] == _KERNEL, after, before))
 
 
-def _judged(causes: Table, matched: Matched) -> Table:
+def _with_states(causes: Table, matched: Matched) -> Table:
     """Return the causes with their classes, the names of the base and what became of each."""
     pairs = zip(causes["class_new"], causes["class_base"], strict=True)
     old = objects(matched.renamed.get(str(name), "") for name in causes["name"])
@@ -342,7 +353,7 @@ def _judged(causes: Table, matched: Matched) -> Table:
 def states_of(base_ns: Any, new_ns: Any, base_names: Any) -> Texts:
     """Return what became of each: new, gone, renamed, changed or same."""
     base, new = np.asarray(base_ns, np.float64), np.asarray(new_ns, np.float64)
-    changed = np.abs(new - base) >= _CHANGED * np.maximum(base, new)
+    changed = np.abs(new - base) >= _MIN_CHANGE_RATIO * np.maximum(base, new)
     renamed = np.array([bool(name) for name in base_names], np.bool_)
     state = np.where(changed, "changed", "same").astype(object)
     state[renamed] = "renamed"

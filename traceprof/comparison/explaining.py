@@ -49,7 +49,7 @@ from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
 SLOWEST: Final = "slowest"
-_ONE: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<number>\d+)")
+_SINGLE_STEP: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<number>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class WindowSide:
 
     def shared_with(self, other: WindowSide) -> WindowSide:
         """Return it with the devices and the processes that the other has, too."""
-        devices = {one: span for one, span in self.of_devices.items() if one in other.of_devices}
-        hosts = {one: span for one, span in self.of_hosts.items() if one in other.of_hosts}
+        devices = {key: span for key, span in self.of_devices.items() if key in other.of_devices}
+        hosts = {key: span for key, span in self.of_hosts.items() if key in other.of_hosts}
         return replace(self, of_devices=devices, of_hosts=hosts)
 
 
@@ -85,7 +85,7 @@ def side_of(ranks: Ranks, text: str) -> WindowSide:
     text = text.strip()
     if text == SLOWEST:
         text = _slowest(ranks)
-    match = _ONE.fullmatch(text)
+    match = _SINGLE_STEP.fullmatch(text)
     selection = select(ranks, text)
     if match is None:
         return _of_window(ranks, selection)
@@ -128,17 +128,21 @@ def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]
 
     They are recorded as the step itself is: with the work of devices, or without.
     """
-    own = ledger.take(ledger["step"] == side.step)
-    processes = set(own["process"].tolist())
-    is_other = (ledger["step"] != side.step) & np.isin(ledger["process"], own["process"])
-    others = ledger.take(is_other & (ledger["is_covered"] == own["is_covered"][0]))
+    explained = ledger.take(ledger["step"] == side.step)
+    processes = set(explained["process"].tolist())
+    is_other = (ledger["step"] != side.step) & np.isin(ledger["process"], explained["process"])
+    others = ledger.take(is_other & (ledger["is_covered"] == explained["is_covered"][0]))
     usual, kind = others.take(others["kind"] == USUAL), "other usual steps"
     if usual.empty:
         usual, kind = others, "other steps, none of which is usual"
     once = usual.take(numbered(usual["process"], usual["step"])[1])
     lengths = {step: once["duration_ns"][rows] for step, rows in rows_by(once, "step").items()}
-    complete = {step: own for step, own in lengths.items() if len(own) == len(processes)}
-    return {step: float(own.mean()) for step, own in (complete or lengths).items()}, kind
+    complete = {
+        step: explained for step, explained in lengths.items() if len(explained) == len(processes)
+    }
+    return {
+        step: float(explained.mean()) for step, explained in (complete or lengths).items()
+    }, kind
 
 
 def _slowest(ranks: Ranks) -> str:
@@ -151,8 +155,8 @@ def _slowest(ranks: Ranks) -> str:
     if ledger.empty:
         raise NotRecordedError("the trace contains no steps: choose a window, for example 1s..2s")
     kept = np.ones(len(ledger), np.bool_)
-    for wanted in (ledger["is_covered"], ledger["kind"] != WARMUP):
-        kept = kept & wanted if (kept & wanted).any() else kept
+    for condition in (ledger["is_covered"], ledger["kind"] != WARMUP):
+        kept = kept & condition if (kept & condition).any() else kept
     slow = kept & (ledger["kind"] == SLOW)
     if slow.any():
         most = measured_steps(ranks.whole).table["excess_ns"][slow].argmax()
@@ -189,12 +193,14 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
                 spans.setdefault((place, device), windows[process])
     name = f"iteration {number} of the pattern" if steps.is_pattern else f"step {number}"
     is_named = not (steps.is_inferred or steps.is_pattern)
-    hosts = _hosts_of(rows) if is_named else {}
-    launched = _launched_when(steps, rows) if is_named else None
+    hosts = _host_spans(rows) if is_named else {}
+    launched = _launch_windows(steps, rows) if is_named else None
     return WindowSide(name, selection, spans, hosts, number, launched, notes)
 
 
-def _launched_when(steps: Steps, rows: Mapping[int, Mapping[str, Any]]) -> Mapping[int, TimeWindow]:
+def _launch_windows(
+    steps: Steps, rows: Mapping[int, Mapping[str, Any]]
+) -> Mapping[int, TimeWindow]:
     """Return when the work of a step was launched: from the end of the step before on the host."""
     of_process, found = rows_by(steps.table, "process"), {}
     for process, row in rows.items():
@@ -205,7 +211,7 @@ def _launched_when(steps: Steps, rows: Mapping[int, Mapping[str, Any]]) -> Mappi
     return found
 
 
-def _hosts_of(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
+def _host_spans(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
     return {
         process: (
             TimeWindow(row["start_ns"], row["end_ns"]),
@@ -236,31 +242,35 @@ def explain(run: Run, text: str, against: str | None = None) -> Document:
         NotRecordedError: no device was recorded in both, or neither devices nor phases.
     """
     ranks = run.within("all").of_ranks().whole
-    own, result = explain_ranks(ranks, text, against)
-    document = document_about(ranks, own.selection, {EXPLAIN: result})
+    side, result = explain_ranks(ranks, text, against)
+    document = document_about(ranks, side.selection, {EXPLAIN: result})
     return replace(document, lost=doubts_of(ranks).missing)
 
 
 def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[WindowSide, Result]:
     """Return what ``text`` means in the ranks of a run, and what explains it."""
     ranks = ranks.whole
-    own = side_of(ranks, text)
-    other = typical_side(ranks, own) if against is None else side_of(ranks, against)
-    own, other = own.shared_with(other), other.shared_with(own)
-    has_devices = any(map(used_devices, ranks.parts)) and not _are_without_devices(own, other)
-    if has_devices and not own.of_devices:
-        raise NotRecordedError(f"no GPU was active in both {own.name} and {other.name}")
+    side = side_of(ranks, text)
+    other = typical_side(ranks, side) if against is None else side_of(ranks, against)
+    side, other = side.shared_with(other), other.shared_with(side)
+    has_devices = any(map(used_devices, ranks.parts)) and not _are_steps_without_devices(
+        side, other
+    )
+    if has_devices and not side.of_devices:
+        raise NotRecordedError(f"no GPU was active in both {side.name} and {other.name}")
     made = []
-    for side in (other, own):
-        table = composition_of_hosts(ranks, side.of_hosts).in_order("-ns")
+    for each in (other, side):
+        table = composition_of_hosts(ranks, each.of_hosts).in_order("-ns")
         made.append(dict(zip(table["phase"], table["ns"].tolist(), strict=True)))
-    n_hosts = max(1, len(own.of_hosts))
+    n_hosts = max(1, len(side.of_hosts))
     phases = phases_of(made, _WINDOWS, (n_hosts, n_hosts))
-    about = _of_devices(ranks, own, other) if has_devices else _of_hosts(ranks, phases)
-    tables, length, notes_of_these = about
-    notes = [*other.notes, *own.notes, *notes_of_these]
-    if (own.step is None) != (other.step is None):
-        notes.insert(0, _UNLIKE)
+    explanation = (
+        _explain_devices(ranks, side, other) if has_devices else _explain_hosts(ranks, phases)
+    )
+    tables, length, explanation_notes = explanation
+    notes = [*other.notes, *side.notes, *explanation_notes]
+    if (side.step is None) != (other.step is None):
+        notes.insert(0, _STEP_AND_WINDOW)
     result = Result(
         EXPLAIN,
         EXPLAIN_SPEC,
@@ -269,23 +279,23 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
             for name, table in {**tables, "phases": phases}.items()
         },
         {
-            "own": own.name,
+            "own": side.name,
             "against": other.name,
             **{name: length[name] for name in ("own_ns", "against_ns", "difference_ns")},
-            "devices_count": len(own.of_devices) if has_devices else 0,
+            "devices_count": len(side.of_devices) if has_devices else 0,
         },
         tuple(notes),
     )
-    return own, result
+    return side, result
 
 
-def _are_without_devices(own: WindowSide, other: WindowSide) -> bool:
+def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:
     """Return whether both are steps in which no device was recorded: then the hosts tell all."""
-    return own.step is not None and other.step is not None and not own.of_devices
+    return side.step is not None and other.step is not None and not side.of_devices
 
 
 _WINDOWS: Final = ("against", "own")
-_UNLIKE: Final = Note(
+_STEP_AND_WINDOW: Final = Note(
     "traceprof compares a step with a window. Their lengths differ regardless of the step."
 )
 _NO_DEVICE: Final = Note(
@@ -293,29 +303,29 @@ _NO_DEVICE: Final = Note(
 )
 
 
-_About: TypeAlias = tuple[dict[str, Any], dict[str, int], tuple[Note, ...]]
+_Explanation: TypeAlias = tuple[dict[str, Any], dict[str, int], tuple[Note, ...]]
 """What of the two is explained, by their devices or else by their hosts: tables, length, notes."""
 
 
-def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
+def _explain_devices(ranks: Ranks, explained: WindowSide, other: WindowSide) -> _Explanation:
     why_not = find_blame(ranks).why_not
-    n = len(own.of_devices)
+    n = len(explained.of_devices)
     made = [
         composition_of_devices(
             ranks, side.of_devices, knows_waits=not why_not, launched=side.launched
         )
-        for side in (other, own)
+        for side in (other, explained)
     ]
     causes = causes_of(made, _WINDOWS, (n, n), per_unit=False)
     if n > 1:
-        causes = causes.assign(device=_mostly_on(made, causes))
+        causes = causes.assign(device=_main_device(made, causes))
     parts, length = parts_of(causes, _WINDOWS)
     parts = parts.assign(share_ratio=parts["difference_ns"] / (length["difference_ns"] or np.nan))
     note = Note.of("traceprof cannot attribute the waiting to a rank: {why}", why=why_not)
     return {"causes": causes, "parts": parts}, length, (note,) if why_not else ()
 
 
-def _of_hosts(ranks: Ranks, phases: Table) -> _About:
+def _explain_hosts(ranks: Ranks, phases: Table) -> _Explanation:
     """Return what the hosts were in, where no device worked anywhere."""
     if phases.empty:
         ranks.require("kernels", "copies")
@@ -324,14 +334,16 @@ def _of_hosts(ranks: Ranks, phases: Table) -> _About:
     return {"causes": (), "parts": ()}, length, (_NO_DEVICE,)
 
 
-def _mostly_on(made: Sequence[Table], causes: Table) -> Floats:
+def _main_device(made: Sequence[Table], causes: Table) -> Floats:
     """Return the device that has more than half of the difference of each cause; NaN: none has."""
     both = Table.stacked([made[1], made[0].assign(ns=-made[0]["ns"])])
-    each, groups = grouped_by(both, *CAUSE, "device")
-    ns, row = groups.sums(both["ns"]), first_alike(each, causes, *CAUSE)
+    by_device, groups = grouped_by(both, *CAUSE, "device")
+    ns, row = groups.sums(both["ns"]), first_alike(by_device, causes, *CAUSE)
     gap = np.append(causes["ns_own"] - causes["ns_against"], 0)[row]
-    most = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
+    main_rows = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
     found = np.full(len(causes), np.nan)
-    most = most[np.argsort(-np.abs(ns[most]), kind="stable")[::-1]]  # the largest comes last
-    found[row[most]] = each["device"][most]
+    main_rows = main_rows[
+        np.argsort(-np.abs(ns[main_rows]), kind="stable")[::-1]
+    ]  # the largest comes last
+    found[row[main_rows]] = by_device["device"][main_rows]
     return found

@@ -32,7 +32,7 @@ from traceprof.session.run import Run
 _BACKWARD: Final = "layer.backward:"
 """How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
 
-_TELLS_MODE: Final = frozenset({"forward", "backward", "optimizer"})
+_TRAINING_PHASES: Final = frozenset({"forward", "backward", "optimizer"})
 
 _OPERATORS: Final = "operators"
 """Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
@@ -48,17 +48,17 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     """
     every = run.within("all").of_ranks().whole
     n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
-    found = [one for part in every for one in _of_part(part, name, n_warm)]
+    found = [each for part in every for each in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
-    waited, said = _waited(every, found), doubts_of(every).notes
+    waited, caveats = _waited_by_rank(every, found), doubts_of(every).notes
     return [
         replace(
-            one,
+            each,
             ranks_count=n,
-            waited_ns=waited.get(one.rank) if one.calls_count else None,
-            doubts=said,
+            waited_ns=waited.get(each.rank) if each.calls_count else None,
+            doubts=caveats,
         )
-        for one in found
+        for each in found
     ]
 
 
@@ -73,13 +73,15 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
     iterations = find_iterations(part)
     by_process = rows_by(iterations, "process")
     for process, rows in by_process.items():
-        said = part.processes.take(part.processes["process"] == process).rows()
-        rank, host = (said[0]["rank"], said[0]["host"]) if said else (ABSENT, "")
+        process_rows = part.processes.take(part.processes["process"] == process).rows()
+        rank, host = (
+            (process_rows[0]["rank"], process_rows[0]["host"]) if process_rows else (ABSENT, "")
+        )
         is_alone = len(by_process) == 1
-        alone = part if is_alone else replace(of_process(part, process), steps=None)
+        process_trace = part if is_alone else replace(of_process(part, process), steps=None)
         numbered = iterations.take(rows).assign(is_warmup=np.arange(len(rows)) < n_warm)
         known = None if rank == ABSENT else rank
-        yield _measured(alone, numbered, name, known, host or part.info.host)
+        yield _measured(process_trace, numbered, name, known, host or part.info.host)
 
 
 def _measured(
@@ -93,8 +95,8 @@ def _measured(
     inside = trace.within(window)
     # What is exchanged once, at first, does not make ranks keep step.
     after_first = kept.take(slice(min(1, len(kept) - 1), None))
-    later = TimeWindow(int(after_first["start_ns"][0]), window.end_ns)
-    collectives = _result(Ranks.of(trace.within(later)), "collectives")
+    after_window = TimeWindow(int(after_first["start_ns"][0]), window.end_ns)
+    collectives = _result(Ranks.of(trace.within(after_window)), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(Ranks.of(inside), "layers")
     if layers is not None and layers.scalars.get("source") == _OPERATORS:
@@ -111,11 +113,11 @@ def _measured(
         phases=_phases(inside, int(kept["process"][0])),
         are_phases_ours=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
         layers=Table({}) if layers is None else _layers(layers.table, inside),
-        samples_count=_samples(inside),
+        samples_count=_samples_count(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_iterations_ns=_together_ns(after_first),
-        calls_bytes=_sum(calls, "size_bytes"),
-        calls_ns=_sum(calls, "total_ns"),
+        calls_bytes=_sum_if_known(calls, "size_bytes"),
+        calls_ns=_sum_if_known(calls, "total_ns"),
     )
 
 
@@ -145,14 +147,14 @@ def _backward_on_host(inside: Trace) -> dict[str, int]:
     """Return the time of the ranges of the innermost layers' backward passes, by path."""
     ranges = inside.ranges
     is_backward = np.array([name.startswith(_BACKWARD) for name in ranges["name"].texts], bool)
-    own = ranges.take(ranges["name"].by_text(is_backward) & (ranges["domain"] == OWN_DOMAIN))
+    backward = ranges.take(ranges["name"].by_text(is_backward) & (ranges["domain"] == OWN_DOMAIN))
     sums = Counter[str]()
-    for name, ns in zip(own["name"], lengths_of(own).tolist(), strict=True):
+    for name, ns in zip(backward["name"], lengths_of(backward).tolist(), strict=True):
         sums[name.removeprefix(_BACKWARD).rpartition(":")[0]] += ns
     return sums
 
 
-def _sum(calls: Table | None, name: str) -> float | None:
+def _sum_if_known(calls: Table | None, name: str) -> float | None:
     """Return a column of the collectives added up; None where one of them is not known."""
     if calls is None or calls.empty or name not in calls or not is_known(calls[name]).all():
         return None
@@ -173,7 +175,7 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
             times["backward"] = times.get("backward", Intervals.empty()) | known
             times.pop(PROFILER, None)  # is in no round
             found = {name: time.total_ns for name, time in times.items() if time.total_ns}
-            if "eval" in found and not found.keys() & _TELLS_MODE:
+            if "eval" in found and not found.keys() & _TRAINING_PHASES:
                 found["forward"] = found.pop("eval")
             return found
     return {}
@@ -187,9 +189,9 @@ def _result(ranks: Ranks, name: str) -> Result | None:
         return None
 
 
-def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
+def _waited_by_rank(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
     """Return how long each rank waited for others in its iterations, as far as they share them."""
-    spans = [one.span for one in found if one.span is not None]
+    spans = [each.span for each in found if each.span is not None]
     if len(spans) < 2:
         return {}
     window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
@@ -201,7 +203,7 @@ def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, f
     return {int(rank): float(ns) for rank, ns in pairs}
 
 
-def _samples(inside: Trace) -> float | None:
+def _samples_count(inside: Trace) -> float | None:
     """Return the samples of the batches in the window; None where one or all are not known."""
     sizes = of_recorder(inside.marks, "batch")["payload"]
     return float(sizes.sum()) if len(sizes) and (sizes > 0).all() else None

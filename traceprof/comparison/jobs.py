@@ -21,7 +21,7 @@ PARTS: Final = (
 """Of what the time that is lost at a restart can be made, in the order in which it passes."""
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")
-_TELLING: Final = 0.01
+_MAX_LOST_RATIO: Final = 0.01
 _NUMBERS: Final = ("life", "rank", "epoch", "at_ns", "duration_ns", "value")
 
 
@@ -80,7 +80,7 @@ class ElasticJob:
     @property
     def lost_ns(self) -> float:
         """The time lost at all restarts."""
-        return float(sum(one.lost_ns for one in self.lost))
+        return float(sum(restart.lost_ns for restart in self.lost))
 
     def beyond_ns(self, epoch: float) -> float:
         """Return how much of an epoch is neither typical nor the lost time that is told."""
@@ -110,7 +110,7 @@ def elastic_job(run: Summary) -> ElasticJob:
     by_life = every.in_order("life")
     _, groups = grouped_by(by_life, "epoch")
     kept = by_life.take(groups.order[groups.first + groups.counts - 1])
-    epochs = _judged(kept, lost)
+    epochs = _with_typical(kept, lost)
     first = _first_events(events)
     metrics = table_of(run, "metrics")
     name, accuracy = _accuracy(metrics, ("top1", "acc"))
@@ -169,13 +169,16 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
         for other in rows:
             kind = str(other["kind"])
             pairs = [(other[name], row[name]) for name in ("life", "epoch")]
-            is_same = all(one == own or (isnan(one) and isnan(own)) for one, own in pairs)
+            is_same = all(
+                other_value == row_value or (isnan(other_value) and isnan(row_value))
+                for other_value, row_value in pairs
+            )
             if kind in PARTS and is_same and not isnan(other["duration_ns"]):
                 parts[kind] = parts.get(kind, 0.0) + other["duration_ns"]
-        before, after = _sizes(rows, place) if is_recorded else (nan, nan)
+        before, after = _ranks_before_and_after(rows, place) if is_recorded else (nan, nan)
         why = _text(row["text"]) if is_recorded else ""
         about = (row["life"], row["epoch"], row["at_ns"], lost_ns, parts, row["value"], why)
-        found.append(Lost(len(found) + 1, *about, before, after, _inside_ns(row, epochs)))
+        found.append(Lost(len(found) + 1, *about, before, after, _lost_inside_ns(row, epochs)))
     return found
 
 
@@ -183,24 +186,24 @@ def _text(value: Any) -> str:
     return "" if is_unknown(value) else str(value)
 
 
-def _sizes(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
+def _ranks_before_and_after(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
     """Return how many ranks there were before and after a restart, where it is told."""
     life = rows[place]["life"]
-    told = [row for row in rows if row["kind"] in ("start", "restart") and not isnan(row["value"])]
-    before = [row["value"] for row in told if row["life"] < life]
-    after = [row["value"] for row in told if row["life"] == life]
+    sized = [row for row in rows if row["kind"] in ("start", "restart") and not isnan(row["value"])]
+    before = [row["value"] for row in sized if row["life"] < life]
+    after = [row["value"] for row in sized if row["life"] == life]
     return (before or [nan])[-1], (after or [nan])[-1]
 
 
-def _inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
+def _lost_inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
     """Return how much of the lost time the length of its epoch holds: as far as times overlap.
 
     Where no times are told a program that prints the lost time before its epoch means all of it.
     """
-    is_own = epochs["epoch"] == row["epoch"]
+    is_epoch = epochs["epoch"] == row["epoch"]
     if not isnan(row["life"]):
-        is_own = is_own & (epochs["life"] == row["life"])
-    starts, durations = floats(epochs, "at_ns", "duration_ns", rows=is_own)
+        is_epoch = is_epoch & (epochs["life"] == row["life"])
+    starts, durations = floats(epochs, "at_ns", "duration_ns", rows=is_epoch)
     if not len(starts):
         return 0.0
     start, lost = float(starts[-1]), float(row["duration_ns"])
@@ -209,46 +212,46 @@ def _inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
     return min(lost, max(0.0, float(row["at_ns"]) + lost - start))
 
 
-def _judged(epochs: Table, lost: Sequence[Lost]) -> Table:
+def _with_typical(epochs: Table, lost: Sequence[Lost]) -> Table:
     """Return the epochs with what is typical beside each, and what of each is not."""
     numbers, durations = floats(epochs, "epoch", "duration_ns")
-    restarts = {one.epoch for one in lost}
-    inside = np.zeros(len(epochs))
-    for one in lost:
-        inside[numbers == one.epoch] += one.inside_ns
-    own = durations - inside
+    restarts = {restart.epoch for restart in lost}
+    lost_inside = np.zeros(len(epochs))
+    for restart in lost:
+        lost_inside[numbers == restart.epoch] += restart.inside_ns
+    undisturbed_ns = durations - lost_inside
     is_first = np.arange(len(epochs)) == 0
     is_restart = np.isin(numbers, list(restarts))
     segment = np.cumsum(is_restart, dtype=np.int64)
     # A first epoch warms up, and one that holds lost time may hold more of it than is told.
-    disturbed = is_first | (inside > _TELLING * durations) | np.isnan(own)
-    typical, names = _typical(numbers, own, segment, disturbed)
+    disturbed = is_first | (lost_inside > _MAX_LOST_RATIO * durations) | np.isnan(undisturbed_ns)
+    typical, names = _typical(numbers, undisturbed_ns, segment, disturbed)
     return epochs.assign(
-        lost_ns=inside,
+        lost_ns=lost_inside,
         typical_ns=typical,
         typical_of=names,
-        beyond_ns=own - typical,
+        beyond_ns=undisturbed_ns - typical,
         is_first=is_first,
         is_restart=is_restart,
     )
 
 
 def _typical(
-    numbers: Floats, own: Floats, segment: Ints, disturbed: Bools
+    numbers: Floats, lengths: Floats, segment: Ints, disturbed: Bools
 ) -> tuple[Floats, list[str]]:
     """Return the median undisturbed epoch beside each epoch: after it until the next restart.
 
     Where none follows it is those before it, since the restart before.
     """
-    typical, names = np.full(len(own), nan), [""] * len(own)
+    typical, names = np.full(len(lengths), nan), [""] * len(lengths)
     known = sorted(set(segment[~disturbed].tolist()))
-    for place, of in enumerate(segment.tolist()):
+    for place, wanted in enumerate(segment.tolist()):
         if not known:
             break
-        earlier = [one for one in known if one <= of]
-        nearest = of if of in known else (earlier[-1] if earlier else known[0])
+        earlier = [number for number in known if number <= wanted]
+        nearest = wanted if wanted in known else (earlier[-1] if earlier else known[0])
         rows = np.flatnonzero((segment == nearest) & ~disturbed)
-        typical[place] = float(np.median(own[rows]))
+        typical[place] = float(np.median(lengths[rows]))
         first, last = numbers[rows[0]], numbers[rows[-1]]
         names[place] = f"{first:g}" if first == last else f"{first:g}–{last:g}"
     return typical, names
@@ -256,10 +259,12 @@ def _typical(
 
 def _accuracy(metrics: Table, words: Sequence[str]) -> tuple[str, dict[float, float]]:
     """Return the accuracy after each epoch, and what it is called; nothing where none is told."""
-    names = [str(own) for own in dict.fromkeys(metrics["metric"]) if "train" not in own.lower()]
+    names = [
+        str(metric) for metric in dict.fromkeys(metrics["metric"]) if "train" not in metric.lower()
+    ]
     ranked = [name for wanted in words for name in names if wanted in name.lower()]
     if not ranked:
         return "", {}
     epochs, values = floats(metrics, "epoch", "value", rows=metrics["metric"] == ranked[0])
-    told = zip(epochs.tolist(), values.tolist(), strict=True)
-    return ranked[0], {epoch: value for epoch, value in told if not isnan(epoch)}
+    pairs = zip(epochs.tolist(), values.tolist(), strict=True)
+    return ranked[0], {epoch: value for epoch, value in pairs if not isnan(epoch)}

@@ -27,16 +27,16 @@ from traceprof.model.table import Table
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
 """What a comparison is about: the first of these that both sides know."""
 
-_SERIES: Final = (
+_STEP_MEASURES: Final = (
     ("samples_per_s", "samples_per_s", "1/s", "higher"),
     ("step_period_ns", "period_ns", "ns", "lower"),
     ("step_own_ns", "own_ns", "ns", "lower"),
 )
-_OF_TURNS: Final = (("turn_ns", "period_ns", "ns", "lower"),)
-_OF_LOGS: Final = _SERIES[:2]
+_ITERATION_MEASURES: Final = (("turn_ns", "period_ns", "ns", "lower"),)
+_LOG_MEASURES: Final = _STEP_MEASURES[:2]
 """What runs that are known by their measures alone are held against one another by."""
-_MOST_SHOWN: Final = 400
-_OF_DIFFERENCE: Final = (
+_MAX_SHOWN_STEPS: Final = 400
+_DIFFERENCE_FIELDS: Final = (
     *("base", "new", "change_ratio", "low_ratio", "high_ratio", "smallest_ratio", "larger_ratio"),
     *("base_count", "new_count", "alike_ratio"),
 )
@@ -79,18 +79,20 @@ def judge(base: Side, new: Side, *, is_same: bool = False) -> dict[str, JudgedMe
     ``is_same``: both sides are one recording.
     """
     found: dict[str, JudgedMeasure] = {}
-    for name, measure, unit, better in _OF_TURNS if base.unit == TURN else _SERIES:
+    for name, measure, unit, better in _ITERATION_MEASURES if base.unit == TURN else _STEP_MEASURES:
         series = [[series_of(run, measure, base.unit) for run in side.runs] for side in (base, new)]
-        if any(not len(own) for side in series for own in side):
+        if any(not len(series_values) for side in series for series_values in side):
             continue
         if len(series[0]) == len(series[1]) == 1:
             both = base.measure(name), new.measure(name)
             difference = _of_series(series[0][0], series[1][0], both, are_rates=better == "higher")
         else:
-            medians = [[float(np.median(own)) for own in side] for side in series]
+            medians = [
+                [float(np.median(series_values)) for series_values in side] for side in series
+            ]
             difference = compare_runs(*medians)
         found[name] = JudgedMeasure(name, unit, better, difference)
-    for name, _, unit, better in _OF_LOGS:
+    for name, _, unit, better in _LOG_MEASURES:
         values = [[run.measure(name) for run in side.runs] for side in (base, new)]
         known = [[value for value in side if value is not None and value > 0] for side in values]
         if name not in found and all(map(len, known)) and known == values:
@@ -124,8 +126,8 @@ def steps_result(base: Side, new: Side) -> Result:
     for side, name in ((base, "base"), (new, "new")):
         for run in side.runs:
             values = series_of(run, "period_ns", side.unit)
-            every = max(1, -(-len(values) // _MOST_SHOWN))
-            places = np.arange(0, len(values), every)
+            stride = max(1, -(-len(values) // _MAX_SHOWN_STEPS))
+            places = np.arange(0, len(values), stride)
             columns = {"side": name, "run": run.name, "place": places, "period_ns": values[places]}
             tables.append(Table(columns))
     spec = STEPS.tables[0]
@@ -136,15 +138,15 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
     """Return what is judged as a table, with what must be known of the method."""
     rows = [
         {
-            "measure": one.name,
-            "unit": one.unit,
-            "verdict": one.verdict,
-            "better": one.better,
-            **{name: getattr(one.difference, name) for name in _OF_DIFFERENCE},
+            "measure": measure.name,
+            "unit": measure.unit,
+            "verdict": measure.verdict,
+            "better": measure.better,
+            **{name: getattr(measure.difference, name) for name in _DIFFERENCE_FIELDS},
         }
-        for one in judged.values()
+        for measure in judged.values()
     ]
-    of_runs = any(one.difference.of_runs for one in judged.values())
+    of_runs = any(measure.difference.of_runs for measure in judged.values())
     table = JUDGED.tables[0].of_rows(rows)
     scalars = {"per": base.unit, "of_runs": of_runs}
     return Result("judged", JUDGED, {"judged": table}, scalars, _method(judged, base, new))
@@ -152,13 +154,13 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
 
 def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
     """Return how it was judged."""
-    every = [one.difference for one in judged.values()]
-    known = [one for one in every if one.is_known]
-    if not every:
+    differences = [difference.difference for difference in judged.values()]
+    known = [difference for difference in differences if difference.is_known]
+    if not differences:
         return ()
     what = "iterations" if base.unit == TURN else "steps"
     if not known:
-        first = every[0]
+        first = differences[0]
         return (
             Note.of(
                 "{base:count} and {new:count} {what} are not enough for a statistical test. "
@@ -176,8 +178,8 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
             base=len(base.runs),
             new=len(new.runs),
         )
-        return (of_runs, _ALONE) if 1 in (len(base.runs), len(new.runs)) else (of_runs,)
-    together = max(one.together for one in known)
+        return (of_runs, _SINGLE_RUN) if 1 in (len(base.runs), len(new.runs)) else (of_runs,)
+    together = max(difference.together for difference in known)
     text = "Durations repeat every {n:count} {what}. traceprof averages each group of {n:count}."
     in_turns = (Note.of(text, what=what, n=together),) if together > 1 else ()
     of_means = Note.of(
@@ -185,26 +187,28 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
         "intervals from Welch's t-test.",
         what=what,
     )
-    if all(one.of_means for one in known):
+    if all(difference.of_means for difference in known):
         return *in_turns, of_means, _ONE_OF_EACH
     of_steps = Note.of(
         "traceprof compares all pairs of {what} (Mann–Whitney test). The 95% interval accounts "
         "for the correlation of neighboring {what} (up to {alike:ratio}).",
-        alike=max(one.alike_ratio for one in known),
+        alike=max(difference.alike_ratio for difference in known),
         what=what,
     )
-    of_kinds = (of_means,) if any(one.of_means for one in known) else ()
+    of_kinds = (of_means,) if any(difference.of_means for difference in known) else ()
     return *in_turns, of_steps, *of_kinds, _ONE_OF_EACH
 
 
-_ALONE: Final = Note("One side has a single run. traceprof assumes that both sides vary equally.")
+_SINGLE_RUN: Final = Note(
+    "One side has a single run. traceprof assumes that both sides vary equally."
+)
 _ONE_OF_EACH: Final = Note(
     "Each side has one run, so the variation between runs is not known. traceprof ignores "
     "differences below 1%. Pass several runs per side to measure the variation."
 )
 
 
-_TEXT: Final = re.compile(
+_LIMIT_PATTERN: Final = re.compile(
     r"(?:(?P<name>\w[\w.-]*(?: +[\w.-]+)*)\s*=\s*)?"
     r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
 )
@@ -224,7 +228,7 @@ def parse_limit(text: str) -> Limit:
     Raises:
         UsageError: it is none.
     """
-    match = _TEXT.fullmatch(text.strip())
+    match = _LIMIT_PATTERN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"invalid limit {text!r}: expected 5% or MEASURE=5%")
     ratio = float(match["number"]) / (100 if match["percent"] else 1)
@@ -248,11 +252,11 @@ def limits_of(
     Raises:
         UsageError: a measure is not known of both sides, or gets neither better nor worse.
     """
-    rows = [_row(limit, judged, sides, better) for limit in limits]
+    rows = [_limit_row(limit, judged, sides, better) for limit in limits]
     return Result("limits", LIMITS, {"limits": LIMITS.tables[0].of_rows(rows)})
 
 
-def _row(
+def _limit_row(
     limit: Limit,
     judged: Mapping[str, JudgedMeasure],
     sides: tuple[Side, Side],
@@ -260,16 +264,16 @@ def _row(
 ) -> dict[str, Any]:
     name = named_in_words(limit.measure, (*judged, *better))
     if name in ("", "throughput", "time"):
-        name = next((own for own in MAIN if own in judged), "")
+        name = next((candidate for candidate in MAIN if candidate in judged), "")
         if not name:
             raise UsageError(
                 "throughput and step times are not recorded on both sides; name a measure, for "
                 f"example --max-regression idle_ratio=5%; available: {_known(better)}"
             )
     if name in judged:
-        worse, (is_exceeded, why) = judged[name].worse_ratio, _of_judged(limit, judged[name])
+        worse, (is_exceeded, why) = judged[name].worse_ratio, _check_limit(limit, judged[name])
     else:
-        worse = _worse(name, sides, better)
+        worse = _worse_ratio(name, sides, better)
         is_exceeded, why = worse > limit.ratio, _NUMBERS_ALONE
     about = {"measure": name, "limit_ratio": limit.ratio, "worse_ratio": worse}
     return {**about, "is_exceeded": is_exceeded, "why": why}
@@ -278,21 +282,21 @@ def _row(
 _NUMBERS_ALONE: Final = Note("no statistical test: the variation of this measure is not known")
 
 
-def _worse(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> float:
+def _worse_ratio(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> float:
     """Return by how much a measure that statistics do not judge is worse."""
-    way = better.get(name)
+    direction = better.get(name)
     base, new = (side.measure(name) for side in sides)
-    if way is None or base is None or new is None:
+    if direction is None or base is None or new is None:
         raise UsageError(f"{name} is not recorded on both sides; available: {_known(better)}")
-    if not way:
+    if not direction:
         raise UsageError(f"{name} cannot have a limit: no direction of {name} is better or worse")
     change = new / base - 1 if base else (math.inf if new else 0.0)
-    return -change if way == "higher" else change
+    return -change if direction == "higher" else change
 
 
-def _of_judged(limit: Limit, one: JudgedMeasure) -> tuple[bool, Note]:
+def _check_limit(limit: Limit, measure: JudgedMeasure) -> tuple[bool, Note]:
     """Return whether a limit is exceeded, and how that was decided."""
-    found, is_beyond = one.difference, one.worse_ratio > limit.ratio
+    found, is_beyond = measure.difference, measure.worse_ratio > limit.ratio
     if not found.is_known:
         return is_beyond, Note.of("no statistical test: {why}", why=found.why)
     if not is_beyond:
@@ -303,4 +307,4 @@ def _of_judged(limit: Limit, one: JudgedMeasure) -> tuple[bool, Note]:
 
 
 def _known(better: Mapping[str, str]) -> str:
-    return ", ".join(sorted(name for name, way in better.items() if way)) or "none"
+    return ", ".join(sorted(name for name, direction in better.items() if direction)) or "none"

@@ -33,7 +33,7 @@ _LONGEST_NAME: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
+class _JoinPlan:
     """How a table of an analysis becomes one of both sides.
 
     ``measures`` gives, by the name of a measure here, the column that is added up there, and
@@ -50,38 +50,38 @@ class _Joined:
     more: tuple[str, str] | None = None
 
 
-_PER_S: Final = 1e9
+_NS_PER_S: Final = 1e9
 """Of what is over ns."""
 _SUMS: Final = {"ns": "total_ns", "count": "count"}
-_KERNELS: Final = _Joined("kernels", specs.KERNELS, ("name",), _SUMS, "ns")
-_CLASSES: Final = _Joined("kernels", specs.KERNELS, ("activity",), _SUMS, "ns")
+_KERNELS: Final = _JoinPlan("kernels", specs.KERNELS, ("name",), _SUMS, "ns")
+_CLASSES: Final = _JoinPlan("kernels", specs.KERNELS, ("activity",), _SUMS, "ns")
 _COLLECTIVES: Final = {"exposed_ns": "exposed_ns", "waited_ns": "waited_ns", "bytes": "size_bytes"}
 _LAYERS: Final = {name: name for name in ("device_ns", "host_ns", "count")}
-_JOINED: Final = (
-    _Joined("layers", specs.LAYERS, ("layer",), _LAYERS, "device_ns"),
-    _Joined(
+_JOIN_PLANS: Final = (
+    _JoinPlan("layers", specs.LAYERS, ("layer",), _LAYERS, "device_ns"),
+    _JoinPlan(
         "collectives",
         specs.COLLECTIVES,
         ("op", "sizes", "group_size"),
         {**_SUMS, **_COLLECTIVES},
         "ns",
     ),
-    _Joined(
+    _JoinPlan(
         "copies",
         specs.COPIES,
         ("direction", "src_kind", "dst_kind"),
         {**_SUMS, "bytes": "size_bytes"},
         "ns",
-        {"rate_bytes_per_s": ("bytes", "ns", _PER_S)},
+        {"rate_bytes_per_s": ("bytes", "ns", _NS_PER_S)},
     ),
-    _Joined(
+    _JoinPlan(
         "flops",
         specs.FLOPS,
         ("operator", "precision"),
         {**_SUMS, "flop": "flop", "bytes": "moved_bytes", "counted_ns": "counted_ns"},
         "ns",
         {
-            "achieved_flop_per_s": ("flop", "counted_ns", _PER_S),
+            "achieved_flop_per_s": ("flop", "counted_ns", _NS_PER_S),
             "intensity": ("flop", "bytes", 1.0),
         },
         more=("peaks", "precision"),
@@ -92,10 +92,10 @@ _JOINED: Final = (
 def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     """Return layers, collectives, copies and phases of both sides, those that both know."""
     found: dict[str, Result] = {}
-    for plan in _JOINED:
-        table = _joined(plan, _tables(plan.analysis, base, new), (base, new))
+    for plan in _JOIN_PLANS:
+        table = _join_tables(plan, _tables(plan.analysis, base, new), (base, new))
         if len(table):
-            more = () if plan.more is None else (_more(plan, *plan.more, (base, new)),)
+            more = () if plan.more is None else (_join_extra_table(plan, *plan.more, (base, new)),)
             table = _with_difference(table, plan.difference)
             found[plan.analysis] = _result(plan.analysis, plan.spec, table, *more)
     phases = _phases(base, new)
@@ -104,27 +104,29 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     return found
 
 
-def _more(plan: _Joined, name: str, key: str, sides: tuple[Side, Side]) -> Table:
+def _join_extra_table(plan: _JoinPlan, name: str, key: str, sides: tuple[Side, Side]) -> Table:
     """Return a further table of the first run of both sides."""
-    own = []
+    renamed = []
     for side, suffix in zip(sides, SIDES, strict=True):
         table = side.runs[0].results[plan.analysis].tables.get(name, Table({key: ()}))
-        own.append(table.renamed(**{other: f"{suffix}_{other}" for other in table if other != key}))
-    return joined(own[0], own[1], key)
+        renamed.append(
+            table.renamed(**{other: f"{suffix}_{other}" for other in table if other != key})
+        )
+    return joined(renamed[0], renamed[1], key)
 
 
 def _tables(analysis: str, base: Side, new: Side) -> list[Table]:
     """Return the tables of an analysis of both sides; none where one side has none."""
-    tables = [own for side in (base, new) if (own := side.table(analysis)) is not None]
+    tables = [table for side in (base, new) if (table := side.table(analysis)) is not None]
     return tables if len(tables) == 2 else []
 
 
 def _result(name: str, spec: ResultSpec, *tables: Table) -> Result:
-    own = {one.name: one.of_rows(table) for one, table in zip(spec.tables, tables, strict=False)}
-    return Result(name, spec, own)
+    filled = {one.name: one.of_rows(table) for one, table in zip(spec.tables, tables, strict=False)}
+    return Result(name, spec, filled)
 
 
-def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) -> Table:
+def _join_tables(plan: _JoinPlan, tables: Sequence[Table], sides: tuple[Side, Side]) -> Table:
     keys = plan.keys
     if not all(name in table for name in keys for table in tables) or not any(map(len, tables)):
         return Table({})
@@ -133,7 +135,7 @@ def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) ->
         known = table.known(*keys)
         if "busbw_bytes_per_s" in known:
             known = known.in_order("-total_ns")
-        own, groups = grouped_by(known, *keys)
+        group_keys, groups = grouped_by(known, *keys)
         sums = {
             f"{suffix}_{name}": groups.sums(known[source]) / max(1, side.units_count)
             for name, source in plan.measures.items()
@@ -142,14 +144,14 @@ def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) ->
         if "busbw_bytes_per_s" in known:
             # Of rows with one key the one that takes the longest stands for them.
             sums[f"{suffix}_busbw_bytes_per_s"] = groups.first_known(known["busbw_bytes_per_s"])
-        parts.append(own.assign(**sums))
+        parts.append(group_keys.assign(**sums))
     both = joined(parts[0], parts[1], *keys)
     measured = [f"{side}_{name}" for side in SIDES for name in plan.measures]
     both = _with_zeros(both, [name for name in measured if name in both])
     rates = {
-        f"{own}_{name}": ratio_of(both[f"{own}_{part}"], both[f"{own}_{of}"]) * factor
+        f"{side}_{name}": ratio_of(both[f"{side}_{part}"], both[f"{side}_{of}"]) * factor
         for name, (part, of, factor) in plan.rates.items()
-        for own in SIDES
+        for side in SIDES
     }
     return both.assign(**rates)
 
@@ -157,9 +159,11 @@ def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) ->
 def _with_zeros(both: Table, names: Sequence[str]) -> Table:
     """Return it with 0 where the other side has the row and this one not."""
     for side in SIDES:
-        own = {name: both[name] for name in names if name.startswith(f"{side}_")}
-        is_there = np.logical_or.reduce([is_known(values) for values in own.values()])
-        both = both.assign(**{name: np.where(is_there, own[name], 0.0) for name in own})
+        side_columns = {name: both[name] for name in names if name.startswith(f"{side}_")}
+        is_there = np.logical_or.reduce([is_known(values) for values in side_columns.values()])
+        both = both.assign(
+            **{name: np.where(is_there, side_columns[name], 0.0) for name in side_columns}
+        )
     return both
 
 
@@ -182,7 +186,7 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
     if not any(map(len, tables)):
         return None
     tables = [_named(tables[0], matched.base), _named(tables[1], matched.new)]
-    kernels, classes = (_joined(plan, tables, (base, new)) for plan in (_KERNELS, _CLASSES))
+    kernels, classes = (_join_tables(plan, tables, (base, new)) for plan in (_KERNELS, _CLASSES))
     known = {
         name: activity
         for table in tables
@@ -192,12 +196,12 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
         activity=objects(known[name] for name in kernels["name"]),
         base_name=objects(matched.renamed.get(name, "") for name in kernels["name"]),
         **{
-            f"{own}_mean_ns": ratio_of(kernels[f"{own}_ns"], kernels[f"{own}_count"])
-            for own in SIDES
+            f"{side}_mean_ns": ratio_of(kernels[f"{side}_ns"], kernels[f"{side}_count"])
+            for side in SIDES
         },
     )
     return _result(
-        "kernels", specs.KERNELS, *(_with_difference(own, "ns") for own in (kernels, classes))
+        "kernels", specs.KERNELS, *(_with_difference(side, "ns") for side in (kernels, classes))
     )
 
 
@@ -207,7 +211,7 @@ def _named(kernels: Table, names: Mapping[str, str]) -> Table:
     return kernels.assign(name=objects(shown))
 
 
-def _processes_of(side: Side) -> int:
+def _count_process_steps(side: Side) -> int:
     """Return how many steps of how many processes the phases of all runs add up."""
     found = 0
     for run in side.runs:
@@ -223,10 +227,10 @@ def _phases(base: Side, new: Side) -> Table | None:
         return None
     parts = []
     for table, side, suffix in zip(tables, (base, new), SIDES, strict=True):
-        n, (own, groups) = max(1, _processes_of(side)), grouped_by(table, "phase")
+        n, (phases, groups) = max(1, _count_process_steps(side)), grouped_by(table, "phase")
         names = [name for name in ("host_ns", "device_ns") if name in table]
         sums = {f"{suffix}_{name}": groups.sums(table[name]) / n for name in names}
-        parts.append(own.assign(**sums))
+        parts.append(phases.assign(**sums))
     both = joined(parts[0], parts[1], "phase")
     both = both.assign(**{name: np.nan_to_num(both[name]) for name in both if name != "phase"})
     for what in ("host", "device"):
@@ -239,7 +243,7 @@ def _phases(base: Side, new: Side) -> Table | None:
 def host_phases(base: Side, new: Side) -> Table | None:
     """Return the phases of the hosts as a sum that is exact, per step and process."""
     tables = _tables("phases", base, new)
-    counts = [_processes_of(side) for side in (base, new)]
+    counts = [_count_process_steps(side) for side in (base, new)]
     if not tables or not all(map(len, tables)) or not all(counts):
         return None
     sums = [Counter[str](), Counter[str]()]
@@ -249,7 +253,7 @@ def host_phases(base: Side, new: Side) -> Table | None:
     return phases_of(sums, SIDES, counts)
 
 
-_OF_RANKS: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
+_RANK_MEASURES: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
 
 
 def ranks_of_sides(base: Side, new: Side) -> Result | None:
@@ -261,7 +265,7 @@ def ranks_of_sides(base: Side, new: Side) -> Result | None:
     change = both["new_period_ns"] / both["base_period_ns"] - 1
     both = both.assign(period_change_ratio=change)
     return _result(
-        "ranks", specs.RANKS, both.select(*(own for own in both if is_known(both[own]).any()))
+        "ranks", specs.RANKS, both.select(*(name for name in both if is_known(both[name]).any()))
     )
 
 
@@ -272,7 +276,7 @@ def _ranks_of(side: Side, name: str) -> Table:
     steps = Table.stacked([timed_steps(steady_steps(table)) for table in tables])
     ranks, groups = grouped_by(steps, "rank")
     means = {}
-    for measure in _OF_RANKS:
+    for measure in _RANK_MEASURES:
         if measure in steps:
             values, counts = floats(steps, measure, "steps_count")
             counts = np.where(np.isnan(values), np.nan, counts)
@@ -280,7 +284,15 @@ def _ranks_of(side: Side, name: str) -> Table:
     return ranks.assign(**means)
 
 
-_OF_SPEED: Final = ("_ns", "_per_s", "_bytes", "_per_device", "_per_rank", "_count", "mfu_ratio")
+_SPEED_SUFFIXES: Final = (
+    "_ns",
+    "_per_s",
+    "_bytes",
+    "_per_device",
+    "_per_rank",
+    "_count",
+    "mfu_ratio",
+)
 
 
 def metrics_of_sides(base: Side, new: Side) -> Result | None:
@@ -292,9 +304,9 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
     names = [
         name
         for name in metric_names(runs[0])
-        if not name.endswith(_OF_SPEED) and all(name in metric_names(run) for run in runs[1:])
+        if not name.endswith(_SPEED_SUFFIXES) and all(name in metric_names(run) for run in runs[1:])
     ]
-    rows = [row for name in names if (row := _row(name, base, new)) is not None]
+    rows = [row for name in names if (row := _metric_row(name, base, new)) is not None]
     if not rows:
         return None
     note = Note(
@@ -305,19 +317,19 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
     return _result("metrics", specs.METRICS, Table.of_rows(rows)).with_notes(note)
 
 
-def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
+def _metric_row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
     curves = [[curve_of(run, name) for run in side.runs] for side in (base, new)]
-    if any(not len(curve.rows) for own in curves for curve in own):
+    if any(not len(curve.rows) for side_curves in curves for curve in side_curves):
         return None
     better = better_of(name)
-    bests = [[_best(curve, better) for curve in own] for own in curves]
+    bests = [[_best(curve, better) for curve in side_curves] for side_curves in curves]
     row: dict[str, Any] = {"metric": name, "better": better}
-    for side, own, best in zip(("base", "new"), curves, bests, strict=True):
+    for side, side_curves, best in zip(("base", "new"), curves, bests, strict=True):
         row |= {
-            f"{side}_last": fmean(float(curve.rows["value"][-1]) for curve in own),
+            f"{side}_last": fmean(float(curve.rows["value"][-1]) for curve in side_curves),
             f"{side}_best": fmean(best),
-            f"{side}_epoch": _mean_of_last(own, "epoch"),
-            f"{side}_step": _mean_of_last(own, "step"),
+            f"{side}_epoch": _mean_of_last(side_curves, "epoch"),
+            f"{side}_step": _mean_of_last(side_curves, "step"),
         }
     return {
         **row,

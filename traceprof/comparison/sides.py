@@ -35,7 +35,7 @@ class Side:
     @property
     def units_count(self) -> int:
         """How many units on how many devices the composition of all runs adds up."""
-        return sum(units_of(run, self.unit) * _places_of(run) for run in self.runs)
+        return sum(units_of(run, self.unit) * _count_places(run) for run in self.runs)
 
     @property
     def composition(self) -> Table | None:
@@ -65,7 +65,7 @@ class Side:
         return ", ".join(value for value in values if value)
 
 
-def _places_of(run: Summary) -> int:
+def _count_places(run: Summary) -> int:
     """Return on how many devices a run worked; without devices on how many ranks."""
     ranks = ranks_count_of(run)
     return run.devices_count or ranks or int(run.measure("world_size") or 0) or 1
@@ -137,7 +137,7 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
     samples_per_s; of turns duration_ns alone.
     """
     if unit == TURN:
-        return _of_turns(run) if measure == "period_ns" else np.empty(0)
+        return _iteration_lengths(run) if measure == "period_ns" else np.empty(0)
     steps = steady_steps(run.table("steps"))
     if steps.empty:
         return np.empty(0)
@@ -146,7 +146,7 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
         steps = steps.assign(step=grouped_by(steps, "life", "rank")[1].earlier)
     if measure in ("period_ns", "samples_per_s"):
         steps = timed_steps(steps)
-    return _by_step(steps, measure)
+    return _means_by_step(steps, measure)
 
 
 def steady_steps(steps: Table) -> Table:
@@ -173,8 +173,8 @@ def timed_steps(steady: Table) -> Table:
     return steady if is_last.all() else steady.take(~is_last)
 
 
-def _by_step(steps: Table, measure: str) -> Floats:
-    needed = _NEEDED[measure]
+def _means_by_step(steps: Table, measure: str) -> Floats:
+    needed = _NEEDED_COLUMNS[measure]
     if not set(needed) <= set(steps):
         return np.empty(0)
     known = steps.known(*needed)
@@ -194,7 +194,7 @@ def _by_step(steps: Table, measure: str) -> Floats:
     return np.asarray(found[found > 0], np.float64)
 
 
-_NEEDED: Final = {
+_NEEDED_COLUMNS: Final = {
     "period_ns": ("period_ns",),
     "device_ns": ("device_ns",),
     "own_ns": ("device_ns", "waited_ns"),
@@ -202,7 +202,7 @@ _NEEDED: Final = {
 }
 
 
-def _of_turns(run: Summary) -> Floats:
+def _iteration_lengths(run: Summary) -> Floats:
     if "steps" not in run.results:
         return np.empty(0)
     table = run.results["steps"].table
@@ -215,10 +215,10 @@ def _of_turns(run: Summary) -> Floats:
     return np.asarray(means[groups.counts == groups.counts.max(initial=0)], np.float64)
 
 
-_EVALUATED: Final = ("run", "epoch")
-_EVALUATIONS: Final = ("val", "eval", "test")
-_SMOOTHED: Final = 5
-_SIZES: Final = ("devices_count", "gpus_count", "world_size", "ranks_count")
+_EVALUATION_UNITS: Final = ("run", "epoch")
+_EVALUATION_PREFIXES: Final = ("val", "eval", "test")
+_SMOOTHED_VALUES: Final = 5
+_SIZE_MEASURES: Final = ("devices_count", "gpus_count", "world_size", "ranks_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class Curve:
         values = self.rows["value"]
         if self.is_smoothed:
             ends = range(1, len(values) + 1)
-            values = np.array([np.median(values[max(0, n - _SMOOTHED) : n]) for n in ends])
+            values = np.array([np.median(values[max(0, n - _SMOOTHED_VALUES) : n]) for n in ends])
         places = np.flatnonzero(target.reached(values))
         return self.rows.row(int(places[0])) if len(places) else None
 
@@ -267,7 +267,7 @@ def metric_names(run: Summary) -> list[str]:
 
 def devices_of(run: Summary) -> float:
     """Return on how many devices a run trained, NaN where it is not known."""
-    known = [run.measure(name) for name in _SIZES] + [run.devices_count]
+    known = [run.measure(name) for name in _SIZE_MEASURES] + [run.devices_count]
     return float(max((value for value in known if value), default=math.nan))
 
 
@@ -276,7 +276,7 @@ def curve_of(run: Summary, metric: str) -> Curve:
     rows = table_of(run, "metrics")
     rows = rows.take(rows["metric"] == metric)
     rows = rows.assign(over=objects(over or "" for over in rows["over"]))
-    of_epochs = np.isin(rows["over"], _EVALUATED)
+    of_epochs = np.isin(rows["over"], _EVALUATION_UNITS)
     rows = rows.take(of_epochs) if of_epochs.any() else rows
     (ranks,) = floats(rows, "rank")
     of_run = np.isnan(ranks)
@@ -286,17 +286,22 @@ def curve_of(run: Summary, metric: str) -> Curve:
     numbers = dict(zip(names, floats(rows, *names), strict=True))
     life = np.nan_to_num(life).astype(np.int64)
     curve = Table({**numbers, "life": life, "time_ns": at_ns - _began_ns(run)})
-    curve = _filled(curve.take(np.isfinite(curve["value"])), run)
-    is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATIONS)
+    curve = _fill_positions(curve.take(np.isfinite(curve["value"])), run)
+    is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATION_PREFIXES)
     is_step = not is_evaluated and set(rows["over"]) <= {"step", ""}
-    return Curve(run, curve, is_step and len(curve) > _SMOOTHED)
+    return Curve(run, curve, is_step and len(curve) > _SMOOTHED_VALUES)
 
 
 def table_of(run: Summary, name: str) -> Table:
     """Return a table of a run with all columns that it may have."""
     table, unknown = run.table(name), {Unit.TEXT: None}
-    lacking = (column for column in SUMMARY.table(name) if column.name not in table)
-    return table.assign(**{own.name: unknown.get(own.unit, math.nan) for own in lacking})
+    missing = (column for column in SUMMARY.table(name) if column.name not in table)
+    return table.assign(
+        **{
+            missing_column.name: unknown.get(missing_column.unit, math.nan)
+            for missing_column in missing
+        }
+    )
 
 
 def _began_ns(run: Summary) -> float:
@@ -319,7 +324,7 @@ _BEFORE_STEPS: Final = ("setup", "initialisation")
 """Of the first start of a job: from the start of its process to its first step."""
 
 
-def _filled(curve: Table, run: Summary) -> Table:
+def _fill_positions(curve: Table, run: Summary) -> Table:
     """Return the curve with steps, samples and epochs as far as they follow from one another."""
     batch = run.measure("global_batch_count") or math.nan
     size = run.measure("train_samples_count") or math.nan

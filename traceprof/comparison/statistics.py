@@ -33,13 +33,13 @@ FEWEST: Final = 5
 LEAST: Final = 0.01
 """With one run of each a smaller difference is no change: runs of one program differ by that."""
 
-_LEVEL: Final = 0.05
+_SIGNIFICANCE_LEVEL: Final = 0.05
 _POWER: Final = 0.8
-_MOST_ALIKE: Final = 0.9
-_HALVINGS: Final = 60
-_LONGEST_TURN: Final = 32
-_FEWEST_TURNS: Final = 8
-_SURE: Final = 3.0
+_MAX_CORRELATION: Final = 0.9
+_BISECTION_STEPS: Final = 60
+_MAX_PERIOD_STEPS: Final = 32
+_MIN_PERIODS: Final = 8
+_MIN_STANDARD_ERRORS: Final = 3.0
 """By how many standard errors a turn must stand out."""
 
 
@@ -118,33 +118,36 @@ def compare_steps(
     The mean of rates is that of the times that they are of. ``of_means``: what the whole time
     tells is asked for, outliers with it, not what pairs of steps tell.
     """
-    together = _turn(base, new)
+    together = _period_of_both(base, new)
     counts = len(base), len(new)
-    base, new = (_in_turns(own, together, are_rates) for own in (base, new))
-    found = _plain(float(np.median(base)), float(np.median(new)), *counts)
+    base, new = (_average_periods(values, together, are_rates) for values in (base, new))
+    found = _untested(float(np.median(base)), float(np.median(new)), *counts)
     if min(len(base), len(new)) < FEWEST:
         return found
-    if of_means or any(are_long(own) is not None for own in (base, new)):
-        return replace(_of_means(found, base, new, are_rates), together=together)
+    if of_means or any(are_long(values) is not None for values in (base, new)):
+        return replace(_compare_means(found, base, new, are_rates), together=together)
     first, second = np.sort(np.log(base)), np.sort(np.log(new))
-    change = _quantile_of_pairs(first, second, 0.5)
+    change = _pair_quantile(first, second, 0.5)
     shifted = np.log(new) - change
     sides = [
-        _Placed.of(_share_below(np.sort(shifted), np.log(base))),
-        _Placed.of(_share_below(first, shifted)),
+        _MeanEstimate.of(_share_below(np.sort(shifted), np.log(base))),
+        _MeanEstimate.of(_share_below(first, shifted)),
     ]
-    error, freedom = _of_difference(sides)
-    reach = _student(1 - _LEVEL / 2, freedom) * error
-    seen = reach + NormalDist().inv_cdf(_POWER) * error
-    low, high, far = (
-        _quantile_of_pairs(first, second, share) for share in (0.5 - reach, 0.5 + reach, 0.5 + seen)
+    error, freedom = _difference_error(sides)
+    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    detectable = reach + NormalDist().inv_cdf(_POWER) * error
+    low, high, detectable_change = (
+        _pair_quantile(first, second, share)
+        for share in (0.5 - reach, 0.5 + reach, 0.5 + detectable)
     )
-    smallest = _smallest(first, second, change, far, reach)
+    smallest = _smallest_detectable(first, second, change, detectable_change, reach)
     gap = max(second[0] - first[-1], first[0] - second[-1])
     if reach >= 0.5 and gap > max(first[-1] - first[0], second[-1] - second[0]):
         # Places tell no more where a drift makes few steps alike; lengths still do.
-        error, freedom = _of_difference([_Placed.of(np.log(own)) for own in (base, new)])
-        half = _student(1 - _LEVEL / 2, freedom) * error
+        error, freedom = _difference_error(
+            [_MeanEstimate.of(np.log(values)) for values in (base, new)]
+        )
+        half = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
         if half < abs(change):
             low, high = change - half, change + half
             smallest = math.expm1(half + NormalDist().inv_cdf(_POWER) * error)
@@ -155,7 +158,7 @@ def compare_steps(
         high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
         smallest_ratio=smallest,
         larger_ratio=float(_share_below(first, second).mean()),
-        alike_ratio=max(side.alike for side in sides),
+        alike_ratio=max(side.correlation for side in sides),
         together=together,
         why="",
     )
@@ -181,16 +184,16 @@ def of_values(found: Difference, base: float | None, new: float | None) -> Diffe
     )
 
 
-def _of_means(
+def _compare_means(
     found: Difference, base: _Float64Array, new: _Float64Array, are_rates: bool
 ) -> Difference:
     """Return how the means of two series differ: their ratio, by the errors of both."""
-    times = [1 / own if are_rates else own for own in (base, new)]
-    sides = [_Placed.of(own) for own in times]
-    means = [float(own.mean()) for own in times]
+    times = [1 / series if are_rates else series for series in (base, new)]
+    sides = [_MeanEstimate.of(series) for series in times]
+    means = [float(series.mean()) for series in times]
     errors = [side.error / mean for side, mean in zip(sides, means, strict=True)]
-    error, freedom = math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
-    reach = _student(1 - _LEVEL / 2, freedom) * error
+    error, freedom = math.hypot(*errors), _welch_freedom(errors, [side.freedom for side in sides])
+    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
     values = [1 / mean if are_rates else mean for mean in means]
     change = math.log(values[1] / values[0])
     return replace(
@@ -202,28 +205,28 @@ def _of_means(
         high_ratio=math.expm1(change + reach),
         smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
         larger_ratio=float(_share_below(np.sort(base), new).mean()),
-        alike_ratio=max(side.alike for side in sides),
+        alike_ratio=max(side.correlation for side in sides),
         why="",
         of_means=True,
     )
 
 
-def _of_difference(sides: Sequence[_Placed]) -> tuple[float, float]:
+def _difference_error(sides: Sequence[_MeanEstimate]) -> tuple[float, float]:
     """Return the standard error of the difference of two means, and its degrees of freedom."""
     errors = [side.error for side in sides]
-    return math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
+    return math.hypot(*errors), _welch_freedom(errors, [side.freedom for side in sides])
 
 
-def _smallest(
-    base: _Float64Array, new: _Float64Array, change: float, far: float, reach: float
+def _smallest_detectable(
+    base: _Float64Array, new: _Float64Array, change: float, detectable_change: float, reach: float
 ) -> float:
     """Return the change that would have been seen; NaN: none.
 
     At the latest it is seen where every new value is beyond every base value, if pairs can be
     out of balance by ``reach`` at all.
     """
-    if math.isfinite(far):
-        return math.expm1(far - change)
+    if math.isfinite(detectable_change):
+        return math.expm1(detectable_change - change)
     if reach >= 0.5:
         return math.nan
     return math.expm1(max(new[-1] - base[0] - change, change - (new[0] - base[-1])))
@@ -231,10 +234,10 @@ def _smallest(
 
 def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
     """Return how runs differ, each told by its median: the run is the unit."""
-    first, second = (np.log(np.asarray(own, np.float64)) for own in (base, new))
-    means = [float(np.exp(own.mean())) for own in (first, second)]
-    found = _plain(means[0], means[1], len(base), len(new), of_runs=True)
-    spreads = [float(own.var(ddof=1)) for own in (first, second) if len(own) > 1]
+    first, second = (np.log(np.asarray(values, np.float64)) for values in (base, new))
+    means = [float(np.exp(values.mean())) for values in (first, second)]
+    found = _untested(means[0], means[1], len(base), len(new), of_runs=True)
+    spreads = [float(values.var(ddof=1)) for values in (first, second) if len(values) > 1]
     if not spreads:
         return found
     if len(spreads) == 1:
@@ -243,9 +246,9 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
         error, freedom = math.sqrt(spreads[0] * (1 + 1 / n)), n - 1.0
     else:
         errors = [math.sqrt(spreads[0] / len(base)), math.sqrt(spreads[1] / len(new))]
-        freedom = _welch(errors, [len(base) - 1.0, len(new) - 1.0])
+        freedom = _welch_freedom(errors, [len(base) - 1.0, len(new) - 1.0])
         error = math.hypot(*errors)
-    reach = _student(1 - _LEVEL / 2, freedom) * error
+    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
     middle = math.log1p(found.change_ratio)
     return replace(
         found,
@@ -263,7 +266,9 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
         return math.nan, math.nan
     order = np.sort(values)
     # Which share of the series lies below its median is known to within this.
-    placed = _Placed.of((values > np.median(values)).astype(np.float64), alike_in=values)
+    placed = _MeanEstimate.of(
+        (values > np.median(values)).astype(np.float64), correlation_of=values
+    )
     low, high = np.quantile(order, [max(0.0, 0.5 - placed.reach), min(1.0, 0.5 + placed.reach)])
     return float(low), float(high)
 
@@ -272,11 +277,11 @@ def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
     """Return the 95 % interval of the mean of a series in its order; NaN of too few values."""
     if len(values) < FEWEST:
         return math.nan, math.nan
-    middle, reach = float(values.mean()), _Placed.of(values).reach
+    middle, reach = float(values.mean()), _MeanEstimate.of(values).reach
     return middle - reach, middle + reach
 
 
-def _plain(
+def _untested(
     base: float, new: float, n_base: int, n_new: int, *, of_runs: bool = False
 ) -> Difference:
     change = new / base - 1 if base > 0 else math.nan
@@ -285,16 +290,16 @@ def _plain(
     return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=why)
 
 
-def _turn(base: _Float64Array, new: _Float64Array) -> int:
+def _period_of_both(base: _Float64Array, new: _Float64Array) -> int:
     """Return after how many steps both sides begin anew; 1 where they do not come in turns."""
     fewest = min(len(base), len(new))
-    most = min(_LONGEST_TURN, fewest // _FEWEST_TURNS)
-    kinds = [are_long(own) for own in (base, new)]
+    most = min(_MAX_PERIOD_STEPS, fewest // _MIN_PERIODS)
+    kinds = [are_long(values) for values in (base, new)]
     regular = [1 if is_long is None else turn_of(is_long) for is_long in kinds]
     found = math.lcm(
         *(
-            turn if turn > 1 else _turn_of(own, most)
-            for turn, own in zip(regular, (base, new), strict=True)
+            turn if turn > 1 else _find_period(values, most)
+            for turn, values in zip(regular, (base, new), strict=True)
         )
     )
     if found <= most:
@@ -304,7 +309,7 @@ def _turn(base: _Float64Array, new: _Float64Array) -> int:
     return found if found * FEWEST <= fewest else 1
 
 
-def _turn_of(values: _Float64Array, most: int) -> int:
+def _find_period(values: _Float64Array, most: int) -> int:
     """Return the lag, of ``most`` and less, at which a series is most like itself."""
     if most < 2:
         return 1
@@ -312,24 +317,26 @@ def _turn_of(values: _Float64Array, most: int) -> int:
     whole = float(order @ order)
     if not whole:
         return 1
-    likeness = [float(order[lag:] @ order[:-lag]) / whole for lag in range(1, most + 1)]
-    best = int(np.argmax(likeness))
-    stands_out = likeness[best] - max(likeness[0], 0.0) > _SURE / math.sqrt(len(values))
+    correlations = [float(order[lag:] @ order[:-lag]) / whole for lag in range(1, most + 1)]
+    best = int(np.argmax(correlations))
+    stands_out = correlations[best] - max(correlations[0], 0.0) > _MIN_STANDARD_ERRORS / math.sqrt(
+        len(values)
+    )
     return best + 1 if stands_out else 1
 
 
-def _in_turns(values: _Float64Array, together: int, are_rates: bool) -> _Float64Array:
+def _average_periods(values: _Float64Array, together: int, are_rates: bool) -> _Float64Array:
     """Return the means of so many neighbours at a time; those that are left over are left out."""
     if together == 1:
         return values
     if are_rates:
-        return np.asarray(1 / _in_turns(1 / values, together, are_rates=False), np.float64)
+        return np.asarray(1 / _average_periods(1 / values, together, are_rates=False), np.float64)
     n = len(values) // together
     return np.asarray(values[: n * together].reshape(n, together).mean(axis=1), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _MeanEstimate:
     """The mean place of the values of one side among those of the other.
 
     ``error`` is its standard error, ``freedom`` its degrees of freedom, ``alike`` how alike
@@ -338,22 +345,24 @@ class _Placed:
 
     error: float
     freedom: float
-    alike: float
+    correlation: float
 
     @classmethod
-    def of(cls, places: _Float64Array, alike_in: _Float64Array | None = None) -> _Placed:
+    def of(
+        cls, places: _Float64Array, correlation_of: _Float64Array | None = None
+    ) -> _MeanEstimate:
         """Return what the places of a series, in its order, say."""
         n = len(places)
-        alike = _likeness(places if alike_in is None else alike_in)
-        variance = float(places.var(ddof=1)) * (1 + alike) / (1 - alike)
-        stretch = _stretch(n, alike)
+        correlation = _autocorrelation(places if correlation_of is None else correlation_of)
+        variance = float(places.var(ddof=1)) * (1 + correlation) / (1 - correlation)
+        stretch = _bandwidth(n, correlation)
         freedom = n - 1.0 if stretch == 1 else max(1.0, 1.5 * n / stretch - 1)
-        return cls(math.sqrt(variance / n), freedom, alike)
+        return cls(math.sqrt(variance / n), freedom, correlation)
 
     @property
     def reach(self) -> float:
         """How far the 95 % interval reaches to either side."""
-        return _student(1 - _LEVEL / 2, self.freedom) * self.error
+        return _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, self.freedom) * self.error
 
 
 def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
@@ -363,7 +372,7 @@ def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
     return np.asarray((below + upto) / (2 * len(order)), np.float64)
 
 
-def _quantile_of_pairs(base: _Float64Array, new: _Float64Array, share: float) -> float:
+def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> float:
     """Return the difference than which ``share`` of all pairs of new and base are smaller.
 
     Both are sorted. Beyond 0 and 1 it is infinite: every change fits as well.
@@ -371,7 +380,7 @@ def _quantile_of_pairs(base: _Float64Array, new: _Float64Array, share: float) ->
     if not 0 < share < 1:
         return -math.inf if share <= 0 else math.inf
     low, high = float(new[0] - base[-1]), float(new[-1] - base[0])
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTION_STEPS):
         middle = (low + high) / 2
         # A pair differs by less where the new value lies below the base shifted by that.
         if float(_share_below(new, base + middle).mean()) < share:
@@ -381,14 +390,14 @@ def _quantile_of_pairs(base: _Float64Array, new: _Float64Array, share: float) ->
     return high
 
 
-def _welch(errors: Sequence[float], freedoms: Sequence[float]) -> float:
+def _welch_freedom(errors: Sequence[float], freedoms: Sequence[float]) -> float:
     """Return the degrees of freedom of a difference (Welch, Satterthwaite)."""
     whole = sum(error**2 for error in errors) ** 2
     parts = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
     return whole / parts if parts else min(freedoms)
 
 
-def _likeness(values: _Float64Array) -> float:
+def _autocorrelation(values: _Float64Array) -> float:
     """Return the correlation of neighbours, by their order, so that outliers have no say.
 
     That of few steps comes out too small, by about (1 + 4 rho) / n.
@@ -396,7 +405,7 @@ def _likeness(values: _Float64Array) -> float:
     order = _centred_ranks(values)
     whole = float(order @ order)
     found = float(order[1:] @ order[:-1]) / whole if whole else 0.0
-    return min(max(found + (1 + 4 * found) / len(values), 0.0), _MOST_ALIKE)
+    return min(max(found + (1 + 4 * found) / len(values), 0.0), _MAX_CORRELATION)
 
 
 def _centred_ranks(values: _Float64Array) -> _Float64Array:
@@ -404,25 +413,25 @@ def _centred_ranks(values: _Float64Array) -> _Float64Array:
     return np.asarray(order - order.mean(), np.float64)
 
 
-def _stretch(n: int, alike: float) -> int:
+def _bandwidth(n: int, correlation: float) -> int:
     """Return how many neighbours tell no more than each other (Andrews' choice of a bandwidth)."""
-    strength = 4 * alike**2 / (1 - alike**2) ** 2
+    strength = 4 * correlation**2 / (1 - correlation**2) ** 2
     wanted = math.ceil(1.1447 * math.cbrt(strength * n))
     return max(1, min(wanted, n // 3))
 
 
-def _student(p: float, freedom: float) -> float:
+def _student_quantile(p: float, freedom: float) -> float:
     """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on."""
     if freedom >= 3:
-        return _expanded(p, freedom)
+        return _cornish_fisher(p, freedom)
     known = [math.tan(math.pi * (p - 0.5)), (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))]
-    known.append(_expanded(p, 3))
+    known.append(_cornish_fisher(p, 3))
     places = [1 / 3, 1 / 2, 1.0]
     logs = np.log(known[::-1])
     return float(np.exp(np.interp(1 / max(1.0, freedom), places, logs)))
 
 
-def _expanded(p: float, freedom: float) -> float:
+def _cornish_fisher(p: float, freedom: float) -> float:
     """Return the quantile by Cornish and Fisher's expansion about that of the normal."""
     z = NormalDist().inv_cdf(p)
     terms = (

@@ -15,7 +15,7 @@ _T_95: Final = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 """Student's t of 95 % on both sides, by degrees of freedom from 1."""
-_T_MANY: Final = 1.96
+_T_95_NORMAL: Final = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ def mean_rate(rates: Sequence[Rate]) -> Rate:
         return rates[0]
     values = [rate.value for rate in rates]
     middle, free = fmean(values), len(values) - 1
-    quantile = _T_95[free - 1] if free <= len(_T_95) else _T_MANY
+    quantile = _T_95[free - 1] if free <= len(_T_95) else _T_95_NORMAL
     half = quantile * stdev(values) / sqrt(len(values))
     return Rate(middle, middle - half, middle + half)
 
 
-def ratio_of(own: Rate, base: Rate, factor: float) -> Rate:
+def ratio_of(rate: Rate, base: Rate, factor: float) -> Rate:
     """Return ``factor`` times own over base; relative errors add up by their squares.
 
     Where the interval of one of the two is not known, that of the ratio is not, either.
     """
-    value = factor * own.value / base.value if base.value else nan
+    value = factor * rate.value / base.value if base.value else nan
     down = sqrt(
-        ((own.value - own.low) / own.value) ** 2 + ((base.high - base.value) / base.value) ** 2
+        ((rate.value - rate.low) / rate.value) ** 2 + ((base.high - base.value) / base.value) ** 2
     )
     up = sqrt(
-        ((own.high - own.value) / own.value) ** 2 + ((base.value - base.low) / base.value) ** 2
+        ((rate.high - rate.value) / rate.value) ** 2 + ((base.value - base.low) / base.value) ** 2
     )
     return Rate(value, max(0.0, value * (1 - down)) if down == down else nan, value * (1 + up))
 
@@ -78,38 +78,38 @@ ROUNDED: Final = "rounded"
 CUT_OFF: Final = "cut off, not rounded"
 NOT_FROM_RATES: Final = "does not follow from the rates"
 
-_EDGE: Final = 1e-9
+_TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedRates:
     """A rate and that of the base as they are printed; ``n``: how many times as many devices."""
 
-    own: float
+    rate: float
     base: float
     n: float
 
     @property
     def efficiency(self) -> float:
         """What of ideal they give, in %."""
-        return 100 * self.own / self.base / self.n
+        return 100 * self.rate / self.base / self.n
 
     @property
     def extremes(self) -> tuple[float, float]:
         """The least and the most, in %, that rates give which would be printed like these."""
-        own, base = (last_digit(value) / 2 for value in (self.own, self.base))
+        rate_error, base_error = (last_digit(value) / 2 for value in (self.rate, self.base))
         return (
-            100 * (self.own - own) / (self.base + base) / self.n,
-            100 * (self.own + own) / (self.base - base) / self.n,
+            100 * (self.rate - rate_error) / (self.base + base_error) / self.n,
+            100 * (self.rate + rate_error) / (self.base - base_error) / self.n,
         )
 
 
 def judge_printed(percent: float, rates: PrintedRates) -> str:
     """Return how a printed efficiency follows from the printed rates; "" where one is not known."""
-    if not all(map(isfinite, (percent, rates.own, rates.base, rates.n))):
+    if not all(map(isfinite, (percent, rates.rate, rates.base, rates.n))):
         return ""
     unit, more = last_digit(percent), rates.efficiency - percent
-    if abs(more) <= unit / 2 + _EDGE:
+    if abs(more) <= unit / 2 + _TOLERANCE:
         return ROUNDED
     return CUT_OFF if 0 < more < unit else NOT_FROM_RATES
 

@@ -33,7 +33,7 @@ WEAK: Final = "weak"
 STRONG: Final = "strong"
 MIXED: Final = "mixed"
 UNKNOWN: Final = "unknown"
-_ALIKE: Final = 0.01
+_BATCH_TOLERANCE: Final = 0.01
 """Batches that differ by less are the same: those of traces are means over steps."""
 
 
@@ -96,12 +96,12 @@ def cells_of(points: Iterable[ScalingPoint]) -> list[Cell]:
     """Return the runs of each size and batch together, by size and batch; sizes must be known."""
     found: list[list[ScalingPoint]] = []
     for point in (one for one in points if isfinite(one.size)):
-        own = next((own for own in found if _is_repeat(own[0], point)), None)
-        if own is None:
+        repeats = next((repeats for repeats in found if _is_repeat(repeats[0], point)), None)
+        if repeats is None:
             found.append([point])
         else:
-            own.append(point)
-    cells = [Cell(tuple(own)) for own in found]
+            repeats.append(point)
+    cells = [Cell(tuple(repeats)) for repeats in found]
     return sorted(cells, key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0))
 
 
@@ -110,11 +110,11 @@ def _is_repeat(one: ScalingPoint, other: ScalingPoint) -> bool:
         return False
     if one.devices != other.devices and isfinite(one.devices) and isfinite(other.devices):
         return False
-    return _are_alike(one.batch, other.batch) or isfinite(one.batch) == isfinite(other.batch) == 0
+    return _are_close(one.batch, other.batch) or isfinite(one.batch) == isfinite(other.batch) == 0
 
 
-def _are_alike(one: float, other: float) -> bool:
-    return isfinite(one) and isfinite(other) and isclose(one, other, rel_tol=_ALIKE)
+def _are_close(one: float, other: float) -> bool:
+    return isfinite(one) and isfinite(other) and isclose(one, other, rel_tol=_BATCH_TOLERANCE)
 
 
 def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
@@ -132,8 +132,8 @@ def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
         return cell
     if not isfinite(cell.batch):
         return known[0] if known else None
-    same_share = [one for one in known if _are_alike(one.per_device, cell.per_device)]
-    same_whole = [one for one in known if _are_alike(one.batch, cell.batch)]
+    same_share = [one for one in known if _are_close(one.per_device, cell.per_device)]
+    same_whole = [one for one in known if _are_close(one.batch, cell.batch)]
     nearest = sorted(known, key=lambda one: abs(one.per_device - cell.per_device))
     return next(iter([*same_share, *same_whole, *nearest]), None)
 
@@ -144,15 +144,15 @@ def kind_of(cell: Cell, base: Cell, assumed: str) -> str:
         return BASE
     if not (isfinite(cell.batch) and isfinite(base.batch)):
         return assumed or UNKNOWN
-    if _are_alike(cell.per_device, base.per_device):
+    if _are_close(cell.per_device, base.per_device):
         return WEAK
-    return STRONG if _are_alike(cell.batch, base.batch) else MIXED
+    return STRONG if _are_close(cell.batch, base.batch) else MIXED
 
 
 BY_GPUS: Final = "gpus"
 BY_NODES: Final = "nodes"
 SIZES: Final = (BY_GPUS, BY_NODES)
-_OF_SIZE: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
+_SIZE_LABELS: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
 _BATCH: Final = "batch"
 SYNCHRONISATION: Final = "synchronisation"
 """Stands for a label: whether ranks wait for one another, where some runs do and others do not."""
@@ -175,44 +175,50 @@ def groups_of(
     A run that does not say a label stands in for the sizes which the groups of that label lack:
     one GPU has no network, and is the base of every network.
     """
-    names = _names(points, by, ignored)
-    keys = [tuple(_value(point, name) for name in names) for point in points]
+    names = _label_names(points, by, ignored)
+    keys = [tuple(_label_value(point, name) for name in names) for point in points]
     distinct = list(dict.fromkeys(keys))
-    complete = [key for key in distinct if not any(_is_vaguer(key, other) for other in distinct)]
+    complete = [
+        key for key in distinct if not any(_is_less_specific(key, other) for other in distinct)
+    ]
     found: dict[tuple[str, ...], list[int]] = {key: [] for key in complete}
     for i, key in enumerate(keys):
         found.get(key, []).append(i)
     used = {i for rows in found.values() for i in rows}
     for key, rows in list(found.items()):
         sizes = {points[i].size for i in rows}
-        joining = [
-            i for i, own in enumerate(keys) if _is_vaguer(own, key) and points[i].size not in sizes
+        shared = [
+            i
+            for i, other_key in enumerate(keys)
+            if _is_less_specific(other_key, key) and points[i].size not in sizes
         ]
-        found[key] = [*rows, *joining]
-        used |= set(joining)
+        found[key] = [*rows, *shared]
+        used |= set(shared)
     for i, key in enumerate(keys):
         if i not in used:
             found.setdefault(key, []).append(i)
-    telling = [i for i, _ in enumerate(names) if len({key[i] for key in found}) > 1]
+    distinguishing = [i for i, _ in enumerate(names) if len({key[i] for key in found}) > 1]
     groups = []
-    for key, rows in sorted(found.items(), key=lambda item: _order(item[0], names, by)):
-        name = ", ".join(key[i] for i in telling if key[i])
+    for key, rows in sorted(found.items(), key=lambda item: _sort_key(item[0], names, by)):
+        name = ", ".join(key[i] for i in distinguishing if key[i])
         labels = dict(zip(names, key, strict=True))
         groups.append(RunGroup(name, labels, tuple(points[i] for i in rows)))
     return groups
 
 
-def _names(points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]) -> list[str]:
+def _label_names(
+    points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]
+) -> list[str]:
     labels = dict.fromkeys(name for point in points for name in point.run.labels)
-    asked = [name for name in by if name not in SIZES]
-    left_out = _OF_SIZE | set(ignored)
-    known = list(dict.fromkeys(name for name in (*labels, *asked) if name not in left_out))
+    requested = [name for name in by if name not in SIZES]
+    left_out = _SIZE_LABELS | set(ignored)
+    known = list(dict.fromkeys(name for name in (*labels, *requested) if name not in left_out))
     kinds = {point.ranks for point in points}
-    is_told = SYNCHRONISATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONISED} <= kinds
-    return known if is_told else [*known, SYNCHRONISATION]
+    is_separated = SYNCHRONISATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONISED} <= kinds
+    return known if is_separated else [*known, SYNCHRONISATION]
 
 
-def _value(point: ScalingPoint, name: str) -> str:
+def _label_value(point: ScalingPoint, name: str) -> str:
     """Return a label of a run, else what its environment or its measures say of that name."""
     run = point.run
     if name in run.labels:
@@ -227,20 +233,20 @@ def _value(point: ScalingPoint, name: str) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _is_vaguer(key: Sequence[str], other: Sequence[str]) -> bool:
+def _is_less_specific(key: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether ``other`` says all that ``key`` says, and more."""
     return key != other and all(not a or a == b for a, b in zip(key, other, strict=True))
 
 
-def _order(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
+def _sort_key(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
     """Return what to sort by: what was asked for last, so that its groups are neighbours."""
-    asked = [i for i, name in enumerate(names) if name in by]
-    rest = [i for i, _ in enumerate(names) if i not in asked]
-    return tuple(key[i] for i in (*rest, *asked))
+    requested = [i for i, name in enumerate(names) if name in by]
+    others = [i for i, _ in enumerate(names) if i not in requested]
+    return tuple(key[i] for i in (*others, *requested))
 
 
-_MOST_LOSSES: Final = 3
-_LEAST_LOSS: Final = 0.01
+_MAX_LOSSES: Final = 3
+_MIN_LOSS_RATIO: Final = 0.01
 _ONE_DEVICE: Final = 1.0
 
 
@@ -267,7 +273,7 @@ class Measured:
         return self.cell.first.is_factor or (self.base is not None and not self.is_base)
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether it is, and with what comes out known."""
         return self.has_other and isfinite(self.efficiency.value)
 
@@ -281,9 +287,9 @@ class Measured:
     @cached_property
     def efficiency(self) -> Rate:
         """What of ideal is reached, with its interval; NaN: not known."""
-        own = self.cell.rate
+        rate = self.cell.rate
         if self.cell.first.is_factor:
-            return ratio_of(own, Rate(1.0, 1.0, 1.0), 1 / self.cell.size)
+            return ratio_of(rate, Rate(1.0, 1.0, 1.0), 1 / self.cell.size)
         if self.base is None:
             return Rate(nan)
         if self.is_base:
@@ -293,7 +299,7 @@ class Measured:
             if self.kind not in (WEAK, STRONG):
                 return Rate(nan)
             factor *= self.cell.size / self.base.size if self.kind == WEAK else 1.0
-        return ratio_of(own, self.base.rate, factor)
+        return ratio_of(rate, self.base.rate, factor)
 
     @property
     def speedup(self) -> float:
@@ -336,14 +342,14 @@ class Measured:
     @property
     def step_ns(self) -> int:
         """The time of a step of one device, as its parts add up to it."""
-        return sum(loss.own_ns for loss in self.losses)
+        return sum(loss.actual_ns for loss in self.losses)
 
     @property
     def largest_losses(self) -> tuple[Note, ...]:
         """The largest losses in % of ideal, the largest first."""
         whole = self.step_ns or 1
-        shares = sorted(((one.lost_ns / whole, one.name) for one in self.losses), reverse=True)
-        large = [pair for pair in shares if pair[0] >= _LEAST_LOSS][:_MOST_LOSSES]
+        shares = sorted(((loss.lost_ns / whole, loss.name) for loss in self.losses), reverse=True)
+        large = [pair for pair in shares if pair[0] >= _MIN_LOSS_RATIO][:_MAX_LOSSES]
         return tuple(Note.of("{loss} {lost:ratio}", loss=name, lost=lost) for lost, name in large)
 
     @property

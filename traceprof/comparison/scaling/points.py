@@ -30,14 +30,14 @@ from traceprof.model.summary import Summary
 from traceprof.model.table import Column, Table, is_unknown, objects
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
-_OF_PART: Final = {
+_PART_LOSSES: Final = {
     "compute": "slower compute",
     "exposed_communication": "exposed communication",
     "exposed_transfer": "exposed transfers",
     "device_memory": "device memory",
     IDLE: "other idle",
 }
-_WAITS: Final = "waiting for stragglers"
+_STRAGGLERS: Final = "waiting for stragglers"
 _STARTING: Final = "ranks not in step yet"
 _INPUT: Final = "waiting for input"
 OUTSIDE: Final = "outside the window"
@@ -45,8 +45,8 @@ OUTSIDE: Final = "outside the window"
 
 _HOST: Final = "host: {}"
 LOSSES: Final = (
-    *(_OF_PART["exposed_communication"], _WAITS, _STARTING, _OF_PART["compute"]),
-    *(_OF_PART["exposed_transfer"], _OF_PART["device_memory"], _INPUT, _OF_PART[IDLE]),
+    *(_PART_LOSSES["exposed_communication"], _STRAGGLERS, _STARTING, _PART_LOSSES["compute"]),
+    *(_PART_LOSSES["exposed_transfer"], _PART_LOSSES["device_memory"], _INPUT, _PART_LOSSES[IDLE]),
     *(_HOST.format(phase) for phase in (*PHASES, UNCLAIMED)),
     OUTSIDE,
 )
@@ -66,7 +66,7 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
     if devices and len(made):
         if not in_step:
             made = made.take(made["kind"] != "edge")
-        return shared_out(_added_up(_losses(made), made["ns"]), devices * steps), False
+        return shared_out(_sum_by_name(_loss_names(made), made["ns"]), devices * steps), False
     phases = run.results.get("phases")
     if phases is None or phases.table.empty or "host_ns" not in phases.table:
         return {}, False
@@ -74,21 +74,21 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
     if not in_step:
         table = table.take(table["phase"] != UNCLAIMED)
     n = steps * len(set(table["process"].tolist()))
-    totals = _added_up(table["phase"], table["host_ns"])
+    totals = _sum_by_name(table["phase"], table["host_ns"])
     return shared_out({_HOST.format(phase): ns for phase, ns in totals.items() if ns}, n), True
 
 
-def _added_up(names: Column, ns: Ints) -> dict[str, int]:
+def _sum_by_name(names: Column, ns: Ints) -> dict[str, int]:
     """Return the sum of each name, in the order of these."""
     keys, groups = grouped_by(Table({"name": names}), "name")
     return dict(zip(keys["name"], groups.sums(ns).tolist(), strict=True))
 
 
-def _losses(made: Table) -> Texts:
+def _loss_names(made: Table) -> Texts:
     """Return what each row of the composition would be lost to."""
     part, kind, name = (np.asarray(made[column]) for column in ("part", "kind", "name"))
-    losses = objects(_OF_PART[one] for one in part)
-    losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _WAITS
+    losses = objects(_PART_LOSSES[one] for one in part)
+    losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _STRAGGLERS
     losses[(kind == WAITING) & (name == NOT_IN_STEP)] = _STARTING
     losses[(part == IDLE) & (kind == "data")] = _INPUT
     return losses
@@ -105,17 +105,17 @@ class Loss:
     """What took longer: ns of a step of one device, and of the base for as many samples."""
 
     name: str
-    own_ns: int
+    actual_ns: int
     base_ns: int
 
     @property
     def lost_ns(self) -> int:
         """How much longer."""
-        return self.own_ns - self.base_ns
+        return self.actual_ns - self.base_ns
 
 
 def split_losses(
-    own: Mapping[str, int], base: Mapping[str, int], share: float, efficiency: float
+    parts: Mapping[str, int], base_parts: Mapping[str, int], share: float, efficiency: float
 ) -> list[Loss]:
     """Return what a step takes longer than the base's for as many samples, by what it is.
 
@@ -124,15 +124,15 @@ def split_losses(
     All together are 1 - ``efficiency`` of the own step; what the throughputs differ in and the
     steps of the windows do not is `OUTSIDE`. Nothing where one of them is not known.
     """
-    if not (own and base and isfinite(share) and isfinite(efficiency)):
+    if not (parts and base_parts and isfinite(share) and isfinite(efficiency)):
         return []
-    names = [name for name in LOSSES if name in own or name in base]
-    reached = accumulate((base.get(name, 0) for name in names), initial=0)
+    names = [name for name in LOSSES if name in parts or name in base_parts]
+    reached = accumulate((base_parts.get(name, 0) for name in names), initial=0)
     # Rounded where they are added up, so that the parts are the whole.
     ends = [round(share * ns) for ns in reached]
     usual = [after - before for before, after in pairwise(ends)]
-    found = [Loss(name, own.get(name, 0), ns) for name, ns in zip(names, usual, strict=True)]
-    outside = Loss(OUTSIDE, 0, round(efficiency * sum(own.values())) - ends[-1])
+    found = [Loss(name, parts.get(name, 0), ns) for name, ns in zip(names, usual, strict=True)]
+    outside = Loss(OUTSIDE, 0, round(efficiency * sum(parts.values())) - ends[-1])
     return [*found, outside] if outside.base_ns else found
 
 
@@ -244,19 +244,19 @@ def or_nan(value: float | None) -> float:
 
 def _devices(run: Summary) -> float:
     """Return how many devices worked: the most that anything says."""
-    known = [devices_of(run), *(_labelled(run, name) for name in _SIZE_LABELS)]
+    known = [devices_of(run), *(_label_number(run, name) for name in _SIZE_LABELS)]
     known.append(float(ranks_count_of(run) or nan))
     return max((value for value in known if isfinite(value) and value > 0), default=nan)
 
 
 def _nodes(run: Summary) -> float:
-    known = [or_nan(run.measure("nodes_count")), _labelled(run, "nodes")]
+    known = [or_nan(run.measure("nodes_count")), _label_number(run, "nodes")]
     nodes = set(run.table("lives").known("node")["node"]) - {""}
     known.append(float(len(nodes) or nan))
     return next((value for value in known if isfinite(value) and value > 0), nan)
 
 
-def _labelled(run: Summary, name: str) -> float:
+def _label_number(run: Summary, name: str) -> float:
     try:
         return float(run.labels.get(name, ""))
     except ValueError:
@@ -273,16 +273,16 @@ def _step_ns(run: Summary) -> float:
 
 def _rate(run: Summary, kind: str, factor: float) -> tuple[Rate, str]:
     """Return the throughput of all devices, and what it counts."""
-    if kind == INDEPENDENT and (own := _independent_rate(run)) is not None:
-        return _times(own, factor), SAMPLES
+    if kind == INDEPENDENT and (independent := _independent_rate(run)) is not None:
+        return _scale_rate(independent, factor), SAMPLES
     devices = _devices(run)
     sizes = {"": factor, "_per_device": devices, "_per_rank": devices, "_per_node": _nodes(run)}
     for counts in (SAMPLES, TOKENS):
         for each, size in sizes.items():
-            rate = _measured(run, f"{counts}_per_s{each}")
+            rate = _measured_rate(run, f"{counts}_per_s{each}")
             if isfinite(rate.value) and isfinite(size):
-                return _times(rate, size), counts
-    rate = _measured(run, "steps_per_s")
+                return _scale_rate(rate, size), counts
+    rate = _measured_rate(run, "steps_per_s")
     if isfinite(rate.value):
         return rate, STEPS
     step_ns = _step_ns(run)
@@ -297,7 +297,7 @@ def _batch(run: Summary, devices: float, factor: float) -> float:
     return or_nan(run.measure("batch_per_device_count")) * devices
 
 
-def _times(rate: Rate, factor: float) -> Rate:
+def _scale_rate(rate: Rate, factor: float) -> Rate:
     return Rate(rate.value * factor, rate.low * factor, rate.high * factor)
 
 
@@ -313,20 +313,20 @@ def _independent_rate(run: Summary) -> Rate | None:
     if not known.any():
         return None
     rates = 1e9 * samples[known] / times[known]
-    return _times(mean_rate([Rate(value) for value in rates.tolist()]), len(rates))
+    return _scale_rate(mean_rate([Rate(value) for value in rates.tolist()]), len(rates))
 
 
-def _measured(run: Summary, name: str) -> Rate:
+def _measured_rate(run: Summary, name: str) -> Rate:
     """Return a measure with its interval, as far as these are known."""
     rows = table_of(run, "measures")
     found = floats(rows, "value", "low", "high", rows=rows["measure"] == name)
-    value, low, high = (own.tolist()[0] if len(own) else nan for own in found)
+    value, low, high = (values.tolist()[0] if len(values) else nan for values in found)
     return Rate(value, low, high) if isfinite(value) else Rate(nan)
 
 
 def _first_printed(run: Summary, names: Sequence[str]) -> float:
     """Return a measure that a source prints, under whichever of ``names`` it is kept."""
-    every = (run.measure(own) for name in names for own in (f"printed_{name}", name))
+    every = (run.measure(measure) for name in names for measure in (f"printed_{name}", name))
     return next((value for value in every if value is not None), nan)
 
 

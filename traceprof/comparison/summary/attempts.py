@@ -67,16 +67,16 @@ def find_restarts(
     """
     trained = _by_life(started)
     found = []
-    at_once = attempts_at_once(started)
+    concurrent = attempts_at_once(started)
     for before, after in pairwise(trained):
-        if (before, after) in at_once:
+        if (before, after) in concurrent:
             continue
         old, new = trained[before], trained[after]
         began = [one for one in lives if before < one.life <= after]
         found.append(_restart(old, new, began, agents))
     last = max((one.life for one in lives), default=0)
     if trained and max(trained) < last:
-        found.append(_never_again(trained[max(trained)], lives))
+        found.append(_final_loss(trained[max(trained)], lives))
     return found
 
 
@@ -104,7 +104,7 @@ def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
     return found
 
 
-def _never_again(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
+def _final_loss(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
     """Return the time from the last work to the end of a job that did not come back."""
     last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
     kept = min(max(one.last_work_ns for one in old), end)
@@ -119,43 +119,45 @@ def _restart(
 ) -> Restart:
     begin = min(one.begin_ns or 0 for one in new)
     last_work = max(one.last_work_ns for one in old)
-    epoch, kept = _kept(old, new, last_work)
+    epoch, kept = _resume_point(old, new, last_work)
     redone = max(
         int(((one.work[:, 0] >= kept) & (one.work[:, 1] <= last_work)).sum()) for one in old
     )
     process = min(one.start_ns for one in began if one.life == new[0].life.life)
     first = min(one.start_ns for one in began)
-    timed = [event for event in agents if isinstance(event.get("start_ns"), int)]
-    own = [event for event in timed if last_work < event["start_ns"] < begin]
-    changes = [event for event in own if event.get("kind") in ("restart", "membership")]
-    meetings = [event for event in own if event.get("kind") == "rendezvous"]
-    told = [*changes, *meetings]
-    noticed = min((int(event["start_ns"]) for event in told), default=last_work)
-    stopped = min(max(noticed, last_work), first)
-    lasting = (one for one in timed if one["start_ns"] <= last_work or "agent" not in one)
-    known = set(map(_agent_of, lasting))
-    if told and known.isdisjoint(map(_agent_of, told)):  # all of them came later
-        ended = min(max(last_work, *(one.life.end_ns for one in old)), stopped)
-        until = RestartPart("down", ended, stopped - ended)
+    timed_events = [event for event in agents if isinstance(event.get("start_ns"), int)]
+    in_between = [event for event in timed_events if last_work < event["start_ns"] < begin]
+    changes = [event for event in in_between if event.get("kind") in ("restart", "membership")]
+    rendezvous = [event for event in in_between if event.get("kind") == "rendezvous"]
+    reports = [*changes, *rendezvous]
+    noticed = min((int(event["start_ns"]) for event in reports), default=last_work)
+    detected = min(max(noticed, last_work), first)
+    from_old_agents = (
+        one for one in timed_events if one["start_ns"] <= last_work or "agent" not in one
+    )
+    known = set(map(_agent_of, from_old_agents))
+    if reports and known.isdisjoint(map(_agent_of, reports)):  # all of them came later
+        ended = min(max(last_work, *(one.life.end_ns for one in old)), detected)
+        detection = RestartPart("down", ended, detected - ended)
     else:
-        until = RestartPart("noticing", last_work, stopped - last_work)
-    joining, join_ns = _longest(new, "initialisation", process, begin)
-    loading, load_ns = _longest(new, "loads", process, begin)
+        detection = RestartPart("noticing", last_work, detected - last_work)
+    joining, join_ns = _longest_span(new, "initialisation", process, begin)
+    loading, load_ns = _longest_span(new, "loads", process, begin)
     parts = (
         RestartPart("redone", kept, last_work - kept),
-        until,
-        *((RestartPart("rendezvous", stopped, first - stopped),) if meetings else ()),
+        detection,
+        *((RestartPart("rendezvous", detected, first - detected),) if rendezvous else ()),
         RestartPart("failed", first, process - first),
         *((RestartPart("initialisation", joining, join_ns),) if joining else ()),
         *((RestartPart("loading", loading, load_ns),) if loading else ()),
         RestartPart("setup", process, begin - process - join_ns - load_ns),
     )
-    shown = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _IF_ANY)
+    shown = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _OPTIONAL_PARTS)
     why = _why(changes, old)
     return Restart(new[0].life.life, kept, begin, epoch, redone, why, shown)
 
 
-_IF_ANY: Final = ("redone", "noticing", "down", "failed")
+_OPTIONAL_PARTS: Final = ("redone", "noticing", "down", "failed")
 
 
 def _agent_of(event: Mapping[str, Any]) -> tuple[str, int]:
@@ -163,16 +165,18 @@ def _agent_of(event: Mapping[str, Any]) -> tuple[str, int]:
     return str(event.get(LAUNCHER, "")), int(event.get("agent", 0))
 
 
-def _longest(
+def _longest_span(
     started: Sequence[Started], what: str, first_ns: int, end_ns: int
 ) -> tuple[int | None, int]:
     """Return when the first of such spans begins (None: there is none), and the longest length."""
     spans = [(int(a), int(b)) for one in started for a, b in getattr(one, what)]
-    own = [(a, b) for a, b in spans if first_ns <= a < end_ns]
-    return min((a for a, _ in own), default=None), max((b - a for a, b in own), default=0)
+    in_window = [(a, b) for a, b in spans if first_ns <= a < end_ns]
+    return min((a for a, _ in in_window), default=None), max(
+        (b - a for a, b in in_window), default=0
+    )
 
 
-def _kept(
+def _resume_point(
     old: Sequence[Started], new: Sequence[Started], last_work: int
 ) -> tuple[float | None, int]:
     """Return at which epoch training goes on, and up to when the work before was not lost.
@@ -184,7 +188,9 @@ def _kept(
     epoch = float(numbered[0].epochs["epoch"][0]) if numbered else None
     if epoch is not None:
         tables = [one.epochs for one in old if one.are_numbered]
-        starts = [int(at) for own in tables for at in own["start_ns"][own["epoch"] == epoch]]
+        starts = [
+            int(at) for epochs in tables for at in epochs["start_ns"][epochs["epoch"] == epoch]
+        ]
         return epoch, min([*starts, last_work])
     saves = [int(end) for one in old for _, end in one.saves]
     is_loaded = any(len(one.loads) for one in new)
@@ -201,17 +207,17 @@ def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
     return "ranks were killed" if any(one.life.ended == "killed" for one in old) else ""
 
 
-_MOST_FILES: Final = 512
-_OWN: Final = ("start", "end", "checkpoint")
+_MAX_FILES: Final = 512
+_REPLACED_KINDS: Final = ("start", "end", "checkpoint")
 """Events of the life that is looked at which those of all lives stand for."""
-_MANY: Final = Note(
+_FILES_OMITTED: Final = Note(
     "The job started {n:count} rank processes. Steps and epochs are from the first {shown:count}."
 )
-_AT_ONCE: Final = Note(
+_CONCURRENT_ATTEMPTS: Final = Note(
     "Attempts {one:number} and {other:number} trained at the same time. This is not a restart: the "
     "folder has two jobs, or the nodes lost contact with each other."
 )
-_JUDGED: Final = Note(
+_SEVERAL_ATTEMPTS: Final = Note(
     "The program was started {n:count} times. Steps, results and measures are from attempt "
     "{life:number}. Attempts, events and epochs cover all attempts."
 )
@@ -234,23 +240,23 @@ def with_attempts(
     if not lives or summary.started_utc_ns is None:
         return summary
     shown = chosen if life is None else life
-    met = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
-    begins = [one.start_ns for one in lives] + [at for at in met if isinstance(at, int)]
+    rendezvous = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
+    begins = [one.start_ns for one in lives] + [at for at in rendezvous if isinstance(at, int)]
     zero = min(begins)
-    nodes = _nodes(lives)
-    started = [one for one in map(read_start, lives[:_MOST_FILES]) if one is not None]
+    nodes = _node_names(lives)
+    started = [one for one in map(read_start, lives[:_MAX_FILES]) if one is not None]
     events = [
-        *_starts(lives),
-        *_of_restarts(find_restarts(lives, started, agents)),
-        *_of_agents(agents, nodes),
-        *_set_ups(lives, started),
-        *_failures(lives, nodes),
-        *_checkpoints(started),
+        *_start_events(lives),
+        *_restart_events(find_restarts(lives, started, agents)),
+        *_agent_events(agents, nodes),
+        *_setup_events(lives, started),
+        *_failure_events(lives, nodes),
+        *_checkpoint_events(started),
     ]
     shift_ns = summary.started_utc_ns - zero
-    tables = {name: _moved(table, shift_ns, shown) for name, table in summary.tables.items()}
-    theirs = tables["events"].rows() if "events" in tables else []
-    kept = [row for row in theirs if row["kind"] not in _OWN]
+    tables = {name: _shift_times(table, shift_ns, shown) for name, table in summary.tables.items()}
+    summary_events = tables["events"].rows() if "events" in tables else []
+    kept = [row for row in summary_events if row["kind"] not in _REPLACED_KINDS]
     moved = ({**event, "at_ns": event["at_ns"] - zero} for event in events)
     tables["events"] = _numbered([*moved, *kept])
     tables["lives"] = SUMMARY.table("lives").of_rows(list(_lives(lives, nodes, zero)))
@@ -260,15 +266,15 @@ def with_attempts(
     notes = list(summary.notes)
     count = len({one.life for one in lives})
     if count > 1:
-        notes.append(replace(_JUDGED, values={"n": count, "life": shown}))
+        notes.append(replace(_SEVERAL_ATTEMPTS, values={"n": count, "life": shown}))
     for one, other in attempts_at_once(started):
-        notes.append(replace(_AT_ONCE, values={"one": one, "other": other}))
-    if len(lives) > _MOST_FILES:
-        notes.append(replace(_MANY, values={"n": len(lives), "shown": _MOST_FILES}))
+        notes.append(replace(_CONCURRENT_ATTEMPTS, values={"one": one, "other": other}))
+    if len(lives) > _MAX_FILES:
+        notes.append(replace(_FILES_OMITTED, values={"n": len(lives), "shown": _MAX_FILES}))
     return replace(summary, tables=tables, started_utc_ns=zero, notes=tuple(notes))
 
 
-def _nodes(lives: Sequence[Attempt]) -> dict[str, str]:
+def _node_names(lives: Sequence[Attempt]) -> dict[str, str]:
     """Return what the node of each launcher is called: its host, numbered where it has several."""
     hosts: dict[str, list[str]] = {}
     for one in lives:
@@ -324,14 +330,14 @@ def _event(kind: str, at_ns: int, duration_ns: int | None = None, **about: Any) 
     return {"kind": kind, "at_ns": at_ns, **length, **about}
 
 
-def _starts(lives: Sequence[Attempt]) -> Iterator[_Event]:
+def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
     """Return start and end of the job, and how many ranks each life has."""
     before: set[str] = set()
     size_before = 0
     for life in sorted({one.life for one in lives}):
-        own = [one for one in lives if one.life == life]
-        at, launchers = min(one.start_ns for one in own), {one.launcher for one in own}
-        size = max(len(own), *(one.world_size for one in own))
+        attempts = [one for one in lives if one.life == life]
+        at, launchers = min(one.start_ns for one in attempts), {one.launcher for one in attempts}
+        size = max(len(attempts), *(one.world_size for one in attempts))
         if life == 0:
             yield _event("start", at, 0, life=0, value=size)
         else:
@@ -345,21 +351,21 @@ def _starts(lives: Sequence[Attempt]) -> Iterator[_Event]:
     yield _event("end", max(one.end_ns for one in lives), 0, life=last)
 
 
-def _set_ups(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
+def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
     """Return set-up and worker initialisation of the first life: later ones are lost time."""
-    own = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
-    if not own:
+    first_starts = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
+    if not first_starts:
         return
     begin = min(one.start_ns for one in lives if one.life == 0)
-    first = min(one.begin_ns for one in own if one.begin_ns is not None)
-    at, length = _longest(own, "initialisation", 0, first)
+    first = min(one.begin_ns for one in first_starts if one.begin_ns is not None)
+    at, length = _longest_span(first_starts, "initialisation", 0, first)
     if at is not None:
         yield _event("initialisation", at, length, life=0)
     text = "from the start of the first process to the first step, without initialization"
     yield _event("setup", begin, first - begin - length, life=0, text=text)
 
 
-def _of_restarts(restarts: Sequence[Restart]) -> Iterator[_Event]:
+def _restart_events(restarts: Sequence[Restart]) -> Iterator[_Event]:
     """Return the time lost at each restart, and of what it is made."""
     for one in restarts:
         of = {"life": one.life, "epoch": one.epoch}
@@ -369,14 +375,16 @@ def _of_restarts(restarts: Sequence[Restart]) -> Iterator[_Event]:
             yield _event(part.kind, part.at_ns, part.duration_ns, **of)
 
 
-def _failures(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
+def _failure_events(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
     for one in lives:
         if kind := {"failed": "failure", "killed": "stopped"}.get(one.ended):
             who: dict[str, Any] = {"life": one.life, "rank": one.rank, "node": nodes[one.launcher]}
             yield _event(kind, one.end_ns, text=one.ended, **who)
 
 
-def _of_agents(agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str]) -> Iterator[_Event]:
+def _agent_events(
+    agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str]
+) -> Iterator[_Event]:
     for event in agents:
         at = event.get("start_ns")
         if event.get("kind") == "rendezvous" and isinstance(at, int):
@@ -385,7 +393,7 @@ def _of_agents(agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str]) ->
             yield _event("rendezvous", at, event["end_ns"] - at, node=node, value=size)
 
 
-def _checkpoints(started: Sequence[Started]) -> Iterator[_Event]:
+def _checkpoint_events(started: Sequence[Started]) -> Iterator[_Event]:
     for one in started:
         who = {"life": one.life.life, "rank": one.life.rank}
         for text, spans in (("saved", one.saves), ("loaded", one.loads)):
@@ -399,7 +407,7 @@ def _numbered(events: Sequence[Mapping[str, Any]]) -> Table:
     return table.assign(event=np.arange(len(table)))
 
 
-def _moved(table: Table, shift_ns: int, life: int) -> Table:
+def _shift_times(table: Table, shift_ns: int, life: int) -> Table:
     """Return a table of the life that was looked at as a part of the whole job."""
     if table.empty:
         return table

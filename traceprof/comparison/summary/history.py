@@ -27,11 +27,11 @@ from traceprof.model.trace import Trace
 from traceprof.session.answer import ranks_of_processes
 
 _METRIC: Final = "metric:"
-_COUNTED: Final = f"{_METRIC}{COUNTER}"
+_FLOP_COUNTER: Final = f"{_METRIC}{COUNTER}"
 """FLOPs that torch counted are no metric of the training."""
 _UPDATE: Final = "optimizer"
-_MOST_VALUES: Final = 2_000
-_MOST_EVENTS: Final = 500
+_MAX_VALUES: Final = 2_000
+_MAX_EVENTS: Final = 500
 
 
 def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
@@ -72,7 +72,7 @@ def _with_steps(ranks: Ranks, epochs: Table) -> Table:
 def _metrics(ranks: Ranks, epochs: Table) -> Table:
     """Return what the program noted by `traceprof.metric`; of long runs every so many values."""
     numbers = ranks_of_processes(ranks)
-    rows = _thinned(Table.stacked(ranks.each(_noted_metrics)))
+    rows = _thin_out(Table.stacked(ranks.each(_noted_metrics)))
     if rows.empty:
         return rows
     processes, at = rows["process"], rows["start_ns"] - ranks.span.start_ns
@@ -93,43 +93,49 @@ def _metrics(ranks: Ranks, epochs: Table) -> Table:
 
 def _noted_metrics(trace: Trace) -> Table:
     names = trace.marks["name"]
-    told = (name.startswith(_METRIC) and not name.startswith(_COUNTED) for name in names.texts)
-    is_metric = np.fromiter(told, np.bool_, len(names.texts))
+    matches = (
+        name.startswith(_METRIC) and not name.startswith(_FLOP_COUNTER) for name in names.texts
+    )
+    is_metric = np.fromiter(matches, np.bool_, len(names.texts))
     return trace.marks.take(names.by_text(is_metric) & (trace.marks["domain"] == OWN_DOMAIN))
 
 
-def _thinned(table: Table) -> Table:
+def _thin_out(table: Table) -> Table:
     """Return at most about `_MOST_VALUES` values of each metric and rank, the last among them."""
     _, groups = grouped_by(table, "name", "process")
     size = groups.counts[groups.number]
-    every = np.maximum(1, -(-size // _MOST_VALUES))
-    return table.take((size - 1 - groups.earlier) % every == 0)
+    stride = np.maximum(1, -(-size // _MAX_VALUES))
+    return table.take((size - 1 - groups.earlier) % stride == 0)
 
 
 def _steps_before(ranks: Ranks, processes: Ints, at: Any) -> Floats:
     """Return after how many steps of its process each instant is; NaN where no steps are known."""
     found = np.full(len(at), np.nan)
     steps, zero = steps_of_ranks(ranks).table, ranks.span.start_ns
-    updates = _updates(ranks)
-    for process, own in rows_by(steps, "process").items():
+    updates = _update_times(ranks)
+    for process, step_rows in rows_by(steps, "process").items():
         rows = processes == process
-        taken = np.sort(_taken_ns(steps.take(own), updates.get(process))) - zero
-        found[rows] = np.searchsorted(taken, at[rows], side="right")
+        completed = np.sort(_completion_ns(steps.take(step_rows), updates.get(process))) - zero
+        found[rows] = np.searchsorted(completed, at[rows], side="right")
     return found
 
 
-def _updates(ranks: Ranks) -> dict[int, Ints]:
+def _update_times(ranks: Ranks) -> dict[int, Ints]:
     """Return when each process had updated its parameters, where our recorder saw it."""
-    return {process: ends for own in ranks.each(_updates_of) for process, ends in own.items()}
+    return {
+        process: ends
+        for by_process in ranks.each(_updates_of)
+        for process, ends in by_process.items()
+    }
 
 
 def _updates_of(trace: Trace) -> dict[int, Ints]:
-    own = of_recorder(trace.ranges, _UPDATE)
-    by_process = rows_by(own, "process")
-    return {process: np.sort(own["end_ns"][rows]) for process, rows in by_process.items()}
+    updates = of_recorder(trace.ranges, _UPDATE)
+    by_process = rows_by(updates, "process")
+    return {process: np.sort(updates["end_ns"][rows]) for process, rows in by_process.items()}
 
 
-def _taken_ns(steps: Table, updates: Ints | None) -> Ints:
+def _completion_ns(steps: Table, updates: Ints | None) -> Ints:
     """Return from when on each step counts as taken: its last update, where one is known.
 
     The next step begins where one ends: what is noted behind the last step of an epoch lies in the
@@ -141,8 +147,8 @@ def _taken_ns(steps: Table, updates: Ints | None) -> Ints:
         return starts
     place = np.searchsorted(updates, ends, side="right") - 1
     last = updates[np.maximum(place, 0)]
-    is_own = (place >= 0) & (last >= starts)
-    return np.where(is_own, last, starts)
+    is_inside = (place >= 0) & (last >= starts)
+    return np.where(is_inside, last, starts)
 
 
 def _epochs_before(epochs: Table, at: Ints) -> Floats:
@@ -165,9 +171,9 @@ def _events(ranks: Ranks) -> Table:
         {"kind": "end", "at_ns": ranks.span.duration_ns, "duration_ns": 0},
     ]
     table = Table.of_rows(rows).in_order("at_ns")
-    if len(table) > _MOST_EVENTS:
+    if len(table) > _MAX_EVENTS:
         is_kept = np.isin(table["kind"], ("start", "end"))
-        is_kept[table.order("-duration_ns")[:_MOST_EVENTS]] = True
+        is_kept[table.order("-duration_ns")[:_MAX_EVENTS]] = True
         table = table.take(is_kept)
     return table.assign(life=0, event=np.arange(len(table)))
 
@@ -275,10 +281,12 @@ def read_start(life: Attempt) -> Started | None:
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
     """Return the trace with the events of one rank, all where no process says its rank."""
-    own = trace.processes["process"][trace.processes["rank"] == rank]
-    if not len(own):
+    processes = trace.processes["process"][trace.processes["rank"] == rank]
+    if not len(processes):
         return trace
-    ranges, marks = (one.take(np.isin(one["process"], own)) for one in (trace.ranges, trace.marks))
+    ranges, marks = (
+        table.take(np.isin(table["process"], processes)) for table in (trace.ranges, trace.marks)
+    )
     return replace(trace, ranges=ranges, marks=marks)
 
 
@@ -309,16 +317,18 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
     """Return the epochs, from what tells them best: named ranges, samplers, passes over loaders."""
     named = named_epochs(trace)
     if len(named):
-        said = named["epoch"]
-        numbers = np.where(np.isnan(said), np.arange(len(named)), said)
-        starts, ends = (own + zero for own in bounds(named))
+        numbered_epochs = named["epoch"]
+        numbers = np.where(np.isnan(numbered_epochs), np.arange(len(named)), numbered_epochs)
+        starts, ends = (times + zero for times in bounds(named))
         epochs = Table({"epoch": numbers, "start_ns": starts, "end_ns": ends})
-        return epochs, not np.isnan(said).any()
-    own = of_recorder(trace.marks, "epoch").in_order("start_ns")
-    told = own.take(numbered(codes_of(own["payload"]))[1])
-    if len(told):
-        return _until_next(told["start_ns"] + zero, told["payload"], work, end_ns), True
-    starts, ends = (own + zero for own in bounds(epochs_of_loaders(trace)))
+        return epochs, not np.isnan(numbered_epochs).any()
+    times = of_recorder(trace.marks, "epoch").in_order("start_ns")
+    first_marks = times.take(numbered(codes_of(times["payload"]))[1])
+    if len(first_marks):
+        return _until_next(
+            first_marks["start_ns"] + zero, first_marks["payload"], work, end_ns
+        ), True
+    starts, ends = (times + zero for times in bounds(epochs_of_loaders(trace)))
     numbers = np.arange(len(starts), dtype=np.float64)
     ends = np.minimum(ends, end_ns)
     return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}), False

@@ -55,19 +55,21 @@ def measures_of_run(
 def _intervals(measures: Table, steps: Table) -> Mapping[str, Floats]:
     """Return the 95 % intervals of medians and means over steps; NaN of other measures."""
     run = Summary("", tables={"steps": steps})
-    found = {name: interval_of_median(series_of(run, own, STEP)) for name, own in _MEDIANS.items()}
+    found = {
+        name: interval_of_median(series_of(run, column, STEP)) for name, column in _MEDIANS.items()
+    }
     least, most = interval_of_mean(series_of(run, "period_ns", STEP))
     # How far the interval of the mean reaches to either side, as a share of it.
-    share = (most - least) / (most + least) if most + least > 0 else np.nan
+    half_width_ratio = (most - least) / (most + least) if most + least > 0 else np.nan
     unknown = (np.nan, np.nan)
     ends = []
     for name, value in zip(measures["measure"], measures["value"].tolist(), strict=True):
         if name in _BY_PERIOD:
-            ends.append((value * (1 - share), value * (1 + share)))
+            ends.append((value * (1 - half_width_ratio), value * (1 + half_width_ratio)))
         elif name in _BY_RATE:
             # All samples over all time: what the time may be, the other way about.
-            most = value / (1 - share) if share < 1 else np.nan
-            ends.append((value / (1 + share), most))
+            most = value / (1 - half_width_ratio) if half_width_ratio < 1 else np.nan
+            ends.append((value / (1 + half_width_ratio), most))
         else:
             ends.append(found.get(str(name), unknown))
     pairs = np.array(ends, np.float64).reshape(-1, 2)
@@ -82,9 +84,9 @@ _MEDIANS: Final = {"median_step_period_ns": "period_ns"}
 def _of_size(ranks: Ranks) -> Iterator[_Row]:
     whole = ranks.whole
     processes = whole.table("processes")
-    said = int(processes["world_size"].max(initial=ABSENT))
+    world_size = int(processes["world_size"].max(initial=ABSENT))
     known = len(set(processes["rank"].tolist()) - {ABSENT})
-    size = max([said, known, len(find_members(whole)), *whole.each(_largest_group)])
+    size = max([world_size, known, len(find_members(whole)), *whole.each(_largest_group)])
     if size > 0:
         yield "world_size", size, Unit.COUNT, "run", _NEITHER
     devices = len(set(gpus_of(whole).values()))
@@ -165,8 +167,8 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
         yield "kernels_per_step_count", each, Unit.COUNT, "device", _NEITHER
     if "classes" in results:
         matrix = results["classes"].table.known("tensor_core_ns")
-        told = float((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
-        ratio = float(matrix["tensor_core_ns"].sum()) / told if told else np.nan
+        known_ns = float((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
+        ratio = float(matrix["tensor_core_ns"].sum()) / known_ns if known_ns else np.nan
         yield "tensor_core_ratio", ratio, Unit.RATIO, "device", _HIGHER
 
 

@@ -63,7 +63,7 @@ _VARIABLES: Final = re.compile(
 )
 _NIC: Final = re.compile(r"nic\.([^.]+)\.speed_mbit_per_s")
 _RDMA: Final = re.compile(r"rdma\.(.+)\.rate")
-_LEAST_SHARE: Final = 0.05
+_MIN_PRECISION_RATIO: Final = 0.05
 
 
 def environment_of(ranks: Ranks) -> dict[str, str]:
@@ -73,26 +73,26 @@ def environment_of(ranks: Ranks) -> dict[str, str]:
     """
     whole = ranks.whole
     table = whole.table("environment")
-    said = dict(zip(table["name"], table["value"], strict=True))
-    return {name: value for name, value in _facts(whole, said) if value.lower() not in _UNKNOWN}
+    recorded = dict(zip(table["name"], table["value"], strict=True))
+    return {name: value for name, value in _facts(whole, recorded) if value.lower() not in _UNKNOWN}
 
 
-def _facts(ranks: Ranks, said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _facts(ranks: Ranks, recorded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield "profiler", ranks.info.profiler or next((p.info.profiler for p in ranks), "")
     for name, sources in _NAMES.items():
-        yield name, next((said[source] for source in sources if said.get(source)), "")
-    if said.get("cuda_driver", "").isdigit():
-        yield "cuda_driver", _version(int(said["cuda_driver"]))
-    if said.get("ram_bytes", "").isdigit():
-        yield "ram", format_bytes(int(said["ram_bytes"]))
+        yield name, next((recorded[source] for source in sources if recorded.get(source)), "")
+    if recorded.get("cuda_driver", "").isdigit():
+        yield "cuda_driver", _version(int(recorded["cuda_driver"]))
+    if recorded.get("ram_bytes", "").isdigit():
+        yield "ram", format_bytes(int(recorded["ram_bytes"]))
     models = hardware_of(ranks)
     yield "gpu", ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models.items())
-    yield "nic", ", ".join(_interfaces(said))
+    yield "nic", ", ".join(_interfaces(recorded))
     state = {"changed": "yes", "clean": "no"}
-    yield "git_is_dirty", state.get(said.get("git.state", ""), "")
+    yield "git_is_dirty", state.get(recorded.get("git.state", ""), "")
     yield "precision", precision_of_run(ranks)
-    matches = {name: _VARIABLES.fullmatch(name) for name in said}
-    yield from kept_variables({m[1]: said[name] for name, m in matches.items() if m}).items()
+    matches = {name: _VARIABLES.fullmatch(name) for name in recorded}
+    yield from kept_variables({m[1]: recorded[name] for name, m in matches.items() if m}).items()
 
 
 def _version(number: int) -> str:
@@ -100,8 +100,8 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}" if number >= 1000 else str(number)
 
 
-def _interfaces(said: Mapping[str, str]) -> Iterator[str]:
-    for name, value in sorted(said.items()):
+def _interfaces(recorded: Mapping[str, str]) -> Iterator[str]:
+    for name, value in sorted(recorded.items()):
         if match := _NIC.fullmatch(name):
             yield f"{match[1]} {value} Mbit/s"
         elif match := _RDMA.fullmatch(name):
@@ -111,7 +111,7 @@ def _interfaces(said: Mapping[str, str]) -> Iterator[str]:
 def _matrix_times(trace: Trace) -> dict[str, int]:
     """Return the ns of matrix work by the type of its elements, where that is known."""
     found, length = precisions(trace.kernels), lengths_of(trace.kernels)
-    is_matrix = trace.kernels["activity"].isin([own.value for own in MATRIX_WORK])
+    is_matrix = trace.kernels["activity"].isin([activity.value for activity in MATRIX_WORK])
     return {
         name: int(length[is_matrix & (found == name)].sum())
         for name in sorted(set(found[is_matrix].tolist()) - {""})
@@ -121,16 +121,16 @@ def _matrix_times(trace: Trace) -> dict[str, int]:
 def precision_of_run(ranks: Ranks) -> str:
     """Return the element types of the matrix work by time, those with 5 % of it and more."""
     sums: Counter[str] = Counter()
-    for own in ranks.whole.each(_matrix_times):
-        sums.update(own)
+    for times in ranks.whole.each(_matrix_times):
+        sums.update(times)
     whole = sum(sums.values())
-    return ", ".join(name for name, ns in sums.most_common() if ns >= _LEAST_SHARE * whole)
+    return ", ".join(name for name, ns in sums.most_common() if ns >= _MIN_PRECISION_RATIO * whole)
 
 
 MOST_ROWS: Final = 4_000
 """Rows of steps that are kept, of all ranks together."""
 
-_FEWEST_PER_RANK: Final = 20
+_MIN_ROWS_PER_RANK: Final = 20
 _SUMS: Final = (
     *("steps_count", "period_ns", "between_ns", "device_ns", "duration_ns"),
     *(f"{part}_ns" for part in PARTS),
@@ -176,8 +176,10 @@ def steps_of_run(ranks: Ranks, window: TimeWindow) -> Table:
     waits = found.table
     if len(waits) and (waits["collectives_count"] > 0).any():
         shifts = [found.shifts.get(process, 0) for process in waits["process"].tolist()]
-        own = waits.select("process", "waited_ns").assign(step=waits["step"] - np.array(shifts))
-        steps = beside(steps, own, "process", "step")
+        rank_waits = waits.select("process", "waited_ns").assign(
+            step=waits["step"] - np.array(shifts)
+        )
+        steps = beside(steps, rank_waits, "process", "step")
     return blocks_of_steps(steps)
 
 
@@ -191,7 +193,7 @@ def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
     spec = SUMMARY.table("steps")
     steps = steps.in_order("life", "rank", "at_ns", "step")
     n_ranks = max(1, len(set(steps["rank"].tolist())))
-    per_rank = max(_FEWEST_PER_RANK, most_rows // n_ranks)
+    per_rank = max(_MIN_ROWS_PER_RANK, most_rows // n_ranks)
     place = grouped_by(steps, "life", "rank")[1].earlier
     size = -(-(int(place.max(initial=-1)) + 1) // per_rank)
     if size <= 1:
@@ -221,21 +223,23 @@ def composition_of_run(ranks: Ranks) -> tuple[int, Table, tuple[Note, ...]]:
         for device in used_devices(part)
     }
     why_not = find_blame(ranks.whole).why_not
-    made = composition_of_devices(ranks, spans, knows_waits=not why_not)
-    causes = np.where(made["part"] == "idle", made["kind"], "")
-    scaled, _ = scaled_to_base(ranks, made["ns"], causes.tolist())
-    made = made.assign(name=_named_by_rank(made, rank_numbers(ranks)[0]), ns=scaled)
-    together, groups = grouped_by(made, "part", "kind", "name")
-    together = together.assign(**_sums(made, groups))
+    composition = composition_of_devices(ranks, spans, knows_waits=not why_not)
+    causes = np.where(composition["part"] == "idle", composition["kind"], "")
+    scaled, _ = scaled_to_base(ranks, composition["ns"], causes.tolist())
+    composition = composition.assign(
+        name=_rank_names(composition, rank_numbers(ranks)[0]), ns=scaled
+    )
+    totals, groups = grouped_by(composition, "part", "kind", "name")
+    totals = totals.assign(**_sums(composition, groups))
     note = Note.of("traceprof cannot attribute the waiting to a rank: {why}", why=why_not)
-    return len(spans), together, (note,) if why_not and len(spans) > 1 else ()
+    return len(spans), totals, (note,) if why_not and len(spans) > 1 else ()
 
 
 def _sums(made: Table, groups: Groups) -> dict[str, Ints | Floats]:
     return {name: groups.sums(made[name]) for name in ("ns", "count", "n_bytes")}
 
 
-def _named_by_rank(made: Table, numbers: Mapping[int, int]) -> Texts:
+def _rank_names(made: Table, numbers: Mapping[int, int]) -> Texts:
     """Return the names, of ranks that are waited for their numbers: other runs know these, too."""
     ranks = {f"process {process}": f"rank {rank}" for process, rank in numbers.items()}
     pairs = zip(made["kind"], made["name"], strict=True)
@@ -245,8 +249,8 @@ def _named_by_rank(made: Table, numbers: Mapping[int, int]) -> Texts:
 OTHERS: Final = "(others)"
 """Stands for what has too little time to be kept by its name."""
 
-_MOST_ROWS: Final = 250
-_MOST_NAMES: Final = 300
+_MAX_RESULT_ROWS: Final = 250
+_MAX_NAMES: Final = 300
 _LONGEST_NAME: Final = 600
 _KEYS: Final = ("part", "kind", "class", "name")
 
@@ -256,7 +260,7 @@ def bounded_result(result: Result) -> Result:
     notes = []
     tables = dict(result.tables)
     # Iterations of a pattern are compared by these rows, and steps by the table `steps`.
-    most = MOST_ROWS if result.scalars.get("is_pattern") else _MOST_ROWS
+    most = MOST_ROWS if result.scalars.get("is_pattern") else _MAX_RESULT_ROWS
     for name, table in result.tables.items():
         if len(table) > most:
             tables[name] = table.head(most)
@@ -271,10 +275,12 @@ def bounded_composition(made: Table) -> Table:
     What is left is added up by part, kind and class under `OTHERS`.
     """
     is_kept = np.zeros(len(made), np.bool_)
-    is_kept[made.order("-ns")[:_MOST_NAMES]] = True
+    is_kept[made.order("-ns")[:_MAX_NAMES]] = True
     pairs = zip(made["name"], is_kept.tolist(), strict=True)
     names = objects(name[:_LONGEST_NAME] if kept else OTHERS for name, kept in pairs)
-    made = made.assign(name=names, **{"class": objects(own or "" for own in made["class"])})
+    made = made.assign(
+        name=names, **{"class": objects(class_name or "" for class_name in made["class"])}
+    )
     found, groups = grouped_by(made, *_KEYS)
     place = groups.weighted_means(made["place_ratio"], made["count"])
     return found.assign(**_sums(made, groups), place_ratio=place)
@@ -299,7 +305,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     answers = run.answers(KEPT)
     selection = run.selection
     ranks = run.of_ranks()
-    results = {own: bounded_result(result) for own, result in answers.results.items()}
+    results = {table_name: bounded_result(result) for table_name, result in answers.results.items()}
     is_default = selection.window == run.within(None).selection.window
     steps = steps_of_run(every if is_default else ranks, ranks.span)
     tables = {"steps": steps, **history_of_run(every)}
@@ -312,7 +318,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     notes += doubts_of(every).notes
     _, are_guessed = rank_numbers(every)
     if are_guessed:
-        notes += (_GUESSED,)
+        notes += (_RANKS_GUESSED,)
     base = base_of(ranks)
     steps_count = max(1, round(base.timed_count)) if base.unit == STEP else None
     tables["measures"] = measures_of_run(ranks, answers.results, tables)
@@ -332,14 +338,17 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         window_ns=selection.window.duration_ns,
         steps_count=steps_count,
         devices_count=devices,
-        tables={own: SUMMARY.table(own).of_rows(table) for own, table in tables.items()},
+        tables={
+            table_name: SUMMARY.table(table_name).of_rows(table)
+            for table_name, table in tables.items()
+        },
         results=results,
         notes=notes,
     )
     return masked_run(with_attempts(found, run.paths, run.opening.life))
 
 
-_GUESSED: Final = Note(
+_RANKS_GUESSED: Final = Note(
     "The files do not contain ranks. traceprof numbers the processes by process ID."
 )
 
