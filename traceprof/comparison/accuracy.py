@@ -1,4 +1,4 @@
-"""Runs on the way to a target: when each reached it, and what more devices gave."""
+"""Find when each run reached a target metric, and the speedup from more devices."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SEPARATORS: Final = "-_./ "
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return ``names`` without the words that all begin and end with, where some are long.
+    """Return ``names`` without common leading and trailing words, if a name is long.
 
-    Each keeps a word; names that would be alike stay as they are.
+    Each name keeps at least one word. Names that would become equal are unchanged.
     """
     if len(names) < 2 or max(map(len, names)) <= _MIN_SHORTENED_LENGTH:
         return list(names)
@@ -53,14 +53,14 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
-    """Return ``runs`` by their number of devices, those where it is not known last as they came.
+    """Return ``runs`` by number of devices, runs with an unknown number last in the given order.
 
     Args:
-        runs: the runs, in any order (that of a shell's pattern says nothing).
-        base: the one that is to be first, by its name or its number of devices.
+        runs: the runs, in any order; the order of a shell pattern has no meaning.
+        base: the run to put first, by name or number of devices.
 
     Raises:
-        UsageError: no run is such a base.
+        UsageError: no run matches ``base``.
     """
     sizes = {id(run): devices_of(run) for run in runs}
     found = sorted(runs, key=lambda run: (math.isnan(sizes[id(run)]), sizes[id(run)]))
@@ -80,7 +80,7 @@ def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
 
 
 def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
-    """Yield the answer: who reached the target first, who never, and what more devices gave."""
+    """Yield the runs that missed the target, the first run that reached it, and the speedup."""
     table = results["accuracy"].tables["reached"]
     reached = table.take(table["is_reached"])
     values: dict[str, Any] = {"metric": goal.metric, "target": goal.value}
@@ -111,6 +111,7 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
 
 
 def _speedup_notes(table: Table) -> Iterator[Note]:
+    """Yield the largest speedup, with the devices, throughput and samples that it needed."""
     base, *others = table.rows()
     known = [row for row in others if not is_unknown(row["time_speedup"])]
     if not known:
@@ -136,7 +137,7 @@ def _speedup_notes(table: Table) -> Iterator[Note]:
 
 
 def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
-    """Yield what must be read with the numbers, and what is doubtful in the runs themselves."""
+    """Yield notes that are needed to read the numbers, and the notes of the runs."""
     yield Note.of(
         "Times run from the start of training to the end of the evaluation that first reached the "
         "target. The time to train reported by the benchmark is in a separate column."
@@ -154,7 +155,10 @@ def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
 
 
 def _run_notes(curves: Sequence[Curve]) -> Iterator[Note]:
-    """Yield what the runs say of themselves; of what several say in the same words the first."""
+    """Yield the notes of the runs; if several runs have the same text, only the first one.
+
+    Contradictions are always listed.
+    """
     repeats = Counter(note.text for curve in curves for note in curve.run.notes)
     for curve in curves:
         for note in curve.run.notes:
@@ -173,7 +177,7 @@ _ALIASES: Final = {"accuracy": "top1", "acc": "top1", "top-1": "top1", "acc@1": 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RunAtTarget:
-    """A run, and where it reached the target (None: nowhere)."""
+    """A run, and the row of its curve that first reached the target; None if no row did."""
 
     curve: Curve
     row: Mapping[str, Any] | None
@@ -183,7 +187,7 @@ class _RunAtTarget:
         return self.curve.run
 
     def at(self, name: str) -> float:
-        """Return what is known of where the target was reached; NaN: nothing."""
+        """Return a column of the row that reached the target; NaN if no row did."""
         return math.nan if self.row is None else float(self.row[name])
 
 
@@ -195,20 +199,21 @@ def accuracy(
     is_lower: bool | None = None,
     base: str | None = None,
 ) -> Comparison:
-    """Return when each of ``runs`` first reached ``target``, and what more devices gave.
+    """Return when each of ``runs`` first reached ``target``, and the speedup from more devices.
 
     Args:
-        runs: the runs, in any order: they are told by their devices.
-        target: the value to reach; None: what the runs say themselves, else the best that all
-            of them reach.
-        metric: the metric; None: an accuracy that all have, else a loss.
-        is_lower: whether lower is better; None: by the name of the metric, else by its curve.
-        base: the run that speed-ups are against, by its name or number of devices; None: the
-            first one with the fewest devices.
+        runs: the runs, in any order; they are sorted by number of devices.
+        target: the value to reach; None: the target printed by the runs, otherwise the best value
+            that all of them reach.
+        metric: the metric; None: an accuracy that all runs have, otherwise a loss.
+        is_lower: whether lower is better; None: by the name of the metric, otherwise by its curve.
+        base: the base of speedups, by name or number of devices; None: the first run with the
+            fewest devices.
 
     Raises:
-        UsageError: no run has such a metric, the target cannot be one of it, or no run is such
-            a base.
+        UsageError: no run has the metric, the target is outside its range, or no run matches
+            ``base``.
+        NotRecordedError: no run has an accuracy or a loss.
     """
     if not runs:
         raise UsageError("no runs given: pass logs, traces, or names of runs in the database")
@@ -237,6 +242,7 @@ def accuracy(
 
 
 def _metric(runs: Sequence[Summary], requested: str | None) -> str:
+    """Return the requested metric, or by default the best quality metric that all runs have."""
     names = [metric_names(run) for run in runs]
     every = list(dict.fromkeys(name for run_names in names for name in run_names))
     if requested is not None:
@@ -259,6 +265,7 @@ def _listed(names: Sequence[str]) -> str:
 def _target(
     metric: str, curves: Sequence[Curve], requested: float | None, is_lower: bool | None
 ) -> Target:
+    """Return the target: the requested value, the printed one, or a value that all runs reach."""
     better = better_of(metric)
     if is_lower is None and not better:
         values = curves[0].rows["value"]
@@ -281,12 +288,12 @@ def _target(
 
 
 def _groups(outcomes: Sequence[_RunAtTarget]) -> dict[str, list[_RunAtTarget]]:
-    """Return runs that agree in labels, devices and batch together; others by their names."""
+    """Group runs with equal labels, devices and batch; each other run is a group by its name."""
     found: dict[tuple[Any, ...], list[_RunAtTarget]] = {}
     for outcome in outcomes:
         labels = tuple(sorted(outcome.run.labels.items()))
         size, batch = devices_of(outcome.run), outcome.run.measure("global_batch_count")
-        # Without any label two logs are repeats only where their size and batch say so.
+        # Without labels, two logs are repeats only if their size and batch are known and equal.
         is_known = bool(labels) or (math.isfinite(size) and batch is not None)
         group_key = (labels, size, batch) if is_known else (id(outcome),)
         found.setdefault(group_key, []).append(outcome)
@@ -331,6 +338,7 @@ def _reached(
 
 
 def _spread(group: Sequence[_RunAtTarget]) -> dict[str, Any]:
+    """Return the median, least and most time and epochs of repeated runs."""
     counts = {
         "runs_count": len(group),
         "reached_count": sum(outcome.row is not None for outcome in group),
@@ -347,6 +355,7 @@ def _spread(group: Sequence[_RunAtTarget]) -> dict[str, Any]:
 
 
 def _reduce_known(reduce: Callable[[list[float]], float], values: Iterable[float]) -> float:
+    """Apply ``reduce`` to the finite values; return NaN if there are none."""
     known = [value for value in values if math.isfinite(value)]
     return reduce(known) if known else math.nan
 
@@ -381,7 +390,7 @@ def _speedups(groups: dict[str, list[_RunAtTarget]]) -> Result:
 
 
 def _remark(computed: float, printed: float) -> Note | None:
-    """Return what is wrong with a printed throughput; None where nothing is."""
+    """Return a note if the printed throughput is too high; otherwise None."""
     if not (computed > 0 and printed > _MAX_PRINTED_FACTOR * computed):
         return None
     return Note.of("printed rate is {times:factor} the measured rate", times=printed / computed)

@@ -1,6 +1,7 @@
-"""One side against another: can they be compared, is one faster, and why.
+"""Compare two sides: check that they are comparable, test the difference, and explain it.
 
-From what the user names to that, or to two recordings side by side.
+The inputs are summaries, run names and files that the user passes, or already opened runs. This
+module also opens two recordings for a side-by-side view.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ from traceprof.units import format_ratio
 def compare(
     base: Sequence[Summary], new: Sequence[Summary], limits: Sequence[Limit] = ()
 ) -> Comparison:
-    """Return what is different in ``new``, each of one run or of several of the same thing.
+    """Compare the runs in ``new`` with the runs in ``base``; the runs of one side are repeats.
 
-    The result "limits" says of each of ``limits`` whether it is exceeded.
+    The result "limits" lists each of ``limits`` and whether it is exceeded.
 
     Raises:
-        UsageError: a side has no run, or a limit is about what is not known.
+        UsageError: a side has no run, or a limit names a measure that a side has not recorded.
     """
     if not base or not new:
         raise UsageError("compare needs at least one run per side")
@@ -101,7 +102,6 @@ def compare(
         "steps": steps_result(*sides),
         "measures": measures,
     }
-    identical = [_IDENTICAL] if is_same else []
     shown = {
         name: result
         for name, result in results.items()
@@ -114,7 +114,7 @@ def compare(
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
         warnings=(
             *caveats,
-            *identical,
+            *[_IDENTICAL] * is_same,
             *unit_warnings,
             *_comparability_warnings(sides),
             *warnings_of(settings),
@@ -125,7 +125,7 @@ def compare(
 
 
 def _incomplete_runs(sides: tuple[Side, Side]) -> list[str]:
-    """Return the runs of which a part is missing: a difference may be nothing but that."""
+    """Return the names of runs with missing data, which alone could cause a difference."""
     runs = (run for side in sides for run in side.runs)
     return [run.name for run in runs if any(map(is_incomplete, run.notes))]
 
@@ -138,6 +138,10 @@ def _incomplete_notes(incomplete: Sequence[str]) -> Iterator[Note]:
 
 
 def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str]) -> Result | None:
+    """Explain the difference by GPU activity, or by host phases without GPU activity.
+
+    Adds the reason to ``missing`` if a side has no GPU activity.
+    """
     phases = host_phases(*sides)
     if sides[0].composition is not None and sides[1].composition is not None:
         return difference_of(*sides, matched, phases)
@@ -150,7 +154,7 @@ def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str])
 
 
 def _measures(base: Side, new: Side) -> Result:
-    """Return the single numbers that both sides know."""
+    """Return the scalar measures that are recorded on both sides."""
     rows: list[dict[str, Any]] = []
     for row in base.runs[0].table("measures").rows():
         name = str(row["measure"])
@@ -164,7 +168,7 @@ def _measures(base: Side, new: Side) -> Result:
 
 
 def _comparability_warnings(sides: tuple[Side, Side]) -> Iterator[Note]:
-    """Say of runs of a side which are no repeats, and whether the two sides are alike in this."""
+    """Yield warnings about runs that are ranks of one job, and about different kinds of ranks."""
     runs = [run for side in sides for run in side.runs]
     ranks_of_one_job = [run for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
     if ranks_of_one_job:
@@ -185,7 +189,7 @@ def _comparability_warnings(sides: tuple[Side, Side]) -> Iterator[Note]:
 
 
 def _unit_warnings(sides: tuple[Side, Side]) -> tuple[Note, ...]:
-    """Say of runs whose times are of different things that these are not compared."""
+    """Return a warning if the times of the runs are for different units."""
     runs = [run for side in sides for run in side.runs]
     kinds = {run.name: kind for run in runs if (kind := base_of_run(run))}
     if len(set(kinds.values())) < 2:
@@ -202,7 +206,10 @@ def _unit_warnings(sides: tuple[Side, Side]) -> tuple[Note, ...]:
 
 
 def _step_selection_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
-    """Say where the steps that count are chosen differently: by warm-up, or by the profiler."""
+    """Yield notes if the runs select the measured steps differently.
+
+    The differences are the number of warm-up steps, and whether the measured steps were profiled.
+    """
     runs = [run for side in sides for run in side.runs]
     warmups = {
         run.name: warmup_count for run in runs if (warmup_count := warmup_count_of(run)) is not None
@@ -239,12 +246,13 @@ _IDENTICAL: Final = Note(
 
 
 def _are_identical(first: Summary, second: Summary) -> bool:
+    """Return whether two summaries contain identical measures, steps and compositions."""
     if first is second:
         return True
     tables = [(first.table(name), second.table(name)) for name in ("measures", "steps", "makeup")]
-    tables = [(one, other) for one, other in tables if len(one) or len(other)]
-    # Of what is not known repr tells that it is the same.
-    return bool(tables) and all(repr(one.rows()) == repr(other.rows()) for one, other in tables)
+    known = [(one, other) for one, other in tables if len(one) or len(other)]
+    # NaN is not equal to itself, so the comparison uses repr.
+    return bool(known) and all(repr(one.rows()) == repr(other.rows()) for one, other in known)
 
 
 def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
@@ -270,7 +278,7 @@ _HARDWARE_NOTES: Final = (
 
 
 def _hardware_notes(base: Side, new: Side) -> Iterator[Note]:
-    """Yield what share of the peak both reach, and what a step takes in energy and money."""
+    """Yield the model FLOPs utilization, the energy, and the cost of both sides."""
     for name, factor, least, text in _HARDWARE_NOTES:
         before, after = (side.measure(name) for side in (base, new))
         if before is not None and after is not None and max(before, after) >= least:
@@ -278,7 +286,7 @@ def _hardware_notes(base: Side, new: Side) -> Iterator[Note]:
 
 
 AGAINST: Final = "vs"
-"""Stands between several runs of the base and several new ones."""
+"""The argument that separates the base runs from the new runs."""
 
 
 BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
@@ -289,16 +297,16 @@ BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels": ("base_count", "activity"),
     "metrics": ("base_epoch", "new_epoch", "base_step", "new_step"),
 }
-"""The results that a terminal, or a pull request, shows, without these of their columns."""
+"""The results that a terminal or a pull request shows, each with the columns that are omitted."""
 
 
 def brief(found: Comparison) -> Comparison:
-    """Return a comparison with the results that answer, their main columns alone."""
+    """Return the comparison with its main results, limited to their main columns."""
     results = {}
     difference = found.results.get("difference")
     knows_devices = difference is not None and len(difference.table) > 0
     for name, result in found.results.items():
-        if not knows_devices and name == "phases":  # they tell why, of the hosts
+        if not knows_devices and name == "phases":  # without GPU activity, phases explain the time
             results[name] = result
         elif name in BRIEF:
             tables = {
@@ -311,10 +319,10 @@ def brief(found: Comparison) -> Comparison:
 
 
 def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return base and new: of two texts the first and the second, else what "vs" parts.
+    """Split run names into base and new: two names, or two lists separated by "vs".
 
     Raises:
-        UsageError: it cannot be told which runs are which.
+        UsageError: the split into base and new is ambiguous.
     """
     if texts.count(AGAINST) == 1:
         place = texts.index(AGAINST)
@@ -338,12 +346,12 @@ def compare_named(
     window: str | None = None,
     db: Path | str | None = None,
 ) -> Comparison:
-    """Return what is different in the runs that ``new`` means (see `summaries_of`).
+    """Compare the runs named by ``new`` with the runs named by ``base`` (see `summaries_of`).
 
-    ``limits`` are as `--max-regression` takes them; traces are seen through ``window``.
+    ``limits`` have the syntax of `--max-regression`. ``window`` selects the window of traces.
 
     Raises:
-        TraceprofError: a run cannot be found or read, or a limit is not understood.
+        TraceprofError: a run cannot be found or read, or a limit is invalid.
     """
     parsed = [parse_limit(text) for text in limits]
     first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
@@ -353,7 +361,7 @@ def compare_named(
 def compare_opened(
     base: Sequence[Path], new: Sequence[Path], opening: Opening, window: str | None
 ) -> Comparison:
-    """Return what is different in the one run in the files ``new``.
+    """Compare the run in the files ``new`` with the run in the files ``base``.
 
     Raises:
         TraceprofError: a run cannot be read.
@@ -368,7 +376,7 @@ def compare_opened(
 def _with_distinct_names(
     base: list[Summary], new: list[Summary]
 ) -> tuple[list[Summary], list[Summary]]:
-    """Return the runs, those of both sides that bear one name with the folder that they lie in."""
+    """Prefix the folder to the names of runs that have the same name on both sides."""
     both = {run.name for run in base} & {run.name for run in new}
     first, second = (
         [_with_folder(run) if run.name in both else run for run in side] for side in (base, new)
@@ -385,7 +393,7 @@ def failed_limits(found: Comparison) -> None:
     """Check the limits of a comparison.
 
     Raises:
-        RegressionError: one is exceeded; the message says which, and by how much.
+        RegressionError: a limit is exceeded; the message lists each measure and its change.
     """
     if "limits" not in found.results:
         return
@@ -401,7 +409,11 @@ def failed_limits(found: Comparison) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedSide:
-    """One of two: "A" or "rank 3", the file's name, its events, and the window asked for."""
+    """An opened recording for a side-by-side view.
+
+    ``name`` is "A", "B" or "rank 3". ``title`` is the file name. ``window`` is the requested
+    window, None for the whole recording.
+    """
 
     name: str
     title: str
@@ -410,7 +422,7 @@ class OpenedSide:
 
 
 def sides_of_paths(paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path]] | None:
-    """Return what the user put side by side by a "vs"; None without one."""
+    """Split ``paths`` at "vs" into base and new; return None without "vs"."""
     if Path(AGAINST) not in paths:
         return None
     base, new = sides_named(list(map(str, paths)))
@@ -420,7 +432,7 @@ def sides_of_paths(paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path
 def runs_beside(
     sides: Sequence[Sequence[Path]], opening: Opening, window: str | None
 ) -> list[OpenedSide]:
-    """Return the runs, with the same window of each."""
+    """Open the run of each side, and select the same window in each."""
     return [
         _side(name, _title(paths), open_run(list(paths), opening), window)
         for name, paths in zip("AB", sides, strict=True)
@@ -430,10 +442,10 @@ def runs_beside(
 def ranks_beside(
     paths: Sequence[Path], opening: Opening, window: str | None, ranks: Sequence[int]
 ) -> list[OpenedSide]:
-    """Return two ranks of the run in ``paths``.
+    """Open the run in ``paths``, and return two of its ranks as sides.
 
     Raises:
-        UsageError: these are not two, or one is not there.
+        UsageError: ``ranks`` are not two different ranks of the run.
     """
     if len(ranks) != 2 or ranks[0] == ranks[1]:
         raise UsageError("--ranks needs two different ranks, for example --ranks 0,3")
@@ -455,6 +467,7 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
+    """Return the trace with the events and the steps of one rank."""
     ranks = trace.processes["rank"]
     check_ranks([rank], ranks)
     process = int(trace.processes["process"][ranks == rank][0])

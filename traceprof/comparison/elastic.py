@@ -1,4 +1,4 @@
-"""A job whose ranks come and go, alone or beside one of a fixed size."""
+"""Report where the time of an elastic job went, alone or compared with a job of fixed size."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _LOST_NAMES: Final[Mapping[str, str]] = {
 _MAX_EVENTS_PER_KIND: Final = 200
 _FREQUENT_KINDS: Final = ("checkpoint",)
 _WITH_SIZE: Final = ("start", "restart", "membership")
-"""The events of recordings, and the first of them of logs, whose value is how many ranks remain."""
+"""Kinds of events whose value is the number of remaining ranks: in logs only the first kind."""
 
 
 def parts_of_job(job: ElasticJob) -> dict[str, float]:
-    """Return what the job's time was, in ns: the parts add up to its total where that is known.
+    """Return the parts of the job time in ns; they add up to the total if it is known.
 
-    What is left over when set-up, epochs and lost time are taken from the total is the last part.
+    The last part is the unaccounted time: the total minus setup, epochs and lost time.
     """
     epochs, lost = job.epochs, job.lost
     first, beyond = epochs["is_first"], epochs["beyond_ns"]
@@ -79,7 +79,7 @@ def parts_of_job(job: ElasticJob) -> dict[str, float]:
 
 
 def parts_table(job: ElasticJob, base: ElasticJob | None) -> Result:
-    """Return what the time of a job was, beside that of the base."""
+    """Return the parts of the job time, next to those of the base."""
     parts, base_parts = parts_of_job(job), parts_of_job(base) if base else {}
     names = [name for name in {**parts, **base_parts} if parts.get(name) or base_parts.get(name)]
     total, rows = sum(parts.values()), []
@@ -127,7 +127,7 @@ _COPIED_FIELDS: Final = (
 
 
 def epochs_table(job: ElasticJob, base: ElasticJob | None) -> Result:
-    """Return the epochs of a job, beside those of the base."""
+    """Return the epochs of a job, next to those of the base."""
     table = _with_accuracy(job)
     if base is not None:
         other = _with_accuracy(base).select("epoch", "duration_ns", "accuracy", "top5")
@@ -147,7 +147,7 @@ def _with_accuracy(job: ElasticJob) -> Table:
 
 
 def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Result:
-    """Return what happened to the jobs."""
+    """Return the attempts, epochs and events of the jobs by time."""
     rows: list[dict[str, Any]] = []
     for job, run in zip(jobs, runs, strict=True):
         job_events = [*_lives(run), *_epochs(run), *_events(run)]
@@ -184,7 +184,7 @@ def _events(run: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _result(name: str, spec: ResultSpec, rows: Sequence[Mapping[str, Any]] | Table) -> Result:
-    """Return a result; which job it is about is told where there are several."""
+    """Return a result with one table; the column ``run`` is omitted if there is only one job."""
     table = spec.tables[0]
     filled = table.of_rows(rows)
     if "run" in filled and len(set(filled["run"])) == 1:
@@ -193,18 +193,17 @@ def _result(name: str, spec: ResultSpec, rows: Sequence[Mapping[str, Any]] | Tab
 
 
 _MIN_REPORTED_EXTRA_RATIO: Final = 0.5
-"""An epoch that takes so much more than a typical one is named."""
+"""Extra time of an epoch from which the verdict lists it, as a share of the typical epoch time."""
 _UNACCOUNTED: Final = "unaccounted time"
 
 
 def elastic(runs: Sequence[Summary]) -> Comparison:
-    """Return what happened to a job, where its time went and what each restart cost.
+    """Report the events of a job, the parts of its time, and the cost of each restart.
 
-    Of two runs the first is the base, such as one of a fixed size: the other stands beside it,
-    epoch by epoch.
+    Of two runs, the first is the base, such as a job of fixed size. Both are compared by epoch.
 
     Raises:
-        UsageError: there are no runs or more than two, or neither epochs nor starts are known.
+        UsageError: there is not one run or two, or a run has no epochs, attempts or events.
     """
     if len(runs) not in (1, 2):
         raise UsageError(f"expected one run, or a base and a run; got {len(runs)} runs")
@@ -296,7 +295,7 @@ def _notes(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Iterator[Note
 
 
 def _total_notes(job: ElasticJob, known_notes: Sequence[Note]) -> Iterator[Note]:
-    """Say where set-up, epochs and lost time do not add up to the total, unless it was ``said``."""
+    """Yield a note if the parts do not add up to the total, unless ``known_notes`` reports it."""
     if not isfinite(job.total_ns):
         yield Note.of("{run}: The total time is not recorded.", run=job.name)
         return
@@ -315,7 +314,7 @@ def _total_notes(job: ElasticJob, known_notes: Sequence[Note]) -> Iterator[Note]
 
 
 def _accuracy_notes(job: ElasticJob) -> Iterator[Note]:
-    """Say where the accuracy was lower after a restart than before it."""
+    """Yield a note for each restart after which the accuracy was lower than before."""
     for restart in job.lost:
         after, before = job.accuracy_after(restart.epoch), job.accuracy_after(restart.epoch - 1)
         if after < before:

@@ -1,7 +1,7 @@
-"""Why a step took longer than the typical one, or a window than another: a sum that is exact.
+"""Explain why a step took longer than the typical step, or a window longer than another window.
 
-The five parts of the devices, the mean over them, and what each is made of. Means are floors of
-the cumulated share, so that whatever adds up over all devices adds up in the mean, too.
+The explanation is an exact sum over the five parts of GPU time, averaged over the GPUs, and over
+their causes. Means are floors of cumulated shares, so sums over all GPUs equal sums of the means.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ _SINGLE_STEP: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<number>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class WindowSide:
-    """One of the two: what it is called, the window that holds it, and whose time is when.
+    """One of the two compared windows: its name, its window, and its spans.
 
-    ``of_devices`` and ``of_hosts`` are the spans of each, ``step`` its number (None: it is a
-    window, the same for all), ``launched`` when each process launched the work of the step (None:
-    its work is what runs in its span) and ``notes`` what must be known of it.
+    ``of_devices`` and ``of_hosts`` are the spans of each device and each process. ``step`` is the
+    step number; None for a plain window, which is the same for all. ``launched`` is the window in
+    which each process launched the work of the step; None: the work is everything that runs in the
+    span. ``notes`` are caveats.
     """
 
     name: str
@@ -70,17 +71,17 @@ class WindowSide:
     notes: tuple[Note, ...] = ()
 
     def shared_with(self, other: WindowSide) -> WindowSide:
-        """Return it with the devices and the processes that the other has, too."""
+        """Return the side limited to the devices and the processes that ``other`` also has."""
         devices = {key: span for key, span in self.of_devices.items() if key in other.of_devices}
         hosts = {key: span for key, span in self.of_hosts.items() if key in other.of_hosts}
         return replace(self, of_devices=devices, of_hosts=hosts)
 
 
 def side_of(ranks: Ranks, text: str) -> WindowSide:
-    """Return what ``text`` means: a step or iteration of the pattern, the slowest step, a window.
+    """Return the side that ``text`` names: a step, an iteration, the slowest step, or a window.
 
     Raises:
-        UsageError: it is none, or not of this run.
+        UsageError: ``text`` is not valid, or does not exist in this run.
     """
     text = text.strip()
     if text == SLOWEST:
@@ -94,12 +95,13 @@ def side_of(ranks: Ranks, text: str) -> WindowSide:
 
 
 def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
-    """Return the usual step whose length is the median, without the one that is explained.
+    """Return the usual step with the median duration, excluding the explained step.
 
-    Of an even number of steps the shorter one of the middle. It is a real step: one can look at it.
+    If the number of steps is even, it is the shorter of the two middle steps. A real step can be
+    inspected, unlike a mean.
 
     Raises:
-        UsageError: a window has no typical one, or there is no other step.
+        UsageError: ``side`` is a window, or the trace has no other step.
     """
     if side.step is None:
         raise UsageError(
@@ -124,9 +126,9 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
 
 
 def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]:
-    """Return the lengths of the steps that may be typical, by number, and what they are called.
+    """Return the durations of candidates for the typical step, by number, and a phrase for them.
 
-    They are recorded as the step itself is: with the work of devices, or without.
+    Candidates were recorded like the explained step: both with GPU activity, or both without.
     """
     explained = ledger.take(ledger["step"] == side.step)
     processes = set(explained["process"].tolist())
@@ -146,10 +148,13 @@ def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]
 
 
 def _slowest(ranks: Ranks) -> str:
-    """Return the slow step that takes the most more than usual, as tables and page name it.
+    """Return the slow step with the largest excess time, as tables and the page name it.
 
-    Without slow ones the longest step, or iteration of a pattern, of those after the warm-up in
-    which the devices were recorded, where there are any.
+    Without slow steps, return the longest step or iteration after the warm-up, among those with
+    recorded GPU activity if there are any.
+
+    Raises:
+        NotRecordedError: the trace contains no steps.
     """
     ledger = step_ledger(ranks)
     if ledger.empty:
@@ -168,6 +173,7 @@ def _slowest(ranks: Ranks) -> str:
 
 
 def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> WindowSide:
+    """Return the side for step ``number``, with the devices that were recorded in the step."""
     every = steps.table.take(steps.table["step"] == number).rows()
     rows = {row["process"]: row for row in reversed(every)}
     notes: tuple[Note, ...] = ()
@@ -201,7 +207,10 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
 def _launch_windows(
     steps: Steps, rows: Mapping[int, Mapping[str, Any]]
 ) -> Mapping[int, TimeWindow]:
-    """Return when the work of a step was launched: from the end of the step before on the host."""
+    """Return the launch window of a step by process.
+
+    The window starts at the end of the previous step on the host.
+    """
     of_process, found = rows_by(steps.table, "process"), {}
     for process, row in rows.items():
         ends = steps.table["end_ns"][of_process[process]]
@@ -212,6 +221,7 @@ def _launch_windows(
 
 
 def _host_spans(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
+    """Return the span of each process, and its unrecorded time up to the next step, in ns."""
     return {
         process: (
             TimeWindow(row["start_ns"], row["end_ns"]),
@@ -222,6 +232,7 @@ def _host_spans(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
 
 
 def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
+    """Return the side for a plain window: the same span for all devices and processes."""
     window = selection.window
     spans = {
         (place, device): window
@@ -235,11 +246,11 @@ def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
 
 @refuses_with_doubts
 def explain(run: Run, text: str, against: str | None = None) -> Document:
-    """Return what makes the window ``text`` longer than ``against``, or than the typical step.
+    """Explain why the window ``text`` is longer than ``against``, or than the typical step.
 
     Raises:
-        UsageError: a window is none of this run, or there is nothing to hold it against.
-        NotRecordedError: no device was recorded in both, or neither devices nor phases.
+        UsageError: a window does not exist in this run, or there is no step to compare with.
+        NotRecordedError: no GPU was active in both windows, or neither GPU activity nor phases exist.
     """
     ranks = run.within("all").of_ranks().whole
     side, result = explain_ranks(ranks, text, against)
@@ -248,7 +259,7 @@ def explain(run: Run, text: str, against: str | None = None) -> Document:
 
 
 def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[WindowSide, Result]:
-    """Return what ``text`` means in the ranks of a run, and what explains it."""
+    """Return the side that ``text`` names, and the result that explains it."""
     ranks = ranks.whole
     side = side_of(ranks, text)
     other = typical_side(ranks, side) if against is None else side_of(ranks, against)
@@ -290,7 +301,7 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
 
 
 def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:
-    """Return whether both are steps in which no device was recorded: then the hosts tell all."""
+    """Return whether both sides are steps without GPU activity."""
     return side.step is not None and other.step is not None and not side.of_devices
 
 
@@ -304,10 +315,11 @@ _NO_DEVICE: Final = Note(
 
 
 _Explanation: TypeAlias = tuple[dict[str, Any], dict[str, int], tuple[Note, ...]]
-"""What of the two is explained, by their devices or else by their hosts: tables, length, notes."""
+"""The explanation by devices or by hosts: tables, durations, notes."""
 
 
 def _explain_devices(ranks: Ranks, explained: WindowSide, other: WindowSide) -> _Explanation:
+    """Explain the difference by the parts of GPU time and their causes."""
     why_not = find_blame(ranks).why_not
     n = len(explained.of_devices)
     made = [
@@ -326,7 +338,7 @@ def _explain_devices(ranks: Ranks, explained: WindowSide, other: WindowSide) -> 
 
 
 def _explain_hosts(ranks: Ranks, phases: Table) -> _Explanation:
-    """Return what the hosts were in, where no device worked anywhere."""
+    """Explain the difference by host phases, for traces without GPU activity."""
     if phases.empty:
         ranks.require("kernels", "copies")
         raise NotRecordedError("the trace contains no GPU activity and no ranges for step phases")
@@ -335,7 +347,7 @@ def _explain_hosts(ranks: Ranks, phases: Table) -> _Explanation:
 
 
 def _main_device(made: Sequence[Table], causes: Table) -> Floats:
-    """Return the device that has more than half of the difference of each cause; NaN: none has."""
+    """Return the device with more than half of the difference of each cause, otherwise NaN."""
     both = Table.stacked([made[1], made[0].assign(ns=-made[0]["ns"])])
     by_device, groups = grouped_by(both, *CAUSE, "device")
     ns, row = groups.sums(both["ns"]), first_alike(by_device, causes, *CAUSE)

@@ -1,4 +1,4 @@
-"""From traces to the iterations of each rank: phases, layers and collectives, without warm-up."""
+"""Measure the iterations of each rank: phases, layers and collectives, without warm-up."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from traceprof.session.doubts import doubts_of
 from traceprof.session.run import Run
 
 _BACKWARD: Final = "layer.backward:"
-"""How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
+"""Prefix of backward ranges that `traceprof record --layers` creates."""
 
 _TRAINING_PHASES: Final = frozenset({"forward", "backward", "optimizer"})
 
 _OPERATORS: Final = "operators"
-"""Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
+"""Source of layers if only operators have names; operators are not layers."""
 
 _LAYERS: Final = ("layer", "type", "count", "host_ns", "device_ns", "backward_ns")
 
 
 def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
-    """Return the iterations of every rank of ``run``, which is called ``name``.
+    """Return the iterations of every rank of ``run``, with ``name`` as the name of the run.
 
     Raises:
-        TraceError: it cannot be read.
+        TraceError: the run cannot be read.
     """
     every = run.within("all").of_ranks().whole
     n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
@@ -63,13 +63,13 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
 
 
 def _warmup_of(iterations: Table) -> int:
-    """Return how many leading iterations are warm-up, in the process that has the most."""
+    """Return the number of leading warm-up iterations, the maximum over processes."""
     warm = iterations["process"][iterations["is_warmup"].astype(bool)]
     return max(groups_of(warm).counts.tolist(), default=0)
 
 
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
-    """Yield the ranks of a file; of each as many iterations are warm-up as of any."""
+    """Yield the iterations of each rank of a file; the first ``n_warm`` of a rank are warm-up."""
     iterations = find_iterations(part)
     by_process = rows_by(iterations, "process")
     for process, rows in by_process.items():
@@ -87,7 +87,7 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
 def _measured(
     trace: Trace, iterations: Table, name: str, rank: int | None, node: str
 ) -> NodeIterations:
-    """Return a rank's iterations from the first that is no warm-up to the last."""
+    """Measure the iterations of a rank from the first one after warm-up to the last one."""
     kept = iterations.take(~iterations["is_warmup"])
     if kept.empty:
         return NodeIterations(name, rank, node, 1, 0, len(iterations), 0)
@@ -122,14 +122,14 @@ def _measured(
 
 
 def _together_ns(rounds: Table) -> int:
-    """Return the time of rounds without what the recorder took for itself."""
+    """Return the total time of iterations without recorder overhead."""
     return int((lengths_of(rounds) - rounds["recorder_ns"]).sum())
 
 
 def _layers(found: Table, inside: Trace) -> Table:
-    """Return the layers with the time of their backward pass on the host, where it was recorded.
+    """Return the layers, with the host time of their backward pass if it was recorded.
 
-    They have the names that they have without a wrapper such as DDP's.
+    Names have no prefix of wrappers such as DDP.
     """
     layers = found.select(*(name for name in _LAYERS if name in found))
     backward = _backward_on_host(inside)
@@ -144,7 +144,7 @@ def _layers(found: Table, inside: Trace) -> Table:
 
 
 def _backward_on_host(inside: Trace) -> dict[str, int]:
-    """Return the time of the ranges of the innermost layers' backward passes, by path."""
+    """Return the host time of the backward ranges of innermost layers, by path."""
     ranges = inside.ranges
     is_backward = np.array([name.startswith(_BACKWARD) for name in ranges["name"].texts], bool)
     backward = ranges.take(ranges["name"].by_text(is_backward) & (ranges["domain"] == OWN_DOMAIN))
@@ -155,16 +155,16 @@ def _backward_on_host(inside: Trace) -> dict[str, int]:
 
 
 def _sum_if_known(calls: Table | None, name: str) -> float | None:
-    """Return a column of the collectives added up; None where one of them is not known."""
+    """Return the sum of a column of the collectives; None if a value is unknown."""
     if calls is None or calls.empty or name not in calls or not is_known(calls[name]).all():
         return None
     return float(calls[name].sum())
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:
-    """Return the time of the host in each phase, with what autograd's threads tell of backward.
+    """Return the host time by phase; the backward pass includes the autograd threads.
 
-    Where nothing is trained, forward passes without gradients are what iterations are made of.
+    Without training phases, forward passes without gradients ("eval") count as forward.
     """
     inferred = inferred_backward_on_host(inside)
     for host in find_host_phases(inside):
@@ -182,7 +182,7 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
 
 
 def _result(ranks: Ranks, name: str) -> Result | None:
-    """Return the result of an analysis; None where the traces lack the data."""
+    """Return the result of an analysis; None if the traces lack its data."""
     try:
         return run_analysis(load_analysis(name), ranks)
     except NotRecordedError:
@@ -190,7 +190,7 @@ def _result(ranks: Ranks, name: str) -> Result | None:
 
 
 def _waited_by_rank(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
-    """Return how long each rank waited for others in its iterations, as far as they share them."""
+    """Return the time each rank waited for other ranks in the common window of the iterations."""
     spans = [each.span for each in found if each.span is not None]
     if len(spans) < 2:
         return {}
@@ -204,6 +204,6 @@ def _waited_by_rank(every: Ranks, found: Sequence[NodeIterations]) -> dict[int |
 
 
 def _samples_count(inside: Trace) -> float | None:
-    """Return the samples of the batches in the window; None where one or all are not known."""
+    """Return the number of samples of the batches in the window; None if unknown."""
     sizes = of_recorder(inside.marks, "batch")["payload"]
     return float(sizes.sum()) if len(sizes) and (sizes > 0).all() else None

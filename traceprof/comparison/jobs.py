@@ -1,4 +1,4 @@
-"""One job: its epochs, each held against a typical one, and its restarts."""
+"""Analyze one job: compare each epoch with a typical epoch, and explain the cost of restarts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traceprof.model.table import Table, is_known, is_unknown
 PARTS: Final = (
     *("redone", "noticing", "down", "rendezvous", "failed", "initialisation", "loading", "setup"),
 )
-"""Of what the time that is lost at a restart can be made, in the order in which it passes."""
+"""The parts of the time lost at a restart, in the order in which they occur."""
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")
 _MAX_LOST_RATIO: Final = 0.01
@@ -27,9 +27,10 @@ _NUMBERS: Final = ("life", "rank", "epoch", "at_ns", "duration_ns", "value")
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The time that one restart or re-scaling cost, in ns; ``parts`` explain some of it.
+    """The time lost at one restart or rescaling, in ns; ``parts`` explain some of it.
 
-    ``inside_ns`` of it is in the length of ``epoch``, the one at which training went on.
+    ``inside_ns`` of ``lost_ns`` are within the duration of ``epoch``, the epoch in which training
+    resumed.
     """
 
     number: int
@@ -46,23 +47,24 @@ class Lost:
 
     @property
     def explained_ns(self) -> float:
-        """How much of it the parts are."""
+        """The lost time that the parts explain, at most the lost time."""
         return min(self.lost_ns, sum(self.parts.values()))
 
     @property
     def unexplained_ns(self) -> float:
-        """How much of it nothing explains."""
+        """The lost time without a known cause."""
         return self.lost_ns - self.explained_ns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElasticJob:
-    """A job; lengths in ns, NaN where they are not known.
+    """A job; durations in ns, NaN if unknown.
 
-    ``epochs`` are those whose work was kept, one row for each number: epoch, life, at_ns,
-    duration_ns, lost_ns (inside it), typical_ns (the median of the undisturbed ones beside it),
-    typical_of (which these are), beyond_ns (the rest), steps_count, ranks_count, is_first and
-    is_restart.
+    ``epochs`` has one row per epoch number, for the attempt whose work was kept. Its columns are
+    epoch, life, at_ns, duration_ns, lost_ns (lost time within the epoch), typical_ns (the median of
+    nearby undisturbed epochs), typical_of (the numbers of these epochs), beyond_ns (the remaining
+    duration), steps_count, ranks_count, is_first and is_restart. ``cut_count`` epochs were started
+    again.
     """
 
     name: str
@@ -83,16 +85,16 @@ class ElasticJob:
         return float(sum(restart.lost_ns for restart in self.lost))
 
     def beyond_ns(self, epoch: float) -> float:
-        """Return how much of an epoch is neither typical nor the lost time that is told."""
+        """Return the duration of an epoch minus its typical duration and its recorded lost time."""
         found = self.epochs["beyond_ns"][self.epochs["epoch"] == epoch]
         return float(found[0]) if len(found) else nan
 
     def accuracy_after(self, epoch: float) -> float:
-        """Return the accuracy after an epoch; metrics may count how many epochs there were."""
+        """Return the accuracy after an epoch, for metrics that count epochs from 0 or from 1."""
         return self._after(self.accuracy, epoch)
 
     def top5_after(self, epoch: float) -> float:
-        """Return how often one of the five likeliest was right after an epoch."""
+        """Return the top-5 accuracy after an epoch."""
         return self._after(self.top5, epoch)
 
     def _after(self, metric: Mapping[float, float], epoch: float) -> float:
@@ -101,7 +103,7 @@ class ElasticJob:
 
 
 def elastic_job(run: Summary) -> ElasticJob:
-    """Return the course of a job, from what is kept of it."""
+    """Return the epochs, restarts and accuracies of a job from its summary."""
     every = table_of(run, "epochs")
     events = table_of(run, "events").in_order("event")
     events = events.assign(**dict(zip(_NUMBERS, floats(events, *_NUMBERS), strict=True)))
@@ -130,7 +132,7 @@ def elastic_job(run: Summary) -> ElasticJob:
 
 
 def _total_ns(run: Summary) -> float:
-    """Return how long the job took: from its first process to the last, else what it printed."""
+    """Return the job duration: from its first to its last process, otherwise the printed total."""
     lives = table_of(run, "lives")
     if len(lives) and is_known(lives["end_ns"]).all():
         begins, ends = floats(lives, "at_ns", "end_ns")
@@ -140,7 +142,7 @@ def _total_ns(run: Summary) -> float:
 
 
 def _first_events(events: Table) -> dict[str, float]:
-    """Return set-up and initialisation before anything was trained."""
+    """Return the durations of setup and initialization before the first training."""
     found: dict[str, float] = {}
     for row in events.rows():
         kind = str(row["kind"])
@@ -154,10 +156,10 @@ def _first_events(events: Table) -> dict[str, float]:
 
 
 def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
-    """Return the restarts, each with what explains it.
+    """Return the restarts, each with the events that explain its lost time.
 
-    That is what happened to the whole job in its life and epoch; in a log which tells neither, what
-    was printed before it since the one before.
+    These are the job-wide events with the same life and epoch. Both are NaN in some logs; NaN
+    matches NaN.
     """
     rows = [row for row in events.rows() if isnan(row["rank"]) and not _text(row["node"])]
     found: list[Lost] = []
@@ -187,7 +189,7 @@ def _text(value: Any) -> str:
 
 
 def _ranks_before_and_after(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
-    """Return how many ranks there were before and after a restart, where it is told."""
+    """Return the number of ranks before and after a restart; NaN if unknown."""
     life = rows[place]["life"]
     sized = [row for row in rows if row["kind"] in ("start", "restart") and not isnan(row["value"])]
     before = [row["value"] for row in sized if row["life"] < life]
@@ -196,9 +198,10 @@ def _ranks_before_and_after(rows: Sequence[Mapping[str, Any]], place: int) -> tu
 
 
 def _lost_inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
-    """Return how much of the lost time the length of its epoch holds: as far as times overlap.
+    """Return the part of the lost time that is within the duration of its epoch.
 
-    Where no times are told a program that prints the lost time before its epoch means all of it.
+    This is the overlap of both time spans. Without times, programs that print the lost time before
+    the epoch include all of it.
     """
     is_epoch = epochs["epoch"] == row["epoch"]
     if not isnan(row["life"]):
@@ -213,7 +216,7 @@ def _lost_inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
 
 
 def _with_typical(epochs: Table, lost: Sequence[Lost]) -> Table:
-    """Return the epochs with what is typical beside each, and what of each is not."""
+    """Return the epochs with their typical duration and the remaining duration."""
     numbers, durations = floats(epochs, "epoch", "duration_ns")
     restarts = {restart.epoch for restart in lost}
     lost_inside = np.zeros(len(epochs))
@@ -223,7 +226,7 @@ def _with_typical(epochs: Table, lost: Sequence[Lost]) -> Table:
     is_first = np.arange(len(epochs)) == 0
     is_restart = np.isin(numbers, list(restarts))
     segment = np.cumsum(is_restart, dtype=np.int64)
-    # A first epoch warms up, and one that holds lost time may hold more of it than is told.
+    # A first epoch includes warm-up. An epoch with lost time may include more than is recorded.
     disturbed = is_first | (lost_inside > _MAX_LOST_RATIO * durations) | np.isnan(undisturbed_ns)
     typical, names = _typical(numbers, undisturbed_ns, segment, disturbed)
     return epochs.assign(
@@ -239,9 +242,11 @@ def _with_typical(epochs: Table, lost: Sequence[Lost]) -> Table:
 def _typical(
     numbers: Floats, lengths: Floats, segment: Ints, disturbed: Bools
 ) -> tuple[Floats, list[str]]:
-    """Return the median undisturbed epoch beside each epoch: after it until the next restart.
+    """Return the typical epoch duration for each epoch, and the numbers of the epochs behind it.
 
-    Where none follows it is those before it, since the restart before.
+    It is the median of the undisturbed epochs in the same segment, that is, until the next restart.
+    A segment without an undisturbed epoch uses the previous segment that has one, otherwise the
+    first.
     """
     typical, names = np.full(len(lengths), nan), [""] * len(lengths)
     known = sorted(set(segment[~disturbed].tolist()))
@@ -258,7 +263,7 @@ def _typical(
 
 
 def _accuracy(metrics: Table, words: Sequence[str]) -> tuple[str, dict[float, float]]:
-    """Return the accuracy after each epoch, and what it is called; nothing where none is told."""
+    """Return the name of the accuracy metric and its value by epoch; "" and {} if there is none."""
     names = [
         str(metric) for metric in dict.fromkeys(metrics["metric"]) if "train" not in metric.lower()
     ]

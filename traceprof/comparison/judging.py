@@ -1,4 +1,4 @@
-"""The measures that statistics judge, and limits on how much worse they may get."""
+"""Test the measures of two sides, and check limits on their regression."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from traceprof.model.results import Note, Result, named_in_words
 from traceprof.model.table import Table
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
-"""What a comparison is about: the first of these that both sides know."""
+"""Main measures: a comparison is about the first one that both sides have."""
 
 _STEP_MEASURES: Final = (
     ("samples_per_s", "samples_per_s", "1/s", "higher"),
@@ -34,7 +34,7 @@ _STEP_MEASURES: Final = (
 )
 _ITERATION_MEASURES: Final = (("turn_ns", "period_ns", "ns", "lower"),)
 _LOG_MEASURES: Final = _STEP_MEASURES[:2]
-"""What runs that are known by their measures alone are held against one another by."""
+"""Measures of runs without step series, such as logs."""
 _MAX_SHOWN_STEPS: Final = 400
 _DIFFERENCE_FIELDS: Final = (
     *("base", "new", "change_ratio", "low_ratio", "high_ratio", "smallest_ratio", "larger_ratio"),
@@ -44,7 +44,7 @@ _DIFFERENCE_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JudgedMeasure:
-    """One measure of both sides, and what statistics say of it."""
+    """A measure of both sides and the result of its test."""
 
     name: str
     unit: str
@@ -53,17 +53,17 @@ class JudgedMeasure:
 
     @property
     def worse_ratio(self) -> float:
-        """By how much the new one is worse, as a share of the base; below 0: better."""
+        """The regression as a ratio of the base; below 0: improvement."""
         change = self.difference.change_ratio
         return -change if self.better == "higher" else change
 
     def of_one_recording(self) -> JudgedMeasure:
-        """Return the same of a recording that is compared with itself."""
+        """Return the measure for a recording compared with itself: no change."""
         return replace(self, difference=self.difference.of_one_recording())
 
     @property
     def verdict(self) -> str:
-        """What to make of it, in a word or three."""
+        """The result of the test in up to three words."""
         if math.isnan(self.difference.change_ratio) or not self.difference.is_known:
             return "not judged"
         if self.difference.is_open:
@@ -74,7 +74,7 @@ class JudgedMeasure:
 
 
 def judge(base: Side, new: Side, *, is_same: bool = False) -> dict[str, JudgedMeasure]:
-    """Return what is judged, by name: where several runs are given the run is the unit.
+    """Test the measures of both sides, by name; with several runs per side, the run is the unit.
 
     ``is_same``: both sides are one recording.
     """
@@ -105,10 +105,10 @@ def judge(base: Side, new: Side, *, is_same: bool = False) -> dict[str, JudgedMe
 def _of_series(
     base: Floats, new: Floats, values: tuple[float | None, float | None], *, are_rates: bool
 ) -> Difference:
-    """Return how two series differ, with the ``values`` of the two runs that commands show.
+    """Test the difference of two series, with the displayed ``values`` of the two runs.
 
-    Where pairs of steps do not allow for the change of the means, as where few steps take most of
-    the time, the means themselves are compared.
+    The means are compared if the interval from pairs of steps excludes the change of the means, for
+    example if few steps take most of the time.
     """
     found = compare_steps(base, new, are_rates=are_rates)
     if (
@@ -121,7 +121,7 @@ def _of_series(
 
 
 def steps_result(base: Side, new: Side) -> Result:
-    """Return the steps that are held against one another, for those who want to see them."""
+    """Return the compared step times, thinned out to at most `_MAX_SHOWN_STEPS` per run."""
     tables = []
     for side, name in ((base, "base"), (new, "new")):
         for run in side.runs:
@@ -135,7 +135,7 @@ def steps_result(base: Side, new: Side) -> Result:
 
 
 def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> Result:
-    """Return what is judged as a table, with what must be known of the method."""
+    """Return the tested measures as a table, with notes about the method."""
     rows = [
         {
             "measure": measure.name,
@@ -153,7 +153,7 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
 
 
 def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
-    """Return how it was judged."""
+    """Return notes about the method of the test."""
     differences = [difference.difference for difference in judged.values()]
     known = [difference for difference in differences if difference.is_known]
     if not differences:
@@ -216,17 +216,17 @@ _LIMIT_PATTERN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much worse a measure may get; ``measure`` "" is what the comparison is about."""
+    """A limit on the regression of a measure; "" stands for the main measure."""
 
     measure: str
     ratio: float
 
 
 def parse_limit(text: str) -> Limit:
-    """Return the limit that ``text`` means: "5%", "0.05", "step_own_ns=5%".
+    """Parse a limit: "5%", "0.05" or "step_own_ns=5%".
 
     Raises:
-        UsageError: it is none.
+        UsageError: ``text`` is not a limit.
     """
     match = _LIMIT_PATTERN.fullmatch(text.strip())
     if match is None:
@@ -243,14 +243,14 @@ def limits_of(
     sides: tuple[Side, Side],
     better: Mapping[str, str],
 ) -> Result:
-    """Return which limits are exceeded.
+    """Check which limits are exceeded.
 
-    What is judged by statistics exceeds its limit where the medians differ by more than that and a
-    difference is shown; where too few steps are known to tell, and of any other measure, the
-    numbers alone decide, and it is said.
+    A tested measure exceeds its limit if the change is above the limit and significant. Measures
+    without a test, or with too few steps for it, are compared by value alone, and the result says
+    so.
 
     Raises:
-        UsageError: a measure is not known of both sides, or gets neither better nor worse.
+        UsageError: a measure is not recorded on both sides, or has no direction that is better.
     """
     rows = [_limit_row(limit, judged, sides, better) for limit in limits]
     return Result("limits", LIMITS, {"limits": LIMITS.tables[0].of_rows(rows)})
@@ -262,6 +262,7 @@ def _limit_row(
     sides: tuple[Side, Side],
     better: Mapping[str, str],
 ) -> dict[str, Any]:
+    """Return the row of one limit: its measure, its regression, and whether it is exceeded."""
     name = named_in_words(limit.measure, (*judged, *better))
     if name in ("", "throughput", "time"):
         name = next((candidate for candidate in MAIN if candidate in judged), "")
@@ -283,7 +284,7 @@ _NUMBERS_ALONE: Final = Note("no statistical test: the variation of this measure
 
 
 def _worse_ratio(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> float:
-    """Return by how much a measure that statistics do not judge is worse."""
+    """Return the regression of a measure that is not tested."""
     direction = better.get(name)
     base, new = (side.measure(name) for side in sides)
     if direction is None or base is None or new is None:
@@ -295,7 +296,7 @@ def _worse_ratio(name: str, sides: tuple[Side, Side], better: Mapping[str, str])
 
 
 def _check_limit(limit: Limit, measure: JudgedMeasure) -> tuple[bool, Note]:
-    """Return whether a limit is exceeded, and how that was decided."""
+    """Return whether the limit of a tested measure is exceeded, and the reason."""
     found, is_beyond = measure.difference, measure.worse_ratio > limit.ratio
     if not found.is_known:
         return is_beyond, Note.of("no statistical test: {why}", why=found.why)

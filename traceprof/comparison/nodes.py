@@ -1,4 +1,7 @@
-"""Iterations of several runs by node: means without warm-up, independent ranks averaged."""
+"""Compare the iterations of several runs by node: means without warm-up, per rank.
+
+Independent ranks are also averaged.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +38,19 @@ BOTH: Final = "forward+backward"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeIterations:
-    """The iterations of a rank without warm-up; None: not known.
+    """The iterations of one rank without warm-up; None means unknown.
 
-    ``iterations_ns`` is the time of all ``iterations_count`` together, ``phases`` the ns of the
-    host in each phase in them; ``are_phases_ours``: the recorder named them, all that there are.
-    ``layers`` has a row for each layer: layer, type, count, host_ns, where it is told
-    host_backward_ns, where devices were recorded device_ns and backward_ns, of all iterations
-    together. ``calls_count`` collectives after the first iteration handed in ``calls_bytes`` and
-    took ``calls_ns``; the iterations after it took ``calls_iterations_ns``, without what lies
-    between them, such as a profiler that starts. ``waited_ns`` were spent in all of them waiting
-    for others. ``span`` goes from the first of them to the last. ``doubts`` are those of the run.
+    ``iterations_ns`` is the total time of the ``iterations_count`` iterations. ``phases`` is the
+    host time by phase within them, in ns. ``are_phases_ours``: the recorder named the phases, and
+    no others exist. ``layers`` has a row for each layer: layer, type, count, host_ns;
+    host_backward_ns if recorded; device_ns and backward_ns if GPU activity was recorded. All are
+    totals over the iterations.
+
+    ``calls_count`` is the number of collectives after the first iteration. They have
+    ``calls_bytes`` of input and took ``calls_ns``. The iterations after the first took
+    ``calls_iterations_ns``, without the time between them, such as the start of a profiler.
+    ``waited_ns`` is the time spent waiting for other ranks in all iterations. ``span`` is the
+    window from the first to the last iteration. ``doubts`` are the caveats of the run.
     """
 
     run: str
@@ -68,9 +74,9 @@ class NodeIterations:
 
     @property
     def mode(self) -> str:
-        """Whether there is a backward pass; "" where that is not known.
+        """Whether the iterations contain a backward pass; "" if unknown.
 
-        Where others named the phases, nothing is said of those that they did not name.
+        If the recorder did not name the phases, a missing phase proves nothing.
         """
         if self.phases.get("backward", 0) or self.phases.get("optimizer", 0):
             return BOTH
@@ -78,7 +84,7 @@ class NodeIterations:
 
     @property
     def ranks(self) -> str:
-        """Whether ranks exchange anything in it; "" where collectives were not recorded."""
+        """Whether the ranks are synchronized; "" if collectives were not recorded."""
         if self.ranks_count == 1:
             return ONE
         if self.calls_count is None:
@@ -93,10 +99,10 @@ _ABOUT: Final = {
 
 
 def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
-    """Return the ranks of several runs beside one another, each run's in their order.
+    """Compare the ranks of several runs; the ranks of each run are in order.
 
     Raises:
-        NotRecordedError: no rank has any round.
+        NotRecordedError: no rank has an iteration.
     """
     known = [rank for rank in of_ranks if rank.iterations_count]
     if not known:
@@ -132,6 +138,7 @@ def _caveat_notes(of_ranks: Sequence[NodeIterations]) -> Iterator[Note]:
 
 
 def _group_by_run(known: Sequence[NodeIterations]) -> Iterator[list[NodeIterations]]:
+    """Yield the ranks of each run, sorted by rank."""
     for _, ranks in groupby(known, key=lambda rank: rank.run):
         yield sorted(ranks, key=lambda rank: -1 if rank.rank is None else rank.rank)
 
@@ -141,7 +148,7 @@ def _are_independent(run: Sequence[NodeIterations]) -> bool:
 
 
 def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:
-    """Return a row for each rank, and of independent ones their mean."""
+    """Return a row for each rank, and a row with the mean of independent ranks."""
     rows = [_node_row(rank) for rank in run]
     if not _are_independent(run):
         return rows
@@ -176,14 +183,14 @@ def _node_row(rank: NodeIterations) -> dict[str, Any]:
 
 
 def _uses_devices(known: Sequence[NodeIterations]) -> bool:
-    """Return whether devices tell the layers of any run: all are then told by devices."""
+    """Return whether any run has GPU times of layers; then all layers are compared by GPU time."""
     return any(
         "device_ns" in rank.layers and bool((rank.layers["device_ns"] > 0).any()) for rank in known
     )
 
 
 def _layers_of_run(run: Sequence[NodeIterations], on_device: bool) -> Table:
-    """Return the layers of each rank, the time of a round each; of independent ones their mean."""
+    """Return the time per iteration of each layer and rank; of independent ranks, the mean."""
     host = "" if on_device else "host_"
     tables = []
     for rank in run:
@@ -217,7 +224,7 @@ def _rank_text(rank: NodeIterations) -> str:
 
 
 def _layers(table: Table, known: Sequence[NodeIterations], on_device: bool) -> Result:
-    """Return the layers in the order in which the first run has them, each with all its runs."""
+    """Return the layers in the order of the first run, the rows of each layer together."""
     table = table.take(np.concatenate(rows_by_first(codes_of(table["layer"]))))
     is_whole = any(rank.mode == BOTH for rank in known) and bool(
         np.isnan(table["backward_ns"]).all()
@@ -234,7 +241,7 @@ _BACKWARD_NOT_SPLIT: Final = Note(
 
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
-    """Yield what differs between kinds of rounds; where nothing does, how long they are."""
+    """Yield the differences between kinds of iterations, or else the iteration time of each run."""
     differences = list(_differences(rows))
     yield from differences
     if differences:
@@ -256,7 +263,7 @@ _MAX_RUNS: Final = 4
 
 
 def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
-    """Yield what synchronising costs a round of each mode, and what the backward pass adds."""
+    """Yield the cost of synchronization in each mode, and the cost of the backward pass."""
     iterations = _iterations_by_kind(rows)
     for mode in (FORWARD, BOTH):
         independent = iterations.get((mode, INDEPENDENT)) or iterations.get((mode, ONE))
@@ -284,9 +291,9 @@ def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
 
 
 def _iterations_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """Return the time of a round by mode and kind: of independent ranks the mean over all.
+    """Return the iteration time by mode and kind of ranks, averaged over runs.
 
-    Synchronised ranks are not averaged: that of the slowest counts, for each of several runs.
+    Independent ranks of a run are averaged. Of synchronized ranks, the slowest one counts.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What is kept of runs, as tables: the list of them, the record of one or several, any table."""
+"""Stored runs as tables: the list of runs, the record of one or more runs, and any stored table."""
 
 from __future__ import annotations
 
@@ -60,12 +60,13 @@ def list_of_runs(
     sort: str | None = None,
     is_reversed: bool = False,
 ) -> Comparison:
-    """Return the runs that have all of ``labels``, with key measures and ``measures``.
+    """List the runs that have all of ``labels``, with key measures and ``measures``.
 
-    ``shown`` are labels, or columns of tables that runs were typed in, with a column each.
+    ``shown`` names labels, or columns of the tables from which runs were entered. Each gets a
+    column.
 
     Raises:
-        UsageError: there is no measure of that name, or no column to sort by.
+        UsageError: no run has a requested measure, label or column, or ``sort`` is no column.
     """
     runs = store.listed(labels)
     measure_units = {name: measure.unit for run in runs for name, measure in run.measures.items()}
@@ -99,6 +100,7 @@ def list_of_runs(
 
 
 def _empty_note(store: Store, labels: Mapping[str, str]) -> Note:
+    """Return the note for an empty list: no run has the labels, or the database is empty."""
     runs_count = len(store.listed()) if labels else 0
     if runs_count:
         labels_text = " ".join(f"{name}={text}" for name, text in labels.items())
@@ -116,13 +118,13 @@ def _empty_note(store: Store, labels: Mapping[str, str]) -> Note:
 
 
 def recorded_by(environment: Mapping[str, str]) -> str:
-    """Return what recorded a run: "traceprof (cupti)"; "" where that is not known."""
+    """Return the profiler and recorder of a run, such as "traceprof (cupti)"; "" if unknown."""
     profiler, recorder = environment.get("profiler", ""), environment.get("recorder", "")
     return f"{profiler} ({recorder})" if profiler and recorder else profiler or recorder
 
 
 def program_of(command: str) -> str:
-    """Return what a command runs: its script or module, else the program; "" without one."""
+    """Return the script or module of a command, otherwise its program; "" for an empty command."""
     words = command.split()
     script = next((word for word in words if word.endswith(".py")), "")
     if not script and "-m" in words[:-1]:
@@ -131,9 +133,9 @@ def program_of(command: str) -> str:
 
 
 def ended_as(environment: Mapping[str, str], ended: Sequence[str]) -> str:
-    """Return how the program ended: "failed (exit code 1)"; "" where that is not known.
+    """Return how the program ended, such as "failed (exit code 1)"; "" if unknown.
 
-    ``ended`` is how each start of each rank did.
+    ``ended`` has one entry per start of each rank.
     """
     code = environment.get("exit_code", "")
     if code:
@@ -175,7 +177,7 @@ def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
 
 
 def record_of_runs(runs: Sequence[Summary]) -> Comparison:
-    """Return the record of one run, or of several side by side: a column for each."""
+    """Return the record of one or more runs, with a column for each run."""
     names = _columns_of(runs)
     parts = {
         "run": ("run", [_facts(run) for run in runs]),
@@ -197,12 +199,12 @@ def record_of_runs(runs: Sequence[Summary]) -> Comparison:
 
 
 def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
-    """Return a table that was kept of ``runs``, below one another: a column tells which.
+    """Return a stored table of ``runs``, stacked, with the run name as first column.
 
     ``name`` is a table of `SUMMARY`, an analysis (its first table), or ``analysis.table``.
 
     Raises:
-        UsageError: it was kept of none of them.
+        UsageError: no run has this table.
     """
     found = [(run, *found_table) for run in runs if (found_table := _table(run, name)) is not None]
     if not found:
@@ -219,10 +221,10 @@ def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
 
 
 def as_typed(runs: Sequence[Summary]) -> Comparison:
-    """Return the rows that runs were typed in as the tables that they were, one a heading.
+    """Return runs that were entered as table rows as their original tables, one per heading.
 
     Raises:
-        UsageError: none of them was typed in a table.
+        UsageError: no run was entered in a table.
     """
     found: dict[tuple[str, ...], list[Summary]] = {}
     for run in runs:
@@ -258,6 +260,7 @@ def as_typed(runs: Sequence[Summary]) -> Comparison:
 
 
 def _table(run: Summary, name: str) -> tuple[TableSpec, Table] | None:
+    """Return a stored table and its specification; None if the run does not have it."""
     if name in run.tables:
         return SUMMARY.table(name), run.tables[name]
     analysis, _, table = name.partition(".")
@@ -290,7 +293,7 @@ def _side_by_side(
 
 
 def _columns_of(runs: Sequence[Summary]) -> list[str]:
-    """Return what the columns of the runs are called: each name once."""
+    """Return a unique column name for each run."""
     taken = {"run", "environment", "labels", "measures", "kept"}
     names: list[str] = []
     for run in runs:
@@ -338,7 +341,7 @@ def _measure(row: Mapping[str, Any]) -> Note | None:
 
 
 def _kept(run: Summary) -> dict[str, Any]:
-    """Return how many rows each table has that was kept, by the name that `table_of_runs` takes."""
+    """Return the row count of each stored table, by the name that `table_of_runs` accepts."""
     counts = {name: len(table) for name, table in run.tables.items()}
     for name, result in run.results.items():
         first = result.spec.tables[0].name

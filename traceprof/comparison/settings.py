@@ -1,4 +1,4 @@
-"""Whether two sides can be compared at all: in what they differ, and what that does."""
+"""Check whether two sides are comparable: list different settings and their effect."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _COLUMNS: Final = ("setting", "base", "new", "why", "spoils")
 
 
 def settings_of(base: Side, new: Side, matched: Matched) -> Result:
-    """Return in what two sides differ, what spoils the comparison first."""
+    """Return the settings that differ, those that spoil the comparison first."""
     rows = [_without_unknown_effect(row) for row in _rows(base, new) if row[1] != row[2]]
     rows += _shared_kernels(base, new, matched)
     rows.sort(key=lambda row: not row[4])
@@ -80,14 +80,14 @@ def settings_of(base: Side, new: Side, matched: Matched) -> Result:
 
 
 def _without_unknown_effect(row: _Row) -> _Row:
-    """Return a row without what follows from a difference, where one side is not known."""
+    """Replace the effect of a row if the setting is unknown on one side."""
     name, first, second, why, _ = row
     is_known = bool(first) and bool(second) and "unknown" not in (first, second)
     return row if is_known or not why else (name, first, second, _ONE_KNOWN, False)
 
 
 def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
-    """Return what matters and is not known of both, in a sentence."""
+    """Return a note that lists essential settings that are not recorded on both sides."""
     names = [name for name in _ESSENTIAL if not base.said(name) or not new.said(name)]
     batches = [side.measure("global_batch_count") for side in (base, new)]
     names += ["global_batch_count"] if None in batches else []
@@ -98,7 +98,7 @@ def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
 
 
 def warnings_of(settings: Result) -> tuple[Note, ...]:
-    """Return what spoils the comparison, in sentences."""
+    """Return a warning for each setting that spoils the comparison."""
     return tuple(
         Note.of(
             "Shared kernels take {base} and {new} of kernel time: {why}"
@@ -112,7 +112,9 @@ def warnings_of(settings: Result) -> tuple[Note, ...]:
 
 
 def _rows(base: Side, new: Side) -> Iterator[_Row]:
-    def said_by(of: Callable[[Summary], str]) -> list[str]:
+    """Yield a row for each setting of both sides, equal or not."""
+
+    def values_of(of: Callable[[Summary], str]) -> list[str]:
         return [_distinct(map(of, side.runs)) for side in (base, new)]
 
     profilers = values_of(lambda run: run.environment.get("profiler") or run.origin)
@@ -128,7 +130,7 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
         yield name, _number(values[0]), _number(values[1]), why, spoils and known
     yield from _kernel_counts(base, new)
     for name, why in _SPOILING:
-        # How many there are is told apart.
+        # The number of GPUs is a separate row.
         first, second = (_GPU_COUNT.sub("", side.said(name)) for side in (base, new))
         yield name, first, second, why, bool(first and second)
     for name, why in _EXPLAINING:
@@ -148,7 +150,7 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
 
 
 def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
-    """Yield how many kernels a step, or a turn, has where that is not about the same."""
+    """Yield a row if the number of kernels per step or iteration differs by more than the limit."""
     if base.unit not in (STEP, TURN):
         return
     counts = []
@@ -167,7 +169,7 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
 
 
 def _shared_kernels(base: Side, new: Side, matched: Matched) -> Iterator[_Row]:
-    """Yield which share of the kernels' time is in kernels that the other side has, too."""
+    """Yield a row if kernels that both sides have take less than half of the kernel time."""
     both = set(matched.base.values()) & set(matched.new.values())
     shares = []
     for side, names in ((base, matched.base), (new, matched.new)):
@@ -189,6 +191,7 @@ def _number(value: float | None) -> _Cell:
 
 
 def _distinct(texts: Any) -> str:
+    """Join the distinct non-empty texts, at most `_MAX_NAMES` of them."""
     found = [text for text in dict.fromkeys(texts) if text]
     more = len(found) - _MAX_NAMES
     return ", ".join(found[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Tables of analyses of both sides, and metrics of training, beside one another."""
+"""Join result tables and training metrics of both sides."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _LONGEST_NAME: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class _JoinPlan:
-    """How a table of an analysis becomes one of both sides.
+    """How a table of an analysis is joined over both sides.
 
-    ``measures`` gives, by the name of a measure here, the column that is added up there, and
-    ``difference`` the one that rows are ordered by. ``rates`` are one measure over another, times
-    a factor; ``more`` is a table that the first run of each side has, by its key.
+    ``measures`` maps each resulting measure to the column that is summed. ``difference`` is the
+    measure that sorts the rows. ``rates`` maps each rate to its numerator, its denominator and a
+    factor. ``more`` is another table, taken from the first run of each side, and its key.
     """
 
     analysis: str
@@ -51,7 +51,7 @@ class _JoinPlan:
 
 
 _NS_PER_S: Final = 1e9
-"""Of what is over ns."""
+"""Factor of rates over times in ns."""
 _SUMS: Final = {"ns": "total_ns", "count": "count"}
 _KERNELS: Final = _JoinPlan("kernels", specs.KERNELS, ("name",), _SUMS, "ns")
 _CLASSES: Final = _JoinPlan("kernels", specs.KERNELS, ("activity",), _SUMS, "ns")
@@ -90,7 +90,7 @@ _JOIN_PLANS: Final = (
 
 
 def side_by_side(base: Side, new: Side) -> dict[str, Result]:
-    """Return layers, collectives, copies and phases of both sides, those that both know."""
+    """Return layers, collectives, copies, FLOPs and phases, if both sides have them."""
     found: dict[str, Result] = {}
     for plan in _JOIN_PLANS:
         table = _join_tables(plan, _tables(plan.analysis, base, new), (base, new))
@@ -105,7 +105,7 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
 
 
 def _join_extra_table(plan: _JoinPlan, name: str, key: str, sides: tuple[Side, Side]) -> Table:
-    """Return a further table of the first run of both sides."""
+    """Join another table of the first run of both sides."""
     renamed = []
     for side, suffix in zip(sides, SIDES, strict=True):
         table = side.runs[0].results[plan.analysis].tables.get(name, Table({key: ()}))
@@ -116,7 +116,7 @@ def _join_extra_table(plan: _JoinPlan, name: str, key: str, sides: tuple[Side, S
 
 
 def _tables(analysis: str, base: Side, new: Side) -> list[Table]:
-    """Return the tables of an analysis of both sides; none where one side has none."""
+    """Return the table of an analysis for both sides; [] if one side does not have it."""
     tables = [table for side in (base, new) if (table := side.table(analysis)) is not None]
     return tables if len(tables) == 2 else []
 
@@ -127,6 +127,7 @@ def _result(name: str, spec: ResultSpec, *tables: Table) -> Result:
 
 
 def _join_tables(plan: _JoinPlan, tables: Sequence[Table], sides: tuple[Side, Side]) -> Table:
+    """Sum the tables of both sides by key, per step and device, and join them."""
     keys = plan.keys
     if not all(name in table for name in keys for table in tables) or not any(map(len, tables)):
         return Table({})
@@ -142,7 +143,7 @@ def _join_tables(plan: _JoinPlan, tables: Sequence[Table], sides: tuple[Side, Si
             if source in known
         }
         if "busbw_bytes_per_s" in known:
-            # Of rows with one key the one that takes the longest stands for them.
+            # The row with the longest total time represents all rows with its key.
             sums[f"{suffix}_busbw_bytes_per_s"] = groups.first_known(known["busbw_bytes_per_s"])
         parts.append(group_keys.assign(**sums))
     both = joined(parts[0], parts[1], *keys)
@@ -157,7 +158,7 @@ def _join_tables(plan: _JoinPlan, tables: Sequence[Table], sides: tuple[Side, Si
 
 
 def _with_zeros(both: Table, names: Sequence[str]) -> Table:
-    """Return it with 0 where the other side has the row and this one not."""
+    """Set unknown measures to 0 on the side that has no measure in the row."""
     for side in SIDES:
         side_columns = {name: both[name] for name in names if name.startswith(f"{side}_")}
         is_there = np.logical_or.reduce([is_known(values) for values in side_columns.values()])
@@ -168,6 +169,7 @@ def _with_zeros(both: Table, names: Sequence[str]) -> Table:
 
 
 def _with_difference(both: Table, measure: str) -> Table:
+    """Add the difference and the state of each row; sort by the largest difference."""
     first, second = (both.get(f"{side}_{measure}") for side in SIDES)
     if first is None or second is None or (np.isnan(first) & np.isnan(second)).all():
         first, second = (both.get(f"{side}_host_ns") for side in SIDES)
@@ -181,7 +183,7 @@ def _with_difference(both: Table, measure: str) -> Table:
 
 
 def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
-    """Return the kernels and classes of both sides, per step and device."""
+    """Return the kernels and kernel classes of both sides, per step and device."""
     tables = _tables("kernels", base, new)
     if not any(map(len, tables)):
         return None
@@ -206,13 +208,13 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
 
 
 def _named(kernels: Table, names: Mapping[str, str]) -> Table:
-    """Return the kernels with the names that they have on both sides."""
+    """Return the kernels with their shared names."""
     shown = (names.get(name[:_LONGEST_NAME], name) for name in kernels["name"])
     return kernels.assign(name=objects(shown))
 
 
 def _count_process_steps(side: Side) -> int:
-    """Return how many steps of how many processes the phases of all runs add up."""
+    """Return the number of steps, summed over the processes of all runs with phases."""
     found = 0
     for run in side.runs:
         if "phases" in run.results:
@@ -241,7 +243,7 @@ def _phases(base: Side, new: Side) -> Table | None:
 
 
 def host_phases(base: Side, new: Side) -> Table | None:
-    """Return the phases of the hosts as a sum that is exact, per step and process."""
+    """Return the host phases per step and process, as an exact sum."""
     tables = _tables("phases", base, new)
     counts = [_count_process_steps(side) for side in (base, new)]
     if not tables or not all(map(len, tables)) or not all(counts):
@@ -257,7 +259,7 @@ _RANK_MEASURES: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
 
 
 def ranks_of_sides(base: Side, new: Side) -> Result | None:
-    """Return the ranks of both sides, where one has several: means over their timed steps."""
+    """Return the means of each rank over its timed steps; None if no side has several ranks."""
     parts = [_ranks_of(base, "base"), _ranks_of(new, "new")]
     if any(part.empty for part in parts) or max(map(len, parts)) < 2:
         return None
@@ -296,9 +298,9 @@ _SPEED_SUFFIXES: Final = (
 
 
 def metrics_of_sides(base: Side, new: Side) -> Result | None:
-    """Return the metrics that all runs have, of each side its mean; None without any.
+    """Return the mean of each metric that all runs have; None if there is none.
 
-    What tells of speed and memory is left out: `measures` has it.
+    Metrics of speed and memory are omitted, because they are in `measures`.
     """
     runs = [*base.runs, *new.runs]
     names = [
@@ -352,7 +354,7 @@ def _mean_of_last(curves: Sequence[Curve], column: str) -> float:
 
 
 def _verdict(base: Sequence[float], new: Sequence[float], better: str) -> str:
-    """Return what several runs of each side tell; "" of one of each."""
+    """Return the result of the test over runs; "" if a side has only one run."""
     if min(len(base), len(new)) < 2 or not all(value > 0 for value in (*base, *new)):
         return ""
     found = compare_runs(base, new)

@@ -1,15 +1,16 @@
-"""Whether two runs differ by more than their steps do among themselves.
+"""Test whether two runs differ by more than the variation of their steps.
 
-Steps are held against steps pair by pair (Mann and Whitney), so that outliers have no more say than
-any other step; the change is the median over all pairs (Hodges and Lehmann), its interval the
-changes at which the pairs would be in balance. Neighbouring steps are not independent (clocks of a
-GPU that warms up, a loader that falls behind): what one tells is told in part by the next one, too.
-The variance is that of a series in which neighbours are as alike as these are, and the intervals
-are of Student's t with as many degrees of freedom as there are independent stretches. Steps that
-come in turns (two workers that load batches, a line that is logged every ten steps) are taken
-together, turn by turn. Steps of two kinds in no order (some wait, others do not) have no typical
-pair: their means are held against one another. Where several runs are given the run is the unit,
-and its median one number.
+Steps are compared pair by pair (Mann–Whitney), so an outlier counts as much as any other step. The
+change is the median over all pairs (Hodges–Lehmann). Its interval contains the changes that balance
+the pairs.
+
+Neighboring steps are not independent (GPU clocks during warm-up, a data loader that falls behind).
+The variance is that of a series with the measured correlation of neighbors. Intervals use Student's
+t; the degrees of freedom are the number of independent stretches.
+
+Periodic steps (two loader workers, a log line every ten steps) are averaged over each period. Steps
+of two kinds in irregular order (some wait, others do not) have no typical pair, so their means are
+compared. With several runs per side, the run is the unit, represented by its median.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from traceprof.measures.steps.steadiness import are_long, turn_of
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 FEWEST: Final = 5
-"""Of fewer steps nothing is said about how much they differ among themselves."""
+"""Minimum number of steps for which the variation is estimated."""
 
 LEAST: Final = 0.01
-"""With one run of each a smaller difference is no change: runs of one program differ by that."""
+"""Minimum change with one run per side: runs of the same program differ by up to this ratio."""
 
 _SIGNIFICANCE_LEVEL: Final = 0.05
 _POWER: Final = 0.8
@@ -40,22 +41,22 @@ _BISECTION_STEPS: Final = 60
 _MAX_PERIOD_STEPS: Final = 32
 _MIN_PERIODS: Final = 8
 _MIN_STANDARD_ERRORS: Final = 3.0
-"""By how many standard errors a turn must stand out."""
+"""Minimum height of a periodic correlation, in standard errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much larger the new values are, as a share of the base's (below 0: smaller).
+    """The change from base to new, as a ratio of the base; below 0: smaller.
 
-    ``base`` and ``new`` are the medians, of ``base_count`` and ``new_count`` values, and
-    ``change_ratio`` the median over all pairs of a new and a base value. ``low_ratio`` and
-    ``high_ratio`` are its 95 % interval, NaN where that has no end or is not known (``why`` says
-    why).
-    ``smallest_ratio`` is the change that would have been seen four times in five (NaN: none).
-    ``larger_ratio`` is the share of pairs in which the new value is larger (1/2: no effect), and
-    ``alike_ratio`` how alike neighbours are (0: not at all). ``together`` steps at a time are one
-    value. ``of_runs``: these are runs, not steps. ``of_means``: ``base``, ``new`` and the change
-    are those of means, since the steps of a side are of two kinds.
+    ``base`` and ``new`` are medians of ``base_count`` and ``new_count`` values. ``change_ratio`` is
+    the median over all pairs of a new and a base value. ``low_ratio`` and ``high_ratio`` are its
+    95% interval: NaN if unlimited or unknown (``why`` gives the reason).
+
+    ``smallest_ratio`` is the smallest change detected with 80% power (NaN: none). ``larger_ratio``
+    is the share of pairs in which the new value is larger (1/2: no effect). ``alike_ratio`` is the
+    correlation of neighboring values (0: none). ``together`` steps are averaged into one value.
+    ``of_runs``: the values are runs, not steps. ``of_means``: ``base``, ``new`` and the change are
+    means, because the steps of a side are of two kinds.
     """
 
     base: float
@@ -75,30 +76,30 @@ class Difference:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of how large a difference there is without a change."""
+        """Whether the variation is known, so that the change can be tested."""
         return not self.why
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval holds no 0."""
+        """Whether the interval excludes 0."""
         return self.is_known and (self.low_ratio > 0 or self.high_ratio < 0)
 
     @property
     def is_shown(self) -> bool:
-        """Whether a difference is shown: by the interval, and more than runs differ by anyway."""
+        """Whether the change is significant and larger than the usual variation between runs."""
         return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= LEAST)
 
     @property
     def is_open(self) -> bool:
-        """Whether neither a difference nor its absence is shown: the interval holds a factor of 2.
+        """Whether the test is inconclusive: the interval contains a factor of 2.
 
-        An interval without an end holds it, too.
+        An unlimited interval contains it.
         """
         is_narrow = self.low_ratio > -0.5 and self.high_ratio < 1
         return self.is_known and not self.is_shown and not is_narrow
 
     def of_one_recording(self) -> Difference:
-        """Return the difference of a recording from itself: there is none."""
+        """Return the result for a recording compared with itself: no change."""
         return replace(
             self,
             change_ratio=0.0,
@@ -113,10 +114,10 @@ class Difference:
 def compare_steps(
     base: _Float64Array, new: _Float64Array, *, are_rates: bool = False, of_means: bool = False
 ) -> Difference:
-    """Return how two series of steps differ, each in its order; values are above 0.
+    """Test the difference of two series of steps, each in order; all values are above 0.
 
-    The mean of rates is that of the times that they are of. ``of_means``: what the whole time
-    tells is asked for, outliers with it, not what pairs of steps tell.
+    Rates are averaged over time, that is, by their harmonic mean. ``of_means`` compares means,
+    which include outliers, instead of pairs of steps.
     """
     together = _period_of_both(base, new)
     counts = len(base), len(new)
@@ -165,10 +166,10 @@ def compare_steps(
 
 
 def of_values(found: Difference, base: float | None, new: float | None) -> Difference:
-    """Return a difference with the values of the two runs as every command shows them, if known.
+    """Return the difference with the displayed values of the two runs, if they are known.
 
-    The change is that of these values; its interval is made to hold it. No smaller change than
-    `LEAST` is called a difference, so that none would have been seen.
+    The change is that of the displayed values, and its interval is widened to contain it. The
+    smallest detectable change is at least `LEAST`, because smaller changes are not reported.
     """
     if not base or not new:
         return replace(found, smallest_ratio=max(found.smallest_ratio, LEAST))
@@ -187,7 +188,7 @@ def of_values(found: Difference, base: float | None, new: float | None) -> Diffe
 def _compare_means(
     found: Difference, base: _Float64Array, new: _Float64Array, are_rates: bool
 ) -> Difference:
-    """Return how the means of two series differ: their ratio, by the errors of both."""
+    """Return the difference of the means of two series: their ratio, with the errors of both."""
     times = [1 / series if are_rates else series for series in (base, new)]
     sides = [_MeanEstimate.of(series) for series in times]
     means = [float(series.mean()) for series in times]
@@ -220,10 +221,10 @@ def _difference_error(sides: Sequence[_MeanEstimate]) -> tuple[float, float]:
 def _smallest_detectable(
     base: _Float64Array, new: _Float64Array, change: float, detectable_change: float, reach: float
 ) -> float:
-    """Return the change that would have been seen; NaN: none.
+    """Return the smallest detectable change; NaN: none.
 
-    At the latest it is seen where every new value is beyond every base value, if pairs can be
-    out of balance by ``reach`` at all.
+    ``detectable_change`` is infinite if all pairs must agree. Then it is the change at which every
+    new value exceeds every base value, if an imbalance of ``reach`` is possible.
     """
     if math.isfinite(detectable_change):
         return math.expm1(detectable_change - change)
@@ -233,7 +234,7 @@ def _smallest_detectable(
 
 
 def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
-    """Return how runs differ, each told by its median: the run is the unit."""
+    """Test the difference of several runs, each represented by one value, such as its median."""
     first, second = (np.log(np.asarray(values, np.float64)) for values in (base, new))
     means = [float(np.exp(values.mean())) for values in (first, second)]
     found = _untested(means[0], means[1], len(base), len(new), of_runs=True)
@@ -261,7 +262,7 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
 
 
 def interval_of_median(values: _Float64Array) -> tuple[float, float]:
-    """Return the 95 % interval of the median of a series in its order; NaN of too few values."""
+    """Return the 95% interval of the median of an ordered series; NaN if it is too short."""
     if len(values) < FEWEST:
         return math.nan, math.nan
     order = np.sort(values)
@@ -274,7 +275,7 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
 
 
 def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of a series in its order; NaN of too few values."""
+    """Return the 95% interval of the mean of an ordered series; NaN if it is too short."""
     if len(values) < FEWEST:
         return math.nan, math.nan
     middle, reach = float(values.mean()), _MeanEstimate.of(values).reach
@@ -284,6 +285,7 @@ def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
 def _untested(
     base: float, new: float, n_base: int, n_new: int, *, of_runs: bool = False
 ) -> Difference:
+    """Return a difference without a test."""
     change = new / base - 1 if base > 0 else math.nan
     what = "runs" if of_runs else "steps"
     why = f"not enough {what}"
@@ -291,7 +293,7 @@ def _untested(
 
 
 def _period_of_both(base: _Float64Array, new: _Float64Array) -> int:
-    """Return after how many steps both sides begin anew; 1 where they do not come in turns."""
+    """Return the common period of both series in steps; 1 if they are not periodic."""
     fewest = min(len(base), len(new))
     most = min(_MAX_PERIOD_STEPS, fewest // _MIN_PERIODS)
     kinds = [are_long(values) for values in (base, new)]
@@ -310,7 +312,7 @@ def _period_of_both(base: _Float64Array, new: _Float64Array) -> int:
 
 
 def _find_period(values: _Float64Array, most: int) -> int:
-    """Return the lag, of ``most`` and less, at which a series is most like itself."""
+    """Return the lag, up to ``most``, with the highest autocorrelation; 1 if none stands out."""
     if most < 2:
         return 1
     order = _centred_ranks(values)
@@ -326,7 +328,7 @@ def _find_period(values: _Float64Array, most: int) -> int:
 
 
 def _average_periods(values: _Float64Array, together: int, are_rates: bool) -> _Float64Array:
-    """Return the means of so many neighbours at a time; those that are left over are left out."""
+    """Return the mean of every ``together`` neighbors; an incomplete last group is dropped."""
     if together == 1:
         return values
     if are_rates:
@@ -337,10 +339,10 @@ def _average_periods(values: _Float64Array, together: int, are_rates: bool) -> _
 
 @dataclass(frozen=True, slots=True)
 class _MeanEstimate:
-    """The mean place of the values of one side among those of the other.
+    """The precision of the mean of a series with correlated neighbors.
 
-    ``error`` is its standard error, ``freedom`` its degrees of freedom, ``alike`` how alike
-    neighbours are.
+    ``error`` is the standard error, ``freedom`` its degrees of freedom, and ``correlation`` that of
+    neighbors.
     """
 
     error: float
@@ -351,7 +353,10 @@ class _MeanEstimate:
     def of(
         cls, places: _Float64Array, correlation_of: _Float64Array | None = None
     ) -> _MeanEstimate:
-        """Return what the places of a series, in its order, say."""
+        """Estimate the precision of the mean of ``places``, a series in order.
+
+        The correlation is that of the series ``correlation_of``, by default ``places``.
+        """
         n = len(places)
         correlation = _autocorrelation(places if correlation_of is None else correlation_of)
         variance = float(places.var(ddof=1)) * (1 + correlation) / (1 - correlation)
@@ -361,21 +366,22 @@ class _MeanEstimate:
 
     @property
     def reach(self) -> float:
-        """How far the 95 % interval reaches to either side."""
+        """Half the width of the 95% interval."""
         return _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, self.freedom) * self.error
 
 
 def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
-    """Return which share of ``order``, sorted, lies below each value; equal ones count half."""
+    """Return the share of ``order`` (sorted) below each value; equal values count half."""
     below = np.searchsorted(order, values, side="left")
     upto = np.searchsorted(order, values, side="right")
     return np.asarray((below + upto) / (2 * len(order)), np.float64)
 
 
 def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> float:
-    """Return the difference than which ``share`` of all pairs of new and base are smaller.
+    """Return the quantile ``share`` of the differences of all pairs of new and base values.
 
-    Both are sorted. Beyond 0 and 1 it is infinite: every change fits as well.
+    Both inputs are sorted. The result is infinite for shares that are not between 0 and 1, because
+    then no change can be excluded.
     """
     if not 0 < share < 1:
         return -math.inf if share <= 0 else math.inf
@@ -391,16 +397,16 @@ def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> flo
 
 
 def _welch_freedom(errors: Sequence[float], freedoms: Sequence[float]) -> float:
-    """Return the degrees of freedom of a difference (Welch, Satterthwaite)."""
+    """Return the degrees of freedom of a difference (Welch–Satterthwaite)."""
     whole = sum(error**2 for error in errors) ** 2
     parts = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
     return whole / parts if parts else min(freedoms)
 
 
 def _autocorrelation(values: _Float64Array) -> float:
-    """Return the correlation of neighbours, by their order, so that outliers have no say.
+    """Return the rank correlation of neighbors; ranks limit the effect of outliers.
 
-    That of few steps comes out too small, by about (1 + 4 rho) / n.
+    The estimate of a short series is too low by about (1 + 4 rho) / n, which is corrected.
     """
     order = _centred_ranks(values)
     whole = float(order @ order)
@@ -414,14 +420,17 @@ def _centred_ranks(values: _Float64Array) -> _Float64Array:
 
 
 def _bandwidth(n: int, correlation: float) -> int:
-    """Return how many neighbours tell no more than each other (Andrews' choice of a bandwidth)."""
+    """Return the length of a stretch of dependent neighbors (Andrews' bandwidth)."""
     strength = 4 * correlation**2 / (1 - correlation**2) ** 2
     wanted = math.ceil(1.1447 * math.cbrt(strength * n))
     return max(1, min(wanted, n // 3))
 
 
 def _student_quantile(p: float, freedom: float) -> float:
-    """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on."""
+    """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on.
+
+    Values between 1 and 3 are interpolated.
+    """
     if freedom >= 3:
         return _cornish_fisher(p, freedom)
     known = [math.tan(math.pi * (p - 0.5)), (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))]
@@ -432,7 +441,7 @@ def _student_quantile(p: float, freedom: float) -> float:
 
 
 def _cornish_fisher(p: float, freedom: float) -> float:
-    """Return the quantile by Cornish and Fisher's expansion about that of the normal."""
+    """Return the quantile of Student's t by the Cornish–Fisher expansion of the normal quantile."""
     z = NormalDist().inv_cdf(p)
     terms = (
         (z**3 + z) / 4,

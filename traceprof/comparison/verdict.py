@@ -1,4 +1,4 @@
-"""The verdict of a comparison: faster or slower, by how much, and why."""
+"""Write the verdict of a comparison: faster or slower, by what factor, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIN_PART_RATIO: Final = 0.05
 _MOST_CAUSES: Final = 3
 _MAX_EQUAL_RATIO: Final = 0.0005
 _MIN_SHOWN_RATIO: Final = 0.001
-"""Smaller changes are printed as 0.0 %, and nobody sees a change of nothing."""
+"""Minimum detectable change that is shown; smaller values would be printed as 0.0%."""
 _PARTS: Final = {
     "compute": "compute",
     "exposed_communication": "exposed communication",
@@ -32,7 +32,7 @@ _PARTS: Final = {
 def verdict_of(
     judged: Mapping[str, JudgedMeasure], difference: Result | None, sides: tuple[Side, Side]
 ) -> tuple[Note, ...]:
-    """Return the answer: what is shown of the main measure, then where the difference is."""
+    """Return the verdict: the change of the main measure, then its causes."""
     main_measures = [judged[name] for name in MAIN if name in judged]
     # Of few steps one measure may have one more than another, and so enough.
     main = next(
@@ -52,6 +52,7 @@ def verdict_of(
 def _main_notes(
     main: JudgedMeasure, judged: Mapping[str, JudgedMeasure], sides: tuple[Side, Side]
 ) -> Iterator[Note]:
+    """Yield the change of the main measure, then the step times of both sides."""
     found = main.difference
     ends = (found.low_ratio, found.high_ratio)
     yield Note.of(
@@ -95,7 +96,7 @@ def _main_notes(
 
 
 def _sentence(main: JudgedMeasure) -> str:
-    """Return the answer: faster or slower, by how much, or why that is not told."""
+    """Return the verdict on the main measure, or the reason why there is none."""
     found, what = main.difference, _MEASURE_WORDS[main.name]
     direction, change = _change_words(main)
     if not found.is_known and abs(main.worse_ratio) < _MAX_EQUAL_RATIO:
@@ -128,9 +129,10 @@ def _sentence(main: JudgedMeasure) -> str:
 
 
 def _change_words(main: JudgedMeasure) -> tuple[str, str]:
-    """Return whether it is slower or faster, and what there is more or less of, and how much.
+    """Return "slower" or "faster", and the change of the main measure in words.
 
-    "70 % faster" could be said of a time that is 70 % less and of a rate that is 70 % more.
+    The measure is named, because "70% faster" could mean 70% less time or 70% more samples per
+    second.
     """
     is_more = main.difference.change_ratio > 0
     way = "slower" if main.worse_ratio > 0 else "faster"
@@ -166,7 +168,7 @@ _MEASURE_WORDS: Final = {
 
 
 def _cause_notes(difference: Result) -> Iterator[Note]:
-    """Yield where the difference of the mean step is: the parts, then the largest causes."""
+    """Yield the parts with the largest difference of the mean step, then the largest causes."""
     scalars, parts = difference.scalars, difference.tables["parts"]
     sizes = np.abs(parts["difference_ns"])
     size = float(sizes.max())
@@ -199,12 +201,13 @@ def _direction(scalars: Mapping[str, Any]) -> str:
 
 
 def _causes_opening(causes: Ints, whole: int) -> str:
-    """Return what causes are of a difference: what works against it makes none of it."""
+    """Return "Most of the difference" if the causes have its sign and at least half of it."""
     is_most = bool((causes * whole > 0).all()) and abs(int(causes.sum())) * 2 >= abs(whole)
     return "Most of the difference" if is_most else "Largest causes"
 
 
 def _phase_notes(difference: Result) -> Iterator[Note]:
+    """Yield the host phases with the largest difference."""
     scalars, phases = difference.scalars, difference.tables["phases"]
     main_phases = phases.head(_MOST_CAUSES)
     main_phases = main_phases.take(main_phases["difference_ns"] != 0)
@@ -217,7 +220,7 @@ def _phase_notes(difference: Result) -> Iterator[Note]:
 
 
 def _listed(rows: Table, name_of: Callable[[dict[str, Any]], str]) -> tuple[str, dict[str, Any]]:
-    """Return a list of names with by how much each is longer or shorter, and its values."""
+    """Return a template that lists rows with their differences, and its values."""
     words: list[str] = []
     values: dict[str, Any] = {}
     for place, row in enumerate(rows.rows()):
@@ -228,7 +231,7 @@ def _listed(rows: Table, name_of: Callable[[dict[str, Any]], str]) -> tuple[str,
 
 
 def _cause_words(row: dict[str, Any]) -> str:
-    """Return what a cause is in words, with what became of it."""
+    """Return a cause in words, with its change."""
     name, kind, state = str(row["name"]), str(row["kind"]), str(row["state"])
     if kind == "kernel":
         name = short_name(name)
@@ -242,6 +245,7 @@ def _cause_words(row: dict[str, Any]) -> str:
 
 
 def _state_words(row: dict[str, Any], state: str) -> str:
+    """Return the change of a cause: its state, or whether it has more calls or longer ones."""
     if state in ("new", "gone"):
         return state
     count_ns, length_ns = (float(row.get(name, math.nan)) for name in ("more_ns", "longer_ns"))

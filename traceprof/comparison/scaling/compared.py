@@ -1,4 +1,4 @@
-"""Runs of several sizes against one another: speed-up, efficiency, and where the rest was lost."""
+"""Compare runs of several sizes: speedup, efficiency, and the causes of lost efficiency."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
 
 
 def loss_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
-    """Yield what each size lost, the largest loss of a size first."""
+    """Yield the losses of each size, the largest loss first."""
     for measured in found:
         whole = measured.step_ns
         for loss in sorted(measured.losses, key=lambda each: -each.lost_ns):
@@ -89,7 +89,7 @@ def loss_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
 
 
 def _rates(counts: str, value: float) -> dict[str, float]:
-    """Return a throughput by what it counts."""
+    """Return a throughput as a column for the unit that it counts; the other columns are NaN."""
     return {f"{unit}_per_s": value if unit == counts else nan for unit in (SAMPLES, TOKENS, STEPS)}
 
 
@@ -104,7 +104,7 @@ def _keys(measured: Measured) -> dict[str, Any]:
 
 
 def law_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
-    """Yield the serial share of each group of which more than the base is known."""
+    """Yield the serial share of each group that has a size besides its base."""
     for name in dict.fromkeys(measured.group.name for measured in found):
         scaled = [
             measured
@@ -128,7 +128,7 @@ def law_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
 
 
 def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
-    """Yield the runs, each once for every group that it is in."""
+    """Yield a row for each run in each of its groups."""
     for group in groups:
         for point in sorted(group.points, key=lambda each: each.devices):
             yield {
@@ -143,7 +143,7 @@ def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
 
 
 def failure_rows(points: Sequence[ScalingPoint]) -> Iterator[dict[str, Any]]:
-    """Yield the runs that ended without a throughput, and why."""
+    """Yield the runs that failed without a throughput, with the reason."""
     for point in points:
         events = table_of(point.run, "events")
         why = events["text"][events["kind"] == "failure"].tolist()
@@ -175,15 +175,15 @@ def scaling(
     """Return how the throughput of ``runs`` grows with their size.
 
     Args:
-        runs: runs of several sizes; those of one group, size and batch are repeats.
-        base: the size that is held for ideal; None: the smallest of each group.
-        by: what the size is ("gpus", "nodes"), and labels whose groups stand beside one another.
-        ignored: labels that make no groups: runs that differ in them alone are repeats.
-        assumed: "weak" or "strong" where batches are not known.
+        runs: runs of several sizes; runs of the same group, size and batch are repeats.
+        base: the size that counts as ideal; None: the smallest size of each group.
+        by: the unit of the size ("gpus", "nodes"), and labels whose groups are listed together.
+        ignored: labels that do not separate groups: runs that differ only in them are repeats.
+        assumed: "weak" or "strong" for runs with unknown batches.
 
     Raises:
-        NotRecordedError: of no run are size and throughput known.
-        UsageError: an argument is none.
+        NotRecordedError: no run has both a size and a throughput.
+        UsageError: an argument is invalid.
     """
     if BY_GPUS in by and BY_NODES in by:
         raise UsageError("--by gpus and --by nodes exclude each other: pass only one")
@@ -216,6 +216,7 @@ def scaling(
 
 
 def _no_data_message(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
+    """Return the error message if no run has both a size and a throughput."""
     what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
     if not any(one.size > 0 for one in points):
         return (
@@ -263,7 +264,7 @@ def _devices(points: Iterable[ScalingPoint]) -> str:
 
 
 def _verdict(found: Sequence[Measured], what: str) -> Iterator[Note]:
-    """Yield what is reached on the largest size of each group, and where most of the rest went."""
+    """Yield the efficiency at the largest size of each group, and the largest losses."""
     last = {measured.group.name: measured for measured in found if measured.is_reported}
     for measured in list(last.values())[:_MAX_VERDICTS]:
         name = f"{measured.group.name}: " if measured.group.name else ""
@@ -322,7 +323,7 @@ def _notes(
 
 
 def _expected_notes(found: Sequence[Measured], what: str) -> Iterator[Note]:
-    """Yield what was reached of a throughput that was expected."""
+    """Yield the throughput as a share of the expected throughput."""
     for measured in found:
         if isfinite(measured.expected_ratio):
             yield Note.of(
@@ -338,7 +339,7 @@ def _expected_notes(found: Sequence[Measured], what: str) -> Iterator[Note]:
 
 
 def _failure_notes(rows: Sequence[dict[str, Any]], what: str) -> Iterator[Note]:
-    """Yield which runs ended without a throughput, and why."""
+    """Yield a note for each run that failed without a throughput."""
     for row in rows[:_MAX_FAILURES]:
         yield Note.of(
             "{where}{n:number} {what}{batch}: {why}",
@@ -381,7 +382,7 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
 
 
 def _one_job_warnings(points: Sequence[ScalingPoint]) -> Iterator[Note]:
-    """Yield which runs are ranks of one: each alone would count for all."""
+    """Yield a warning about runs that are ranks of one job: each would count as the whole job."""
     runs = [point.run for point in points]
     names = [run.name for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
     if names:
@@ -393,9 +394,9 @@ def _one_job_warnings(points: Sequence[ScalingPoint]) -> Iterator[Note]:
 
 
 def _caveat_notes(points: Iterable[ScalingPoint]) -> Iterator[Note]:
-    """Yield what is doubtful of logs and tables in themselves; of traces what is of all of them.
+    """Yield the caveats of all runs, and all notes of logs and tables.
 
-    What several runs say in the same words, as the rows of a table do, is said once.
+    Equal notes of several runs, such as the rows of one table, are listed once.
     """
     notes: dict[tuple[str, str], list[tuple[str, Note]]] = {}
     for point in points:
@@ -409,7 +410,7 @@ def _caveat_notes(points: Iterable[ScalingPoint]) -> Iterator[Note]:
 
 
 def _printed_warnings(found: Sequence[Measured], what: str) -> Iterator[Note]:
-    """Yield what sources print and their rates do not give, and what else makes them doubtful."""
+    """Yield a warning for each printed efficiency that does not match the printed rates."""
     for measured in found:
         if measured.printed_is not in (CUT_OFF, NOT_FROM_RATES):
             continue

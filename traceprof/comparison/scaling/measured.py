@@ -1,4 +1,4 @@
-"""Which runs are held against one another, and each size of a group against its base."""
+"""Group runs for scaling, and compare each size of a group with its base."""
 
 from __future__ import annotations
 
@@ -34,57 +34,57 @@ STRONG: Final = "strong"
 MIXED: Final = "mixed"
 UNKNOWN: Final = "unknown"
 _BATCH_TOLERANCE: Final = 0.01
-"""Batches that differ by less are the same: those of traces are means over steps."""
+"""Relative tolerance of equal batches: batches of traces are means over steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Repeats: runs of one group, size and global batch."""
+    """Repeated runs: the same group, size and global batch."""
 
     points: tuple[ScalingPoint, ...]
 
     @property
     def first(self) -> ScalingPoint:
-        """One of them, for what all have in common."""
+        """The first run, for properties that all repeats share."""
         return self.points[0]
 
     @property
     def size(self) -> float:
-        """Devices, or nodes."""
+        """Number of devices or nodes."""
         return self.first.size
 
     @property
     def batch(self) -> float:
-        """Samples of a step on all devices."""
+        """Samples per step on all devices."""
         return fmean(point.batch for point in self.points)
 
     @property
     def per_device(self) -> float:
-        """Samples of a step on one device."""
+        """Samples per step and device (or node)."""
         return self.batch / self.size
 
     @property
     def rate(self) -> Rate:
-        """The throughput: the mean of the repeats."""
+        """The throughput, averaged over the repeats."""
         return mean_rate([point.rate for point in self.points])
 
     @property
     def time_ns(self) -> float:
-        """The time to train, the mean of the repeats; NaN where one does not say it."""
+        """The time to train, averaged over the repeats; NaN if one repeat does not have it."""
         return fmean(or_nan(point.run.measure("time_to_train_ns")) for point in self.points)
 
     @property
     def mfu(self) -> float:
-        """The share of the peak, the mean of the repeats; NaN where one does not know it."""
+        """The model FLOPs utilization, averaged over the repeats; NaN if one does not have it."""
         return fmean(or_nan(point.run.measure("mfu_ratio")) for point in self.points)
 
     def of_step(self, name: str) -> float:
-        """Return what a step takes on all devices, the mean of the repeats; NaN as for `mfu`."""
+        """Return a measure per step over all devices, averaged over the repeats; NaN as for `mfu`."""
         return fmean(point.of_step(name) for point in self.points)
 
     @property
     def parts(self) -> dict[str, int]:
-        """The ns of the parts of a step of one device, the mean of the repeats; {}: not known."""
+        """The parts of a step of one device in ns, averaged over the repeats; {} if unknown."""
         if not all(point.parts for point in self.points):
             return {}
         names = dict.fromkeys(name for point in self.points for name in point.parts)
@@ -93,7 +93,7 @@ class Cell:
 
 
 def cells_of(points: Iterable[ScalingPoint]) -> list[Cell]:
-    """Return the runs of each size and batch together, by size and batch; sizes must be known."""
+    """Group runs of the same size and batch, sorted by both; runs of unknown size are dropped."""
     found: list[list[ScalingPoint]] = []
     for point in (one for one in points if isfinite(one.size)):
         repeats = next((repeats for repeats in found if _is_repeat(repeats[0], point)), None)
@@ -106,6 +106,7 @@ def cells_of(points: Iterable[ScalingPoint]) -> list[Cell]:
 
 
 def _is_repeat(one: ScalingPoint, other: ScalingPoint) -> bool:
+    """Return whether two runs have the same size, unit of throughput, devices and batch."""
     if one.size != other.size or one.counts != other.counts:
         return False
     if one.devices != other.devices and isfinite(one.devices) and isfinite(other.devices):
@@ -118,10 +119,10 @@ def _are_close(one: float, other: float) -> bool:
 
 
 def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
-    """Return what ``cell`` is held against: of size ``size``, with as many samples per device.
+    """Return the base of ``cell``: a cell of size ``size`` with the same samples per device.
 
-    Else with as many in all, else with the nearest number per device; None: nothing has that size
-    and counts the same.
+    Otherwise, the base has the same samples in total, or the nearest number per device. None: no
+    cell of that size counts the same unit.
     """
     known = [
         one
@@ -139,7 +140,7 @@ def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
 
 
 def kind_of(cell: Cell, base: Cell, assumed: str) -> str:
-    """Return whether it is weak or strong scaling, by the batches; ``assumed`` if unknown."""
+    """Return whether scaling is weak, strong or mixed by the batches; ``assumed`` if unknown."""
     if cell is base:
         return BASE
     if not (isfinite(cell.batch) and isfinite(base.batch)):
@@ -155,12 +156,12 @@ SIZES: Final = (BY_GPUS, BY_NODES)
 _SIZE_LABELS: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
 _BATCH: Final = "batch"
 SYNCHRONISATION: Final = "synchronisation"
-"""Stands for a label: whether ranks wait for one another, where some runs do and others do not."""
+"""Pseudo-label that separates synchronized from independent ranks, if runs of both kinds exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs of several sizes that agree in their labels; ``name`` says those that differ."""
+    """Runs of several sizes with equal labels; ``name`` lists the labels that distinguish it."""
 
     name: str
     labels: Mapping[str, str]
@@ -170,10 +171,10 @@ class RunGroup:
 def groups_of(
     points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]
 ) -> list[RunGroup]:
-    """Return the groups, those of the labels ``by`` beside one another.
+    """Group runs by labels; groups that differ in the labels ``by`` are adjacent.
 
-    A run that does not say a label stands in for the sizes which the groups of that label lack:
-    one GPU has no network, and is the base of every network.
+    A run without a label also joins the groups with that label that lack its size. For example, a
+    run on one GPU uses no network, and is the base for every network.
     """
     names = _label_names(points, by, ignored)
     keys = [tuple(_label_value(point, name) for name in names) for point in points]
@@ -209,6 +210,7 @@ def groups_of(
 def _label_names(
     points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]
 ) -> list[str]:
+    """Return the labels that separate groups."""
     labels = dict.fromkeys(name for point in points for name in point.run.labels)
     requested = [name for name in by if name not in SIZES]
     left_out = _SIZE_LABELS | set(ignored)
@@ -219,7 +221,7 @@ def _label_names(
 
 
 def _label_value(point: ScalingPoint, name: str) -> str:
-    """Return a label of a run, else what its environment or its measures say of that name."""
+    """Return a label of a run, otherwise its environment setting or measure of that name."""
     run = point.run
     if name in run.labels:
         return str(run.labels[name])
@@ -234,12 +236,12 @@ def _label_value(point: ScalingPoint, name: str) -> str:
 
 
 def _is_less_specific(key: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether ``other`` says all that ``key`` says, and more."""
+    """Return whether ``key`` has a subset of the values of ``other``."""
     return key != other and all(not a or a == b for a, b in zip(key, other, strict=True))
 
 
 def _sort_key(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
-    """Return what to sort by: what was asked for last, so that its groups are neighbours."""
+    """Return the sort key of a group: requested labels last, so that their groups are adjacent."""
     requested = [i for i, name in enumerate(names) if name in by]
     others = [i for i, _ in enumerate(names) if i not in requested]
     return tuple(key[i] for i in (*others, *requested))
@@ -252,9 +254,9 @@ _ONE_DEVICE: Final = 1.0
 
 @dataclass(frozen=True)
 class Measured:
-    """A size of a group, the base that it is held against (None: there is none), and how.
+    """A size of a group, its base (None: there is none), and the kind of scaling.
 
-    ``base`` may be of size 1 without runs: a source that prints speed-ups says them of it.
+    A source that prints speedups gives them relative to size 1, which may have no run.
     """
 
     group: RunGroup
@@ -264,17 +266,17 @@ class Measured:
 
     @property
     def is_base(self) -> bool:
-        """Whether it is a base itself."""
+        """Whether the cell is its own base."""
         return self.base is self.cell
 
     @property
     def has_other(self) -> bool:
-        """Whether it is held against another size."""
+        """Whether the cell is compared with another size."""
         return self.cell.first.is_factor or (self.base is not None and not self.is_base)
 
     @property
     def is_reported(self) -> bool:
-        """Whether it is, and with what comes out known."""
+        """Whether the cell is compared with another size, and its efficiency is known."""
         return self.has_other and isfinite(self.efficiency.value)
 
     @property
@@ -286,7 +288,7 @@ class Measured:
 
     @cached_property
     def efficiency(self) -> Rate:
-        """What of ideal is reached, with its interval; NaN: not known."""
+        """The scaling efficiency with its interval; NaN if unknown."""
         rate = self.cell.rate
         if self.cell.first.is_factor:
             return ratio_of(rate, Rate(1.0, 1.0, 1.0), 1 / self.cell.size)
@@ -303,24 +305,27 @@ class Measured:
 
     @property
     def speedup(self) -> float:
-        """The throughput over that of the base."""
+        """The throughput divided by that of the base."""
         return self.efficiency.value * self.cell.size / self.base_size
 
     @property
     def time_speedup(self) -> float:
-        """The time to train of the base over the own; it holds how many epochs each needs."""
+        """The time to train of the base divided by that of the cell.
+
+        It includes a change of the number of epochs.
+        """
         if self.base is None or self.is_base:
             return nan
         return self.base.time_ns / self.cell.time_ns
 
     @property
     def karp_flatt(self) -> float:
-        """The serial share that explains the speed-up."""
+        """The serial share that explains the speedup."""
         return karp_flatt(self.speedup, self.cell.size / self.base_size)
 
     @cached_property
     def losses(self) -> list[Loss]:
-        """The lost efficiency, split: the lost ns over ``step_ns`` are its shares."""
+        """The lost efficiency by cause; lost ns divided by ``step_ns`` are shares of it."""
         if (
             self.base is None
             or self.is_base
@@ -331,7 +336,7 @@ class Measured:
         return split_losses(self.cell.parts, self.base.parts, share, self.efficiency.value)
 
     def _share_of_samples(self) -> float:
-        """Return how many samples a device has in a step, of those of the base."""
+        """Return the samples per device and step, as a ratio of those of the base."""
         assert self.base is not None
         if self.cell.first.counts_samples:
             return self.cell.per_device / self.base.per_device
@@ -341,12 +346,12 @@ class Measured:
 
     @property
     def step_ns(self) -> int:
-        """The time of a step of one device, as its parts add up to it."""
+        """The step time of one device: the sum of its parts."""
         return sum(loss.actual_ns for loss in self.losses)
 
     @property
     def largest_losses(self) -> tuple[Note, ...]:
-        """The largest losses in % of ideal, the largest first."""
+        """The largest losses as shares of the step time, the largest first."""
         whole = self.step_ns or 1
         shares = sorted(((loss.lost_ns / whole, loss.name) for loss in self.losses), reverse=True)
         large = [pair for pair in shares if pair[0] >= _MIN_LOSS_RATIO][:_MAX_LOSSES]
@@ -354,7 +359,7 @@ class Measured:
 
     @property
     def expected_ratio(self) -> float:
-        """The throughput over the one that was expected; NaN: no such thing is said."""
+        """The throughput divided by the expected throughput; NaN if none is given."""
         name = f"expected_{self.cell.first.counts}_per_s"
         known = [point.run.measure(name) for point in self.cell.points]
         return self.cell.rate.value / fmean(nan if one is None else one for one in known)
@@ -368,9 +373,10 @@ class Measured:
 
     @property
     def printed_is(self) -> str:
-        """How the printed efficiency follows from the rates; "" where there is none.
+        """How the printed efficiency follows from the rates; "" if none is printed.
 
-        Of a base nothing but 100 % follows: what else is printed is of another base.
+        A base has an efficiency of 100%. Another printed value refers to another base and is
+        ignored.
         """
         if self.is_base and not isclose(self.cell.first.printed_percent, 100):
             return ""
@@ -378,13 +384,13 @@ class Measured:
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """The efficiencies that rates give which would be printed like these: least and most."""
+        """The lowest and highest efficiency of rates that round to the printed rates."""
         low, high = self._rates.extremes
         return low / 100, high / 100
 
 
 def measured_group(group: RunGroup, base_size: float | None, assumed: str) -> Iterator[Measured]:
-    """Yield the sizes of a group, each held against the base of its batch, the smallest first."""
+    """Yield the sizes of a group, each compared with the base of its batch, the smallest first."""
     cells = cells_of(group.points)
     if not cells:
         return

@@ -1,6 +1,6 @@
-"""All starts of a program that was started again, as one job: attempts, epochs, events.
+"""Combine all attempts of a restarted program into one job: attempts, epochs, events.
 
-And what each restart cost: from the progress that was kept to the next new step.
+The cost of a restart is the time from the progress that was kept to the next new step.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from traceprof.model.table import Table
 class RestartPart:
     """A part of the time that a restart took.
 
-    ``kind`` is redone (steps that are made again), noticing (until agents noticed), down (nothing
-    ran until agents were started anew), rendezvous, failed (starts that never trained, and until
-    the one that did), initialisation (of process groups), loading (checkpoints), or setup, the rest
-    of the start.
+    ``kind`` is redone (steps that run again), noticing (until agents detect the failure), down (no
+    agent runs), rendezvous, failed (attempts that never trained), initialisation (of process
+    groups), loading (checkpoints), or setup (the rest of the start).
 
-    Times are ns since 1970. The parts do not overlap; what they leave is not explained.
+    Times are ns since 1970. The parts do not overlap. The rest of the restart time is unexplained.
     """
 
     kind: str
@@ -44,8 +43,8 @@ class RestartPart:
 class Restart:
     """One return to training.
 
-    ``kept_ns`` is up to when work was not lost, ``begin_ns`` when training began again, in
-    ``life``, at ``epoch`` (None: not known). ``redone_count`` steps had to be made again.
+    Work up to ``kept_ns`` was not lost. Training resumed at ``begin_ns``, in attempt ``life``, at
+    ``epoch`` (None: unknown). ``redone_count`` steps had to run again.
     """
 
     life: int
@@ -60,10 +59,10 @@ class Restart:
 def find_restarts(
     lives: Sequence[Attempt], started: Sequence[Started], agents: Sequence[Mapping[str, Any]]
 ) -> list[Restart]:
-    """Return what lies between each life that trained and the next one that did.
+    """Return the restart between each attempt that trained and the next one that did.
 
-    Lives that ended before their first step are part of what was lost. One that trained while the
-    one before it still did is no restart of it.
+    Attempts that ended before their first step are part of the lost time. Two attempts that train
+    at the same time are not a restart.
     """
     trained = _by_life(started)
     found = []
@@ -81,10 +80,10 @@ def find_restarts(
 
 
 def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
-    """Return the pairs of lives, one after the other, of which the later began to train too early.
+    """Return pairs of consecutive attempts that trained at the same time.
 
-    So it is where two jobs were recorded into one folder, and where agents lost one another and
-    each made a job of its own.
+    This happens if two jobs were recorded into one folder, and if agents lost contact and each
+    started its own job.
     """
     trained = _by_life(started)
     return [
@@ -96,7 +95,7 @@ def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
 
 
 def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
-    """Return the starts that trained, by life, the lives in their order."""
+    """Return the starts that trained, by attempt, in order."""
     found: dict[int, list[Started]] = {}
     for one in sorted(started, key=lambda one: one.life.life):
         if one.begin_ns is not None:
@@ -105,7 +104,7 @@ def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
 
 
 def _final_loss(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
-    """Return the time from the last work to the end of a job that did not come back."""
+    """Return the time from the last work to the end of a job that did not resume."""
     last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
     kept = min(max(one.last_work_ns for one in old), end)
     return Restart(last, kept, end, None, 0, "training did not resume", ())
@@ -117,6 +116,10 @@ def _restart(
     began: Sequence[Attempt],
     agents: Sequence[Mapping[str, Any]],
 ) -> Restart:
+    """Return the restart from the starts ``old`` to ``new``, split into its parts.
+
+    ``began`` are all starts since ``old``, including failed ones.
+    """
     begin = min(one.begin_ns or 0 for one in new)
     last_work = max(one.last_work_ns for one in old)
     epoch, kept = _resume_point(old, new, last_work)
@@ -161,14 +164,14 @@ _OPTIONAL_PARTS: Final = ("redone", "noticing", "down", "failed")
 
 
 def _agent_of(event: Mapping[str, Any]) -> tuple[str, int]:
-    """Return which agent told of an event."""
+    """Return the launcher and the number of the agent that reported an event."""
     return str(event.get(LAUNCHER, "")), int(event.get("agent", 0))
 
 
 def _longest_span(
     started: Sequence[Started], what: str, first_ns: int, end_ns: int
 ) -> tuple[int | None, int]:
-    """Return when the first of such spans begins (None: there is none), and the longest length."""
+    """Return the start of the first span ``what`` (None: none), and the longest duration."""
     spans = [(int(a), int(b)) for one in started for a, b in getattr(one, what)]
     in_window = [(a, b) for a, b in spans if first_ns <= a < end_ns]
     return min((a for a, _ in in_window), default=None), max(
@@ -179,10 +182,10 @@ def _longest_span(
 def _resume_point(
     old: Sequence[Started], new: Sequence[Started], last_work: int
 ) -> tuple[float | None, int]:
-    """Return at which epoch training goes on, and up to when the work before was not lost.
+    """Return the epoch at which training resumed (None: unknown), and when the kept work ended.
 
-    Where the program numbers its epochs: where the epoch began that is now begun again; else with
-    the last checkpoint that was saved, if one was loaded; else with the last step.
+    If the program numbers its epochs, work is kept up to the first start of that epoch. Otherwise
+    it is kept up to the last saved checkpoint, if one was loaded, or else up to the last step.
     """
     numbered = [one for one in new if one.are_numbered and len(one.epochs)]
     epoch = float(numbered[0].epochs["epoch"][0]) if numbered else None
@@ -198,7 +201,7 @@ def _resume_point(
 
 
 def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
-    """Return in a few words why it was started again."""
+    """Return the reason for a restart in a few words; "" if unknown."""
     kinds = {str(event.get("kind")) for event in events}
     if "restart" in kinds or any(one.life.ended == "failed" for one in old):
         return "a rank failed"
@@ -209,7 +212,7 @@ def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
 
 _MAX_FILES: Final = 512
 _REPLACED_KINDS: Final = ("start", "end", "checkpoint")
-"""Events of the life that is looked at which those of all lives stand for."""
+"""Events of the summarized attempt that events of all attempts replace."""
 _FILES_OMITTED: Final = Note(
     "The job started {n:count} rank processes. Steps and epochs are from the first {shown:count}."
 )
@@ -226,15 +229,15 @@ _SEVERAL_ATTEMPTS: Final = Note(
 def with_attempts(
     summary: Summary, paths: Sequence[Path | str], life: int | None = None
 ) -> Summary:
-    """Return ``summary`` of a run with what is known of every start of its program.
+    """Return ``summary`` with the attempts, epochs and events of every start of the program.
 
-    Times then count from where the first agents meet, else from the start of the first process.
-    Nothing changes where no manifest tells when processes were started.
+    Times then count from the first rendezvous of agents, or else from the start of the first
+    process. Without a manifest with process starts, the summary is unchanged.
 
     Args:
-        summary: what is kept of the life that was looked at.
-        paths: where the run lies.
-        life: which life that was, None for the one that is chosen where nobody says.
+        summary: the summary of one attempt.
+        paths: the files of the run.
+        life: the number of that attempt; None for the one that is chosen by default.
     """
     lives, agents, chosen = attempts_of_run(paths)
     if not lives or summary.started_utc_ns is None:
@@ -275,7 +278,7 @@ def with_attempts(
 
 
 def _node_names(lives: Sequence[Attempt]) -> dict[str, str]:
-    """Return what the node of each launcher is called: its host, numbered where it has several."""
+    """Return the node name of each launcher: its host, with a number if the host has several."""
     hosts: dict[str, list[str]] = {}
     for one in lives:
         of_host = hosts.setdefault(one.host, [])
@@ -291,6 +294,7 @@ def _node_names(lives: Sequence[Attempt]) -> dict[str, str]:
 def _lives(
     lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
 ) -> Iterator[Mapping[str, Any]]:
+    """Yield a row for each start of a rank."""
     for one in lives:
         times = {"at_ns": one.start_ns - zero, "end_ns": one.end_ns - zero}
         where = {"node": nodes[one.launcher], "source": one.path}
@@ -298,7 +302,7 @@ def _lives(
 
 
 def _epochs(started: Sequence[Started], zero: int) -> Table:
-    """Return the epochs of each life, from where its first rank begins to where its last ends."""
+    """Return the epochs of each attempt, from the first start to the last end over its ranks."""
     rows = []
     for one in started:
         at, sizes = one.batches["at"], one.batches["size"]
@@ -325,13 +329,13 @@ _Event: TypeAlias = dict[str, Any]
 
 
 def _event(kind: str, at_ns: int, duration_ns: int | None = None, **about: Any) -> _Event:
-    """Return a row of the events, its time in ns since 1970; of some it is not told how long."""
+    """Return an event row, its time in ns since 1970; None means an unknown duration."""
     length = {} if duration_ns is None else {"duration_ns": duration_ns}
     return {"kind": kind, "at_ns": at_ns, **length, **about}
 
 
 def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
-    """Return start and end of the job, and how many ranks each life has."""
+    """Yield the start and the end of the job, and the number of ranks of each attempt."""
     before: set[str] = set()
     size_before = 0
     for life in sorted({one.life for one in lives}):
@@ -352,7 +356,7 @@ def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
 
 
 def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
-    """Return set-up and worker initialisation of the first life: later ones are lost time."""
+    """Yield setup and initialization of the first attempt; later ones are lost time."""
     first_starts = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
     if not first_starts:
         return
@@ -366,7 +370,7 @@ def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Itera
 
 
 def _restart_events(restarts: Sequence[Restart]) -> Iterator[_Event]:
-    """Return the time lost at each restart, and of what it is made."""
+    """Yield the time lost at each restart, and its parts."""
     for one in restarts:
         of = {"life": one.life, "epoch": one.epoch}
         lost_ns = one.begin_ns - one.kept_ns
@@ -376,6 +380,7 @@ def _restart_events(restarts: Sequence[Restart]) -> Iterator[_Event]:
 
 
 def _failure_events(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
+    """Yield an event for each rank that failed or was killed."""
     for one in lives:
         if kind := {"failed": "failure", "killed": "stopped"}.get(one.ended):
             who: dict[str, Any] = {"life": one.life, "rank": one.rank, "node": nodes[one.launcher]}
@@ -385,6 +390,7 @@ def _failure_events(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Itera
 def _agent_events(
     agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str]
 ) -> Iterator[_Event]:
+    """Yield the rendezvous of agents."""
     for event in agents:
         at = event.get("start_ns")
         if event.get("kind") == "rendezvous" and isinstance(at, int):
@@ -394,6 +400,7 @@ def _agent_events(
 
 
 def _checkpoint_events(started: Sequence[Started]) -> Iterator[_Event]:
+    """Yield the checkpoints that were saved or loaded."""
     for one in started:
         who = {"life": one.life.life, "rank": one.life.rank}
         for text, spans in (("saved", one.saves), ("loaded", one.loads)):
@@ -402,13 +409,14 @@ def _checkpoint_events(started: Sequence[Started]) -> Iterator[_Event]:
 
 
 def _numbered(events: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the events as a table, sorted by time and numbered."""
     spec = SUMMARY.table("events")
     table = Table.of_rows(events, [column.name for column in spec]).in_order("at_ns")
     return table.assign(event=np.arange(len(table)))
 
 
 def _shift_times(table: Table, shift_ns: int, life: int) -> Table:
-    """Return a table of the life that was looked at as a part of the whole job."""
+    """Return a table of the summarized attempt with the times and the number within the job."""
     if table.empty:
         return table
     moved = {name: table[name] + shift_ns for name in ("at_ns", "end_ns") if name in table}

@@ -1,4 +1,4 @@
-"""What happened while a run went on, as the program itself told: metrics, epochs, events."""
+"""Extract what the program reported during a run: metrics, epochs, events."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from traceprof.session.answer import ranks_of_processes
 
 _METRIC: Final = "metric:"
 _FLOP_COUNTER: Final = f"{_METRIC}{COUNTER}"
-"""FLOPs that torch counted are no metric of the training."""
+"""Prefix of FLOPs counted by torch, which are not a training metric."""
 _UPDATE: Final = "optimizer"
 _MAX_VALUES: Final = 2_000
 _MAX_EVENTS: Final = 500
 
 
 def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
-    """Return the tables metrics, epochs, events and lives of `SUMMARY`, those that are known.
+    """Return the non-empty tables metrics, epochs, events and lives of `SUMMARY`.
 
     Times are ns after the start of the recording.
     """
@@ -51,7 +51,7 @@ def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
 
 
 def _with_steps(ranks: Ranks, epochs: Table) -> Table:
-    """Return the epochs with how many steps and samples began in each."""
+    """Add the number of steps and samples that began in each epoch."""
     if epochs.empty:
         return epochs
     at_ns = epochs["start_ns"] - ranks.span.start_ns
@@ -70,7 +70,7 @@ def _with_steps(ranks: Ranks, epochs: Table) -> Table:
 
 
 def _metrics(ranks: Ranks, epochs: Table) -> Table:
-    """Return what the program noted by `traceprof.metric`; of long runs every so many values."""
+    """Return the values of `traceprof.metric`; long series are thinned out."""
     numbers = ranks_of_processes(ranks)
     rows = _thin_out(Table.stacked(ranks.each(_noted_metrics)))
     if rows.empty:
@@ -92,6 +92,7 @@ def _metrics(ranks: Ranks, epochs: Table) -> Table:
 
 
 def _noted_metrics(trace: Trace) -> Table:
+    """Return the marks of `traceprof.metric` in one trace."""
     names = trace.marks["name"]
     matches = (
         name.startswith(_METRIC) and not name.startswith(_FLOP_COUNTER) for name in names.texts
@@ -101,7 +102,7 @@ def _noted_metrics(trace: Trace) -> Table:
 
 
 def _thin_out(table: Table) -> Table:
-    """Return at most about `_MOST_VALUES` values of each metric and rank, the last among them."""
+    """Keep about `_MAX_VALUES` values of each metric and rank, including the last one."""
     _, groups = grouped_by(table, "name", "process")
     size = groups.counts[groups.number]
     stride = np.maximum(1, -(-size // _MAX_VALUES))
@@ -109,7 +110,7 @@ def _thin_out(table: Table) -> Table:
 
 
 def _steps_before(ranks: Ranks, processes: Ints, at: Any) -> Floats:
-    """Return after how many steps of its process each instant is; NaN where no steps are known."""
+    """Return the number of completed steps of the process at each time; NaN if unknown."""
     found = np.full(len(at), np.nan)
     steps, zero = steps_of_ranks(ranks).table, ranks.span.start_ns
     updates = _update_times(ranks)
@@ -121,7 +122,7 @@ def _steps_before(ranks: Ranks, processes: Ints, at: Any) -> Floats:
 
 
 def _update_times(ranks: Ranks) -> dict[int, Ints]:
-    """Return when each process had updated its parameters, where our recorder saw it."""
+    """Return the end times of parameter updates by process, if the recorder saw them."""
     return {
         process: ends
         for by_process in ranks.each(_updates_of)
@@ -130,17 +131,18 @@ def _update_times(ranks: Ranks) -> dict[int, Ints]:
 
 
 def _updates_of(trace: Trace) -> dict[int, Ints]:
+    """Return the sorted end times of parameter updates in one trace, by process."""
     updates = of_recorder(trace.ranges, _UPDATE)
     by_process = rows_by(updates, "process")
     return {process: np.sort(updates["end_ns"][rows]) for process, rows in by_process.items()}
 
 
 def _completion_ns(steps: Table, updates: Ints | None) -> Ints:
-    """Return from when on each step counts as taken: its last update, where one is known.
+    """Return when each step counts as completed: at its last parameter update, if known.
 
-    The next step begins where one ends: what is noted behind the last step of an epoch lies in the
-    first one of the next. Without updates a step counts from its start, for what it notes of
-    itself it notes before it ends.
+    A step begins at the end of the previous one. A metric noted after the last step of an epoch is
+    therefore within the first step of the next epoch. Without updates, a step counts from its
+    start, because a program notes the metrics of a step before the step ends.
     """
     starts, ends = bounds(steps)
     if updates is None:
@@ -152,7 +154,7 @@ def _completion_ns(steps: Table, updates: Ints | None) -> Ints:
 
 
 def _epochs_before(epochs: Table, at: Ints) -> Floats:
-    """Return after how many epochs each instant is, with the part of one that is under way."""
+    """Return the number of epochs completed at each time, with a fraction for the current one."""
     if epochs.empty:
         return np.full(len(at), np.nan)
     starts, lengths = ints(epochs.in_order("at_ns"), "at_ns", "duration_ns")
@@ -164,7 +166,7 @@ def _epochs_before(epochs: Table, at: Ints) -> Floats:
 
 
 def _events(ranks: Ranks) -> Table:
-    """Return start and end of the recording, evaluations, checkpoints, and what is paid once."""
+    """Return start and end of the recording, evaluations, checkpoints, and one-time costs."""
     rows = [
         {"kind": "start", "at_ns": 0, "duration_ns": 0},
         *_between(ranks),
@@ -179,7 +181,7 @@ def _events(ranks: Ranks) -> Table:
 
 
 def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
-    """Yield evaluations and checkpoints between steps, then what else is paid once."""
+    """Yield evaluations and checkpoints between steps, then other one-time costs."""
     zero, numbers = ranks.span.start_ns, ranks_of_processes(ranks)
     tables = [between_steps(part) for part in ranks]
     rows = [
@@ -199,7 +201,7 @@ def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
 
 
 def _lives(ranks: Ranks) -> Table:
-    """Return when each rank was recorded: within its own recording, which is all that is known."""
+    """Return the time span of each rank, which is its own recording: no more is known."""
     zero = ranks.span.start_ns
     rows = []
     for part in ranks:
@@ -218,9 +220,9 @@ _TABLES: Final = frozenset({"ranges", "marks", "processes", "environment"})
 class Started:
     """One start of one rank; times are ns since 1970, spans are rows of start and end.
 
-    ``work`` are its steps, ``begin_ns`` is when it began to train, None where it never did.
-    ``epochs`` has number, start_ns and end_ns; ``are_numbered`` tells that the program gave the
-    numbers, so that they mean the same after a restart.
+    ``work`` are the spans of its steps. ``begin_ns`` is the start of training, None if it never
+    trained. ``epochs`` has epoch, start_ns and end_ns. ``are_numbered``: the program numbered the
+    epochs, so the numbers keep their meaning after a restart.
     """
 
     life: Attempt
@@ -237,13 +239,13 @@ class Started:
 
     @property
     def last_work_ns(self) -> int:
-        """When its last step, evaluation or checkpoint ended; 0: there was none."""
+        """The end of its last step, evaluation or checkpoint; 0 if there was none."""
         every = (self.work, self.saves, self.evaluations)
         return max((int(spans[:, 1].max()) for spans in every if len(spans)), default=0)
 
 
 def read_start(life: Attempt) -> Started | None:
-    """Return what one start of a rank did; None where its file is gone or tells no wall time."""
+    """Return one start of a rank; None if its file is unreadable or has no wall-clock time."""
     try:
         trace = open_trace(life.path, ReadOptions(tables=_TABLES))
     except TraceError:
@@ -280,7 +282,7 @@ def read_start(life: Attempt) -> Started | None:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
-    """Return the trace with the events of one rank, all where no process says its rank."""
+    """Return the events of one rank; all events if no process has this rank."""
     processes = trace.processes["process"][trace.processes["rank"] == rank]
     if not len(processes):
         return trace
@@ -291,10 +293,10 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def _end_ns(life: Attempt, ranges: Table, zero: int) -> int:
-    """Return when it did something for the last time, as far as that is known.
+    """Return the time of the last known activity of a start.
 
-    Profilers end what was open when a process died with their own end; what began shows how long
-    it lived, and may be known better than its end.
+    If a process dies, the profiler ends open ranges with its own end. The last start of a range
+    shows how long the process lived, and may be more precise than its recorded end.
     """
     if not len(ranges):
         return life.end_ns
@@ -303,18 +305,21 @@ def _end_ns(life: Attempt, ranges: Table, zero: int) -> int:
 
 
 def _spans(table: Table, zero: int, end_ns: int) -> Ints:
-    """Return start and end of each row in ns since 1970, in the order of their starts."""
+    """Return start and end of each row in ns since 1970, sorted by start."""
     found = np.minimum(np.column_stack(bounds(table)) + zero, end_ns)
     return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
 
 
 def of_recorder(table: Table, *names: str) -> Table:
-    """Return the ranges or marks of our recorder that have one of ``names``."""
+    """Return the ranges or marks of the traceprof recorder with one of ``names``."""
     return table.take((table["domain"] == OWN_DOMAIN) & table["name"].isin(names))
 
 
 def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[Table, bool]:
-    """Return the epochs, from what tells them best: named ranges, samplers, passes over loaders."""
+    """Return the epochs and whether they are numbered, from the most reliable source.
+
+    The sources are named ranges, samplers, and passes over data loaders, in this order.
+    """
     named = named_epochs(trace)
     if len(named):
         numbered_epochs = named["epoch"]
@@ -335,7 +340,7 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
 
 
 def _until_next(starts: Ints, numbers: Floats, work: Ints, end_ns: int) -> Table:
-    """Return the epochs that begin at ``starts``, those in which something was trained."""
+    """Return the epochs that begin at ``starts`` and contain a step; each lasts until the next."""
     ends = np.append(starts[1:], max(end_ns, int(starts[-1]))) if len(starts) else starts
     begun = np.searchsorted(work[:, 0], starts) if len(work) else np.zeros(len(starts), int)
     ended = np.searchsorted(work[:, 0], ends) if len(work) else begun

@@ -1,4 +1,4 @@
-"""A run in single numbers, those that are known."""
+"""Compute the scalar measures of a run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _HIGHER, _LOWER, _NEITHER = "higher", "lower", ""
 def measures_of_run(
     ranks: Ranks, results: Mapping[str, Result], tables: Mapping[str, Table]
 ) -> Table:
-    """Return the measures of the window: measure, value, unit, scope, better, source.
+    """Return the known measures of the window: measure, value, unit, scope, better, source.
 
-    Lengths of steps and their parts are of one step (and one device), means over the window.
+    Step times and their parts are means over the window, per step (and per device).
     """
     rows = [
         *_of_size(ranks),
@@ -53,7 +53,7 @@ def measures_of_run(
 
 
 def _intervals(measures: Table, steps: Table) -> Mapping[str, Floats]:
-    """Return the 95 % intervals of medians and means over steps; NaN of other measures."""
+    """Return the 95% intervals of medians and means over steps; NaN for other measures."""
     run = Summary("", tables={"steps": steps})
     found = {
         name: interval_of_median(series_of(run, column, STEP)) for name, column in _MEDIANS.items()
@@ -82,6 +82,7 @@ _MEDIANS: Final = {"median_step_period_ns": "period_ns"}
 
 
 def _of_size(ranks: Ranks) -> Iterator[_Row]:
+    """Yield the number of ranks, devices, nodes and iterations."""
     whole = ranks.whole
     processes = whole.table("processes")
     world_size = int(processes["world_size"].max(initial=ABSENT))
@@ -103,7 +104,7 @@ def _largest_group(trace: Trace) -> int:
 
 
 def _of_throughput(ranks: Ranks) -> Iterator[_Row]:
-    """Yield the step time and the rates, all of the base, as every command shows them."""
+    """Yield the step time and the rates from the base that all commands display."""
     base = base_of(ranks)
     if not len(base.lengths_ns):
         return
@@ -121,7 +122,7 @@ def _of_throughput(ranks: Ranks) -> Iterator[_Row]:
 
 
 def _of_steps(steps: Table) -> Iterator[_Row]:
-    """Yield what else is known of the steps that count: the mean over them."""
+    """Yield other means over the measured steps: host gaps, waits and batches."""
     steady = steady_steps(steps)
     if count := _sum(steady, "steps_count"):
         yield "between_steps_ns", _sum(steady, "between_ns") / count, Unit.NS, "rank", _LOWER
@@ -140,7 +141,7 @@ def _of_steps(steps: Table) -> Iterator[_Row]:
 
 
 def _sum(table: Table, name: str) -> float:
-    """Return the sum of what is known of a column."""
+    """Return the sum of the known values of a column."""
     return float(np.nansum(floats(table, name)[0]))
 
 
@@ -149,6 +150,7 @@ def _kernels_count(trace: Trace) -> int:
 
 
 def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
+    """Yield the parts of GPU time, overlap, kernel counts and the tensor core share."""
     if "breakdown" not in results or results["breakdown"].tables["total"].empty:
         return
     total, base = results["breakdown"].tables["total"].row(0), base_of(ranks)
@@ -173,7 +175,7 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
 
 
 def _of_hardware(results: Mapping[str, Result]) -> Iterator[_Row]:
-    """Yield what of the peak is reached, and what a step takes in energy and money."""
+    """Yield the utilization of the peak, and the energy and the cost per step."""
     if "mfu" in results and len(results["mfu"].table):
         row = results["mfu"].table.row(0)
         yield "mfu_ratio", row["mfu_ratio"], Unit.RATIO, "run", _HIGHER
@@ -188,7 +190,7 @@ def _of_hardware(results: Mapping[str, Result]) -> Iterator[_Row]:
 
 
 def _of_collectives(results: Mapping[str, Result]) -> Iterator[_Row]:
-    """Yield the bus bandwidth of each operation, in the class of sizes that takes the most time."""
+    """Yield the bus bandwidth of each operation, in the size class with the most time."""
     if "collectives" not in results:
         return
     table = results["collectives"].table

@@ -1,6 +1,6 @@
-"""From the traces of a run to what is kept of it.
+"""Summarize the traces of a run.
 
-That is bounded, however much was recorded; what is left out is said, sums stay exact.
+The size of a summary is bounded. Notes report omitted rows, and sums stay exact.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = {
     name: (sources or name).split("|")
     for name, _, sources in (fact.partition("=") for fact in _FACTS.split())
 }
-"""The facts that are kept: their names here, and what recordings call them."""
+"""The stored facts: each name in summaries, and its names in recordings."""
 _UNKNOWN: Final = frozenset({"", "unknown", "none", "n/a"})
 _VARIABLES: Final = re.compile(
     r"env\.((NCCL|RCCL|GLOO|CUDA|CUBLAS|CUDNN|OMP|MKL|TORCH|PYTORCH|UCX)_[A-Z0-9_]+)"
@@ -67,9 +67,9 @@ _MIN_PRECISION_RATIO: Final = 0.05
 
 
 def environment_of(ranks: Ranks) -> dict[str, str]:
-    """Return what is known of machine and software, by the names that `Summary` has.
+    """Return machine and software facts by their names in `Summary`.
 
-    Those are the same whoever recorded it; what may hold a secret is left out.
+    The names do not depend on the profiler. Values that may contain a secret are omitted.
     """
     whole = ranks.whole
     table = whole.table("environment")
@@ -78,6 +78,7 @@ def environment_of(ranks: Ranks) -> dict[str, str]:
 
 
 def _facts(ranks: Ranks, recorded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each fact, known or not."""
     yield "profiler", ranks.info.profiler or next((p.info.profiler for p in ranks), "")
     for name, sources in _NAMES.items():
         yield name, next((recorded[source] for source in sources if recorded.get(source)), "")
@@ -96,11 +97,12 @@ def _facts(ranks: Ranks, recorded: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def _version(number: int) -> str:
-    """Return 13000, as CUDA numbers its versions, as 13.0."""
+    """Format a version number of CUDA: 13000 as "13.0"."""
     return f"{number // 1000}.{number % 1000 // 10}" if number >= 1000 else str(number)
 
 
 def _interfaces(recorded: Mapping[str, str]) -> Iterator[str]:
+    """Yield the network interfaces with their speed."""
     for name, value in sorted(recorded.items()):
         if match := _NIC.fullmatch(name):
             yield f"{match[1]} {value} Mbit/s"
@@ -109,7 +111,7 @@ def _interfaces(recorded: Mapping[str, str]) -> Iterator[str]:
 
 
 def _matrix_times(trace: Trace) -> dict[str, int]:
-    """Return the ns of matrix work by the type of its elements, where that is known."""
+    """Return the time of matrix work in ns by element type, if it is known."""
     found, length = precisions(trace.kernels), lengths_of(trace.kernels)
     is_matrix = trace.kernels["activity"].isin([activity.value for activity in MATRIX_WORK])
     return {
@@ -119,7 +121,7 @@ def _matrix_times(trace: Trace) -> dict[str, int]:
 
 
 def precision_of_run(ranks: Ranks) -> str:
-    """Return the element types of the matrix work by time, those with 5 % of it and more."""
+    """Return the element types with at least 5% of the time of matrix work, by time."""
     sums: Counter[str] = Counter()
     for times in ranks.whole.each(_matrix_times):
         sums.update(times)
@@ -128,7 +130,7 @@ def precision_of_run(ranks: Ranks) -> str:
 
 
 MOST_ROWS: Final = 4_000
-"""Rows of steps that are kept, of all ranks together."""
+"""Maximum number of stored step rows, over all ranks."""
 
 _MIN_ROWS_PER_RANK: Final = 20
 _SUMS: Final = (
@@ -139,9 +141,10 @@ _SUMS: Final = (
 
 
 def rank_numbers(ranks: Ranks) -> tuple[Mapping[int, int], bool]:
-    """Return which rank each process with steps or work is; of one process alone 0.
+    """Return the rank of each process with steps or GPU work, and whether ranks are guessed.
 
-    And whether that is guessed: nobody says the ranks, and processes are numbered.
+    Without recorded ranks, the processes are numbered. A single process is rank 0, which is no
+    guess.
     """
     known = ranks_of_processes(ranks.whole)
     stepping = set(steps_of_ranks(ranks.whole).table["process"].tolist())
@@ -153,9 +156,9 @@ def rank_numbers(ranks: Ranks) -> tuple[Mapping[int, int], bool]:
 
 
 def steps_of_run(ranks: Ranks, window: TimeWindow) -> Table:
-    """Return the steps of ``ranks``, cut or whole, or blocks of them, as `SUMMARY` has them.
+    """Return the steps of ``ranks``, or blocks of steps, in the form of `SUMMARY`.
 
-    Those that the base of ``window`` is about are marked as counted.
+    Steps that the base of ``window`` measures are marked as counted.
     """
     measured = measured_steps(ranks)
     if measured.is_pattern or measured.table.empty:
@@ -184,10 +187,10 @@ def steps_of_run(ranks: Ranks, window: TimeWindow) -> Table:
 
 
 def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
-    """Return at most about ``most_rows`` rows: neighbours added up where there are more.
+    """Merge adjacent steps into blocks, if there are more than about ``most_rows`` rows.
 
-    Blocks are the same on all ranks, and hold either steps that count or others. Sums stay exact;
-    one of which a part is not known is not known. Steps without a batch of their own add no
+    Blocks are the same on all ranks, and do not mix counted steps with other steps. Sums stay
+    exact. A sum is unknown if a part of it is unknown, except that steps without a batch add no
     samples.
     """
     spec = SUMMARY.table("steps")
@@ -212,10 +215,11 @@ def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
 
 
 def composition_of_run(ranks: Ranks) -> tuple[int, Table, tuple[Note, ...]]:
-    """Return how many devices worked, what they did in the window, and what is not told.
+    """Return the number of active devices, the composition of the window, and notes.
 
-    Columns: part, kind, name, ns, count, n_bytes (see `composition_of_devices`), of all devices.
-    The ns add up to the steps of the base of all devices, else to the window as far as recorded.
+    Columns: part, kind, name, ns, count, n_bytes (see `composition_of_devices`), over all devices.
+    The ns add up to the measured steps over all devices, otherwise to the recorded part of the
+    window.
     """
     spans = {
         (place, device): ranks.span
@@ -240,14 +244,14 @@ def _sums(made: Table, groups: Groups) -> dict[str, Ints | Floats]:
 
 
 def _rank_names(made: Table, numbers: Mapping[int, int]) -> Texts:
-    """Return the names, of ranks that are waited for their numbers: other runs know these, too."""
+    """Return the names with ranks instead of processes, which differ from run to run."""
     ranks = {f"process {process}": f"rank {rank}" for process, rank in numbers.items()}
     pairs = zip(made["kind"], made["name"], strict=True)
     return objects(ranks.get(name, name) if kind == WAITING else name for kind, name in pairs)
 
 
 OTHERS: Final = "(others)"
-"""Stands for what has too little time to be kept by its name."""
+"""Name of the merged rows whose time is too short to be stored by name."""
 
 _MAX_RESULT_ROWS: Final = 250
 _MAX_NAMES: Final = 300
@@ -256,7 +260,7 @@ _KEYS: Final = ("part", "kind", "class", "name")
 
 
 def bounded_result(result: Result) -> Result:
-    """Return a result with the first rows of its tables, and how many are left out of each."""
+    """Return a result with the first rows of its tables, and notes on the omitted rows."""
     notes = []
     tables = dict(result.tables)
     # Iterations of a pattern are compared by these rows, and steps by the table `steps`.
@@ -270,9 +274,9 @@ def bounded_result(result: Result) -> Result:
 
 
 def bounded_composition(made: Table) -> Table:
-    """Return what a window is made of with the longest names by themselves, all ns kept.
+    """Keep the rows with the most time, and merge the others as `OTHERS`; all ns are kept.
 
-    What is left is added up by part, kind and class under `OTHERS`.
+    The other rows are merged by part, kind and class.
     """
     is_kept = np.zeros(len(made), np.bool_)
     is_kept[made.order("-ns")[:_MAX_NAMES]] = True
@@ -287,19 +291,19 @@ def bounded_composition(made: Table) -> Table:
 
 
 KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energy", "flops")
-"""The analyses whose results are kept: those of the page, and what runs are compared by."""
+"""The analyses with stored results: those of the page, and those that comparisons use."""
 
 
 @refuses_with_doubts
 def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = None) -> Summary:
-    """Return what is kept of ``run``, about the window that it is seen through.
+    """Return the summary of ``run`` in its selected window.
 
-    ``name`` is what the user calls it; left out, that of its file or folder. Epochs, metrics and
-    events are those of the whole recording, and so are the steps unless a window was chosen.
+    ``name`` is the name of the run, by default that of its file or folder. Epochs, metrics and
+    events cover the whole recording, and so do steps unless a window was selected.
 
     Raises:
-        TraceError: it cannot be read.
-        UsageError: the window is none of this run.
+        TraceError: the run cannot be read.
+        UsageError: the window does not exist in this run.
     """
     every = run.within("all").of_ranks().whole
     answers = run.answers(KEPT)
@@ -354,7 +358,7 @@ _RANKS_GUESSED: Final = Note(
 
 
 def _start(ranks: Ranks) -> int | None:
-    """Return when the recording starts, in ns since 1970; None where it is not known."""
+    """Return the start of the recording in ns since 1970; None if unknown."""
     zero = ranks.info.utc_epoch_ns
     if zero is None:
         zero = next((p.info.utc_epoch_ns for p in ranks if p.info.utc_epoch_ns is not None), None)
@@ -362,6 +366,7 @@ def _start(ranks: Ranks) -> int | None:
 
 
 def _sources(ranks: Ranks) -> Iterator[SourceFile]:
+    """Yield the files of the run with their formats, sizes and ranks."""
     for part in ranks.whole.parts:
         path = Path(part.info.path)
         known = tuple(sorted(set(part.processes["rank"].tolist()) - {ABSENT}))
