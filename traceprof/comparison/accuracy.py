@@ -166,8 +166,9 @@ def _run_notes(curves: Sequence[Curve]) -> Iterator[Note]:
             if note.text.startswith(CONTRADICTS) or count == 1:
                 yield Note.of("{run}: {note}", **values)
             elif count:
-                text = "{run}: {note} (the same for {n:count} other run(s))"
-                yield Note.of(text, **values, n=count - 1)
+                yield Note.of(
+                    "{run}: {note} (the same for {n:count} other run(s))", **values, n=count - 1
+                )
                 repeats[note.text] = 0
 
 
@@ -244,16 +245,18 @@ def accuracy(
 def _metric(runs: Sequence[Summary], requested: str | None) -> str:
     """Return the requested metric, or by default the best quality metric that all runs have."""
     names = [metric_names(run) for run in runs]
-    every = list(dict.fromkeys(name for run_names in names for name in run_names))
+    metrics = list(dict.fromkeys(name for run_names in names for name in run_names))
     if requested is not None:
         for name in (requested, _ALIASES.get(requested.lower(), requested)):
-            if name in every:
+            if name in metrics:
                 return name
-        raise UsageError(f"no run has metric {requested!r}; {_listed(every)}")
-    common = [name for name in every if all(name in run_names for run_names in names if run_names)]
-    found = quality_among(common) or quality_among(every)
+        raise UsageError(f"no run has metric {requested!r}; {_listed(metrics)}")
+    common = [
+        name for name in metrics if all(name in run_names for run_names in names if run_names)
+    ]
+    found = quality_among(common) or quality_among(metrics)
     if found is None:
-        error = NotRecordedError(f"no run has an accuracy or a loss; {_listed(every)}")
+        error = NotRecordedError(f"no run has an accuracy or a loss; {_listed(metrics)}")
         raise refused(error, (note for run in runs for note in run.notes))
     return found
 
@@ -332,8 +335,9 @@ def _reached(
     tables = {"reached": ACCURACY.table("reached").of_rows(rows)}
     repeats = {name: group for name, group in groups.items() if len(group) > 1}
     if repeats:
-        spread = [{"group": name, **_spread(group)} for name, group in repeats.items()]
-        tables["spread"] = ACCURACY.table("spread").of_rows(spread)
+        tables["spread"] = ACCURACY.table("spread").of_rows(
+            [{"group": name, **_spread(group)} for name, group in repeats.items()]
+        )
     return Result("accuracy", ACCURACY, tables)
 
 
@@ -397,11 +401,16 @@ def _remark(computed: float, printed: float) -> Note | None:
 
 
 def _median_measure(group: Sequence[_RunAtTarget], name: str) -> float:
-    known = [value for outcome in group if (value := outcome.run.measure(name)) is not None]
-    return _reduce_known(median, known)
+    return _reduce_known(
+        median, [value for outcome in group if (value := outcome.run.measure(name)) is not None]
+    )
 
 
 def _curves(curves: Sequence[Curve], goal: Target) -> Result:
     rows = Table.stacked([curve.rows.assign(run=curve.run.name) for curve in curves])
-    tables = {"curve": CURVE.table("curve").of_rows(rows)}
-    return Result(CURVE_NAME, CURVE, tables, {"metric": goal.metric, "target": goal.value})
+    return Result(
+        CURVE_NAME,
+        CURVE,
+        {"curve": CURVE.table("curve").of_rows(rows)},
+        {"metric": goal.metric, "target": goal.value},
+    )

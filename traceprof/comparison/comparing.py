@@ -15,7 +15,7 @@ from traceprof.comparison import Comparison
 from traceprof.comparison.difference import difference_of, difference_result, matched_kernels
 from traceprof.comparison.judging import (
     Limit,
-    judge,
+    evaluate_measures,
     judged_result,
     limits_of,
     parse_limit,
@@ -32,15 +32,15 @@ from traceprof.comparison.side_by_side import (
     side_by_side,
 )
 from traceprof.comparison.sides import (
+    ITERATION,
     STEP,
-    TURN,
     WINDOW,
     Side,
     are_ranks_of_one,
-    base_of_run,
     common_unit,
-    counted_of,
+    count_measured_units,
     devices_of,
+    time_unit_of,
     warmup_count_of,
 )
 from traceprof.comparison.specs import ABOUT, MEASURES
@@ -74,7 +74,7 @@ def compare(
     unit = common_unit([*base, *new])
     sides = Side(tuple(base), unit), Side(tuple(new), unit)
     is_same = len(base) == len(new) == 1 and _are_identical(base[0], new[0])
-    evaluated = judge(*sides, is_same=is_same)
+    evaluated = evaluate_measures(*sides, is_same=is_same)
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
     incomplete = _incomplete_runs(sides)
@@ -126,8 +126,7 @@ def compare(
 
 def _incomplete_runs(sides: tuple[Side, Side]) -> list[str]:
     """Return the names of runs with missing data, which alone could cause a difference."""
-    runs = (run for side in sides for run in side.runs)
-    return [run.name for run in runs if any(map(is_incomplete, run.notes))]
+    return [run.name for side in sides for run in side.runs if any(map(is_incomplete, run.notes))]
 
 
 def _incomplete_notes(incomplete: Sequence[str]) -> Iterator[Note]:
@@ -191,16 +190,14 @@ def _comparability_warnings(sides: tuple[Side, Side]) -> Iterator[Note]:
 def _unit_warnings(sides: tuple[Side, Side]) -> tuple[Note, ...]:
     """Return a warning if the times of the runs are for different units."""
     runs = [run for side in sides for run in side.runs]
-    kinds = {run.name: kind for run in runs if (kind := base_of_run(run))}
+    kinds = {run.name: kind for run in runs if (kind := time_unit_of(run))}
     if len(set(kinds.values())) < 2:
         return ()
-    text = (
-        "The units differ: times are for {kinds}. traceprof does not compare parts of the time. "
-        "Choose windows of one kind with -w, or mark steps in both programs."
-    )
     return (
         Note.of(
-            text, kinds=", ".join(f"a {run_kind} in {name}" for name, run_kind in kinds.items())
+            "The units differ: times are for {kinds}. traceprof does not compare parts of the "
+            "time. Choose windows of one kind with -w, or mark steps in both programs.",
+            kinds=", ".join(f"a {run_kind} in {name}" for name, run_kind in kinds.items()),
         ),
     )
 
@@ -215,9 +212,11 @@ def _step_selection_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
         run.name: warmup_count for run in runs if (warmup_count := warmup_count_of(run)) is not None
     }
     if len(set(warmups.values())) > 1:
-        text = "The number of excluded warm-up steps differs: {counts}."
-        yield Note.of(text, counts=", ".join(f"{n} of {name}" for name, n in warmups.items()))
-    with_steps = [run for run in runs if base_of_run(run) == STEP and len(run.table("makeup"))]
+        yield Note.of(
+            "The number of excluded warm-up steps differs: {counts}.",
+            counts=", ".join(f"{n} of {name}" for name, n in warmups.items()),
+        )
+    with_steps = [run for run in runs if time_unit_of(run) == STEP and len(run.table("makeup"))]
     unprofiled = [run.name for run in with_steps if run.measure("unprofiled_count")]
     if unprofiled and len(unprofiled) < len(with_steps):
         yield Note.of(
@@ -229,7 +228,7 @@ def _step_selection_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
 
 
 _UNIT_NOTES: Final = {
-    TURN: Note(
+    ITERATION: Note(
         "No step markers found. traceprof compares iterations detected from the kernel sequence, "
         "which may be steps, layers or requests."
     ),
@@ -260,7 +259,9 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
     notes = [] if unit == STEP or not has_windows else [_UNIT_NOTES[unit]]
     text = "{name}: window {window}" + (", {n:count} {unit}(s)" if unit != WINDOW else "")
     notes += [
-        Note.of(text, name=run.name, window=run.window, n=counted_of(run, unit), unit=unit)
+        Note.of(
+            text, name=run.name, window=run.window, n=count_measured_units(run, unit), unit=unit
+        )
         for side in sides
         for run in side.runs
         if run.window
@@ -285,7 +286,7 @@ def _hardware_notes(base: Side, new: Side) -> Iterator[Note]:
             yield Note.of(text, base=factor * before, new=factor * after)
 
 
-AGAINST: Final = "vs"
+SIDE_SEPARATOR: Final = "vs"
 """The argument that separates the base runs from the new runs."""
 
 
@@ -324,12 +325,12 @@ def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         UsageError: the split into base and new is ambiguous.
     """
-    if texts.count(AGAINST) == 1:
-        place = texts.index(AGAINST)
+    if texts.count(SIDE_SEPARATOR) == 1:
+        place = texts.index(SIDE_SEPARATOR)
         sides = list(texts[:place]), list(texts[place + 1 :])
         if all(sides):
             return sides
-    elif len(texts) == 2 and AGAINST not in texts:
+    elif len(texts) == 2 and SIDE_SEPARATOR not in texts:
         return [texts[0]], [texts[1]]
     raise UsageError(
         "compare needs two runs, BASE and NEW, or several runs per side separated by vs: "
@@ -423,7 +424,7 @@ class OpenedSide:
 
 def sides_of_paths(paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path]] | None:
     """Split ``paths`` at "vs" into base and new; return None without "vs"."""
-    if Path(AGAINST) not in paths:
+    if Path(SIDE_SEPARATOR) not in paths:
         return None
     base, new = sides_named(list(map(str, paths)))
     return list(map(Path, base)), list(map(Path, new))
@@ -475,5 +476,6 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
     if rank_trace.steps is None:
         return rank_trace
     table = rank_trace.steps.table
-    kept = table.take(table["process"] == process)
-    return replace(rank_trace, steps=replace(rank_trace.steps, table=kept))
+    return replace(
+        rank_trace, steps=replace(rank_trace.steps, table=table.take(table["process"] == process))
+    )

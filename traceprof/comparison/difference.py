@@ -274,8 +274,7 @@ def phases_of(
     order = np.argsort(-np.abs(rates[1] - rates[0]), kind="stable")
     means = [shares_of(phase_ns[order], n) for phase_ns, n in zip(totals, divisors, strict=True)]
     times = {f"{name}_ns": phase_ns for name, phase_ns in zip(names, means, strict=True)}
-    found = {"phase": objects(phases)[order], "difference_ns": means[1] - means[0]}
-    return Table({**found, **times})
+    return Table({"phase": objects(phases)[order], "difference_ns": means[1] - means[0], **times})
 
 
 def matched_kernels(base: Side, new: Side) -> Matched:

@@ -159,14 +159,22 @@ def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Resul
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:
     for row in table_of(run, "lives").rows():
         columns = {name: row[name] for name in ("at_ns", "life", "rank", "node")}
-        duration_ns = row["end_ns"] - row["at_ns"]
-        yield {"what": "rank runs", "duration_ns": duration_ns, "text": row["ended"], **columns}
+        yield {
+            "what": "rank runs",
+            "duration_ns": row["end_ns"] - row["at_ns"],
+            "text": row["ended"],
+            **columns,
+        }
 
 
 def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
     for row in table_of(run, "epochs").rows():
-        names = ("at_ns", "duration_ns", "life", "epoch", "ranks_count")
-        yield {"what": "epoch", **{name: row[name] for name in names}}
+        yield {
+            "what": "epoch",
+            **{
+                name: row[name] for name in ("at_ns", "duration_ns", "life", "epoch", "ranks_count")
+            },
+        }
 
 
 def _events(run: Summary) -> Iterator[dict[str, Any]]:

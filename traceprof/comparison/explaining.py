@@ -121,8 +121,7 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
     kind = kind.replace("step", ITERATION) if is_pattern else kind
     text = f"{{name}} has the median length of {{n:count}} {kind}."
-    note = Note.of(text, name=chosen.name, n=len(lengths))
-    return replace(chosen, notes=(*chosen.notes, note))
+    return replace(chosen, notes=(*chosen.notes, Note.of(text, name=chosen.name, n=len(lengths))))
 
 
 def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]:
@@ -174,10 +173,10 @@ def _slowest(ranks: Ranks) -> str:
 
 def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> WindowSide:
     """Return the side for step ``number``, with the devices that were recorded in the step."""
-    every = steps.table.take(steps.table["step"] == number).rows()
-    rows = {row["process"]: row for row in reversed(every)}
+    step_rows = steps.table.take(steps.table["step"] == number).rows()
+    rows = {row["process"]: row for row in reversed(step_rows)}
     notes: tuple[Note, ...] = ()
-    if len(rows) < len(every):
+    if len(rows) < len(step_rows):
         notes = (
             Note.of("Several steps have the number {step}. traceprof uses the first.", step=number),
         )
@@ -250,12 +249,14 @@ def explain(run: Run, text: str, against: str | None = None) -> Document:
 
     Raises:
         UsageError: a window does not exist in this run, or there is no step to compare with.
-        NotRecordedError: no GPU was active in both windows, or neither GPU activity nor phases exist.
+        NotRecordedError: no GPU was active in both windows, or there is no GPU activity and no
+            host phase.
     """
     ranks = run.within("all").of_ranks().whole
     side, result = explain_ranks(ranks, text, against)
-    document = document_about(ranks, side.selection, {EXPLAIN: result})
-    return replace(document, lost=doubts_of(ranks).missing)
+    return replace(
+        document_about(ranks, side.selection, {EXPLAIN: result}), lost=doubts_of(ranks).missing
+    )
 
 
 def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[WindowSide, Result]:
@@ -275,14 +276,13 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
         made.append(dict(zip(table["phase"], table["ns"].tolist(), strict=True)))
     n_hosts = max(1, len(side.of_hosts))
     phases = phases_of(made, _WINDOWS, (n_hosts, n_hosts))
-    explanation = (
+    tables, length, explanation_notes = (
         _explain_devices(ranks, side, other) if has_devices else _explain_hosts(ranks, phases)
     )
-    tables, length, explanation_notes = explanation
     notes = [*other.notes, *side.notes, *explanation_notes]
     if (side.step is None) != (other.step is None):
         notes.insert(0, _STEP_AND_WINDOW)
-    result = Result(
+    return side, Result(
         EXPLAIN,
         EXPLAIN_SPEC,
         {
@@ -297,7 +297,6 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
         },
         tuple(notes),
     )
-    return side, result
 
 
 def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:
@@ -354,8 +353,7 @@ def _main_device(made: Sequence[Table], causes: Table) -> Floats:
     gap = np.append(causes["ns_own"] - causes["ns_against"], 0)[row]
     main_rows = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
     found = np.full(len(causes), np.nan)
-    main_rows = main_rows[
-        np.argsort(-np.abs(ns[main_rows]), kind="stable")[::-1]
-    ]  # the largest comes last
+    # The row with the largest difference comes last and wins.
+    main_rows = main_rows[np.argsort(-np.abs(ns[main_rows]), kind="stable")[::-1]]
     found[row[main_rows]] = by_device["device"][main_rows]
     return found

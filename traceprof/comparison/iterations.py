@@ -46,11 +46,11 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     Raises:
         TraceError: the run cannot be read.
     """
-    every = run.within("all").of_ranks().whole
-    n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
-    found = [each for part in every for each in _of_part(part, name, n_warm)]
-    n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
-    waited, caveats = _waited_by_rank(every, found), doubts_of(every).notes
+    ranks = run.within("all").of_ranks().whole
+    n_warm = max((_warmup_of(find_iterations(part)) for part in ranks), default=0)
+    found = [each for part in ranks for each in _of_part(part, name, n_warm)]
+    n = max([len(found), *(int(size) for size in ranks.table("processes")["world_size"])])
+    waited, caveats = _waited_by_rank(ranks, found), doubts_of(ranks).notes
     return [
         replace(
             each,
@@ -64,8 +64,10 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
 
 def _warmup_of(iterations: Table) -> int:
     """Return the number of leading warm-up iterations, the maximum over processes."""
-    warm = iterations["process"][iterations["is_warmup"].astype(bool)]
-    return max(groups_of(warm).counts.tolist(), default=0)
+    return max(
+        groups_of(iterations["process"][iterations["is_warmup"].astype(bool)]).counts.tolist(),
+        default=0,
+    )
 
 
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
@@ -77,11 +79,13 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
         rank, host = (
             (process_rows[0]["rank"], process_rows[0]["host"]) if process_rows else (ABSENT, "")
         )
-        is_alone = len(by_process) == 1
-        process_trace = part if is_alone else replace(of_process(part, process), steps=None)
+        process_trace = part
+        if len(by_process) > 1:
+            process_trace = replace(of_process(part, process), steps=None)
         numbered = iterations.take(rows).assign(is_warmup=np.arange(len(rows)) < n_warm)
-        known = None if rank == ABSENT else rank
-        yield _measured(process_trace, numbered, name, known, host or part.info.host)
+        yield _measured(
+            process_trace, numbered, name, None if rank == ABSENT else rank, host or part.info.host
+        )
 
 
 def _measured(
@@ -93,7 +97,7 @@ def _measured(
         return NodeIterations(name, rank, node, 1, 0, len(iterations), 0)
     window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
     inside = trace.within(window)
-    # What is exchanged once, at first, does not make ranks keep step.
+    # One-time collectives in the first iteration do not synchronize the ranks of each iteration.
     after_first = kept.take(slice(min(1, len(kept) - 1), None))
     after_window = TimeWindow(int(after_first["start_ns"][0]), window.end_ns)
     collectives = _result(Ranks.of(trace.within(after_window)), "collectives")
@@ -111,7 +115,7 @@ def _measured(
         span=window,
         iterations_ns=_together_ns(kept),
         phases=_phases(inside, int(kept["process"][0])),
-        are_phases_ours=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
+        are_phases_from_recorder=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
         layers=Table({}) if layers is None else _layers(layers.table, inside),
         samples_count=_samples_count(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
@@ -134,7 +138,7 @@ def _layers(found: Table, inside: Trace) -> Table:
     layers = found.select(*(name for name in _LAYERS if name in found))
     backward = _backward_on_host(inside)
     if backward:
-        # Of a layer that holds others it is what these take together.
+        # The time of a layer that contains other layers is their sum.
         sums = [
             sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
             for name in layers["layer"]
@@ -173,7 +177,7 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
             known = inferred.get(process, Intervals.empty())
             known = known & inside.span.times
             times["backward"] = times.get("backward", Intervals.empty()) | known
-            times.pop(PROFILER, None)  # is in no round
+            times.pop(PROFILER, None)  # not part of an iteration
             found = {name: time.total_ns for name, time in times.items() if time.total_ns}
             if "eval" in found and not found.keys() & _TRAINING_PHASES:
                 found["forward"] = found.pop("eval")
@@ -189,13 +193,13 @@ def _result(ranks: Ranks, name: str) -> Result | None:
         return None
 
 
-def _waited_by_rank(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
+def _waited_by_rank(ranks: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
     """Return the time each rank waited for other ranks in the common window of the iterations."""
     spans = [each.span for each in found if each.span is not None]
     if len(spans) < 2:
         return {}
     window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
-    result = _result(every.within(window), "ranks")
+    result = _result(ranks.within(window), "ranks")
     if result is None or "waited_ns" not in result.table:
         return {}
     known = result.table.known("waited_ns", "rank")

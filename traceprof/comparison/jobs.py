@@ -26,7 +26,7 @@ _NUMBERS: Final = ("life", "rank", "epoch", "at_ns", "duration_ns", "value")
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostTime:
     """The time lost at one restart or rescaling, in ns; ``parts`` explain some of it.
 
     ``inside_ns`` of ``lost_ns`` are within the duration of ``epoch``, the epoch in which training
@@ -72,7 +72,7 @@ class ElasticJob:
     setup_ns: float
     initialisation_ns: float
     epochs: Table
-    lost: Sequence[Lost]
+    lost: Sequence[LostTime]
     cut_count: int = 0
     restarts_count: int = 0
     accuracy: Mapping[float, float] = field(default_factory=dict)
@@ -104,12 +104,12 @@ class ElasticJob:
 
 def elastic_job(run: Summary) -> ElasticJob:
     """Return the epochs, restarts and accuracies of a job from its summary."""
-    every = table_of(run, "epochs")
+    epochs_of_attempts = table_of(run, "epochs")
     events = table_of(run, "events").in_order("event")
     events = events.assign(**dict(zip(_NUMBERS, floats(events, *_NUMBERS), strict=True)))
     is_recorded = len(table_of(run, "lives")) > 0
-    lost = _lost(events, every, is_recorded=is_recorded)
-    by_life = every.in_order("life")
+    lost = _lost(events, epochs_of_attempts, is_recorded=is_recorded)
+    by_life = epochs_of_attempts.in_order("life")
     _, groups = grouped_by(by_life, "epoch")
     kept = by_life.take(groups.order[groups.first + groups.counts - 1])
     epochs = _with_typical(kept, lost)
@@ -123,7 +123,7 @@ def elastic_job(run: Summary) -> ElasticJob:
         initialisation_ns=first.get("initialisation", nan),
         epochs=epochs,
         lost=lost,
-        cut_count=len(every) - len(kept),
+        cut_count=len(epochs_of_attempts) - len(kept),
         restarts_count=int((events["kind"] == "restart").sum()),
         accuracy=accuracy,
         accuracy_name=name,
@@ -155,14 +155,14 @@ def _first_events(events: Table) -> dict[str, float]:
     return found
 
 
-def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
+def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[LostTime]:
     """Return the restarts, each with the events that explain its lost time.
 
     These are the job-wide events with the same life and epoch. Both are NaN in some logs; NaN
     matches NaN.
     """
     rows = [row for row in events.rows() if isnan(row["rank"]) and not _text(row["node"])]
-    found: list[Lost] = []
+    found: list[LostTime] = []
     for place, row in enumerate(rows):
         lost_ns = row["duration_ns"]
         if row["kind"] != "time_lost" or isnan(lost_ns):
@@ -180,7 +180,7 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
         before, after = _ranks_before_and_after(rows, place) if is_recorded else (nan, nan)
         why = _text(row["text"]) if is_recorded else ""
         about = (row["life"], row["epoch"], row["at_ns"], lost_ns, parts, row["value"], why)
-        found.append(Lost(len(found) + 1, *about, before, after, _lost_inside_ns(row, epochs)))
+        found.append(LostTime(len(found) + 1, *about, before, after, _lost_inside_ns(row, epochs)))
     return found
 
 
@@ -215,7 +215,7 @@ def _lost_inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
     return min(lost, max(0.0, float(row["at_ns"]) + lost - start))
 
 
-def _with_typical(epochs: Table, lost: Sequence[Lost]) -> Table:
+def _with_typical(epochs: Table, lost: Sequence[LostTime]) -> Table:
     """Return the epochs with their typical duration and the remaining duration."""
     numbers, durations = floats(epochs, "epoch", "duration_ns")
     restarts = {restart.epoch for restart in lost}
@@ -250,11 +250,13 @@ def _typical(
     """
     typical, names = np.full(len(lengths), nan), [""] * len(lengths)
     known = sorted(set(segment[~disturbed].tolist()))
-    for place, wanted in enumerate(segment.tolist()):
+    for place, segment_number in enumerate(segment.tolist()):
         if not known:
             break
-        earlier = [number for number in known if number <= wanted]
-        nearest = wanted if wanted in known else (earlier[-1] if earlier else known[0])
+        earlier = [number for number in known if number <= segment_number]
+        nearest = (
+            segment_number if segment_number in known else (earlier[-1] if earlier else known[0])
+        )
         rows = np.flatnonzero((segment == nearest) & ~disturbed)
         typical[place] = float(np.median(lengths[rows]))
         first, last = numbers[rows[0]], numbers[rows[-1]]
@@ -267,7 +269,7 @@ def _accuracy(metrics: Table, words: Sequence[str]) -> tuple[str, dict[float, fl
     names = [
         str(metric) for metric in dict.fromkeys(metrics["metric"]) if "train" not in metric.lower()
     ]
-    ranked = [name for wanted in words for name in names if wanted in name.lower()]
+    ranked = [name for word in words for name in names if word in name.lower()]
     if not ranked:
         return "", {}
     epochs, values = floats(metrics, "epoch", "value", rows=metrics["metric"] == ranked[0])

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.comparison.sides import TURN, Side, series_of
+from traceprof.comparison.sides import ITERATION, Side, series_of
 from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import (
-    FEWEST,
+    MIN_STEPS,
     Difference,
     compare_runs,
     compare_steps,
-    of_values,
+    with_displayed_values,
 )
 from traceprof.errors import UsageError
 from traceprof.measures.rows import Floats
@@ -43,7 +43,7 @@ _DIFFERENCE_FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedMeasure:
+class EvaluatedMeasure:
     """A measure of both sides and the result of its test."""
 
     name: str
@@ -57,29 +57,29 @@ class JudgedMeasure:
         change = self.difference.change_ratio
         return -change if self.better == "higher" else change
 
-    def of_one_recording(self) -> JudgedMeasure:
-        """Return the measure for a recording compared with itself: no change."""
-        return replace(self, difference=self.difference.of_one_recording())
-
     @property
     def verdict(self) -> str:
         """The result of the test in up to three words."""
         if math.isnan(self.difference.change_ratio) or not self.difference.is_known:
             return "not judged"
-        if self.difference.is_open:
+        if self.difference.is_inconclusive:
             return "not clear"
         if not self.difference.is_shown:
             return "no difference shown"
         return "worse" if self.worse_ratio > 0 else "better"
 
 
-def judge(base: Side, new: Side, *, is_same: bool = False) -> dict[str, JudgedMeasure]:
+def evaluate_measures(
+    base: Side, new: Side, *, is_same: bool = False
+) -> dict[str, EvaluatedMeasure]:
     """Test the measures of both sides, by name; with several runs per side, the run is the unit.
 
     ``is_same``: both sides are one recording.
     """
-    found: dict[str, JudgedMeasure] = {}
-    for name, measure, unit, better in _ITERATION_MEASURES if base.unit == TURN else _STEP_MEASURES:
+    found: dict[str, EvaluatedMeasure] = {}
+    for name, measure, unit, better in (
+        _ITERATION_MEASURES if base.unit == ITERATION else _STEP_MEASURES
+    ):
         series = [[series_of(run, measure, base.unit) for run in side.runs] for side in (base, new)]
         if any(not len(series_values) for side in series for series_values in side):
             continue
@@ -91,14 +91,17 @@ def judge(base: Side, new: Side, *, is_same: bool = False) -> dict[str, JudgedMe
                 [float(np.median(series_values)) for series_values in side] for side in series
             ]
             difference = compare_runs(*medians)
-        found[name] = JudgedMeasure(name, unit, better, difference)
+        found[name] = EvaluatedMeasure(name, unit, better, difference)
     for name, _, unit, better in _LOG_MEASURES:
         values = [[run.measure(name) for run in side.runs] for side in (base, new)]
         known = [[value for value in side if value is not None and value > 0] for side in values]
         if name not in found and all(map(len, known)) and known == values:
-            found[name] = JudgedMeasure(name, unit, better, compare_runs(*known))
+            found[name] = EvaluatedMeasure(name, unit, better, compare_runs(*known))
     if is_same:
-        return {name: one.of_one_recording() for name, one in found.items()}
+        return {
+            name: replace(result, difference=result.difference.as_unchanged())
+            for name, result in found.items()
+        }
     return found
 
 
@@ -117,7 +120,7 @@ def _of_series(
         and not found.low_ratio <= values[1] / values[0] - 1 <= found.high_ratio
     ):
         found = compare_steps(base, new, are_rates=are_rates, of_means=True)
-    return of_values(found, *values)
+    return with_displayed_values(found, *values)
 
 
 def steps_result(base: Side, new: Side) -> Result:
@@ -128,13 +131,13 @@ def steps_result(base: Side, new: Side) -> Result:
             values = series_of(run, "period_ns", side.unit)
             stride = max(1, -(-len(values) // _MAX_SHOWN_STEPS))
             places = np.arange(0, len(values), stride)
-            columns = {"side": name, "run": run.name, "place": places, "period_ns": values[places]}
-            tables.append(Table(columns))
-    spec = STEPS.tables[0]
-    return Result("steps", STEPS, {"steps": spec.of_rows(Table.stacked(tables))})
+            tables.append(
+                Table({"side": name, "run": run.name, "place": places, "period_ns": values[places]})
+            )
+    return Result("steps", STEPS, {"steps": STEPS.tables[0].of_rows(Table.stacked(tables))})
 
 
-def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> Result:
+def judged_result(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> Result:
     """Return the tested measures as a table, with notes about the method."""
     rows = [
         {
@@ -144,21 +147,26 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
             "better": measure.better,
             **{name: getattr(measure.difference, name) for name in _DIFFERENCE_FIELDS},
         }
-        for measure in judged.values()
+        for measure in measures.values()
     ]
-    of_runs = any(measure.difference.of_runs for measure in judged.values())
+    of_runs = any(measure.difference.of_runs for measure in measures.values())
     table = JUDGED.tables[0].of_rows(rows)
-    scalars = {"per": base.unit, "of_runs": of_runs}
-    return Result("judged", JUDGED, {"judged": table}, scalars, _method(judged, base, new))
+    return Result(
+        "judged",
+        JUDGED,
+        {"judged": table},
+        {"per": base.unit, "of_runs": of_runs},
+        _method(measures, base, new),
+    )
 
 
-def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
+def _method(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
     """Return notes about the method of the test."""
-    differences = [difference.difference for difference in judged.values()]
+    differences = [measure.difference for measure in measures.values()]
     known = [difference for difference in differences if difference.is_known]
     if not differences:
         return ()
-    what = "iterations" if base.unit == TURN else "steps"
+    what = "iterations" if base.unit == ITERATION else "steps"
     if not known:
         first = differences[0]
         return (
@@ -168,7 +176,7 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
                 base=first.base_count,
                 new=first.new_count,
                 what="runs" if first.of_runs else f"{base.unit}s",
-                fewest=2 if first.of_runs else FEWEST,
+                fewest=2 if first.of_runs else MIN_STEPS,
             ),
         )
     if known[0].of_runs:
@@ -239,7 +247,7 @@ def parse_limit(text: str) -> Limit:
 
 def limits_of(
     limits: Sequence[Limit],
-    judged: Mapping[str, JudgedMeasure],
+    measures: Mapping[str, EvaluatedMeasure],
     sides: tuple[Side, Side],
     better: Mapping[str, str],
 ) -> Result:
@@ -252,32 +260,37 @@ def limits_of(
     Raises:
         UsageError: a measure is not recorded on both sides, or has no direction that is better.
     """
-    rows = [_limit_row(limit, judged, sides, better) for limit in limits]
+    rows = [_limit_row(limit, measures, sides, better) for limit in limits]
     return Result("limits", LIMITS, {"limits": LIMITS.tables[0].of_rows(rows)})
 
 
 def _limit_row(
     limit: Limit,
-    judged: Mapping[str, JudgedMeasure],
+    measures: Mapping[str, EvaluatedMeasure],
     sides: tuple[Side, Side],
     better: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the row of one limit: its measure, its regression, and whether it is exceeded."""
-    name = named_in_words(limit.measure, (*judged, *better))
+    name = named_in_words(limit.measure, (*measures, *better))
     if name in ("", "throughput", "time"):
-        name = next((candidate for candidate in MAIN if candidate in judged), "")
+        name = next((candidate for candidate in MAIN if candidate in measures), "")
         if not name:
             raise UsageError(
                 "throughput and step times are not recorded on both sides; name a measure, for "
                 f"example --max-regression idle_ratio=5%; available: {_known(better)}"
             )
-    if name in judged:
-        worse, (is_exceeded, why) = judged[name].worse_ratio, _check_limit(limit, judged[name])
+    if name in measures:
+        worse, (is_exceeded, why) = measures[name].worse_ratio, _check_limit(limit, measures[name])
     else:
         worse = _worse_ratio(name, sides, better)
         is_exceeded, why = worse > limit.ratio, _NUMBERS_ALONE
-    about = {"measure": name, "limit_ratio": limit.ratio, "worse_ratio": worse}
-    return {**about, "is_exceeded": is_exceeded, "why": why}
+    return {
+        "measure": name,
+        "limit_ratio": limit.ratio,
+        "worse_ratio": worse,
+        "is_exceeded": is_exceeded,
+        "why": why,
+    }
 
 
 _NUMBERS_ALONE: Final = Note("no statistical test: the variation of this measure is not known")
@@ -295,7 +308,7 @@ def _worse_ratio(name: str, sides: tuple[Side, Side], better: Mapping[str, str])
     return -change if direction == "higher" else change
 
 
-def _check_limit(limit: Limit, measure: JudgedMeasure) -> tuple[bool, Note]:
+def _check_limit(limit: Limit, measure: EvaluatedMeasure) -> tuple[bool, Note]:
     """Return whether the limit of a tested measure is exceeded, and the reason."""
     found, is_beyond = measure.difference, measure.worse_ratio > limit.ratio
     if not found.is_known:

@@ -41,8 +41,8 @@ class NodeIterations:
     """The iterations of one rank without warm-up; None means unknown.
 
     ``iterations_ns`` is the total time of the ``iterations_count`` iterations. ``phases`` is the
-    host time by phase within them, in ns. ``are_phases_ours``: the recorder named the phases, and
-    no others exist. ``layers`` has a row for each layer: layer, type, count, host_ns;
+    host time by phase within them, in ns. ``are_phases_from_recorder``: the recorder named the
+    phases, and no others exist. ``layers`` has a row for each layer: layer, type, count, host_ns;
     host_backward_ns if recorded; device_ns and backward_ns if GPU activity was recorded. All are
     totals over the iterations.
 
@@ -62,7 +62,7 @@ class NodeIterations:
     iterations_ns: int
     phases: Mapping[str, int] = field(default_factory=dict)
     layers: Table = field(default_factory=lambda: Table({}))
-    are_phases_ours: bool = True
+    are_phases_from_recorder: bool = True
     doubts: tuple[Note, ...] = ()
     samples_count: float | None = None
     calls_count: int | None = None
@@ -80,7 +80,7 @@ class NodeIterations:
         """
         if self.phases.get("backward", 0) or self.phases.get("optimizer", 0):
             return BOTH
-        return FORWARD if self.are_phases_ours and self.phases.get("forward", 0) else ""
+        return FORWARD if self.are_phases_from_recorder and self.phases.get("forward", 0) else ""
 
     @property
     def ranks(self) -> str:
@@ -230,8 +230,13 @@ def _layers(table: Table, known: Sequence[NodeIterations], on_device: bool) -> R
         np.isnan(table["backward_ns"]).all()
     )
     tables = {"layers": NODE_LAYERS_SPEC.table("layers").of_rows(table)}
-    scalars = {"clock": "device" if on_device else "host"}
-    return Result(NODE_LAYERS, NODE_LAYERS_SPEC, tables, scalars, (_BACKWARD_NOT_SPLIT,) * is_whole)
+    return Result(
+        NODE_LAYERS,
+        NODE_LAYERS_SPEC,
+        tables,
+        {"clock": "device" if on_device else "host"},
+        (_BACKWARD_NOT_SPLIT,) * is_whole,
+    )
 
 
 _BACKWARD_NOT_SPLIT: Final = Note(
@@ -252,8 +257,8 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
             of_runs.setdefault(row["run"], []).append(row)
     for name, run_rows in list(of_runs.items())[:_MAX_RUNS]:
         slowest = max(run_rows, key=lambda row: row["round_ns"])
-        few = "" if len(run_rows) == 1 else " on the slowest of {n:count} ranks (rank {rank})"
-        text = "{name}: a round takes {round:ns}" + few
+        of_ranks = "" if len(run_rows) == 1 else " on the slowest of {n:count} ranks (rank {rank})"
+        text = "{name}: a round takes {round:ns}" + of_ranks
         yield Note.of(
             text, name=name, round=slowest["round_ns"], rank=slowest["rank"], n=len(run_rows)
         )

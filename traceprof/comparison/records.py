@@ -159,7 +159,6 @@ def _sorted(table: Table, column: str | None, is_reversed: bool) -> Table:
 
 
 def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
-    found = {name: run.measures[name].value for name in measures if name in run.measures}
     return {
         "name": run.name,
         "number": run.number,
@@ -172,7 +171,7 @@ def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
         "origin": run.origin,
         "devices_count": run.devices_count,
         "steps_count": run.steps_count,
-        **found,
+        **{name: run.measures[name].value for name in measures if name in run.measures},
     }
 
 
@@ -216,8 +215,9 @@ def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
     spec = TableSpec(name, found[0][1].about, tuple(columns.values()))
     rows = Table.stacked([table.assign(run=run.name) for run, _, table in found])
     result = Result(name, ResultSpec((spec,)), {name: spec.of_rows(rows)})
-    titles = " · ".join(run.name for run, _, _ in found)
-    return Comparison(titles, {name: result}, about={name: spec.about})
+    return Comparison(
+        " · ".join(run.name for run, _, _ in found), {name: result}, about={name: spec.about}
+    )
 
 
 def as_typed(runs: Sequence[Summary]) -> Comparison:
@@ -325,8 +325,7 @@ def _counted(count: int | None) -> Note | None:
 
 
 def _measures(run: Summary) -> dict[str, Any]:
-    rows = run.table("measures").rows()
-    return {str(row["measure"]): _measure(row) for row in rows}
+    return {str(row["measure"]): _measure(row) for row in run.table("measures").rows()}
 
 
 def _measure(row: Mapping[str, Any]) -> Note | None:

@@ -30,7 +30,7 @@ _READERS: Final = {
 }
 """Readers of text files; they are imported only if needed."""
 _LABEL: Final = "label:"
-_NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a comma may stand in a value
+_NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a value may contain a comma
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _SUFFIXES: Final = (
     *(".gz", ".json", ".sqlite", ".sqlite3", ".db", ".nvprof", ".nvvp", ".nsys-rep", ".qdrep"),

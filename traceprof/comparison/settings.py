@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from traceprof.comparison.difference import Matched
-from traceprof.comparison.sides import STEP, TURN, Side
+from traceprof.comparison.sides import ITERATION, STEP, Side
 from traceprof.comparison.specs import SETTINGS
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
@@ -88,13 +88,18 @@ def _without_unknown_effect(row: _Row) -> _Row:
 
 def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
     """Return a note that lists essential settings that are not recorded on both sides."""
-    names = [name for name in _ESSENTIAL if not base.said(name) or not new.said(name)]
+    names = [
+        name
+        for name in _ESSENTIAL
+        if not base.environment_value(name) or not new.environment_value(name)
+    ]
     batches = [side.measure("global_batch_count") for side in (base, new)]
     names += ["global_batch_count"] if None in batches else []
     if not names:
         return ()
-    text = "Not recorded, so these settings may differ: {names}."
-    return (Note.of(text, names=", ".join(names)),)
+    return (
+        Note.of("Not recorded, so these settings may differ: {names}.", names=", ".join(names)),
+    )
 
 
 def warnings_of(settings: Result) -> tuple[Note, ...]:
@@ -131,14 +136,14 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
     yield from _kernel_counts(base, new)
     for name, why in _SPOILING:
         # The number of GPUs is a separate row.
-        first, second = (_GPU_COUNT.sub("", side.said(name)) for side in (base, new))
+        first, second = (_GPU_COUNT.sub("", side.environment_value(name)) for side in (base, new))
         yield name, first, second, why, bool(first and second)
     for name, why in _EXPLAINING:
-        yield name, base.said(name), new.said(name), why, False
+        yield name, base.environment_value(name), new.environment_value(name), why, False
     known_names = {name for name, _ in (*_SPOILING, *_EXPLAINING)} | {"profiler", "architecture"}
     names = [name for side in (base, new) for run in side.runs for name in run.environment]
     for name in sorted(set(names) - known_names):
-        yield name, base.said(name), new.said(name), "", False
+        yield name, base.environment_value(name), new.environment_value(name), "", False
     commands = values_of(lambda run: run.command)
     yield "command", commands[0], commands[1], "different command line", False
     labels = [sorted({key for run in side.runs for key in run.labels}) for side in (base, new)]
@@ -151,7 +156,7 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
 
 def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
     """Yield a row if the number of kernels per step or iteration differs by more than the limit."""
-    if base.unit not in (STEP, TURN):
+    if base.unit not in (STEP, ITERATION):
         return
     counts = []
     for side in (base, new):
@@ -162,10 +167,10 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         counts.append(float(kernels) / max(1, side.units_count))
     if min(counts) > 0 and max(counts) / min(counts) - 1 > _MAX_COUNT_CHANGE_RATIO:
         why = "the steps do different work"
-        if base.unit == TURN:
+        if base.unit == ITERATION:
             why = "the iterations may cover different work"
         cells = [_number(count) for count in counts]
-        yield f"kernels per {base.unit}", cells[0], cells[1], why, base.unit == TURN
+        yield f"kernels per {base.unit}", cells[0], cells[1], why, base.unit == ITERATION
 
 
 def _shared_kernels(base: Side, new: Side, matched: Matched) -> Iterator[_Row]:

@@ -122,7 +122,10 @@ def _tables(analysis: str, base: Side, new: Side) -> list[Table]:
 
 
 def _result(name: str, spec: ResultSpec, *tables: Table) -> Result:
-    filled = {one.name: one.of_rows(table) for one, table in zip(spec.tables, tables, strict=False)}
+    filled = {
+        table_spec.name: table_spec.of_rows(table)
+        for table_spec, table in zip(spec.tables, tables, strict=False)
+    }
     return Result(name, spec, filled)
 
 
@@ -209,8 +212,9 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
 
 def _named(kernels: Table, names: Mapping[str, str]) -> Table:
     """Return the kernels with their shared names."""
-    shown = (names.get(name[:_LONGEST_NAME], name) for name in kernels["name"])
-    return kernels.assign(name=objects(shown))
+    return kernels.assign(
+        name=objects(names.get(name[:_LONGEST_NAME], name) for name in kernels["name"])
+    )
 
 
 def _count_process_steps(side: Side) -> int:
@@ -231,8 +235,9 @@ def _phases(base: Side, new: Side) -> Table | None:
     for table, side, suffix in zip(tables, (base, new), SIDES, strict=True):
         n, (phases, groups) = max(1, _count_process_steps(side)), grouped_by(table, "phase")
         names = [name for name in ("host_ns", "device_ns") if name in table]
-        sums = {f"{suffix}_{name}": groups.sums(table[name]) / n for name in names}
-        parts.append(phases.assign(**sums))
+        parts.append(
+            phases.assign(**{f"{suffix}_{name}": groups.sums(table[name]) / n for name in names})
+        )
     both = joined(parts[0], parts[1], "phase")
     both = both.assign(**{name: np.nan_to_num(both[name]) for name in both if name != "phase"})
     for what in ("host", "device"):
@@ -264,8 +269,7 @@ def ranks_of_sides(base: Side, new: Side) -> Result | None:
     if any(part.empty for part in parts) or max(map(len, parts)) < 2:
         return None
     both = joined(parts[0], parts[1], "rank")
-    change = both["new_period_ns"] / both["base_period_ns"] - 1
-    both = both.assign(period_change_ratio=change)
+    both = both.assign(period_change_ratio=both["new_period_ns"] / both["base_period_ns"] - 1)
     return _result(
         "ranks", specs.RANKS, both.select(*(name for name in both if is_known(both[name]).any()))
     )

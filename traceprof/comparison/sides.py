@@ -16,13 +16,13 @@ from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, Summary, is_accuracy
 from traceprof.model.table import Table, objects
 
-STEP, TURN, WINDOW = "step", "iteration", "window"
+STEP, ITERATION, WINDOW = "step", "iteration", "window"
 """Units of time: a step, an iteration of a repeating pattern, or the whole window."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """The runs of one side; ``unit`` is STEP, TURN or WINDOW, the same on both sides."""
+    """The runs of one side; ``unit`` is STEP, ITERATION or WINDOW, the same on both sides."""
 
     runs: tuple[Summary, ...]
     unit: str = WINDOW
@@ -62,16 +62,18 @@ class Side:
             return float(np.mean(known))
         return float(np.exp(np.mean(np.log(known))))
 
-    def said(self, name: str) -> str:
+    def environment_value(self, name: str) -> str:
         """Return the distinct values of an environment setting of the runs, joined."""
-        values = dict.fromkeys(run.environment.get(name, "") for run in self.runs)
-        return ", ".join(value for value in values if value)
+        return ", ".join(
+            value
+            for value in dict.fromkeys(run.environment.get(name, "") for run in self.runs)
+            if value
+        )
 
 
 def _count_places(run: Summary) -> int:
     """Return the number of devices of a run; without devices, the number of ranks."""
-    ranks = ranks_count_of(run)
-    return run.devices_count or ranks or int(run.measure("world_size") or 0) or 1
+    return run.devices_count or ranks_count_of(run) or int(run.measure("world_size") or 0) or 1
 
 
 def ranks_count_of(run: Summary) -> int:
@@ -79,12 +81,12 @@ def ranks_count_of(run: Summary) -> int:
     return len(set(run.table("steps").known("rank")["rank"].tolist()))
 
 
-def are_ranks_of_one(one: Summary, other: Summary) -> bool:
+def are_ranks_of_one(first: Summary, second: Summary) -> bool:
     """Return whether two recordings are different ranks of one job."""
-    size = one.measure("world_size")
-    ranks = [{rank for file in run.sources for rank in file.ranks} for run in (one, other)]
+    size = first.measure("world_size")
+    ranks = [{rank for file in run.sources for rank in file.ranks} for run in (first, second)]
     is_apart = all(ranks) and ranks[0].isdisjoint(ranks[1])
-    return is_apart and (size or 0) > 1 and size == other.measure("world_size")
+    return is_apart and (size or 0) > 1 and size == second.measure("world_size")
 
 
 def units_of(run: Summary, unit: str) -> int:
@@ -94,17 +96,17 @@ def units_of(run: Summary, unit: str) -> int:
     """
     if unit == STEP:
         return int(run.measure("profiled_count") or run.steps_count or 0)
-    return int(run.measure("turns_count") or 0) if unit == TURN else 1
+    return int(run.measure("turns_count") or 0) if unit == ITERATION else 1
 
 
-def counted_of(run: Summary, unit: str) -> int:
+def count_measured_units(run: Summary, unit: str) -> int:
     """Return the number of steps, iterations or windows behind mean times; 0 if unknown."""
     return run.steps_count or 0 if unit == STEP else units_of(run, unit)
 
 
-def base_of_run(run: Summary) -> str:
-    """Return the unit of the times of a run: STEP, TURN or WINDOW; "" if no times are known."""
-    if unit := next((unit for unit in (STEP, TURN) if units_of(run, unit)), ""):
+def time_unit_of(run: Summary) -> str:
+    """Return the unit of times of a run: STEP, ITERATION or WINDOW; "" if no times are known."""
+    if unit := next((unit for unit in (STEP, ITERATION) if units_of(run, unit)), ""):
         return unit
     return "" if run.table("makeup").empty else WINDOW
 
@@ -121,7 +123,7 @@ def warmup_count_of(run: Summary) -> int | None:
 
 def common_unit(runs: Sequence[Summary]) -> str:
     """Return the most specific unit that all ``runs`` have."""
-    for unit in (STEP, TURN):
+    for unit in (STEP, ITERATION):
         if all(units_of(run, unit) for run in runs):
             return unit
     return WINDOW
@@ -139,12 +141,12 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
     ``measure`` is period_ns (of `timed_steps`), device_ns, own_ns (device_ns without waited_ns) or
     samples_per_s. Iterations only have their duration, as period_ns.
     """
-    if unit == TURN:
+    if unit == ITERATION:
         return _iteration_lengths(run) if measure == "period_ns" else np.empty(0)
     steps = steady_steps(run.table("steps"))
     if steps.empty:
         return np.empty(0)
-    # Numbers may begin anew in every epoch.
+    # Step numbers may restart in each epoch.
     if (grouped_by(steps, "life", "rank", "step")[1].counts > 1).any():
         steps = steps.assign(step=grouped_by(steps, "life", "rank")[1].earlier)
     if measure in ("period_ns", "samples_per_s"):
@@ -183,13 +185,15 @@ def _means_by_step(steps: Table, measure: str) -> Floats:
         return np.empty(0)
     known = steps.known(*needed)
     _, groups = grouped_by(known, "life", "step")
-    # A step that is not known of all ranks is another one in the mean.
+    # A step that some ranks lack would have a different mean.
     n_ranks = int(groups.counts.max(initial=0))
     is_whole = groups.counts == n_ranks
-    names = (*needed, "steps_count")
-    sums = {name: groups.sums(known[name])[is_whole].astype(np.float64) for name in names}
+    sums = {
+        name: groups.sums(known[name])[is_whole].astype(np.float64)
+        for name in (*needed, "steps_count")
+    }
     if measure == "samples_per_s":
-        # The sum of all samples over the mean of the periods.
+        # The total number of samples divided by the mean period over ranks.
         found = sums["samples_count"] / (sums["period_ns"] / n_ranks) * 1e9
     elif measure == "own_ns":
         found = (sums["device_ns"] - sums["waited_ns"]) / sums["steps_count"]
@@ -317,7 +321,7 @@ def _began_ns(run: Summary) -> float:
     """
     events = table_of(run, "events")
     known = floats(events, "at_ns", rows=events["kind"] == "start")[0]
-    if len(run.table("lives")):  # of a job that was started again the steps are those of one start
+    if len(run.table("lives")):  # a restarted job: its steps are from one attempt only
         is_first = np.isin(events["kind"], _BEFORE_STEPS) & (floats(events, "life")[0] == 0)
         at_ns, took_ns = floats(events, "at_ns", "duration_ns", rows=is_first)
         known = np.sort(at_ns)[:1] + took_ns.sum()

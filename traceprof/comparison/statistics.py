@@ -28,10 +28,10 @@ from traceprof.measures.steps.steadiness import are_long, turn_of
 
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
-FEWEST: Final = 5
+MIN_STEPS: Final = 5
 """Minimum number of steps for which the variation is estimated."""
 
-LEAST: Final = 0.01
+MIN_CHANGE_RATIO: Final = 0.01
 """Minimum change with one run per side: runs of the same program differ by up to this ratio."""
 
 _SIGNIFICANCE_LEVEL: Final = 0.05
@@ -87,10 +87,10 @@ class Difference:
     @property
     def is_shown(self) -> bool:
         """Whether the change is significant and larger than the usual variation between runs."""
-        return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= LEAST)
+        return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= MIN_CHANGE_RATIO)
 
     @property
-    def is_open(self) -> bool:
+    def is_inconclusive(self) -> bool:
         """Whether the test is inconclusive: the interval contains a factor of 2.
 
         An unlimited interval contains it.
@@ -98,14 +98,14 @@ class Difference:
         is_narrow = self.low_ratio > -0.5 and self.high_ratio < 1
         return self.is_known and not self.is_shown and not is_narrow
 
-    def of_one_recording(self) -> Difference:
+    def as_unchanged(self) -> Difference:
         """Return the result for a recording compared with itself: no change."""
         return replace(
             self,
             change_ratio=0.0,
             low_ratio=0.0,
             high_ratio=0.0,
-            smallest_ratio=LEAST,
+            smallest_ratio=MIN_CHANGE_RATIO,
             larger_ratio=0.5,
             why="",
         )
@@ -119,14 +119,14 @@ def compare_steps(
     Rates are averaged over time, that is, by their harmonic mean. ``of_means`` compares means,
     which include outliers, instead of pairs of steps.
     """
-    together = _period_of_both(base, new)
+    period = _period_of_both(base, new)
     counts = len(base), len(new)
-    base, new = (_average_periods(values, together, are_rates) for values in (base, new))
+    base, new = (_average_periods(values, period, are_rates) for values in (base, new))
     found = _untested(float(np.median(base)), float(np.median(new)), *counts)
-    if min(len(base), len(new)) < FEWEST:
+    if min(len(base), len(new)) < MIN_STEPS:
         return found
     if of_means or any(are_long(values) is not None for values in (base, new)):
-        return replace(_compare_means(found, base, new, are_rates), together=together)
+        return replace(_compare_means(found, base, new, are_rates), together=period)
     first, second = np.sort(np.log(base)), np.sort(np.log(new))
     change = _pair_quantile(first, second, 0.5)
     shifted = np.log(new) - change
@@ -144,7 +144,8 @@ def compare_steps(
     smallest = _smallest_detectable(first, second, change, detectable_change, reach)
     gap = max(second[0] - first[-1], first[0] - second[-1])
     if reach >= 0.5 and gap > max(first[-1] - first[0], second[-1] - second[0]):
-        # Places tell no more where a drift makes few steps alike; lengths still do.
+        # A drift leaves few independent steps. Ranks then cannot exclude any change, but the
+        # durations of both sides do not overlap, so their means are compared.
         error, freedom = _difference_error(
             [_MeanEstimate.of(np.log(values)) for values in (base, new)]
         )
@@ -160,19 +161,20 @@ def compare_steps(
         smallest_ratio=smallest,
         larger_ratio=float(_share_below(first, second).mean()),
         alike_ratio=max(side.correlation for side in sides),
-        together=together,
+        together=period,
         why="",
     )
 
 
-def of_values(found: Difference, base: float | None, new: float | None) -> Difference:
+def with_displayed_values(found: Difference, base: float | None, new: float | None) -> Difference:
     """Return the difference with the displayed values of the two runs, if they are known.
 
     The change is that of the displayed values, and its interval is widened to contain it. The
-    smallest detectable change is at least `LEAST`, because smaller changes are not reported.
+    smallest detectable change is at least `MIN_CHANGE_RATIO`, because smaller changes are not
+    reported.
     """
     if not base or not new:
-        return replace(found, smallest_ratio=max(found.smallest_ratio, LEAST))
+        return replace(found, smallest_ratio=max(found.smallest_ratio, MIN_CHANGE_RATIO))
     change = new / base - 1
     return replace(
         found,
@@ -181,7 +183,7 @@ def of_values(found: Difference, base: float | None, new: float | None) -> Diffe
         change_ratio=change,
         low_ratio=min(found.low_ratio, change) if found.is_known else found.low_ratio,
         high_ratio=max(found.high_ratio, change) if found.is_known else found.high_ratio,
-        smallest_ratio=max(found.smallest_ratio, LEAST),
+        smallest_ratio=max(found.smallest_ratio, MIN_CHANGE_RATIO),
     )
 
 
@@ -242,7 +244,7 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
     if not spreads:
         return found
     if len(spreads) == 1:
-        # Runs of the side that has one alone are taken to spread as those of the other.
+        # One side has a single run, so both sides are assumed to have the same variance.
         n = max(len(base), len(new))
         error, freedom = math.sqrt(spreads[0] * (1 + 1 / n)), n - 1.0
     else:
@@ -263,10 +265,10 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
 
 def interval_of_median(values: _Float64Array) -> tuple[float, float]:
     """Return the 95% interval of the median of an ordered series; NaN if it is too short."""
-    if len(values) < FEWEST:
+    if len(values) < MIN_STEPS:
         return math.nan, math.nan
     order = np.sort(values)
-    # Which share of the series lies below its median is known to within this.
+    # The reach is the uncertainty of the share of values below the median.
     placed = _MeanEstimate.of(
         (values > np.median(values)).astype(np.float64), correlation_of=values
     )
@@ -276,7 +278,7 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
 
 def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
     """Return the 95% interval of the mean of an ordered series; NaN if it is too short."""
-    if len(values) < FEWEST:
+    if len(values) < MIN_STEPS:
         return math.nan, math.nan
     middle, reach = float(values.mean()), _MeanEstimate.of(values).reach
     return middle - reach, middle + reach
@@ -288,8 +290,7 @@ def _untested(
     """Return a difference without a test."""
     change = new / base - 1 if base > 0 else math.nan
     what = "runs" if of_runs else "steps"
-    why = f"not enough {what}"
-    return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=why)
+    return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=f"not enough {what}")
 
 
 def _period_of_both(base: _Float64Array, new: _Float64Array) -> int:
@@ -300,15 +301,15 @@ def _period_of_both(base: _Float64Array, new: _Float64Array) -> int:
     regular = [1 if is_long is None else turn_of(is_long) for is_long in kinds]
     found = math.lcm(
         *(
-            turn if turn > 1 else _find_period(values, most)
-            for turn, values in zip(regular, (base, new), strict=True)
+            period if period > 1 else _find_period(values, most)
+            for period, values in zip(regular, (base, new), strict=True)
         )
     )
     if found <= most:
         return found
-    # Steps of two kinds are seen to come in turns where noise would not show it.
+    # The periods of long steps alone may be known even if noise hides the common period.
     found = math.lcm(*regular)
-    return found if found * FEWEST <= fewest else 1
+    return found if found * MIN_STEPS <= fewest else 1
 
 
 def _find_period(values: _Float64Array, most: int) -> int:
@@ -327,14 +328,14 @@ def _find_period(values: _Float64Array, most: int) -> int:
     return best + 1 if stands_out else 1
 
 
-def _average_periods(values: _Float64Array, together: int, are_rates: bool) -> _Float64Array:
+def _average_periods(values: _Float64Array, period: int, are_rates: bool) -> _Float64Array:
     """Return the mean of every ``together`` neighbors; an incomplete last group is dropped."""
-    if together == 1:
+    if period == 1:
         return values
     if are_rates:
-        return np.asarray(1 / _average_periods(1 / values, together, are_rates=False), np.float64)
-    n = len(values) // together
-    return np.asarray(values[: n * together].reshape(n, together).mean(axis=1), np.float64)
+        return np.asarray(1 / _average_periods(1 / values, period, are_rates=False), np.float64)
+    n = len(values) // period
+    return np.asarray(values[: n * period].reshape(n, period).mean(axis=1), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,8 +374,8 @@ class _MeanEstimate:
 def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
     """Return the share of ``order`` (sorted) below each value; equal values count half."""
     below = np.searchsorted(order, values, side="left")
-    upto = np.searchsorted(order, values, side="right")
-    return np.asarray((below + upto) / (2 * len(order)), np.float64)
+    not_above = np.searchsorted(order, values, side="right")
+    return np.asarray((below + not_above) / (2 * len(order)), np.float64)
 
 
 def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> float:
@@ -388,7 +389,7 @@ def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> flo
     low, high = float(new[0] - base[-1]), float(new[-1] - base[0])
     for _ in range(_BISECTION_STEPS):
         middle = (low + high) / 2
-        # A pair differs by less where the new value lies below the base shifted by that.
+        # The difference of a pair is below ``middle`` if new is below base + middle.
         if float(_share_below(new, base + middle).mean()) < share:
             low = middle
         else:
@@ -422,8 +423,7 @@ def _centred_ranks(values: _Float64Array) -> _Float64Array:
 def _bandwidth(n: int, correlation: float) -> int:
     """Return the length of a stretch of dependent neighbors (Andrews' bandwidth)."""
     strength = 4 * correlation**2 / (1 - correlation**2) ** 2
-    wanted = math.ceil(1.1447 * math.cbrt(strength * n))
-    return max(1, min(wanted, n // 3))
+    return max(1, min(math.ceil(1.1447 * math.cbrt(strength * n)), n // 3))
 
 
 def _student_quantile(p: float, freedom: float) -> float:
@@ -436,8 +436,7 @@ def _student_quantile(p: float, freedom: float) -> float:
     known = [math.tan(math.pi * (p - 0.5)), (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))]
     known.append(_cornish_fisher(p, 3))
     places = [1 / 3, 1 / 2, 1.0]
-    logs = np.log(known[::-1])
-    return float(np.exp(np.interp(1 / max(1.0, freedom), places, logs)))
+    return float(np.exp(np.interp(1 / max(1.0, freedom), places, np.log(known[::-1]))))
 
 
 def _cornish_fisher(p: float, freedom: float) -> float:

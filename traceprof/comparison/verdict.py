@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.comparison.judging import MAIN, JudgedMeasure
-from traceprof.comparison.sides import STEP, TURN, Side
+from traceprof.comparison.judging import MAIN, EvaluatedMeasure
+from traceprof.comparison.sides import ITERATION, STEP, Side
 from traceprof.measures.rows import Ints
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
@@ -30,27 +30,27 @@ _PARTS: Final = {
 
 
 def verdict_of(
-    judged: Mapping[str, JudgedMeasure], difference: Result | None, sides: tuple[Side, Side]
+    measures: Mapping[str, EvaluatedMeasure], difference: Result | None, sides: tuple[Side, Side]
 ) -> tuple[Note, ...]:
     """Return the verdict: the change of the main measure, then its causes."""
-    main_measures = [judged[name] for name in MAIN if name in judged]
-    # Of few steps one measure may have one more than another, and so enough.
+    main_measures = [measures[name] for name in MAIN if name in measures]
+    # With few steps, one measure may have one value more than another, which may be enough.
     main = next(
         (measure for measure in main_measures if measure.difference.is_known),
         next(iter(main_measures), None),
     )
-    found = [] if main is None else list(_main_notes(main, judged, sides))
+    found = [] if main is None else list(_main_notes(main, measures, sides))
     if difference is not None and len(difference.tables["parts"]):
         found += _cause_notes(difference)
     elif difference is not None:
         found += _phase_notes(difference)
-    if not judged and not found:
+    if not measures and not found:
         return (Note("No verdict: throughput and steps are not recorded on both sides."),)
     return tuple(found)
 
 
 def _main_notes(
-    main: JudgedMeasure, judged: Mapping[str, JudgedMeasure], sides: tuple[Side, Side]
+    main: EvaluatedMeasure, measures: Mapping[str, EvaluatedMeasure], sides: tuple[Side, Side]
 ) -> Iterator[Note]:
     """Yield the change of the main measure, then the step times of both sides."""
     found = main.difference
@@ -72,12 +72,12 @@ def _main_notes(
         n_new=found.new_count,
         of=sides[0].unit if not found.of_runs else "run",
     )
-    # Throughput tells the direction, the time of a step how one thinks of it.
-    time = main if main.unit == "ns" else judged.get("step_period_ns", main)
+    # Throughput shows the direction; readers think in step times.
+    time = main if main.unit == "ns" else measures.get("step_period_ns", main)
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
         middle = "medians" if time.difference.of_runs else "means"
-        if time.difference.together > 1:  # steps come in turns: no single one is typical
+        if time.difference.together > 1:  # periodic steps: no single step is typical
             middle += " of groups of {together:count} steps,"
         medians = f" ({middle} of {{n_new:count}} and {{n_base:count}} {{of}}(s))"
         yield Note.of(
@@ -85,7 +85,7 @@ def _main_notes(
             + " {unit} takes {new:ns}, compared with {base:ns} in the base"
             + medians * (max(counts) > 1)
             + ".",
-            unit=TURN if main.name == "turn_ns" else STEP,
+            unit=ITERATION if main.name == "turn_ns" else STEP,
             new=time.difference.new,
             base=time.difference.base,
             n_new=counts[0],
@@ -95,7 +95,7 @@ def _main_notes(
         )
 
 
-def _sentence(main: JudgedMeasure) -> str:
+def _sentence(main: EvaluatedMeasure) -> str:
     """Return the verdict on the main measure, or the reason why there is none."""
     found, what = main.difference, _MEASURE_WORDS[main.name]
     direction, change = _change_words(main)
@@ -123,23 +123,23 @@ def _sentence(main: JudgedMeasure) -> str:
     interval = "{from:ratio} to {to:ratio}" if has_ends else "without limits"
     sign = "+" if found.change_ratio > 0 else ""
     opening = "No difference shown between {base} and {new}"
-    if found.is_open:
+    if found.is_inconclusive:
         opening = "It is not clear whether {new} is faster or slower than {base}"
     return f"{opening}: {what} {sign}{{change:ratio}}, 95% interval {interval}. {sensitivity}"
 
 
-def _change_words(main: JudgedMeasure) -> tuple[str, str]:
+def _change_words(main: EvaluatedMeasure) -> tuple[str, str]:
     """Return "slower" or "faster", and the change of the main measure in words.
 
     The measure is named, because "70% faster" could mean 70% less time or 70% more samples per
     second.
     """
     is_more = main.difference.change_ratio > 0
-    way = "slower" if main.worse_ratio > 0 else "faster"
+    direction = "slower" if main.worse_ratio > 0 else "faster"
     more, fewer, times = _CHANGES[main.name]
     if main.difference.change_ratio >= 1:
-        return way, times
-    return way, more if is_more else fewer
+        return direction, times
+    return direction, more if is_more else fewer
 
 
 _CHANGES: Final = {

@@ -218,7 +218,7 @@ def scaling(
 def _no_data_message(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
     """Return the error message if no run has both a size and a throughput."""
     what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
-    if not any(one.size > 0 for one in points):
+    if not any(point.size > 0 for point in points):
         return (
             f"no run contains the number of {what}: set it as a label, for example with "
             f"`traceprof runs add --label {label} RUN`"
@@ -251,12 +251,12 @@ def _result(
         for name, table_rows in rows.items()
     }
     kept = {name: table for name, table in tables.items() if name == SCALING or len(table)}
-    said = {
+    scalars = {
         "by": BY_NODES if by_nodes else BY_GPUS,
         "devices": _devices(point for group in groups for point in group.points),
         "base": "" if base is None else f"{base:g}",
     }
-    return Result(SCALING, SCALING_SPEC, kept, said, tuple(_notes_of_table(found)))
+    return Result(SCALING, SCALING_SPEC, kept, scalars, tuple(_notes_of_table(found)))
 
 
 def _devices(points: Iterable[ScalingPoint]) -> str:
@@ -309,7 +309,7 @@ def _notes(
             names=", ".join(left_out),
         )
     alone = {one.group.name for one in found}
-    alone -= {one.group.name for one in found if one.has_other}
+    alone -= {one.group.name for one in found if one.is_compared}
     if alone and base is None:
         yield Note.of(
             "Groups with only one size, so without a comparison: {n:count}.", n=len(alone)
@@ -403,8 +403,9 @@ def _caveat_notes(points: Iterable[ScalingPoint]) -> Iterator[Note]:
         yield from doubts_of_run(point.run.name, point.run.notes)
         if point.run.origin.startswith(_NOT_TRACES):
             for note in point.run.notes:
-                key = (note.text, repr(sorted(note.values.items())))
-                notes.setdefault(key, []).append((point.run.name, note))
+                notes.setdefault((note.text, repr(sorted(note.values.items()))), []).append(
+                    (point.run.name, note)
+                )
     for (run, note), *others in notes.values():
         yield note if others else Note.of("{run}: {note}", run=run, note=note)
 

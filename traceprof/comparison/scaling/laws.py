@@ -105,7 +105,7 @@ class PrintedRates:
         )
 
 
-def judge_printed(percent: float, rates: PrintedRates) -> str:
+def check_printed(percent: float, rates: PrintedRates) -> str:
     """Return how a printed efficiency follows from the printed rates; "" if one is unknown."""
     if not all(map(isfinite, (percent, rates.rate, rates.base, rates.n))):
         return ""

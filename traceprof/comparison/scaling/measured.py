@@ -12,7 +12,7 @@ from typing import Final
 from traceprof.comparison.scaling.laws import (
     PrintedRates,
     Rate,
-    judge_printed,
+    check_printed,
     karp_flatt,
     mean_rate,
     ratio_of,
@@ -79,7 +79,7 @@ class Cell:
         return fmean(or_nan(point.run.measure("mfu_ratio")) for point in self.points)
 
     def of_step(self, name: str) -> float:
-        """Return a measure per step over all devices, averaged over the repeats; NaN as for `mfu`."""
+        """Return a measure per step over all devices, averaged over repeats; NaN as for `mfu`."""
         return fmean(point.of_step(name) for point in self.points)
 
     @property
@@ -92,30 +92,35 @@ class Cell:
         return shared_out(sums, len(self.points))
 
 
-def cells_of(points: Iterable[ScalingPoint]) -> list[Cell]:
+def group_repeats(points: Iterable[ScalingPoint]) -> list[Cell]:
     """Group runs of the same size and batch, sorted by both; runs of unknown size are dropped."""
     found: list[list[ScalingPoint]] = []
-    for point in (one for one in points if isfinite(one.size)):
+    for point in (known_point for known_point in points if isfinite(known_point.size)):
         repeats = next((repeats for repeats in found if _is_repeat(repeats[0], point)), None)
         if repeats is None:
             found.append([point])
         else:
             repeats.append(point)
-    cells = [Cell(tuple(repeats)) for repeats in found]
-    return sorted(cells, key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0))
+    return sorted(
+        [Cell(tuple(repeats)) for repeats in found],
+        key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0),
+    )
 
 
-def _is_repeat(one: ScalingPoint, other: ScalingPoint) -> bool:
+def _is_repeat(first: ScalingPoint, second: ScalingPoint) -> bool:
     """Return whether two runs have the same size, unit of throughput, devices and batch."""
-    if one.size != other.size or one.counts != other.counts:
+    if first.size != second.size or first.counts != second.counts:
         return False
-    if one.devices != other.devices and isfinite(one.devices) and isfinite(other.devices):
+    if first.devices != second.devices and isfinite(first.devices) and isfinite(second.devices):
         return False
-    return _are_close(one.batch, other.batch) or isfinite(one.batch) == isfinite(other.batch) == 0
+    return (
+        _are_close(first.batch, second.batch)
+        or isfinite(first.batch) == isfinite(second.batch) == 0
+    )
 
 
-def _are_close(one: float, other: float) -> bool:
-    return isfinite(one) and isfinite(other) and isclose(one, other, rel_tol=_BATCH_TOLERANCE)
+def _are_close(first: float, second: float) -> bool:
+    return isfinite(first) and isfinite(second) and isclose(first, second, rel_tol=_BATCH_TOLERANCE)
 
 
 def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
@@ -125,17 +130,21 @@ def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
     cell of that size counts the same unit.
     """
     known = [
-        one
-        for one in cells
-        if one.size == size and one.first.counts == cell.first.counts and not one.first.is_factor
+        candidate
+        for candidate in cells
+        if candidate.size == size
+        and candidate.first.counts == cell.first.counts
+        and not candidate.first.is_factor
     ]
     if cell in known:
         return cell
     if not isfinite(cell.batch):
         return known[0] if known else None
-    same_share = [one for one in known if _are_close(one.per_device, cell.per_device)]
-    same_whole = [one for one in known if _are_close(one.batch, cell.batch)]
-    nearest = sorted(known, key=lambda one: abs(one.per_device - cell.per_device))
+    same_share = [
+        candidate for candidate in known if _are_close(candidate.per_device, cell.per_device)
+    ]
+    same_whole = [candidate for candidate in known if _are_close(candidate.batch, cell.batch)]
+    nearest = sorted(known, key=lambda candidate: abs(candidate.per_device - cell.per_device))
     return next(iter([*same_share, *same_whole, *nearest]), None)
 
 
@@ -270,14 +279,14 @@ class Measured:
         return self.base is self.cell
 
     @property
-    def has_other(self) -> bool:
+    def is_compared(self) -> bool:
         """Whether the cell is compared with another size."""
         return self.cell.first.is_factor or (self.base is not None and not self.is_base)
 
     @property
     def is_reported(self) -> bool:
         """Whether the cell is compared with another size, and its efficiency is known."""
-        return self.has_other and isfinite(self.efficiency.value)
+        return self.is_compared and isfinite(self.efficiency.value)
 
     @property
     def base_size(self) -> float:
@@ -332,8 +341,9 @@ class Measured:
             or self.cell.first.of_hosts != self.base.first.of_hosts
         ):
             return []
-        share = self._share_of_samples()
-        return split_losses(self.cell.parts, self.base.parts, share, self.efficiency.value)
+        return split_losses(
+            self.cell.parts, self.base.parts, self._share_of_samples(), self.efficiency.value
+        )
 
     def _share_of_samples(self) -> float:
         """Return the samples per device and step, as a ratio of those of the base."""
@@ -362,7 +372,7 @@ class Measured:
         """The throughput divided by the expected throughput; NaN if none is given."""
         name = f"expected_{self.cell.first.counts}_per_s"
         known = [point.run.measure(name) for point in self.cell.points]
-        return self.cell.rate.value / fmean(nan if one is None else one for one in known)
+        return self.cell.rate.value / fmean(nan if rate is None else rate for rate in known)
 
     @property
     def _rates(self) -> PrintedRates:
@@ -380,7 +390,7 @@ class Measured:
         """
         if self.is_base and not isclose(self.cell.first.printed_percent, 100):
             return ""
-        return judge_printed(self.cell.first.printed_percent, self._rates)
+        return check_printed(self.cell.first.printed_percent, self._rates)
 
     @property
     def extremes(self) -> tuple[float, float]:
@@ -391,7 +401,7 @@ class Measured:
 
 def measured_group(group: RunGroup, base_size: float | None, assumed: str) -> Iterator[Measured]:
     """Yield the sizes of a group, each compared with the base of its batch, the smallest first."""
-    cells = cells_of(group.points)
+    cells = group_repeats(group.points)
     if not cells:
         return
     size = cells[0].size if base_size is None else base_size

@@ -87,7 +87,7 @@ def _sum_by_name(names: Column, ns: Ints) -> dict[str, int]:
 def _loss_names(made: Table) -> Texts:
     """Return the loss of each row of the composition."""
     part, kind, name = (np.asarray(made[column]) for column in ("part", "kind", "name"))
-    losses = objects(_PART_LOSSES[one] for one in part)
+    losses = objects(_PART_LOSSES[name_of_part] for name_of_part in part)
     losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _STRAGGLERS
     losses[(kind == WAITING) & (name == NOT_IN_STEP)] = _STARTING
     losses[(part == IDLE) & (kind == "data")] = _INPUT
@@ -128,7 +128,7 @@ def split_losses(
         return []
     names = [name for name in LOSSES if name in parts or name in base_parts]
     reached = accumulate((base_parts.get(name, 0) for name in names), initial=0)
-    # Rounded where they are added up, so that the parts are the whole.
+    # Cumulated times are rounded, so that the parts add up to the total.
     ends = [round(share * ns) for ns in reached]
     usual = [after - before for before, after in pairwise(ends)]
     found = [Loss(name, parts.get(name, 0), ns) for name, ns in zip(names, usual, strict=True)]
@@ -199,16 +199,19 @@ class ScalingPoint:
 def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
     """Return the scaling data of ``run``; its size is the number of nodes or devices."""
     devices, nodes, recorded = _devices(run), _nodes(run), ranks_count_of(run)
-    size = nodes if by_nodes else devices
     kind, step_ns = ranks_of(run, devices), _step_ns(run)
     factor, notes = 1.0, []
     if recorded and kind != ONE and recorded < devices and len(run.table("steps")):
         factor = devices / recorded
-        text = (
-            "{run}: {recorded:count} of {n:count} ranks were recorded. traceprof assumes the same "
-            "throughput for the other ranks."
+        notes.append(
+            Note.of(
+                "{run}: {recorded:count} of {n:count} ranks were recorded. traceprof assumes the "
+                "same throughput for the other ranks.",
+                run=run.name,
+                recorded=recorded,
+                n=int(devices),
+            )
         )
-        notes.append(Note.of(text, run=run.name, recorded=recorded, n=int(devices)))
     rate, counts = _rate(run, kind, factor)
     speedup = _first_printed(run, _SPEEDUPS)
     if not isfinite(rate.value) and isfinite(speedup):
@@ -217,8 +220,23 @@ def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
     if not isfinite(batch) and counts == SAMPLES and isfinite(step_ns):
         batch = rate.value * step_ns / 1e9
     parts, of_hosts = parts_of_step(run, in_step=kind != INDEPENDENT)
-    known = (run, size, devices, nodes, batch, rate, counts, step_ns, kind, parts, of_hosts)
-    return ScalingPoint(*known, _printed_percent(run), speedup, tuple(notes), factor)
+    return ScalingPoint(
+        run=run,
+        size=nodes if by_nodes else devices,
+        devices=devices,
+        nodes=nodes,
+        batch=batch,
+        rate=rate,
+        counts=counts,
+        step_ns=step_ns,
+        ranks=kind,
+        parts=parts,
+        of_hosts=of_hosts,
+        printed_percent=_printed_percent(run),
+        speedup=speedup,
+        notes=tuple(notes),
+        factor=factor,
+    )
 
 
 def ranks_of(run: Summary, devices: float) -> str:
@@ -330,8 +348,8 @@ def _measured_rate(run: Summary, name: str) -> Rate:
 
 def _first_printed(run: Summary, names: Sequence[str]) -> float:
     """Return the first measure that a source prints under one of ``names``; NaN if none."""
-    every = (run.measure(measure) for name in names for measure in (f"printed_{name}", name))
-    return next((value for value in every if value is not None), nan)
+    values = (run.measure(measure) for name in names for measure in (f"printed_{name}", name))
+    return next((value for value in values if value is not None), nan)
 
 
 def _printed_percent(run: Summary) -> float:

@@ -71,9 +71,9 @@ def find_restarts(
         if (before, after) in concurrent:
             continue
         old, new = trained[before], trained[after]
-        began = [one for one in lives if before < one.life <= after]
+        began = [attempt for attempt in lives if before < attempt.life <= after]
         found.append(_restart(old, new, began, agents))
-    last = max((one.life for one in lives), default=0)
+    last = max((attempt.life for attempt in lives), default=0)
     if trained and max(trained) < last:
         found.append(_final_loss(trained[max(trained)], lives))
     return found
@@ -89,17 +89,17 @@ def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
     return [
         (before, after)
         for before, after in pairwise(trained)
-        if min(one.begin_ns or 0 for one in trained[after])
-        < max(one.last_work_ns for one in trained[before])
+        if min(start.begin_ns or 0 for start in trained[after])
+        < max(start.last_work_ns for start in trained[before])
     ]
 
 
 def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
     """Return the starts that trained, by attempt, in order."""
     found: dict[int, list[Started]] = {}
-    for one in sorted(started, key=lambda one: one.life.life):
-        if one.begin_ns is not None:
-            found.setdefault(one.life.life, []).append(one)
+    for start in sorted(started, key=lambda start: start.attempt.life):
+        if start.begin_ns is not None:
+            found.setdefault(start.attempt.life, []).append(start)
     return found
 
 
@@ -126,7 +126,7 @@ def _restart(
     redone = max(
         int(((one.work[:, 0] >= kept) & (one.work[:, 1] <= last_work)).sum()) for one in old
     )
-    process = min(one.start_ns for one in began if one.life == new[0].life.life)
+    process = min(one.start_ns for one in began if one.life == new[0].attempt.life)
     first = min(one.start_ns for one in began)
     timed_events = [event for event in agents if isinstance(event.get("start_ns"), int)]
     in_between = [event for event in timed_events if last_work < event["start_ns"] < begin]
@@ -139,8 +139,8 @@ def _restart(
         one for one in timed_events if one["start_ns"] <= last_work or "agent" not in one
     )
     known = set(map(_agent_of, from_old_agents))
-    if reports and known.isdisjoint(map(_agent_of, reports)):  # all of them came later
-        ended = min(max(last_work, *(one.life.end_ns for one in old)), detected)
+    if reports and known.isdisjoint(map(_agent_of, reports)):  # every reporting agent started later
+        ended = min(max(last_work, *(one.attempt.end_ns for one in old)), detected)
         detection = RestartPart("down", ended, detected - ended)
     else:
         detection = RestartPart("noticing", last_work, detected - last_work)
@@ -156,8 +156,7 @@ def _restart(
         RestartPart("setup", process, begin - process - join_ns - load_ns),
     )
     shown = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _OPTIONAL_PARTS)
-    why = _why(changes, old)
-    return Restart(new[0].life.life, kept, begin, epoch, redone, why, shown)
+    return Restart(new[0].attempt.life, kept, begin, epoch, redone, _why(changes, old), shown)
 
 
 _OPTIONAL_PARTS: Final = ("redone", "noticing", "down", "failed")
@@ -172,7 +171,7 @@ def _longest_span(
     started: Sequence[Started], what: str, first_ns: int, end_ns: int
 ) -> tuple[int | None, int]:
     """Return the start of the first span ``what`` (None: none), and the longest duration."""
-    spans = [(int(a), int(b)) for one in started for a, b in getattr(one, what)]
+    spans = [(int(a), int(b)) for start in started for a, b in getattr(start, what)]
     in_window = [(a, b) for a, b in spans if first_ns <= a < end_ns]
     return min((a for a, _ in in_window), default=None), max(
         (b - a for a, b in in_window), default=0
@@ -187,27 +186,27 @@ def _resume_point(
     If the program numbers its epochs, work is kept up to the first start of that epoch. Otherwise
     it is kept up to the last saved checkpoint, if one was loaded, or else up to the last step.
     """
-    numbered = [one for one in new if one.are_numbered and len(one.epochs)]
+    numbered = [start for start in new if start.are_numbered and len(start.epochs)]
     epoch = float(numbered[0].epochs["epoch"][0]) if numbered else None
     if epoch is not None:
-        tables = [one.epochs for one in old if one.are_numbered]
+        tables = [start.epochs for start in old if start.are_numbered]
         starts = [
             int(at) for epochs in tables for at in epochs["start_ns"][epochs["epoch"] == epoch]
         ]
         return epoch, min([*starts, last_work])
-    saves = [int(end) for one in old for _, end in one.saves]
-    is_loaded = any(len(one.loads) for one in new)
+    saves = [int(end) for start in old for _, end in start.saves]
+    is_loaded = any(len(start.loads) for start in new)
     return None, min(max(saves), last_work) if is_loaded and saves else last_work
 
 
 def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
     """Return the reason for a restart in a few words; "" if unknown."""
     kinds = {str(event.get("kind")) for event in events}
-    if "restart" in kinds or any(one.life.ended == "failed" for one in old):
+    if "restart" in kinds or any(start.attempt.ended == "failed" for start in old):
         return "a rank failed"
     if "membership" in kinds:
         return "nodes joined"
-    return "ranks were killed" if any(one.life.ended == "killed" for one in old) else ""
+    return "ranks were killed" if any(start.attempt.ended == "killed" for start in old) else ""
 
 
 _MAX_FILES: Final = 512
@@ -280,10 +279,10 @@ def with_attempts(
 def _node_names(lives: Sequence[Attempt]) -> dict[str, str]:
     """Return the node name of each launcher: its host, with a number if the host has several."""
     hosts: dict[str, list[str]] = {}
-    for one in lives:
-        of_host = hosts.setdefault(one.host, [])
-        if one.launcher not in of_host:
-            of_host.append(one.launcher)
+    for attempt in lives:
+        of_host = hosts.setdefault(attempt.host, [])
+        if attempt.launcher not in of_host:
+            of_host.append(attempt.launcher)
     return {
         launcher: host if len(launchers) == 1 else f"{host}#{number}"
         for host, launchers in hosts.items()
@@ -295,24 +294,36 @@ def _lives(
     lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
 ) -> Iterator[Mapping[str, Any]]:
     """Yield a row for each start of a rank."""
-    for one in lives:
-        times = {"at_ns": one.start_ns - zero, "end_ns": one.end_ns - zero}
-        where = {"node": nodes[one.launcher], "source": one.path}
-        yield {"life": one.life, "rank": one.rank, "ended": one.ended, **times, **where}
+    for attempt in lives:
+        yield {
+            "life": attempt.life,
+            "rank": attempt.rank,
+            "ended": attempt.ended,
+            "at_ns": attempt.start_ns - zero,
+            "end_ns": attempt.end_ns - zero,
+            "node": nodes[attempt.launcher],
+            "source": attempt.path,
+        }
 
 
 def _epochs(started: Sequence[Started], zero: int) -> Table:
     """Return the epochs of each attempt, from the first start to the last end over its ranks."""
     rows = []
-    for one in started:
-        at, sizes = one.batches["at"], one.batches["size"]
-        for row in one.epochs.rows():
+    for start in started:
+        at, sizes = start.batches["at"], start.batches["size"]
+        for row in start.epochs.rows():
             begin, end = row["start_ns"], row["end_ns"]
-            inside = (one.work[:, 0] >= begin) & (one.work[:, 0] < end)
-            samples = float(sizes[(at >= begin) & (at < end)].sum())
-            sums = {"steps": int(inside.sum()), "samples": samples}
-            about = {"life": one.life.life, "epoch": row["epoch"]}
-            rows.append({**about, "begin": begin, "end": end, **sums})
+            is_inside = (start.work[:, 0] >= begin) & (start.work[:, 0] < end)
+            rows.append(
+                {
+                    "life": start.attempt.life,
+                    "epoch": row["epoch"],
+                    "begin": begin,
+                    "end": end,
+                    "steps": int(is_inside.sum()),
+                    "samples": float(sizes[(at >= begin) & (at < end)].sum()),
+                }
+            )
     table = Table.of_rows(rows, ("life", "epoch", "begin", "end", "steps", "samples"))
     found, groups = grouped_by(table, "life", "epoch")
     begins, trained = groups.reduced(np.minimum, table["begin"]), groups.sums(table["samples"])
@@ -338,10 +349,13 @@ def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
     """Yield the start and the end of the job, and the number of ranks of each attempt."""
     before: set[str] = set()
     size_before = 0
-    for life in sorted({one.life for one in lives}):
-        attempts = [one for one in lives if one.life == life]
-        at, launchers = min(one.start_ns for one in attempts), {one.launcher for one in attempts}
-        size = max(len(attempts), *(one.world_size for one in attempts))
+    for life in sorted({attempt.life for attempt in lives}):
+        attempts = [attempt for attempt in lives if attempt.life == life]
+        at, launchers = (
+            min(attempt.start_ns for attempt in attempts),
+            {attempt.launcher for attempt in attempts},
+        )
+        size = max(len(attempts), *(attempt.world_size for attempt in attempts))
         if life == 0:
             yield _event("start", at, 0, life=0, value=size)
         else:
@@ -351,13 +365,13 @@ def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
                 text = " and ".join(name for name, nodes in changes.items() if nodes)
                 yield _event("membership", at, life=life, value=size, text=text)
         before, size_before = launchers, size
-    last = max(one.life for one in lives)
-    yield _event("end", max(one.end_ns for one in lives), 0, life=last)
+    last = max(attempt.life for attempt in lives)
+    yield _event("end", max(attempt.end_ns for attempt in lives), 0, life=last)
 
 
 def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
     """Yield setup and initialization of the first attempt; later ones are lost time."""
-    first_starts = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
+    first_starts = [one for one in started if one.attempt.life == 0 and one.begin_ns is not None]
     if not first_starts:
         return
     begin = min(one.start_ns for one in lives if one.life == 0)
@@ -371,20 +385,30 @@ def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Itera
 
 def _restart_events(restarts: Sequence[Restart]) -> Iterator[_Event]:
     """Yield the time lost at each restart, and its parts."""
-    for one in restarts:
-        of = {"life": one.life, "epoch": one.epoch}
-        lost_ns = one.begin_ns - one.kept_ns
-        yield _event("time_lost", one.kept_ns, lost_ns, value=one.redone_count, text=one.why, **of)
-        for part in one.parts:
+    for restart in restarts:
+        of = {"life": restart.life, "epoch": restart.epoch}
+        yield _event(
+            "time_lost",
+            restart.kept_ns,
+            restart.begin_ns - restart.kept_ns,
+            value=restart.redone_count,
+            text=restart.why,
+            **of,
+        )
+        for part in restart.parts:
             yield _event(part.kind, part.at_ns, part.duration_ns, **of)
 
 
 def _failure_events(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
     """Yield an event for each rank that failed or was killed."""
-    for one in lives:
-        if kind := {"failed": "failure", "killed": "stopped"}.get(one.ended):
-            who: dict[str, Any] = {"life": one.life, "rank": one.rank, "node": nodes[one.launcher]}
-            yield _event(kind, one.end_ns, text=one.ended, **who)
+    for attempt in lives:
+        if kind := {"failed": "failure", "killed": "stopped"}.get(attempt.ended):
+            who: dict[str, Any] = {
+                "life": attempt.life,
+                "rank": attempt.rank,
+                "node": nodes[attempt.launcher],
+            }
+            yield _event(kind, attempt.end_ns, text=attempt.ended, **who)
 
 
 def _agent_events(
@@ -395,15 +419,16 @@ def _agent_events(
         at = event.get("start_ns")
         if event.get("kind") == "rendezvous" and isinstance(at, int):
             node = nodes.get(str(event.get(LAUNCHER)), str(event.get("node", "")))
-            size = event.get("world_size")
-            yield _event("rendezvous", at, event["end_ns"] - at, node=node, value=size)
+            yield _event(
+                "rendezvous", at, event["end_ns"] - at, node=node, value=event.get("world_size")
+            )
 
 
 def _checkpoint_events(started: Sequence[Started]) -> Iterator[_Event]:
     """Yield the checkpoints that were saved or loaded."""
-    for one in started:
-        who = {"life": one.life.life, "rank": one.life.rank}
-        for text, spans in (("saved", one.saves), ("loaded", one.loads)):
+    for start in started:
+        who = {"life": start.attempt.life, "rank": start.attempt.rank}
+        for text, spans in (("saved", start.saves), ("loaded", start.loads)):
             for begin, end in spans:
                 yield _event("checkpoint", int(begin), int(end - begin), text=text, **who)
 

@@ -196,8 +196,7 @@ def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
     ]
     for row, kind, length in rows:
         times = {"at_ns": int(row["start_ns"]) - zero, "duration_ns": int(length)}
-        rank = numbers.get(int(row["process"]), np.nan)
-        yield {"kind": str(kind), **times, "rank": rank}
+        yield {"kind": str(kind), **times, "rank": numbers.get(int(row["process"]), np.nan)}
 
 
 def _lives(ranks: Ranks) -> Table:
@@ -207,9 +206,16 @@ def _lives(ranks: Ranks) -> Table:
     for part in ranks:
         for row in part.processes.take(part.processes["rank"] != ABSENT).rows():
             window = part.recordings.get(int(row["process"]), part.span)
-            node, rank = str(row["host"]) or part.info.host, int(row["rank"])
-            times = {"at_ns": window.start_ns - zero, "end_ns": window.end_ns - zero}
-            rows.append({"life": 0, "rank": rank, "node": node, **times, "source": part.info.path})
+            rows.append(
+                {
+                    "life": 0,
+                    "rank": int(row["rank"]),
+                    "node": str(row["host"]) or part.info.host,
+                    "at_ns": window.start_ns - zero,
+                    "end_ns": window.end_ns - zero,
+                    "source": part.info.path,
+                }
+            )
     return Table.of_rows(rows)
 
 
@@ -240,8 +246,8 @@ class Started:
     @property
     def last_work_ns(self) -> int:
         """The end of its last step, evaluation or checkpoint; 0 if there was none."""
-        every = (self.work, self.saves, self.evaluations)
-        return max((int(spans[:, 1].max()) for spans in every if len(spans)), default=0)
+        all_spans = (self.work, self.saves, self.evaluations)
+        return max((int(spans[:, 1].max()) for spans in all_spans if len(spans)), default=0)
 
 
 def read_start(life: Attempt) -> Started | None:
@@ -257,14 +263,14 @@ def read_start(life: Attempt) -> Started | None:
     ranges = trace.ranges
     end_ns = _end_ns(life, ranges, zero)
 
-    def spans(*wanted: str) -> Ints:
-        return _spans(of_recorder(ranges, *wanted), zero, end_ns)
+    def spans(*names: str) -> Ints:
+        return _spans(of_recorder(ranges, *names), zero, end_ns)
 
     steps = find_steps(trace).table
     work = _spans(steps, zero, end_ns)
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
-    # Where nothing was trained, of all that was loaded.
+    # Without steps, all loaded batches count.
     batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks, "batch")
     return Started(
         life=life,
@@ -325,8 +331,9 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
         numbered_epochs = named["epoch"]
         numbers = np.where(np.isnan(numbered_epochs), np.arange(len(named)), numbered_epochs)
         starts, ends = (times + zero for times in bounds(named))
-        epochs = Table({"epoch": numbers, "start_ns": starts, "end_ns": ends})
-        return epochs, not np.isnan(numbered_epochs).any()
+        return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}), not np.isnan(
+            numbered_epochs
+        ).any()
     times = of_recorder(trace.marks, "epoch").in_order("start_ns")
     first_marks = times.take(numbered(codes_of(times["payload"]))[1])
     if len(first_marks):
@@ -344,5 +351,4 @@ def _until_next(starts: Ints, numbers: Floats, work: Ints, end_ns: int) -> Table
     ends = np.append(starts[1:], max(end_ns, int(starts[-1]))) if len(starts) else starts
     begun = np.searchsorted(work[:, 0], starts) if len(work) else np.zeros(len(starts), int)
     ended = np.searchsorted(work[:, 0], ends) if len(work) else begun
-    trained = ended > begun
-    return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}).take(trained)
+    return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}).take(ended > begun)

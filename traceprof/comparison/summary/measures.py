@@ -59,7 +59,7 @@ def _intervals(measures: Table, steps: Table) -> Mapping[str, Floats]:
         name: interval_of_median(series_of(run, column, STEP)) for name, column in _MEDIANS.items()
     }
     least, most = interval_of_mean(series_of(run, "period_ns", STEP))
-    # How far the interval of the mean reaches to either side, as a share of it.
+    # Half the width of the interval of the mean, as a share of the mean.
     half_width_ratio = (most - least) / (most + least) if most + least > 0 else np.nan
     unknown = (np.nan, np.nan)
     ends = []
@@ -67,7 +67,7 @@ def _intervals(measures: Table, steps: Table) -> Mapping[str, Floats]:
         if name in _BY_PERIOD:
             ends.append((value * (1 - half_width_ratio), value * (1 + half_width_ratio)))
         elif name in _BY_RATE:
-            # All samples over all time: what the time may be, the other way about.
+            # A rate is a count divided by the time, so its interval is inverted.
             most = value / (1 - half_width_ratio) if half_width_ratio < 1 else np.nan
             ends.append((value / (1 + half_width_ratio), most))
         else:
@@ -95,8 +95,8 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     hosts = {*processes["host"], *(part.info.host for part in whole)}
     yield "nodes_count", len(hosts - {""}) or np.nan, Unit.COUNT, "run", _NEITHER
     base = base_of(ranks)
-    turns = max(1, round(base.steps_count)) if base.unit == ITERATION else np.nan
-    yield "turns_count", turns, Unit.COUNT, "run", _NEITHER
+    iterations = max(1, round(base.steps_count)) if base.unit == ITERATION else np.nan
+    yield "turns_count", iterations, Unit.COUNT, "run", _NEITHER
 
 
 def _largest_group(trace: Trace) -> int:
@@ -133,7 +133,7 @@ def _of_steps(steps: Table) -> Iterator[_Row]:
         yield "waited_ns", waited_ns, Unit.NS, "rank", _LOWER
         yield "step_own_ns", device_ns - waited_ns, Unit.NS, "rank", _LOWER
     if "samples_count" in steady and _sum(steady, "samples_count") > 0:
-        fetched = steady.take(steady["samples_count"] > 0)  # a batch may be for several steps
+        fetched = steady.take(steady["samples_count"] > 0)  # a batch may serve several steps
         each = fetched["samples_count"] / fetched["steps_count"]
         per_rank = [float(np.median(each[rows])) for rows in grouped_by(fetched, "rank")[1].rows]
         yield "batch_count", float(np.median(per_rank)), Unit.COUNT, "rank", _NEITHER

@@ -129,7 +129,7 @@ def precision_of_run(ranks: Ranks) -> str:
     return ", ".join(name for name, ns in sums.most_common() if ns >= _MIN_PRECISION_RATIO * whole)
 
 
-MOST_ROWS: Final = 4_000
+MAX_STEP_ROWS: Final = 4_000
 """Maximum number of stored step rows, over all ranks."""
 
 _MIN_ROWS_PER_RANK: Final = 20
@@ -186,7 +186,7 @@ def steps_of_run(ranks: Ranks, window: TimeWindow) -> Table:
     return blocks_of_steps(steps)
 
 
-def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
+def blocks_of_steps(steps: Table, most_rows: int = MAX_STEP_ROWS) -> Table:
     """Merge adjacent steps into blocks, if there are more than about ``most_rows`` rows.
 
     Blocks are the same on all ranks, and do not mix counted steps with other steps. Sums stay
@@ -202,8 +202,7 @@ def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
     if size <= 1:
         return spec.of_rows(steps)
     flags = (codes_of(steps[name]) for name in ("is_warmup", "is_counted") if name in steps)
-    keys = steps["life"], steps["rank"], *flags, place // size
-    number, first = numbered(*keys)
+    number, first = numbered(*(steps["life"], steps["rank"], *flags, place // size))
     groups, found = groups_of(number), steps.take(first)
     for name in _SUMS:
         if name in steps:
@@ -263,13 +262,19 @@ def bounded_result(result: Result) -> Result:
     """Return a result with the first rows of its tables, and notes on the omitted rows."""
     notes = []
     tables = dict(result.tables)
-    # Iterations of a pattern are compared by these rows, and steps by the table `steps`.
-    most = MOST_ROWS if result.scalars.get("is_pattern") else _MAX_RESULT_ROWS
+    # Comparisons of iterations use these rows; comparisons of steps use the table `steps`.
+    most = MAX_STEP_ROWS if result.scalars.get("is_pattern") else _MAX_RESULT_ROWS
     for name, table in result.tables.items():
         if len(table) > most:
             tables[name] = table.head(most)
-            text = "Stored {kept:count} of {n:count} rows of {name}."
-            notes.append(Note.of(text, kept=most, n=len(table), name=name))
+            notes.append(
+                Note.of(
+                    "Stored {kept:count} of {n:count} rows of {name}.",
+                    kept=most,
+                    n=len(table),
+                    name=name,
+                )
+            )
     return replace(result, tables=tables).with_notes(*notes)
 
 
@@ -290,7 +295,7 @@ def bounded_composition(made: Table) -> Table:
     return found.assign(**_sums(made, groups), place_ratio=place)
 
 
-KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energy", "flops")
+STORED_ANALYSES: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energy", "flops")
 """The analyses with stored results: those of the page, and those that comparisons use."""
 
 
@@ -305,39 +310,39 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         TraceError: the run cannot be read.
         UsageError: the window does not exist in this run.
     """
-    every = run.within("all").of_ranks().whole
-    answers = run.answers(KEPT)
+    whole = run.within("all").of_ranks().whole
+    answers = run.answers(STORED_ANALYSES)
     selection = run.selection
     ranks = run.of_ranks()
     results = {table_name: bounded_result(result) for table_name, result in answers.results.items()}
     is_default = selection.window == run.within(None).selection.window
-    steps = steps_of_run(every if is_default else ranks, ranks.span)
-    tables = {"steps": steps, **history_of_run(every)}
+    steps = steps_of_run(whole if is_default else ranks, ranks.span)
+    tables = {"steps": steps, **history_of_run(whole)}
     devices: int | None = None
     notes: tuple[Note, ...] = selection.notes
-    if every.recorded & set(DEVICE_TABLES):
+    if whole.recorded & set(DEVICE_TABLES):
         devices, made, on_them = composition_of_run(ranks)
         tables["makeup"] = bounded_composition(beside(made, place_of_work(ranks), "kind", "name"))
         notes += on_them
-    notes += doubts_of(every).notes
-    _, are_guessed = rank_numbers(every)
+    notes += doubts_of(whole).notes
+    _, are_guessed = rank_numbers(whole)
     if are_guessed:
         notes += (_RANKS_GUESSED,)
     base = base_of(ranks)
     steps_count = max(1, round(base.timed_count)) if base.unit == STEP else None
     tables["measures"] = measures_of_run(ranks, answers.results, tables)
-    info = every.info
-    environment = environment_of(every)
+    info = whole.info
+    environment = environment_of(whole)
     command = environment.pop("command", "")
     found = Summary(
         name=name or Path(info.path).name or info.path,
         origin=info.format,
         command=command,
-        workload=workload(every).kind,
-        started_utc_ns=_start(every),
+        workload=workload(whole).kind,
+        started_utc_ns=_start(whole),
         environment=environment,
         labels=dict(labels or {}),
-        sources=tuple(_sources(every)),
+        sources=tuple(_sources(whole)),
         window=selection.label,
         window_ns=selection.window.duration_ns,
         steps_count=steps_count,
