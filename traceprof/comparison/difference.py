@@ -76,10 +76,10 @@ def canonical_name(name: str) -> str:
     for pattern, digit in _BOOLEANS:
         template = pattern.sub(digit, template)
     template = template.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    base_name = (
-        f"{parsed.scope}::{parsed.identifier}" if parsed.scope else parsed.identifier or name
-    )
-    return f"{base_name}<{_BLANKS.sub('', template)}>" if template else base_name
+    function = parsed.identifier or name
+    if parsed.scope:
+        function = f"{parsed.scope}::{parsed.identifier}"
+    return f"{function}<{_BLANKS.sub('', template)}>" if template else function
 
 
 def match_kernels(base: Table, new: Table) -> Matched:
@@ -165,12 +165,10 @@ def _distances(base: Table, new: Table) -> Floats:
     places = [floats(kernels, "place_ratio")[0] for kernels in (base, new)]
     place_gap = np.abs(places[0][:, None] - places[1][None, :])
     count_factor, time_factor = (_factors(base, new, name) for name in ("count", "ns"))
-    is_candidate = (classes[0][:, None] == classes[1][None, :]) & (
-        place_gap <= _MAX_PLACE_GAP_RATIO
-    )
-    is_candidate &= (count_factor <= np.log(_MAX_COUNT_FACTOR)) & (
-        time_factor <= np.log(_MAX_TIME_FACTOR)
-    )
+    is_candidate = classes[0][:, None] == classes[1][None, :]
+    is_candidate &= place_gap <= _MAX_PLACE_GAP_RATIO
+    is_candidate &= count_factor <= np.log(_MAX_COUNT_FACTOR)
+    is_candidate &= time_factor <= np.log(_MAX_TIME_FACTOR)
     return np.where(is_candidate, place_gap + count_factor + _TIME_WEIGHT * time_factor, np.inf)
 
 

@@ -116,13 +116,7 @@ def restarts_table(jobs: Sequence[ElasticJob]) -> Result:
 
 
 _COPIED_FIELDS: Final = (
-    "epoch",
-    "life",
-    "at_ns",
-    "why",
-    "lost_ns",
-    "redone_count",
-    "unexplained_ns",
+    *("epoch", "life", "at_ns", "why", "lost_ns", "redone_count", "unexplained_ns"),
 )
 
 
@@ -158,12 +152,11 @@ def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Resul
 
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:
     for row in table_of(run, "lives").rows():
-        columns = {name: row[name] for name in ("at_ns", "life", "rank", "node")}
         yield {
             "what": "rank runs",
             "duration_ns": row["end_ns"] - row["at_ns"],
             "text": row["ended"],
-            **columns,
+            **{name: row[name] for name in ("at_ns", "life", "rank", "node")},
         }
 
 
@@ -228,7 +221,7 @@ def elastic(runs: Sequence[Summary]) -> Comparison:
         "epochs": epochs_table(job, base),
         TIMELINE_NAME: timeline_table(jobs, runs),
     }
-    if any(len(each.epochs) or each.lost for each in jobs):
+    if any(len(any_job.epochs) or any_job.lost for any_job in jobs):
         results = {"parts": parts_table(job, base), **results}
     return Comparison(
         title=" compared with ".join(run.name for run in reversed(runs)),

@@ -176,18 +176,15 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
     step_rows = steps.table.take(steps.table["step"] == number).rows()
     rows = {row["process"]: row for row in reversed(step_rows)}
     notes: tuple[Note, ...] = ()
-    if len(rows) < len(step_rows):
-        notes = (
-            Note.of("Several steps have the number {step}. traceprof uses the first.", step=number),
-        )
     windows = {
         process: TimeWindow(row["device_start_ns"], row["device_end_ns"])
         for process, row in rows.items()
     }
-    if notes:
+    if len(rows) < len(step_rows):
+        text = "Several steps have the number {step}. traceprof uses the first."
+        notes = (Note.of(text, step=number),)
         starts, ends = zip(*((w.start_ns, w.end_ns) for w in windows.values()), strict=True)
-        hull = TimeWindow(min(starts), max(ends))
-        selection = Selection(hull, selection.label)
+        selection = Selection(TimeWindow(min(starts), max(ends)), selection.label)
     spans: dict[tuple[int, int], TimeWindow] = {}
     ledger = step_ledger(ranks)
     is_recorded = ledger["is_covered"] | (ledger["kind"] == INCOMPLETE)

@@ -48,17 +48,17 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     """
     ranks = run.within("all").of_ranks().whole
     n_warm = max((_warmup_of(find_iterations(part)) for part in ranks), default=0)
-    found = [each for part in ranks for each in _of_part(part, name, n_warm)]
+    found = [rank for part in ranks for rank in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in ranks.table("processes")["world_size"])])
     waited, caveats = _waited_by_rank(ranks, found), doubts_of(ranks).notes
     return [
         replace(
-            each,
+            rank,
             ranks_count=n,
-            waited_ns=waited.get(each.rank) if each.calls_count else None,
+            waited_ns=waited.get(rank.rank) if rank.calls_count else None,
             doubts=caveats,
         )
-        for each in found
+        for rank in found
     ]
 
 
@@ -76,9 +76,9 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
     by_process = rows_by(iterations, "process")
     for process, rows in by_process.items():
         process_rows = part.processes.take(part.processes["process"] == process).rows()
-        rank, host = (
-            (process_rows[0]["rank"], process_rows[0]["host"]) if process_rows else (ABSENT, "")
-        )
+        rank, host = ABSENT, ""
+        if process_rows:
+            rank, host = process_rows[0]["rank"], process_rows[0]["host"]
         process_trace = part
         if len(by_process) > 1:
             process_trace = replace(of_process(part, process), steps=None)
@@ -174,9 +174,8 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
     for host in find_host_phases(inside):
         if host.process == process:
             times = dict(host.times)
-            known = inferred.get(process, Intervals.empty())
-            known = known & inside.span.times
-            times["backward"] = times.get("backward", Intervals.empty()) | known
+            autograd = inferred.get(process, Intervals.empty()) & inside.span.times
+            times["backward"] = times.get("backward", Intervals.empty()) | autograd
             times.pop(PROFILER, None)  # not part of an iteration
             found = {name: time.total_ns for name, time in times.items() if time.total_ns}
             if "eval" in found and not found.keys() & _TRAINING_PHASES:

@@ -107,12 +107,10 @@ def elastic_job(run: Summary) -> ElasticJob:
     epochs_of_attempts = table_of(run, "epochs")
     events = table_of(run, "events").in_order("event")
     events = events.assign(**dict(zip(_NUMBERS, floats(events, *_NUMBERS), strict=True)))
-    is_recorded = len(table_of(run, "lives")) > 0
-    lost = _lost(events, epochs_of_attempts, is_recorded=is_recorded)
+    lost = _lost(events, epochs_of_attempts, is_recorded=len(table_of(run, "lives")) > 0)
     by_life = epochs_of_attempts.in_order("life")
     _, groups = grouped_by(by_life, "epoch")
     kept = by_life.take(groups.order[groups.first + groups.counts - 1])
-    epochs = _with_typical(kept, lost)
     first = _first_events(events)
     metrics = table_of(run, "metrics")
     name, accuracy = _accuracy(metrics, ("top1", "acc"))
@@ -121,7 +119,7 @@ def elastic_job(run: Summary) -> ElasticJob:
         total_ns=_total_ns(run),
         setup_ns=first.get("setup", nan),
         initialisation_ns=first.get("initialisation", nan),
-        epochs=epochs,
+        epochs=_with_typical(kept, lost),
         lost=lost,
         cut_count=len(epochs_of_attempts) - len(kept),
         restarts_count=int((events["kind"] == "restart").sum()),
@@ -178,9 +176,21 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[LostTime]:
             if kind in PARTS and is_same and not isnan(other["duration_ns"]):
                 parts[kind] = parts.get(kind, 0.0) + other["duration_ns"]
         before, after = _ranks_before_and_after(rows, place) if is_recorded else (nan, nan)
-        why = _text(row["text"]) if is_recorded else ""
-        about = (row["life"], row["epoch"], row["at_ns"], lost_ns, parts, row["value"], why)
-        found.append(LostTime(len(found) + 1, *about, before, after, _lost_inside_ns(row, epochs)))
+        found.append(
+            LostTime(
+                number=len(found) + 1,
+                life=row["life"],
+                epoch=row["epoch"],
+                at_ns=row["at_ns"],
+                lost_ns=lost_ns,
+                parts=parts,
+                redone_count=row["value"],
+                why=_text(row["text"]) if is_recorded else "",
+                ranks_before=before,
+                ranks_after=after,
+                inside_ns=_lost_inside_ns(row, epochs),
+            )
+        )
     return found
 
 
@@ -218,13 +228,12 @@ def _lost_inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
 def _with_typical(epochs: Table, lost: Sequence[LostTime]) -> Table:
     """Return the epochs with their typical duration and the remaining duration."""
     numbers, durations = floats(epochs, "epoch", "duration_ns")
-    restarts = {restart.epoch for restart in lost}
     lost_inside = np.zeros(len(epochs))
     for restart in lost:
         lost_inside[numbers == restart.epoch] += restart.inside_ns
     undisturbed_ns = durations - lost_inside
     is_first = np.arange(len(epochs)) == 0
-    is_restart = np.isin(numbers, list(restarts))
+    is_restart = np.isin(numbers, [restart.epoch for restart in lost])
     segment = np.cumsum(is_restart, dtype=np.int64)
     # A first epoch includes warm-up. An epoch with lost time may include more than is recorded.
     disturbed = is_first | (lost_inside > _MAX_LOST_RATIO * durations) | np.isnan(undisturbed_ns)

@@ -106,11 +106,13 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     """
     known = [rank for rank in of_ranks if rank.iterations_count]
     if not known:
-        error = NotRecordedError(
-            "no rounds found: record with `traceprof record`, which detects steps and forward "
-            "passes, or mark steps with traceprof.step()"
+        raise refused(
+            NotRecordedError(
+                "no rounds found: record with `traceprof record`, which detects steps and forward "
+                "passes, or mark steps with traceprof.step()"
+            ),
+            (note for rank in of_ranks for note in rank.doubts),
         )
-        raise refused(error, (note for rank in of_ranks for note in rank.doubts))
     rows = [row for run in _group_by_run(known) for row in _node_rows(run)]
     on_device = _uses_devices(known)
     of_runs = [
@@ -119,22 +121,19 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     results = {NODES: Result(NODES, NODES_SPEC, {NODES: NODES_SPEC.table(NODES).of_rows(rows)})}
     if of_runs:
         results[NODE_LAYERS] = _layers(Table.stacked(of_runs), known, on_device)
-    runs = list(dict.fromkeys(rank.run for rank in of_ranks))
     left_out = [rank for rank in of_ranks if not rank.iterations_count]
+    caveats = {rank.run: rank.doubts for rank in of_ranks}
     return Comparison(
-        title=f"rounds by rank: {', '.join(runs)}",
+        title=f"rounds by rank: {', '.join(caveats)}",
         results=results,
         verdict=tuple(_verdict(rows)),
         notes=tuple(_notes(known, left_out)),
-        warnings=tuple(_caveat_notes(of_ranks)),
+        warnings=tuple(
+            note for name, notes in caveats.items() for note in doubts_of_run(name, notes)
+        ),
         missing={} if of_runs else {NODE_LAYERS: "no layer names: record with --layers 2"},
         about=_ABOUT,
     )
-
-
-def _caveat_notes(of_ranks: Sequence[NodeIterations]) -> Iterator[Note]:
-    for name, notes in {rank.run: rank.doubts for rank in of_ranks}.items():
-        yield from doubts_of_run(name, notes)
 
 
 def _group_by_run(known: Sequence[NodeIterations]) -> Iterator[list[NodeIterations]]:
@@ -226,16 +225,14 @@ def _rank_text(rank: NodeIterations) -> str:
 def _layers(table: Table, known: Sequence[NodeIterations], on_device: bool) -> Result:
     """Return the layers in the order of the first run, the rows of each layer together."""
     table = table.take(np.concatenate(rows_by_first(codes_of(table["layer"]))))
-    is_whole = any(rank.mode == BOTH for rank in known) and bool(
-        np.isnan(table["backward_ns"]).all()
-    )
-    tables = {"layers": NODE_LAYERS_SPEC.table("layers").of_rows(table)}
+    has_backward = any(rank.mode == BOTH for rank in known)
+    is_split = not np.isnan(table["backward_ns"]).all()
     return Result(
         NODE_LAYERS,
         NODE_LAYERS_SPEC,
-        tables,
+        {"layers": NODE_LAYERS_SPEC.table("layers").of_rows(table)},
         {"clock": "device" if on_device else "host"},
-        (_BACKWARD_NOT_SPLIT,) * is_whole,
+        (_BACKWARD_NOT_SPLIT,) if has_backward and not is_split else (),
     )
 
 

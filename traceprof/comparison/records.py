@@ -91,11 +91,12 @@ def list_of_runs(
     table = TableSpec("runs", "stored runs", columns)
     rows = [_listed(run, units) | {name: run.told(name) for name in named} for run in runs]
     unsorted = Table.of_rows(rows, [column.name for column in columns])
-    sorted_rows = _sorted(unsorted, sort, is_reversed)
-    result = Result("runs", ResultSpec((table,)), {"runs": sorted_rows})
-    title = Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
-    if not runs:
-        title = _empty_note(store, labels)
+    result = Result("runs", ResultSpec((table,)), {"runs": _sorted(unsorted, sort, is_reversed)})
+    title = (
+        Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
+        if runs
+        else _empty_note(store, labels)
+    )
     return Comparison("runs", {"runs": result}, (title,), about={"runs": table.about})
 
 

@@ -131,19 +131,16 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
     yield "workload", workloads[0], workloads[1], "different workloads", is_other
     for name, why, spoils in _MEASURES:
         values = [side.measure(name) for side in (base, new)]
-        known = None not in values
-        yield name, _number(values[0]), _number(values[1]), why, spoils and known
+        yield name, _number(values[0]), _number(values[1]), why, spoils and None not in values
     yield from _kernel_counts(base, new)
     for name, why in _SPOILING:
         # The number of GPUs is a separate row.
         first, second = (_GPU_COUNT.sub("", side.environment_value(name)) for side in (base, new))
         yield name, first, second, why, bool(first and second)
-    for name, why in _EXPLAINING:
-        yield name, base.environment_value(name), new.environment_value(name), why, False
     known_names = {name for name, _ in (*_SPOILING, *_EXPLAINING)} | {"profiler", "architecture"}
-    names = [name for side in (base, new) for run in side.runs for name in run.environment]
-    for name in sorted(set(names) - known_names):
-        yield name, base.environment_value(name), new.environment_value(name), "", False
+    names = {name for side in (base, new) for run in side.runs for name in run.environment}
+    for name, why in (*_EXPLAINING, *((name, "") for name in sorted(names - known_names))):
+        yield name, base.environment_value(name), new.environment_value(name), why, False
     commands = values_of(lambda run: run.command)
     yield "command", commands[0], commands[1], "different command line", False
     labels = [sorted({key for run in side.runs for key in run.labels}) for side in (base, new)]
@@ -166,11 +163,14 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         kernels = composition["count"][composition["kind"] == "kernel"].sum()
         counts.append(float(kernels) / max(1, side.units_count))
     if min(counts) > 0 and max(counts) / min(counts) - 1 > _MAX_COUNT_CHANGE_RATIO:
-        why = "the steps do different work"
-        if base.unit == ITERATION:
-            why = "the iterations may cover different work"
+        is_iteration = base.unit == ITERATION
+        why = (
+            "the iterations may cover different work"
+            if is_iteration
+            else "the steps do different work"
+        )
         cells = [_number(count) for count in counts]
-        yield f"kernels per {base.unit}", cells[0], cells[1], why, base.unit == ITERATION
+        yield f"kernels per {base.unit}", cells[0], cells[1], why, is_iteration
 
 
 def _shared_kernels(base: Side, new: Side, matched: Matched) -> Iterator[_Row]:

@@ -106,9 +106,8 @@ def count_measured_units(run: Summary, unit: str) -> int:
 
 def time_unit_of(run: Summary) -> str:
     """Return the unit of times of a run: STEP, ITERATION or WINDOW; "" if no times are known."""
-    if unit := next((unit for unit in (STEP, ITERATION) if units_of(run, unit)), ""):
-        return unit
-    return "" if run.table("makeup").empty else WINDOW
+    unit = common_unit([run])
+    return "" if unit == WINDOW and run.table("makeup").empty else unit
 
 
 def warmup_count_of(run: Summary) -> int | None:
@@ -123,10 +122,8 @@ def warmup_count_of(run: Summary) -> int | None:
 
 def common_unit(runs: Sequence[Summary]) -> str:
     """Return the most specific unit that all ``runs`` have."""
-    for unit in (STEP, ITERATION):
-        if all(units_of(run, unit) for run in runs):
-            return unit
-    return WINDOW
+    units = (unit for unit in (STEP, ITERATION) if all(units_of(run, unit) for run in runs))
+    return next(units, WINDOW)
 
 
 def shares_of(totals: Ints, n: int) -> Ints:

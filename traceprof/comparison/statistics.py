@@ -267,12 +267,10 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
     """Return the 95% interval of the median of an ordered series; NaN if it is too short."""
     if len(values) < MIN_STEPS:
         return math.nan, math.nan
-    order = np.sort(values)
+    is_above = (values > np.median(values)).astype(np.float64)
     # The reach is the uncertainty of the share of values below the median.
-    placed = _MeanEstimate.of(
-        (values > np.median(values)).astype(np.float64), correlation_of=values
-    )
-    low, high = np.quantile(order, [max(0.0, 0.5 - placed.reach), min(1.0, 0.5 + placed.reach)])
+    reach = _MeanEstimate.of(is_above, correlation_of=values).reach
+    low, high = np.quantile(values, [max(0.0, 0.5 - reach), min(1.0, 0.5 + reach)])
     return float(low), float(high)
 
 
@@ -322,14 +320,12 @@ def _find_period(values: _Float64Array, most: int) -> int:
         return 1
     correlations = [float(order[lag:] @ order[:-lag]) / whole for lag in range(1, most + 1)]
     best = int(np.argmax(correlations))
-    stands_out = correlations[best] - max(correlations[0], 0.0) > _MIN_STANDARD_ERRORS / math.sqrt(
-        len(values)
-    )
-    return best + 1 if stands_out else 1
+    height = correlations[best] - max(correlations[0], 0.0)
+    return best + 1 if height > _MIN_STANDARD_ERRORS / math.sqrt(len(values)) else 1
 
 
 def _average_periods(values: _Float64Array, period: int, are_rates: bool) -> _Float64Array:
-    """Return the mean of every ``together`` neighbors; an incomplete last group is dropped."""
+    """Return the mean of every ``period`` neighbors; an incomplete last period is dropped."""
     if period == 1:
         return values
     if are_rates:

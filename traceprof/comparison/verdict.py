@@ -110,9 +110,9 @@ def _sentence(main: EvaluatedMeasure) -> str:
             "{n_new:count} {of}(s) are not enough to test the difference."
         )
     if found.is_shown:
-        of_times = found.change_ratio >= 1
-        ends = "{from_times:factor} to {to_times:factor}"
-        ends = ends if of_times else "{low:ratio} to {high:ratio}"
+        ends = "{low:ratio} to {high:ratio}"
+        if found.change_ratio >= 1:
+            ends = "{from_times:factor} to {to_times:factor}"
         return f"{{new}} is {direction} than {{base}}: {change} (95% interval {ends})."
     sensitivity = "This comparison can detect changes of {smallest:ratio} or more (80% power)."
     if math.isnan(found.smallest_ratio):
@@ -150,14 +150,11 @@ _CHANGES: Final = {
     ),
     **{
         name: (
-            f"{what} takes {{size:ratio}} longer{where}",
-            f"{what} takes {{size:ratio}} less time{where}",
-            f"{what} takes {{times:factor}} as long{where}",
+            f"{what} takes {{size:ratio}} longer",
+            f"{what} takes {{size:ratio}} less time",
+            f"{what} takes {{times:factor}} as long",
         )
-        for name, what, where in (
-            ("step_period_ns", "a step", ""),
-            ("turn_ns", "an iteration", ""),
-        )
+        for name, what in (("step_period_ns", "a step"), ("turn_ns", "an iteration"))
     },
 }
 _MEASURE_WORDS: Final = {

@@ -77,7 +77,7 @@ def loss_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
     """Yield the losses of each size, the largest loss first."""
     for measured in found:
         whole = measured.step_ns
-        for loss in sorted(measured.losses, key=lambda each: -each.lost_ns):
+        for loss in sorted(measured.losses, key=lambda item: -item.lost_ns):
             yield {
                 **_keys(measured),
                 "loss": loss.name,
@@ -130,7 +130,7 @@ def law_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
 def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
     """Yield a row for each run in each of its groups."""
     for group in groups:
-        for point in sorted(group.points, key=lambda each: each.devices):
+        for point in sorted(group.points, key=lambda run_point: run_point.devices):
             yield {
                 "run": point.run.name,
                 "group": group.name,
@@ -191,14 +191,14 @@ def scaling(
         raise UsageError(f"--scaling {assumed!r}: expected {' or '.join(KINDS)}")
     by_nodes = BY_NODES in by
     points = [point_of(run, by_nodes=by_nodes) for run in runs]
-    usable = [one for one in points if one.size > 0 and one.rate.value > 0]
+    usable = [point for point in points if point.size > 0 and point.rate.value > 0]
     if not usable:
         error = NotRecordedError(_no_data_message(points, by_nodes=by_nodes))
         raise refused(error, (note for run in runs for note in run.notes))
     groups = groups_of(usable, by, ignored)
-    found = [one for group in groups for one in measured_group(group, base, assumed)]
+    found = [point for group in groups for point in measured_group(group, base, assumed)]
     what = "nodes" if by_nodes else _devices(usable)
-    sizes = sorted({one.size for one in usable})
+    sizes = sorted({point.size for point in usable})
     listed = ", ".join(f"{size:g}" for size in sizes)
     counted = "1 run" if len(usable) == 1 else f"{len(usable)} runs"
     return Comparison(
@@ -301,24 +301,27 @@ def _notes(
     yield from _expected_notes(found, what)
     failed = {row["run"]: row for row in failure_rows(points)}
     yield from _failure_notes(list(failed.values()), what)
-    unknown = (one.run.name for one in points if not (one.size > 0 and one.rate.value > 0))
-    left_out = [name for name in unknown if name not in failed]
-    if left_out:
+    excluded = [
+        point.run.name
+        for point in points
+        if not (point.size > 0 and point.rate.value > 0) and point.run.name not in failed
+    ]
+    if excluded:
         yield Note.of(
             "Excluded, because the size or throughput is not recorded: {names}.",
-            names=", ".join(left_out),
+            names=", ".join(excluded),
         )
-    alone = {one.group.name for one in found}
-    alone -= {one.group.name for one in found if one.is_compared}
-    if alone and base is None:
+    not_compared = {measured.group.name for measured in found}
+    not_compared -= {measured.group.name for measured in found if measured.is_compared}
+    if not_compared and base is None:
         yield Note.of(
-            "Groups with only one size, so without a comparison: {n:count}.", n=len(alone)
+            "Groups with only one size, so without a comparison: {n:count}.", n=len(not_compared)
         )
-    elif alone:
+    elif not_compared:
         yield Note.of(
             "Groups without size {base:number}, or with no other size: {n:count}.",
             base=base,
-            n=len(alone),
+            n=len(not_compared),
         )
 
 

@@ -95,12 +95,13 @@ class Cell:
 def group_repeats(points: Iterable[ScalingPoint]) -> list[Cell]:
     """Group runs of the same size and batch, sorted by both; runs of unknown size are dropped."""
     found: list[list[ScalingPoint]] = []
-    for point in (known_point for known_point in points if isfinite(known_point.size)):
-        repeats = next((repeats for repeats in found if _is_repeat(repeats[0], point)), None)
-        if repeats is None:
-            found.append([point])
-        else:
-            repeats.append(point)
+    for point in points:
+        if isfinite(point.size):
+            repeats = next((repeats for repeats in found if _is_repeat(repeats[0], point)), None)
+            if repeats is None:
+                found.append([point])
+            else:
+                repeats.append(point)
     return sorted(
         [Cell(tuple(repeats)) for repeats in found],
         key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0),

@@ -87,7 +87,7 @@ def _sum_by_name(names: Column, ns: Ints) -> dict[str, int]:
 def _loss_names(made: Table) -> Texts:
     """Return the loss of each row of the composition."""
     part, kind, name = (np.asarray(made[column]) for column in ("part", "kind", "name"))
-    losses = objects(_PART_LOSSES[name_of_part] for name_of_part in part)
+    losses = objects(_PART_LOSSES[part_name] for part_name in part)
     losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _STRAGGLERS
     losses[(kind == WAITING) & (name == NOT_IN_STEP)] = _STARTING
     losses[(part == IDLE) & (kind == "data")] = _INPUT
@@ -130,8 +130,8 @@ def split_losses(
     reached = accumulate((base_parts.get(name, 0) for name in names), initial=0)
     # Cumulated times are rounded, so that the parts add up to the total.
     ends = [round(share * ns) for ns in reached]
-    usual = [after - before for before, after in pairwise(ends)]
-    found = [Loss(name, parts.get(name, 0), ns) for name, ns in zip(names, usual, strict=True)]
+    base_times = [after - before for before, after in pairwise(ends)]
+    found = [Loss(name, parts.get(name, 0), ns) for name, ns in zip(names, base_times, strict=True)]
     outside = Loss(OUTSIDE, 0, round(efficiency * sum(parts.values())) - ends[-1])
     return [*found, outside] if outside.base_ns else found
 
@@ -300,8 +300,8 @@ def _rate(run: Summary, kind: str, factor: float) -> tuple[Rate, str]:
     devices = _devices(run)
     sizes = {"": factor, "_per_device": devices, "_per_rank": devices, "_per_node": _nodes(run)}
     for counts in (SAMPLES, TOKENS):
-        for each, size in sizes.items():
-            rate = _measured_rate(run, f"{counts}_per_s{each}")
+        for suffix, size in sizes.items():
+            rate = _measured_rate(run, f"{counts}_per_s{suffix}")
             if isfinite(rate.value) and isfinite(size):
                 return _scale_rate(rate, size), counts
     rate = _measured_rate(run, "steps_per_s")

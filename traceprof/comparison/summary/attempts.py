@@ -70,9 +70,9 @@ def find_restarts(
     for before, after in pairwise(trained):
         if (before, after) in concurrent:
             continue
-        old, new = trained[before], trained[after]
-        began = [attempt for attempt in lives if before < attempt.life <= after]
-        found.append(_restart(old, new, began, agents))
+        previous, resumed = trained[before], trained[after]
+        new_starts = [attempt for attempt in lives if before < attempt.life <= after]
+        found.append(_restart(previous, resumed, new_starts, agents))
     last = max((attempt.life for attempt in lives), default=0)
     if trained and max(trained) < last:
         found.append(_final_loss(trained[max(trained)], lives))
@@ -103,60 +103,69 @@ def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
     return found
 
 
-def _final_loss(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
+def _final_loss(previous: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
     """Return the time from the last work to the end of a job that did not resume."""
-    last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
-    kept = min(max(one.last_work_ns for one in old), end)
+    last = max(attempt.life for attempt in lives)
+    end = max(attempt.end_ns for attempt in lives)
+    kept = min(max(start.last_work_ns for start in previous), end)
     return Restart(last, kept, end, None, 0, "training did not resume", ())
 
 
 def _restart(
-    old: Sequence[Started],
-    new: Sequence[Started],
-    began: Sequence[Attempt],
+    previous: Sequence[Started],
+    resumed: Sequence[Started],
+    new_starts: Sequence[Attempt],
     agents: Sequence[Mapping[str, Any]],
 ) -> Restart:
-    """Return the restart from the starts ``old`` to ``new``, split into its parts.
+    """Return the restart after ``previous``, split into its parts.
 
-    ``began`` are all starts since ``old``, including failed ones.
+    ``previous`` are the starts of the last attempt that trained, ``resumed`` those of the next one.
+    ``new_starts`` are all starts after ``previous``, including failed ones.
     """
-    begin = min(one.begin_ns or 0 for one in new)
-    last_work = max(one.last_work_ns for one in old)
-    epoch, kept = _resume_point(old, new, last_work)
+    begin_ns = min(start.begin_ns or 0 for start in resumed)
+    last_work_ns = max(start.last_work_ns for start in previous)
+    epoch, kept_ns = _resume_point(previous, resumed, last_work_ns)
     redone = max(
-        int(((one.work[:, 0] >= kept) & (one.work[:, 1] <= last_work)).sum()) for one in old
+        int(((start.work[:, 0] >= kept_ns) & (start.work[:, 1] <= last_work_ns)).sum())
+        for start in previous
     )
-    process = min(one.start_ns for one in began if one.life == new[0].attempt.life)
-    first = min(one.start_ns for one in began)
+    life = resumed[0].attempt.life
+    process_ns = min(attempt.start_ns for attempt in new_starts if attempt.life == life)
+    first_ns = min(attempt.start_ns for attempt in new_starts)
     timed_events = [event for event in agents if isinstance(event.get("start_ns"), int)]
-    in_between = [event for event in timed_events if last_work < event["start_ns"] < begin]
+    in_between = [event for event in timed_events if last_work_ns < event["start_ns"] < begin_ns]
     changes = [event for event in in_between if event.get("kind") in ("restart", "membership")]
     rendezvous = [event for event in in_between if event.get("kind") == "rendezvous"]
     reports = [*changes, *rendezvous]
-    noticed = min((int(event["start_ns"]) for event in reports), default=last_work)
-    detected = min(max(noticed, last_work), first)
-    from_old_agents = (
-        one for one in timed_events if one["start_ns"] <= last_work or "agent" not in one
-    )
-    known = set(map(_agent_of, from_old_agents))
-    if reports and known.isdisjoint(map(_agent_of, reports)):  # every reporting agent started later
-        ended = min(max(last_work, *(one.attempt.end_ns for one in old)), detected)
-        detection = RestartPart("down", ended, detected - ended)
+    reported_ns = min((int(event["start_ns"]) for event in reports), default=last_work_ns)
+    detected_ns = min(max(reported_ns, last_work_ns), first_ns)
+    previous_agents = {
+        _agent_of(event)
+        for event in timed_events
+        if event["start_ns"] <= last_work_ns or "agent" not in event
+    }
+    if reports and previous_agents.isdisjoint(map(_agent_of, reports)):
+        # Every agent that reported was started after the failure.
+        last_end_ns = max(last_work_ns, *(start.attempt.end_ns for start in previous))
+        ended_ns = min(last_end_ns, detected_ns)
+        detection = RestartPart("down", ended_ns, detected_ns - ended_ns)
     else:
-        detection = RestartPart("noticing", last_work, detected - last_work)
-    joining, join_ns = _longest_span(new, "initialisation", process, begin)
-    loading, load_ns = _longest_span(new, "loads", process, begin)
+        detection = RestartPart("noticing", last_work_ns, detected_ns - last_work_ns)
+    init_ns, init_length_ns = _longest_span(resumed, "initialisation", process_ns, begin_ns)
+    load_at_ns, load_length_ns = _longest_span(resumed, "loads", process_ns, begin_ns)
     parts = (
-        RestartPart("redone", kept, last_work - kept),
+        RestartPart("redone", kept_ns, last_work_ns - kept_ns),
         detection,
-        *((RestartPart("rendezvous", detected, first - detected),) if rendezvous else ()),
-        RestartPart("failed", first, process - first),
-        *((RestartPart("initialisation", joining, join_ns),) if joining else ()),
-        *((RestartPart("loading", loading, load_ns),) if loading else ()),
-        RestartPart("setup", process, begin - process - join_ns - load_ns),
+        *((RestartPart("rendezvous", detected_ns, first_ns - detected_ns),) if rendezvous else ()),
+        RestartPart("failed", first_ns, process_ns - first_ns),
+        *((RestartPart("initialisation", init_ns, init_length_ns),) if init_ns else ()),
+        *((RestartPart("loading", load_at_ns, load_length_ns),) if load_at_ns else ()),
+        RestartPart("setup", process_ns, begin_ns - process_ns - init_length_ns - load_length_ns),
     )
-    shown = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _OPTIONAL_PARTS)
-    return Restart(new[0].attempt.life, kept, begin, epoch, redone, _why(changes, old), shown)
+    shown = tuple(
+        part for part in parts if part.duration_ns > 0 or part.kind not in _OPTIONAL_PARTS
+    )
+    return Restart(life, kept_ns, begin_ns, epoch, redone, _why(changes, previous), shown)
 
 
 _OPTIONAL_PARTS: Final = ("redone", "noticing", "down", "failed")
@@ -179,34 +188,34 @@ def _longest_span(
 
 
 def _resume_point(
-    old: Sequence[Started], new: Sequence[Started], last_work: int
+    previous: Sequence[Started], resumed: Sequence[Started], last_work: int
 ) -> tuple[float | None, int]:
     """Return the epoch at which training resumed (None: unknown), and when the kept work ended.
 
     If the program numbers its epochs, work is kept up to the first start of that epoch. Otherwise
     it is kept up to the last saved checkpoint, if one was loaded, or else up to the last step.
     """
-    numbered = [start for start in new if start.are_numbered and len(start.epochs)]
+    numbered = [start for start in resumed if start.are_numbered and len(start.epochs)]
     epoch = float(numbered[0].epochs["epoch"][0]) if numbered else None
     if epoch is not None:
-        tables = [start.epochs for start in old if start.are_numbered]
+        tables = [start.epochs for start in previous if start.are_numbered]
         starts = [
             int(at) for epochs in tables for at in epochs["start_ns"][epochs["epoch"] == epoch]
         ]
         return epoch, min([*starts, last_work])
-    saves = [int(end) for start in old for _, end in start.saves]
-    is_loaded = any(len(start.loads) for start in new)
+    saves = [int(end) for start in previous for _, end in start.saves]
+    is_loaded = any(len(start.loads) for start in resumed)
     return None, min(max(saves), last_work) if is_loaded and saves else last_work
 
 
-def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
+def _why(events: Sequence[Mapping[str, Any]], previous: Sequence[Started]) -> str:
     """Return the reason for a restart in a few words; "" if unknown."""
     kinds = {str(event.get("kind")) for event in events}
-    if "restart" in kinds or any(start.attempt.ended == "failed" for start in old):
+    if "restart" in kinds or any(start.attempt.ended == "failed" for start in previous):
         return "a rank failed"
     if "membership" in kinds:
         return "nodes joined"
-    return "ranks were killed" if any(start.attempt.ended == "killed" for start in old) else ""
+    return "ranks were killed" if any(start.attempt.ended == "killed" for start in previous) else ""
 
 
 _MAX_FILES: Final = 512
@@ -243,10 +252,14 @@ def with_attempts(
         return summary
     shown = chosen if life is None else life
     rendezvous = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
-    begins = [one.start_ns for one in lives] + [at for at in rendezvous if isinstance(at, int)]
-    zero = min(begins)
+    zero = min(
+        [
+            *(attempt.start_ns for attempt in lives),
+            *(at_ns for at_ns in rendezvous if isinstance(at_ns, int)),
+        ]
+    )
     nodes = _node_names(lives)
-    started = [one for one in map(read_start, lives[:_MAX_FILES]) if one is not None]
+    started = [start for start in map(read_start, lives[:_MAX_FILES]) if start is not None]
     events = [
         *_start_events(lives),
         *_restart_events(find_restarts(lives, started, agents)),
@@ -266,7 +279,7 @@ def with_attempts(
     if len(epochs):
         tables["epochs"] = SUMMARY.table("epochs").of_rows(epochs)
     notes = list(summary.notes)
-    count = len({one.life for one in lives})
+    count = len({attempt.life for attempt in lives})
     if count > 1:
         notes.append(replace(_SEVERAL_ATTEMPTS, values={"n": count, "life": shown}))
     for one, other in attempts_at_once(started):
@@ -351,10 +364,8 @@ def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
     size_before = 0
     for life in sorted({attempt.life for attempt in lives}):
         attempts = [attempt for attempt in lives if attempt.life == life]
-        at, launchers = (
-            min(attempt.start_ns for attempt in attempts),
-            {attempt.launcher for attempt in attempts},
-        )
+        at = min(attempt.start_ns for attempt in attempts)
+        launchers = {attempt.launcher for attempt in attempts}
         size = max(len(attempts), *(attempt.world_size for attempt in attempts))
         if life == 0:
             yield _event("start", at, 0, life=0, value=size)
@@ -371,11 +382,13 @@ def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
 
 def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
     """Yield setup and initialization of the first attempt; later ones are lost time."""
-    first_starts = [one for one in started if one.attempt.life == 0 and one.begin_ns is not None]
+    first_starts = [
+        start for start in started if start.attempt.life == 0 and start.begin_ns is not None
+    ]
     if not first_starts:
         return
-    begin = min(one.start_ns for one in lives if one.life == 0)
-    first = min(one.begin_ns for one in first_starts if one.begin_ns is not None)
+    begin = min(attempt.start_ns for attempt in lives if attempt.life == 0)
+    first = min(start.begin_ns for start in first_starts if start.begin_ns is not None)
     at, length = _longest_span(first_starts, "initialisation", 0, first)
     if at is not None:
         yield _event("initialisation", at, length, life=0)

@@ -71,21 +71,21 @@ def _with_steps(ranks: Ranks, epochs: Table) -> Table:
 
 def _metrics(ranks: Ranks, epochs: Table) -> Table:
     """Return the values of `traceprof.metric`; long series are thinned out."""
-    numbers = ranks_of_processes(ranks)
+    ranks_by_process = ranks_of_processes(ranks)
     rows = _thin_out(Table.stacked(ranks.each(_noted_metrics)))
     if rows.empty:
         return rows
-    processes, at = rows["process"], rows["start_ns"] - ranks.span.start_ns
-    rank = array_of([numbers.get(process, np.nan) for process in processes.tolist()])
+    processes, at_ns = rows["process"], rows["start_ns"] - ranks.span.start_ns
+    rank = array_of([ranks_by_process.get(process, np.nan) for process in processes.tolist()])
     return Table(
         {
             "metric": objects(name.removeprefix(_METRIC) for name in rows["name"]),
             "life": 0,
             "rank": rank,
-            "at_ns": at,
+            "at_ns": at_ns,
             "value": rows["payload"],
-            "step": _steps_before(ranks, processes, at),
-            "epoch": _epochs_before(epochs, at),
+            "step": _steps_before(ranks, processes, at_ns),
+            "epoch": _epochs_before(epochs, at_ns),
             "scope": np.where(is_known(rank), "rank", "run").astype(object),
         }
     )
@@ -182,7 +182,7 @@ def _events(ranks: Ranks) -> Table:
 
 def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
     """Yield evaluations and checkpoints between steps, then other one-time costs."""
-    zero, numbers = ranks.span.start_ns, ranks_of_processes(ranks)
+    zero, ranks_by_process = ranks.span.start_ns, ranks_of_processes(ranks)
     tables = [between_steps(part) for part in ranks]
     rows = [
         (row, row["cause"], row["end_ns"] - row["start_ns"])
@@ -194,9 +194,13 @@ def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
         for row in one_off_costs(ranks).rows()
         if row["kind"] not in (EVALUATION, CHECKPOINT)
     ]
-    for row, kind, length in rows:
-        times = {"at_ns": int(row["start_ns"]) - zero, "duration_ns": int(length)}
-        yield {"kind": str(kind), **times, "rank": numbers.get(int(row["process"]), np.nan)}
+    for row, kind, duration_ns in rows:
+        times = {"at_ns": int(row["start_ns"]) - zero, "duration_ns": int(duration_ns)}
+        yield {
+            "kind": str(kind),
+            **times,
+            "rank": ranks_by_process.get(int(row["process"]), np.nan),
+        }
 
 
 def _lives(ranks: Ranks) -> Table:
@@ -231,7 +235,7 @@ class Started:
     epochs, so the numbers keep their meaning after a restart.
     """
 
-    life: Attempt
+    attempt: Attempt
     work: Ints
     begin_ns: int | None
     end_ns: int
@@ -250,18 +254,18 @@ class Started:
         return max((int(spans[:, 1].max()) for spans in all_spans if len(spans)), default=0)
 
 
-def read_start(life: Attempt) -> Started | None:
+def read_start(attempt: Attempt) -> Started | None:
     """Return one start of a rank; None if its file is unreadable or has no wall-clock time."""
     try:
-        trace = open_trace(life.path, ReadOptions(tables=_TABLES))
+        trace = open_trace(attempt.path, ReadOptions(tables=_TABLES))
     except TraceError:
         return None
     zero = trace.info.utc_epoch_ns
     if zero is None:
         return None
-    trace = _of_rank(trace, life.rank)
+    trace = _of_rank(trace, attempt.rank)
     ranges = trace.ranges
-    end_ns = _end_ns(life, ranges, zero)
+    end_ns = _end_ns(attempt, ranges, zero)
 
     def spans(*names: str) -> Ints:
         return _spans(of_recorder(ranges, *names), zero, end_ns)
@@ -273,7 +277,7 @@ def read_start(life: Attempt) -> Started | None:
     # Without steps, all loaded batches count.
     batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks, "batch")
     return Started(
-        life=life,
+        attempt=attempt,
         work=work,
         begin_ns=int(begins[0, 0]) if len(work) else None,
         end_ns=end_ns,
@@ -298,16 +302,16 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
     return replace(trace, ranges=ranges, marks=marks)
 
 
-def _end_ns(life: Attempt, ranges: Table, zero: int) -> int:
+def _end_ns(attempt: Attempt, ranges: Table, zero: int) -> int:
     """Return the time of the last known activity of a start.
 
     If a process dies, the profiler ends open ranges with its own end. The last start of a range
     shows how long the process lived, and may be more precise than its recorded end.
     """
     if not len(ranges):
-        return life.end_ns
+        return attempt.end_ns
     last_begun, last = (int(ranges[name].max()) + zero for name in ("start_ns", "end_ns"))
-    return min(last, max(life.end_ns, last_begun)) if life.end_ns > life.start_ns else last
+    return min(last, max(attempt.end_ns, last_begun)) if attempt.end_ns > attempt.start_ns else last
 
 
 def _spans(table: Table, zero: int, end_ns: int) -> Ints:
@@ -328,18 +332,15 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
     """
     named = named_epochs(trace)
     if len(named):
-        numbered_epochs = named["epoch"]
-        numbers = np.where(np.isnan(numbered_epochs), np.arange(len(named)), numbered_epochs)
+        has_no_number = np.isnan(named["epoch"])
+        numbers = np.where(has_no_number, np.arange(len(named)), named["epoch"])
         starts, ends = (times + zero for times in bounds(named))
-        return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}), not np.isnan(
-            numbered_epochs
-        ).any()
-    times = of_recorder(trace.marks, "epoch").in_order("start_ns")
-    first_marks = times.take(numbered(codes_of(times["payload"]))[1])
-    if len(first_marks):
-        return _until_next(
-            first_marks["start_ns"] + zero, first_marks["payload"], work, end_ns
-        ), True
+        epochs = Table({"epoch": numbers, "start_ns": starts, "end_ns": ends})
+        return epochs, not has_no_number.any()
+    marks = of_recorder(trace.marks, "epoch").in_order("start_ns")
+    marks = marks.take(numbered(codes_of(marks["payload"]))[1])  # the first mark of each epoch
+    if len(marks):
+        return _until_next(marks["start_ns"] + zero, marks["payload"], work, end_ns), True
     starts, ends = (times + zero for times in bounds(epochs_of_loaders(trace)))
     numbers = np.arange(len(starts), dtype=np.float64)
     ends = np.minimum(ends, end_ns)

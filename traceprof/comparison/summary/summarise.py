@@ -316,8 +316,10 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     ranks = run.of_ranks()
     results = {table_name: bounded_result(result) for table_name, result in answers.results.items()}
     is_default = selection.window == run.within(None).selection.window
-    steps = steps_of_run(whole if is_default else ranks, ranks.span)
-    tables = {"steps": steps, **history_of_run(whole)}
+    tables = {
+        "steps": steps_of_run(whole if is_default else ranks, ranks.span),
+        **history_of_run(whole),
+    }
     devices: int | None = None
     notes: tuple[Note, ...] = selection.notes
     if whole.recorded & set(DEVICE_TABLES):
