@@ -36,20 +36,18 @@ def short_names(names: Sequence[str]) -> list[str]:
         return list(names)
     words = [_WORD_OR_SEPARATOR.findall(name) for name in names]
     shortest = min(map(len, words))
-    end = 0
-    while end < shortest - 1 and len({tuple(name_words[-1 - end :]) for name_words in words}) == 1:
-        end += 1
-    start = 0
-    while (
-        start < shortest - end - 1
-        and len({tuple(name_words[: start + 1]) for name_words in words}) == 1
-    ):
-        start += 1
+    end = _count_common([name_words[::-1] for name_words in words], shortest - 1)
+    start = _count_common(words, shortest - end - 1)
     found = [
         "".join(name_words[start : len(name_words) - end]).strip(_SEPARATORS)
         for name_words in words
     ]
     return found if all(found) and len(set(found)) == len(names) else list(names)
+
+
+def _count_common(words: Sequence[Sequence[str]], most: int) -> int:
+    """Return the number of leading words that all names share, at most ``most``."""
+    return next((n for n in range(most) if len({name_words[n] for name_words in words}) > 1), most)
 
 
 def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:

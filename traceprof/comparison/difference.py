@@ -255,7 +255,7 @@ def parts_of(causes: Table, names: tuple[str, str]) -> tuple[Table, dict[str, in
         name: np.array([causes[name][is_part].sum() for is_part in rows], np.int64)
         for name in times
     }
-    length = {name: int(is_part.sum()) for name, is_part in sums.items()}
+    length = {name: int(ns.sum()) for name, ns in sums.items()}
     return Table({"part": list(PARTS), **sums}), length
 
 
@@ -267,11 +267,11 @@ def phases_of(
     Equal differences are in the order of the second element of ``sums``.
     """
     phases = list(dict.fromkeys([*sums[1], *sums[0]]))
-    totals = [np.array([phase_ns.get(phase, 0) for phase in phases], np.int64) for phase_ns in sums]
-    rates = [phase_ns / max(1, n) for phase_ns, n in zip(totals, divisors, strict=True)]
+    totals = [np.array([ns.get(phase, 0) for phase in phases], np.int64) for ns in sums]
+    rates = [total / max(1, n) for total, n in zip(totals, divisors, strict=True)]
     order = np.argsort(-np.abs(rates[1] - rates[0]), kind="stable")
-    means = [shares_of(phase_ns[order], n) for phase_ns, n in zip(totals, divisors, strict=True)]
-    times = {f"{name}_ns": phase_ns for name, phase_ns in zip(names, means, strict=True)}
+    means = [shares_of(total[order], n) for total, n in zip(totals, divisors, strict=True)]
+    times = {f"{name}_ns": mean for name, mean in zip(names, means, strict=True)}
     return Table({"phase": objects(phases)[order], "difference_ns": means[1] - means[0], **times})
 
 

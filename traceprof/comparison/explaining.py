@@ -138,12 +138,8 @@ def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]
         usual, kind = others, "other steps, none of which is usual"
     once = usual.take(numbered(usual["process"], usual["step"])[1])
     lengths = {step: once["duration_ns"][rows] for step, rows in rows_by(once, "step").items()}
-    complete = {
-        step: explained for step, explained in lengths.items() if len(explained) == len(processes)
-    }
-    return {
-        step: float(explained.mean()) for step, explained in (complete or lengths).items()
-    }, kind
+    complete = {step: ns for step, ns in lengths.items() if len(ns) == len(processes)}
+    return {step: float(ns.mean()) for step, ns in (complete or lengths).items()}, kind
 
 
 def _slowest(ranks: Ranks) -> str:

@@ -206,7 +206,7 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
         },
     )
     return _result(
-        "kernels", specs.KERNELS, *(_with_difference(side, "ns") for side in (kernels, classes))
+        "kernels", specs.KERNELS, *(_with_difference(table, "ns") for table in (kernels, classes))
     )
 
 
@@ -254,9 +254,9 @@ def host_phases(base: Side, new: Side) -> Table | None:
     if not tables or not all(map(len, tables)) or not all(counts):
         return None
     sums = [Counter[str](), Counter[str]()]
-    for of_side, table in zip(sums, tables, strict=True):
+    for side_sums, table in zip(sums, tables, strict=True):
         for phase, ns in zip(table["phase"], table["host_ns"].tolist(), strict=True):
-            of_side[phase] += ns
+            side_sums[phase] += ns
     return phases_of(sums, SIDES, counts)
 
 
@@ -291,13 +291,7 @@ def _ranks_of(side: Side, name: str) -> Table:
 
 
 _SPEED_SUFFIXES: Final = (
-    "_ns",
-    "_per_s",
-    "_bytes",
-    "_per_device",
-    "_per_rank",
-    "_count",
-    "mfu_ratio",
+    *("_ns", "_per_s", "_bytes", "_per_device", "_per_rank", "_count", "mfu_ratio"),
 )
 
 

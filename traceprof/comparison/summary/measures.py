@@ -178,15 +178,20 @@ def _of_hardware(results: Mapping[str, Result]) -> Iterator[_Row]:
     """Yield the utilization of the peak, and the energy and the cost per step."""
     if "mfu" in results and len(results["mfu"].table):
         row = results["mfu"].table.row(0)
-        yield "mfu_ratio", row["mfu_ratio"], Unit.RATIO, "run", _HIGHER
-        yield "hfu_ratio", row["hfu_ratio"], Unit.RATIO, "run", _NEITHER
-        rate = row["achieved_flop_per_s"]
-        yield "achieved_flop_per_s", rate, Unit.FLOP_PER_S, "run", _HIGHER
-        yield "tokens_per_s", row["tokens_per_s"], Unit.PER_S, "run", _HIGHER
+        for name, unit, better in _UTILIZATION:
+            yield name, row[name], unit, "run", better
     for row in results["energy"].tables["units"].rows() if "energy" in results else ():
-        if unit := re.fullmatch(r"an? (step|sample|token|epoch)", row["per"]):
-            yield f"{unit[1]}_joules", row["joules"], Unit.NUMBER, "run", _LOWER
-            yield f"{unit[1]}_cost", row["cost"], Unit.NUMBER, "run", _LOWER
+        if match := re.fullmatch(r"an? (step|sample|token|epoch)", row["per"]):
+            yield f"{match[1]}_joules", row["joules"], Unit.NUMBER, "run", _LOWER
+            yield f"{match[1]}_cost", row["cost"], Unit.NUMBER, "run", _LOWER
+
+
+_UTILIZATION: Final = (
+    ("mfu_ratio", Unit.RATIO, _HIGHER),
+    ("hfu_ratio", Unit.RATIO, _NEITHER),
+    ("achieved_flop_per_s", Unit.FLOP_PER_S, _HIGHER),
+    ("tokens_per_s", Unit.PER_S, _HIGHER),
+)
 
 
 def _of_collectives(results: Mapping[str, Result]) -> Iterator[_Row]:

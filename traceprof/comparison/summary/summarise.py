@@ -366,9 +366,8 @@ _RANKS_GUESSED: Final = Note(
 
 def _start(ranks: Ranks) -> int | None:
     """Return the start of the recording in ns since 1970; None if unknown."""
-    zero = ranks.info.utc_epoch_ns
-    if zero is None:
-        zero = next((p.info.utc_epoch_ns for p in ranks if p.info.utc_epoch_ns is not None), None)
+    epochs = (info.utc_epoch_ns for info in (ranks.info, *(part.info for part in ranks)))
+    zero = next((epoch_ns for epoch_ns in epochs if epoch_ns is not None), None)
     return None if zero is None else zero + ranks.span.start_ns
 
 
