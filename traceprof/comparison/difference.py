@@ -342,8 +342,9 @@ def _with_states(causes: Table, matched: Matched) -> Table:
     old = objects(matched.renamed.get(str(name), "") for name in causes["name"])
     old = np.where(causes["kind"] == _KERNEL, old, "")
     state = states_of(causes["base_rate"], causes["new_rate"], old)
-    classes = objects(new or base or "" for new, base in pairs)
-    return causes.assign(base_name=old, state=state, **{"class": classes})
+    return causes.assign(
+        base_name=old, state=state, **{"class": objects(new or base or "" for new, base in pairs)}
+    )
 
 
 def states_of(base_ns: Any, new_ns: Any, base_names: Any) -> Texts:

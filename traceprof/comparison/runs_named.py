@@ -175,8 +175,9 @@ def keep_file(
     """
     path = Path(path)
     runs = called(summaries_in(path, opening), name, labels)
-    is_chosen = name is not None or is_exported(path)
-    return keep_runs(store, runs, is_chosen=is_chosen, replaces=replaces)
+    return keep_runs(
+        store, runs, is_chosen=name is not None or is_exported(path), replaces=replaces
+    )
 
 
 def name_of_files(paths: Sequence[Path]) -> str:

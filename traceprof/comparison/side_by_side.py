@@ -14,6 +14,7 @@ import numpy as np
 from traceprof.comparison import specs
 from traceprof.comparison.difference import SIDES, Matched, phases_of, states_of
 from traceprof.comparison.sides import (
+    MAX_NAME_LENGTH,
     Curve,
     Side,
     curve_of,
@@ -28,8 +29,6 @@ from traceprof.model.grouping import grouped_by, joined
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import better_of
 from traceprof.model.table import Table, is_known, objects
-
-_LONGEST_NAME: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +178,7 @@ def _with_difference(both: Table, measure: str) -> Table:
     if first is None or second is None:
         return both
     difference, new = second - first, np.nan_to_num(second)
-    old = both.get("base_name", [""] * len(both))
-    state = states_of(np.nan_to_num(first), new, old)
+    state = states_of(np.nan_to_num(first), new, both.get("base_name", [""] * len(both)))
     order = np.lexsort((-new, -np.nan_to_num(np.abs(difference))))
     return both.assign(difference_ns=difference, state=state).take(order)
 
@@ -213,7 +211,7 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
 def _named(kernels: Table, names: Mapping[str, str]) -> Table:
     """Return the kernels with their shared names."""
     return kernels.assign(
-        name=objects(names.get(name[:_LONGEST_NAME], name) for name in kernels["name"])
+        name=objects(names.get(name[:MAX_NAME_LENGTH], name) for name in kernels["name"])
     )
 
 

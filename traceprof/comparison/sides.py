@@ -19,6 +19,9 @@ from traceprof.model.table import Table, objects
 STEP, ITERATION, WINDOW = "step", "iteration", "window"
 """Units of time: a step, an iteration of a repeating pattern, or the whole window."""
 
+MAX_NAME_LENGTH: Final = 600
+"""Summaries truncate the names of causes to this length."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:

@@ -164,7 +164,6 @@ BY_GPUS: Final = "gpus"
 BY_NODES: Final = "nodes"
 SIZES: Final = (BY_GPUS, BY_NODES)
 _SIZE_LABELS: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
-_BATCH: Final = "batch"
 SYNCHRONISATION: Final = "synchronisation"
 """Pseudo-label that separates synchronized from independent ranks, if runs of both kinds exist."""
 
@@ -192,9 +191,9 @@ def groups_of(
     complete = [
         key for key in distinct if not any(_is_less_specific(key, other) for other in distinct)
     ]
-    found: dict[tuple[str, ...], list[int]] = {key: [] for key in complete}
-    for i, key in enumerate(keys):
-        found.get(key, []).append(i)
+    found: dict[tuple[str, ...], list[int]] = {
+        key: [i for i, other_key in enumerate(keys) if other_key == key] for key in complete
+    }
     used = {i for rows in found.values() for i in rows}
     for key, rows in list(found.items()):
         sizes = {points[i].size for i in rows}
@@ -221,9 +220,9 @@ def _label_names(
     points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]
 ) -> list[str]:
     """Return the labels that separate groups."""
-    labels = dict.fromkeys(name for point in points for name in point.run.labels)
     requested = [name for name in by if name not in SIZES]
     left_out = _SIZE_LABELS | set(ignored)
+    labels = [name for point in points for name in point.run.labels]
     known = list(dict.fromkeys(name for name in (*labels, *requested) if name not in left_out))
     kinds = {point.ranks for point in points}
     is_separated = SYNCHRONISATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONISED} <= kinds
@@ -239,7 +238,7 @@ def _label_value(point: ScalingPoint, name: str) -> str:
         return str(run.environment[name])
     if name == SYNCHRONISATION:
         return point.ranks if point.ranks in (INDEPENDENT, SYNCHRONISED) else ""
-    if name == _BATCH and isfinite(point.batch) and isfinite(point.devices):
+    if name == "batch" and isfinite(point.batch) and isfinite(point.devices):
         return f"{point.batch / point.devices:g}"
     value = run.measure(name)
     return "" if value is None else f"{value:g}"
@@ -259,7 +258,6 @@ def _sort_key(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tu
 
 _MAX_LOSSES: Final = 3
 _MIN_LOSS_RATIO: Final = 0.01
-_ONE_DEVICE: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -293,7 +291,7 @@ class Measured:
     def base_size(self) -> float:
         """The size of the base."""
         if self.base is None:
-            return _ONE_DEVICE if self.cell.first.is_factor else nan
+            return 1.0 if self.cell.first.is_factor else nan
         return self.base.size
 
     @cached_property

@@ -29,7 +29,6 @@ from traceprof.session.answer import ranks_of_processes
 _METRIC: Final = "metric:"
 _FLOP_COUNTER: Final = f"{_METRIC}{COUNTER}"
 """Prefix of FLOPs counted by torch, which are not a training metric."""
-_UPDATE: Final = "optimizer"
 _MAX_VALUES: Final = 2_000
 _MAX_EVENTS: Final = 500
 
@@ -132,7 +131,7 @@ def _update_times(ranks: Ranks) -> dict[int, Ints]:
 
 def _updates_of(trace: Trace) -> dict[int, Ints]:
     """Return the sorted end times of parameter updates in one trace, by process."""
-    updates = of_recorder(trace.ranges, _UPDATE)
+    updates = of_recorder(trace.ranges, "optimizer")
     by_process = rows_by(updates, "process")
     return {process: np.sort(updates["end_ns"][rows]) for process, rows in by_process.items()}
 
@@ -149,8 +148,7 @@ def _completion_ns(steps: Table, updates: Ints | None) -> Ints:
         return starts
     place = np.searchsorted(updates, ends, side="right") - 1
     last = updates[np.maximum(place, 0)]
-    is_inside = (place >= 0) & (last >= starts)
-    return np.where(is_inside, last, starts)
+    return np.where((place >= 0) & (last >= starts), last, starts)
 
 
 def _epochs_before(epochs: Table, at: Ints) -> Floats:

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.comparison.sides import MAX_NAME_LENGTH
 from traceprof.comparison.summary.attempts import with_attempts
 from traceprof.comparison.summary.history import history_of_run
 from traceprof.comparison.summary.measures import measures_of_run
@@ -151,8 +152,7 @@ def rank_numbers(ranks: Ranks) -> tuple[Mapping[int, int], bool]:
     active = sorted(stepping | {member.process for member in find_members(ranks.whole)})
     if all(process in known for process in active):
         return known, False
-    numbers = {process: place for place, process in enumerate(active)}
-    return numbers, len(active) > 1
+    return {process: place for place, process in enumerate(active)}, len(active) > 1
 
 
 def steps_of_run(ranks: Ranks, window: TimeWindow) -> Table:
@@ -254,7 +254,6 @@ OTHERS: Final = "(others)"
 
 _MAX_RESULT_ROWS: Final = 250
 _MAX_NAMES: Final = 300
-_LONGEST_NAME: Final = 600
 _KEYS: Final = ("part", "kind", "class", "name")
 
 
@@ -286,13 +285,14 @@ def bounded_composition(made: Table) -> Table:
     is_kept = np.zeros(len(made), np.bool_)
     is_kept[made.order("-ns")[:_MAX_NAMES]] = True
     pairs = zip(made["name"], is_kept.tolist(), strict=True)
-    names = objects(name[:_LONGEST_NAME] if kept else OTHERS for name, kept in pairs)
+    names = objects(name[:MAX_NAME_LENGTH] if kept else OTHERS for name, kept in pairs)
     made = made.assign(
         name=names, **{"class": objects(class_name or "" for class_name in made["class"])}
     )
     found, groups = grouped_by(made, *_KEYS)
-    place = groups.weighted_means(made["place_ratio"], made["count"])
-    return found.assign(**_sums(made, groups), place_ratio=place)
+    return found.assign(
+        **_sums(made, groups), place_ratio=groups.weighted_means(made["place_ratio"], made["count"])
+    )
 
 
 STORED_ANALYSES: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energy", "flops")
