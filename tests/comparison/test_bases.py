@@ -13,7 +13,7 @@ from tests.real_traces import ALL, H100
 from tests.requirements import TRACES, require
 from traceprof.comparison import Comparison
 from traceprof.comparison.comparing import compare, compare_named
-from traceprof.comparison.statistics import LEAST
+from traceprof.comparison.statistics import MIN_CHANGE_RATIO
 from traceprof.comparison.summary.summarise import summarise
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import Summary
@@ -126,7 +126,7 @@ def is_of_itself(found: Comparison) -> None:
     for row in found.results["judged"].table.rows() if "judged" in found.results else ():
         assert row["verdict"] == "no difference shown"
         assert (row["change_ratio"], row["low_ratio"], row["high_ratio"]) == (0, 0, 0)
-        assert row["smallest_ratio"] == LEAST
+        assert row["smallest_ratio"] == MIN_CHANGE_RATIO
     if "difference" in found.results:
         assert not found.results["difference"].table["difference_ns"].any()
     assert "The units differ" not in said(found)

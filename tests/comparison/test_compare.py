@@ -11,7 +11,7 @@ import pytest
 from tests.comparison.generated import KERNELS, MS, Program, noise_of, of_steps
 from traceprof.comparison import Comparison
 from traceprof.comparison.comparing import compare
-from traceprof.comparison.judging import judge, parse_limit
+from traceprof.comparison.judging import evaluate_measures, parse_limit
 from traceprof.comparison.sides import STEP, Side
 from traceprof.errors import UsageError
 from traceprof.model.activity import PARTS
@@ -87,7 +87,7 @@ def test_half_a_percent_under_three_percent_of_noise_is_not_called_a_change() ->
             Side((of_steps(name, values * factor, batch=32),), STEP)
             for name, values, factor in zip(("a", "b"), series, (1, 1.005), strict=True)
         ]
-        (judged, *_) = judge(*sides).values()
+        (judged, *_) = evaluate_measures(*sides).values()
         called += judged.verdict != "no difference shown"
     assert called <= 12
 

@@ -134,6 +134,6 @@ def test_ranks_without_rounds_are_named_and_none_at_all_refused() -> None:
 
 
 def test_nothing_is_said_of_phases_that_others_may_not_have_named() -> None:
-    forward = {"phases": FORWARD, "are_phases_ours": False}
+    forward = {"phases": FORWARD, "are_phases_from_recorder": False}
     assert rank("a", 0, **forward).mode == ""
-    assert rank("a", 0, phases=BOTH, are_phases_ours=False).mode == "forward+backward"
+    assert rank("a", 0, phases=BOTH, are_phases_from_recorder=False).mode == "forward+backward"

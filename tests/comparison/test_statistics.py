@@ -9,7 +9,7 @@ import pytest
 
 from tests.comparison.generated import noise_of
 from traceprof.comparison.statistics import (
-    FEWEST,
+    MIN_STEPS,
     compare_runs,
     compare_steps,
     interval_of_mean,
@@ -80,7 +80,7 @@ def test_less_than_a_hundredth_is_no_change_between_single_runs() -> None:
 
 
 def test_of_few_steps_the_numbers_alone_are_told() -> None:
-    told = compare_steps(np.full(FEWEST - 1, 100.0), np.full(50, 150.0))
+    told = compare_steps(np.full(MIN_STEPS - 1, 100.0), np.full(50, 150.0))
     assert told.change_ratio == pytest.approx(0.5)
     assert not told.is_known
     assert told.why.startswith("not enough steps")

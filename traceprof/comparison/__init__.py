@@ -1,4 +1,4 @@
-"""Runs against runs, and what is kept of each: what is told about several is a `Comparison`."""
+"""Compare runs and summarize them; results about several runs are a `Comparison`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CURVE_NAME: Final = "curve"
 TIMELINE_NAME: Final = "job-timeline"
 NODES_NAME: Final = "nodes"
 TRIED: Final = "tried"
-"""The results that are shown in ways of their own; charts are drawn of the last five."""
+"""Results with their own display. The last five have charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Results about several runs: everything was computed before, renderers compute nothing.
+    """Results about several runs; everything is computed, and renderers compute nothing.
 
-    ``title`` names the runs, ``verdict`` answers in a few sentences, ``notes`` must be read with
-    the numbers, ``warnings`` say what makes the inputs suspicious and ``missing`` why a result
-    that was asked for is not there. ``about`` says of each result in words what it is, by name.
+    ``title`` names the runs. ``verdict`` answers the question in a few sentences. ``notes`` are
+    needed to read the numbers. ``warnings`` list problems of the inputs. ``missing`` gives the
+    reason for each missing result that was requested. ``about`` describes each result, by name.
     """
 
     title: str

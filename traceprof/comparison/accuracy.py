@@ -1,4 +1,4 @@
-"""Runs on the way to a target: when each reached it, and what more devices gave."""
+"""Find when each run reached a target metric, and the speedup from more devices."""
 
 from __future__ import annotations
 
@@ -22,39 +22,43 @@ from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy
 from traceprof.model.table import Table, is_unknown, objects
 from traceprof.session.doubts import refused
 
-_LONG: Final = 24
-_PIECES: Final = re.compile(r"[^-_./ ]+|[-_./ ]")
-_MARKS: Final = "-_./ "
+_MIN_SHORTENED_LENGTH: Final = 24
+_WORD_OR_SEPARATOR: Final = re.compile(r"[^-_./ ]+|[-_./ ]")
+_SEPARATORS: Final = "-_./ "
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return ``names`` without the words that all begin and end with, where some are long.
+    """Return ``names`` without common leading and trailing words, if a name is long.
 
-    Each keeps a word; names that would be alike stay as they are.
+    Each name keeps at least one word. Names that would become equal are unchanged.
     """
-    if len(names) < 2 or max(map(len, names)) <= _LONG:
+    if len(names) < 2 or max(map(len, names)) <= _MIN_SHORTENED_LENGTH:
         return list(names)
-    words = [_PIECES.findall(name) for name in names]
+    words = [_WORD_OR_SEPARATOR.findall(name) for name in names]
     shortest = min(map(len, words))
-    end = 0
-    while end < shortest - 1 and len({tuple(own[-1 - end :]) for own in words}) == 1:
-        end += 1
-    start = 0
-    while start < shortest - end - 1 and len({tuple(own[: start + 1]) for own in words}) == 1:
-        start += 1
-    found = ["".join(own[start : len(own) - end]).strip(_MARKS) for own in words]
+    end = _count_common([name_words[::-1] for name_words in words], shortest - 1)
+    start = _count_common(words, shortest - end - 1)
+    found = [
+        "".join(name_words[start : len(name_words) - end]).strip(_SEPARATORS)
+        for name_words in words
+    ]
     return found if all(found) and len(set(found)) == len(names) else list(names)
 
 
+def _count_common(words: Sequence[Sequence[str]], most: int) -> int:
+    """Return the number of leading words that all names share, at most ``most``."""
+    return next((n for n in range(most) if len({name_words[n] for name_words in words}) > 1), most)
+
+
 def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
-    """Return ``runs`` by their number of devices, those where it is not known last as they came.
+    """Return ``runs`` by number of devices, runs with an unknown number last in the given order.
 
     Args:
-        runs: the runs, in any order (that of a shell's pattern says nothing).
-        base: the one that is to be first, by its name or its number of devices.
+        runs: the runs, in any order; the order of a shell pattern has no meaning.
+        base: the run to put first, by name or number of devices.
 
     Raises:
-        UsageError: no run is such a base.
+        UsageError: no run matches ``base``.
     """
     sizes = {id(run): devices_of(run) for run in runs}
     found = sorted(runs, key=lambda run: (math.isnan(sizes[id(run)]), sizes[id(run)]))
@@ -63,16 +67,18 @@ def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
     first = [run for run in found if run.name == base]
     first = first or [run for run in found if f"{sizes[id(run)]:g}" == base.strip()]
     if not first:
-        there = ", ".join(
+        listed = ", ".join(
             f"{run.name} ({sizes[id(run)]:g} devices)" if sizes[id(run)] > 0 else run.name
             for run in found
         )
-        raise UsageError(f"--base {base}: no run has this name or number of devices; runs: {there}")
+        raise UsageError(
+            f"--base {base}: no run has this name or number of devices; runs: {listed}"
+        )
     return [*first, *(run for run in found if run not in first)]
 
 
 def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
-    """Yield the answer: who reached the target first, who never, and what more devices gave."""
+    """Yield the runs that missed the target, the first run that reached it, and the speedup."""
     table = results["accuracy"].tables["reached"]
     reached = table.take(table["is_reached"])
     values: dict[str, Any] = {"metric": goal.metric, "target": goal.value}
@@ -99,10 +105,11 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     elif len(reached):
         yield Note.of("No times are recorded: the runs contain only epochs, steps or samples.")
     if "speedup" in results:
-        yield from _of_speedup(results["speedup"].table)
+        yield from _speedup_notes(results["speedup"].table)
 
 
-def _of_speedup(table: Table) -> Iterator[Note]:
+def _speedup_notes(table: Table) -> Iterator[Note]:
+    """Yield the largest speedup, with the devices, throughput and samples that it needed."""
     base, *others = table.rows()
     known = [row for row in others if not is_unknown(row["time_speedup"])]
     if not known:
@@ -128,7 +135,7 @@ def _of_speedup(table: Table) -> Iterator[Note]:
 
 
 def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
-    """Yield what must be read with the numbers, and what is doubtful in the runs themselves."""
+    """Yield notes that are needed to read the numbers, and the notes of the runs."""
     yield Note.of(
         "Times run from the start of training to the end of the evaluation that first reached the "
         "target. The time to train reported by the benchmark is in a separate column."
@@ -142,30 +149,34 @@ def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
         )
     if any(len(set(curve.rows["life"].tolist())) > 1 for curve in curves):
         yield Note.of("Times include the time lost in restarts.")
-    yield from _of_runs(curves)
+    yield from _run_notes(curves)
 
 
-def _of_runs(curves: Sequence[Curve]) -> Iterator[Note]:
-    """Yield what the runs say of themselves; of what several say in the same words the first."""
-    told = Counter(note.text for curve in curves for note in curve.run.notes)
+def _run_notes(curves: Sequence[Curve]) -> Iterator[Note]:
+    """Yield the notes of the runs; if several runs have the same text, only the first one.
+
+    Contradictions are always listed.
+    """
+    repeats = Counter(note.text for curve in curves for note in curve.run.notes)
     for curve in curves:
         for note in curve.run.notes:
-            count, values = told[note.text], {"run": curve.run.name, "note": note}
+            count, values = repeats[note.text], {"run": curve.run.name, "note": note}
             if note.text.startswith(CONTRADICTS) or count == 1:
                 yield Note.of("{run}: {note}", **values)
             elif count:
-                text = "{run}: {note} (the same for {n:count} other run(s))"
-                yield Note.of(text, **values, n=count - 1)
-                told[note.text] = 0
+                yield Note.of(
+                    "{run}: {note} (the same for {n:count} other run(s))", **values, n=count - 1
+                )
+                repeats[note.text] = 0
 
 
-_DOUBTFUL: Final = 1.3
+_MAX_PRINTED_FACTOR: Final = 1.3
 _ALIASES: Final = {"accuracy": "top1", "acc": "top1", "top-1": "top1", "acc@1": "top1"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _One:
-    """A run, and where it reached the target (None: nowhere)."""
+class _RunAtTarget:
+    """A run, and the row of its curve that first reached the target; None if no row did."""
 
     curve: Curve
     row: Mapping[str, Any] | None
@@ -175,7 +186,7 @@ class _One:
         return self.curve.run
 
     def at(self, name: str) -> float:
-        """Return what is known of where the target was reached; NaN: nothing."""
+        """Return a column of the row that reached the target; NaN if no row did."""
         return math.nan if self.row is None else float(self.row[name])
 
 
@@ -187,20 +198,21 @@ def accuracy(
     is_lower: bool | None = None,
     base: str | None = None,
 ) -> Comparison:
-    """Return when each of ``runs`` first reached ``target``, and what more devices gave.
+    """Return when each of ``runs`` first reached ``target``, and the speedup from more devices.
 
     Args:
-        runs: the runs, in any order: they are told by their devices.
-        target: the value to reach; None: what the runs say themselves, else the best that all
-            of them reach.
-        metric: the metric; None: an accuracy that all have, else a loss.
-        is_lower: whether lower is better; None: by the name of the metric, else by its curve.
-        base: the run that speed-ups are against, by its name or number of devices; None: the
-            first one with the fewest devices.
+        runs: the runs, in any order; they are sorted by number of devices.
+        target: the value to reach; None: the target printed by the runs, otherwise the best value
+            that all of them reach.
+        metric: the metric; None: an accuracy that all runs have, otherwise a loss.
+        is_lower: whether lower is better; None: by the name of the metric, otherwise by its curve.
+        base: the base of speedups, by name or number of devices; None: the first run with the
+            fewest devices.
 
     Raises:
-        UsageError: no run has such a metric, the target cannot be one of it, or no run is such
-            a base.
+        UsageError: no run has the metric, the target is outside its range, or no run matches
+            ``base``.
+        NotRecordedError: no run has an accuracy or a loss.
     """
     if not runs:
         raise UsageError("no runs given: pass logs, traces, or names of runs in the database")
@@ -211,9 +223,9 @@ def accuracy(
     curves = [curve_of(run, name) for run in runs]
     known = [curve for curve in curves if len(curve.rows)]
     goal = _target(name, known, target, is_lower)
-    ones = [_One(curve, curve.first(goal)) for curve in known]
-    groups = _groups(ones)
-    results = {"accuracy": _reached(ones, groups, goal)}
+    outcomes = [_RunAtTarget(curve, curve.first(goal)) for curve in known]
+    groups = _groups(outcomes)
+    results = {"accuracy": _reached(outcomes, groups, goal)}
     if len(groups) > 1:
         results["speedup"] = _speedups(groups)
     results[CURVE_NAME] = _curves(known, goal)
@@ -228,18 +240,21 @@ def accuracy(
     )
 
 
-def _metric(runs: Sequence[Summary], asked: str | None) -> str:
+def _metric(runs: Sequence[Summary], requested: str | None) -> str:
+    """Return the requested metric, or by default the best quality metric that all runs have."""
     names = [metric_names(run) for run in runs]
-    every = list(dict.fromkeys(name for own in names for name in own))
-    if asked is not None:
-        for name in (asked, _ALIASES.get(asked.lower(), asked)):
-            if name in every:
+    metrics = list(dict.fromkeys(name for run_names in names for name in run_names))
+    if requested is not None:
+        for name in (requested, _ALIASES.get(requested.lower(), requested)):
+            if name in metrics:
                 return name
-        raise UsageError(f"no run has metric {asked!r}; {_listed(every)}")
-    common = [name for name in every if all(name in own for own in names if own)]
-    found = quality_among(common) or quality_among(every)
+        raise UsageError(f"no run has metric {requested!r}; {_listed(metrics)}")
+    common = [
+        name for name in metrics if all(name in run_names for run_names in names if run_names)
+    ]
+    found = quality_among(common) or quality_among(metrics)
     if found is None:
-        error = NotRecordedError(f"no run has an accuracy or a loss; {_listed(every)}")
+        error = NotRecordedError(f"no run has an accuracy or a loss; {_listed(metrics)}")
         raise refused(error, (note for run in runs for note in run.notes))
     return found
 
@@ -249,102 +264,116 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _target(
-    metric: str, curves: Sequence[Curve], asked: float | None, is_lower: bool | None
+    metric: str, curves: Sequence[Curve], requested: float | None, is_lower: bool | None
 ) -> Target:
+    """Return the target: the requested value, the printed one, or a value that all runs reach."""
     better = better_of(metric)
     if is_lower is None and not better:
         values = curves[0].rows["value"]
         is_lower = bool(values[-1] < values[0])
     lower = better == "lower" if is_lower is None else is_lower
-    if asked is None:
+    if requested is None:
         printed = {curve.run.measure(f"target_{metric}") for curve in curves}
         if len(printed) == 1 and (only := printed.pop()) is not None:
-            asked = only
-    if asked is None:
+            requested = only
+    if requested is None:
         open_target = Target(metric, math.nan, lower)
         bests = [open_target.best(curve.rows["value"]) for curve in curves]
-        asked = max(bests) if lower else min(bests)
+        requested = max(bests) if lower else min(bests)
     most = max(curve.rows["value"].max() for curve in curves)
-    if is_accuracy(metric) and 1 < asked <= 100 and most <= 1:
-        raise UsageError(f"{metric} is at most 1: use --to {asked / 100:g} or --to {asked:g}%")
-    return Target(metric, asked, lower)
+    if is_accuracy(metric) and 1 < requested <= 100 and most <= 1:
+        raise UsageError(
+            f"{metric} is at most 1: use --to {requested / 100:g} or --to {requested:g}%"
+        )
+    return Target(metric, requested, lower)
 
 
-def _groups(ones: Sequence[_One]) -> dict[str, list[_One]]:
-    """Return runs that agree in labels, devices and batch together; others by their names."""
-    found: dict[tuple[Any, ...], list[_One]] = {}
-    for one in ones:
-        labels = tuple(sorted(one.run.labels.items()))
-        size, batch = devices_of(one.run), one.run.measure("global_batch_count")
-        # Without any label two logs are repeats only where their size and batch say so.
+def _groups(outcomes: Sequence[_RunAtTarget]) -> dict[str, list[_RunAtTarget]]:
+    """Group runs with equal labels, devices and batch; each other run is a group by its name."""
+    found: dict[tuple[Any, ...], list[_RunAtTarget]] = {}
+    for outcome in outcomes:
+        labels = tuple(sorted(outcome.run.labels.items()))
+        size, batch = devices_of(outcome.run), outcome.run.measure("global_batch_count")
+        # Without labels, two logs are repeats only if their size and batch are known and equal.
         is_known = bool(labels) or (math.isfinite(size) and batch is not None)
-        telling = (labels, size, batch) if is_known else (id(one),)
-        found.setdefault(telling, []).append(one)
-    named: dict[str, list[_One]] = {}
-    for own in found.values():
-        first, size = own[0].run, devices_of(own[0].run)
+        group_key = (labels, size, batch) if is_known else (id(outcome),)
+        found.setdefault(group_key, []).append(outcome)
+    named: dict[str, list[_RunAtTarget]] = {}
+    for members in found.values():
+        first, size = members[0].run, devices_of(members[0].run)
         name = first.name
-        if len(own) > 1:
+        if len(members) > 1:
             words = [f"{key} {value}" for key, value in first.labels.items()]
             name = ", ".join([*words, *([f"{size:g} devices"] if math.isfinite(size) else [])])
         while name in named:
             name += "′"
-        named[name] = own
+        named[name] = members
     return named
 
 
-def _reached(ones: Sequence[_One], groups: dict[str, list[_One]], goal: Target) -> Result:
+def _reached(
+    outcomes: Sequence[_RunAtTarget], groups: dict[str, list[_RunAtTarget]], goal: Target
+) -> Result:
     rows = [
         {
-            "run": one.run.name,
-            "devices_count": devices_of(one.run),
-            "is_reached": one.row is not None,
-            "time_ns": one.at("time_ns"),
-            "epochs": one.at("epoch"),
-            "steps_count": np.round(one.at("step")),
-            "samples_count": np.round(one.at("samples_count")),
-            "value": one.at("value"),
-            "best": goal.best(one.curve.rows["value"]),
-            "time_to_train_ns": one.run.measure("time_to_train_ns"),
-            "evaluations_count": len(one.curve.rows),
+            "run": outcome.run.name,
+            "devices_count": devices_of(outcome.run),
+            "is_reached": outcome.row is not None,
+            "time_ns": outcome.at("time_ns"),
+            "epochs": outcome.at("epoch"),
+            "steps_count": np.round(outcome.at("step")),
+            "samples_count": np.round(outcome.at("samples_count")),
+            "value": outcome.at("value"),
+            "best": goal.best(outcome.curve.rows["value"]),
+            "time_to_train_ns": outcome.run.measure("time_to_train_ns"),
+            "evaluations_count": len(outcome.curve.rows),
         }
-        for one in ones
+        for outcome in outcomes
     ]
     tables = {"reached": ACCURACY.table("reached").of_rows(rows)}
-    repeats = {name: own for name, own in groups.items() if len(own) > 1}
+    repeats = {name: group for name, group in groups.items() if len(group) > 1}
     if repeats:
-        spread = [{"group": name, **_spread(own)} for name, own in repeats.items()]
-        tables["spread"] = ACCURACY.table("spread").of_rows(spread)
+        tables["spread"] = ACCURACY.table("spread").of_rows(
+            [{"group": name, **_spread(group)} for name, group in repeats.items()]
+        )
     return Result("accuracy", ACCURACY, tables)
 
 
-def _spread(own: Sequence[_One]) -> dict[str, Any]:
-    counts = {"runs_count": len(own), "reached_count": sum(one.row is not None for one in own)}
-    columns = {"ns": [one.at("time_ns") for one in own], "epochs": [one.at("epoch") for one in own]}
+def _spread(group: Sequence[_RunAtTarget]) -> dict[str, Any]:
+    """Return the median, least and most time and epochs of repeated runs."""
+    counts = {
+        "runs_count": len(group),
+        "reached_count": sum(outcome.row is not None for outcome in group),
+    }
+    columns = {
+        "ns": [outcome.at("time_ns") for outcome in group],
+        "epochs": [outcome.at("epoch") for outcome in group],
+    }
     return counts | {
-        f"{name}_{unit}": _of_known(of, values)
+        f"{name}_{unit}": _reduce_known(of, values)
         for unit, values in columns.items()
         for name, of in (("median", median), ("least", min), ("most", max))
     }
 
 
-def _of_known(of: Callable[[list[float]], float], values: Iterable[float]) -> float:
+def _reduce_known(reduce: Callable[[list[float]], float], values: Iterable[float]) -> float:
+    """Apply ``reduce`` to the finite values; return NaN if there are none."""
     known = [value for value in values if math.isfinite(value)]
-    return of(known) if known else math.nan
+    return reduce(known) if known else math.nan
 
 
-def _speedups(groups: dict[str, list[_One]]) -> Result:
+def _speedups(groups: dict[str, list[_RunAtTarget]]) -> Result:
     rows = [
         {
             "group": name,
-            "devices_count": devices_of(own[0].run),
-            "global_batch_count": own[0].run.measure("global_batch_count"),
-            "time_ns": _of_known(median, (one.at("time_ns") for one in own)),
-            "samples_per_s": _of_measure(own, "samples_per_s"),
-            "printed_per_s": _of_measure(own, "printed_samples_per_s"),
-            "samples": _of_known(median, (one.at("samples_count") for one in own)),
+            "devices_count": devices_of(group[0].run),
+            "global_batch_count": group[0].run.measure("global_batch_count"),
+            "time_ns": _reduce_known(median, (outcome.at("time_ns") for outcome in group)),
+            "samples_per_s": _median_measure(group, "samples_per_s"),
+            "printed_per_s": _median_measure(group, "printed_samples_per_s"),
+            "samples": _reduce_known(median, (outcome.at("samples_count") for outcome in group)),
         }
-        for name, own in groups.items()
+        for name, group in groups.items()
     ]
     table = Table.of_rows(rows)
     names = ("devices_count", "time_ns", "samples_per_s", "samples", "printed_per_s")
@@ -363,18 +392,23 @@ def _speedups(groups: dict[str, list[_One]]) -> Result:
 
 
 def _remark(computed: float, printed: float) -> Note | None:
-    """Return what is wrong with a printed throughput; None where nothing is."""
-    if not (computed > 0 and printed > _DOUBTFUL * computed):
+    """Return a note if the printed throughput is too high; otherwise None."""
+    if not (computed > 0 and printed > _MAX_PRINTED_FACTOR * computed):
         return None
     return Note.of("printed rate is {times:factor} the measured rate", times=printed / computed)
 
 
-def _of_measure(own: Sequence[_One], name: str) -> float:
-    known = [value for one in own if (value := one.run.measure(name)) is not None]
-    return _of_known(median, known)
+def _median_measure(group: Sequence[_RunAtTarget], name: str) -> float:
+    return _reduce_known(
+        median, [value for outcome in group if (value := outcome.run.measure(name)) is not None]
+    )
 
 
 def _curves(curves: Sequence[Curve], goal: Target) -> Result:
     rows = Table.stacked([curve.rows.assign(run=curve.run.name) for curve in curves])
-    tables = {"curve": CURVE.table("curve").of_rows(rows)}
-    return Result(CURVE_NAME, CURVE, tables, {"metric": goal.metric, "target": goal.value})
+    return Result(
+        CURVE_NAME,
+        CURVE,
+        {"curve": CURVE.table("curve").of_rows(rows)},
+        {"metric": goal.metric, "target": goal.value},
+    )

@@ -1,6 +1,7 @@
-"""One side against another: can they be compared, is one faster, and why.
+"""Compare two sides: check that they are comparable, test the difference, and explain it.
 
-From what the user names to that, or to two recordings side by side.
+The inputs are summaries, run names and files that the user passes, or already opened runs. This
+module also opens two recordings for a side-by-side view.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from traceprof.comparison import Comparison
 from traceprof.comparison.difference import difference_of, difference_result, matched_kernels
 from traceprof.comparison.judging import (
     Limit,
-    judge,
+    evaluate_measures,
     judged_result,
     limits_of,
     parse_limit,
@@ -31,15 +32,15 @@ from traceprof.comparison.side_by_side import (
     side_by_side,
 )
 from traceprof.comparison.sides import (
+    ITERATION,
     STEP,
-    TURN,
     WINDOW,
     Side,
     are_ranks_of_one,
-    base_of_run,
     common_unit,
-    counted_of,
+    count_measured_units,
     devices_of,
+    time_unit_of,
     warmup_count_of,
 )
 from traceprof.comparison.specs import ABOUT, MEASURES
@@ -61,78 +62,90 @@ from traceprof.units import format_ratio
 def compare(
     base: Sequence[Summary], new: Sequence[Summary], limits: Sequence[Limit] = ()
 ) -> Comparison:
-    """Return what is different in ``new``, each of one run or of several of the same thing.
+    """Compare the runs in ``new`` with the runs in ``base``; the runs of one side are repeats.
 
-    The result "limits" says of each of ``limits`` whether it is exceeded.
+    The result "limits" lists each of ``limits`` and whether it is exceeded.
 
     Raises:
-        UsageError: a side has no run, or a limit is about what is not known.
+        UsageError: a side has no run, or a limit names a measure that a side has not recorded.
     """
     if not base or not new:
         raise UsageError("compare needs at least one run per side")
     unit = common_unit([*base, *new])
     sides = Side(tuple(base), unit), Side(tuple(new), unit)
-    is_same = len(base) == len(new) == 1 and _is_same(base[0], new[0])
-    judged = judge(*sides, is_same=is_same)
+    is_same = len(base) == len(new) == 1 and _are_identical(base[0], new[0])
+    evaluated = evaluate_measures(*sides, is_same=is_same)
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
-    lacking = _lacking(sides)
-    doubts = (note for run in (*base, *new) for note in doubts_of_run(run.name, run.notes))
-    difference = None if lacking else _difference(sides, matched, missing)
-    if lacking:
-        missing["difference"] = f"{' and '.join(lacking)}: the recording is incomplete"
-    unlike = _on_bases(sides)
-    if unlike:
+    incomplete = _incomplete_runs(sides)
+    caveats = (note for run in (*base, *new) for note in doubts_of_run(run.name, run.notes))
+    difference = None if incomplete else _difference(sides, matched, missing)
+    if incomplete:
+        missing["difference"] = f"{' and '.join(incomplete)}: the recording is incomplete"
+    unit_warnings = _unit_warnings(sides)
+    if unit_warnings:
         difference, missing["difference"] = None, "the times of the two sides have different units"
     settings, measures = settings_of(*sides, matched), _measures(*sides)
     better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
     results = {
-        "judged": judged_result(judged, *sides),
-        "limits": limits_of(limits, judged, sides, better) if limits else None,
+        "judged": judged_result(evaluated, *sides),
+        "limits": limits_of(limits, evaluated, sides, better) if limits else None,
         "difference": difference,
         "settings": settings,
-        **({} if unlike else {"kernels": kernels_of(*sides, matched), **side_by_side(*sides)}),
+        **(
+            {}
+            if unit_warnings
+            else {"kernels": kernels_of(*sides, matched), **side_by_side(*sides)}
+        ),
         "ranks": ranks_of_sides(*sides),
         "metrics": metrics_of_sides(*sides),
         "steps": steps_result(*sides),
         "measures": measures,
     }
-    same = [_BOTH_THE_SAME] if is_same else []
     shown = {
-        name: own
-        for name, own in results.items()
-        if own is not None and not all(table.empty for table in own.tables.values())
+        name: result
+        for name, result in results.items()
+        if result is not None and not all(table.empty for table in result.tables.values())
     }
     return Comparison(
         title=f"{sides[1].name} compared with {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
-        verdict=(*_heading(lacking), *verdict_of(judged, difference, sides)),
+        verdict=(*_incomplete_notes(incomplete), *verdict_of(evaluated, difference, sides)),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
-        warnings=(*doubts, *same, *unlike, *_on_unlike(sides), *warnings_of(settings)),
+        warnings=(
+            *caveats,
+            *[_IDENTICAL] * is_same,
+            *unit_warnings,
+            *_comparability_warnings(sides),
+            *warnings_of(settings),
+        ),
         missing=missing,
         about=ABOUT,
     )
 
 
-def _lacking(sides: tuple[Side, Side]) -> list[str]:
-    """Return the runs of which a part is missing: a difference may be nothing but that."""
-    runs = (run for side in sides for run in side.runs)
-    return [run.name for run in runs if any(map(is_incomplete, run.notes))]
+def _incomplete_runs(sides: tuple[Side, Side]) -> list[str]:
+    """Return the names of runs with missing data, which alone could cause a difference."""
+    return [run.name for side in sides for run in side.runs if any(map(is_incomplete, run.notes))]
 
 
-def _heading(lacking: Sequence[str]) -> Iterator[Note]:
-    if lacking:
-        text = "{names} is incomplete" if len(lacking) == 1 else "{names} are incomplete"
+def _incomplete_notes(incomplete: Sequence[str]) -> Iterator[Note]:
+    if incomplete:
+        text = "{names} is incomplete" if len(incomplete) == 1 else "{names} are incomplete"
         text += ". traceprof does not explain the difference, because it may be missing data."
-        yield Note.of(text, names=" and ".join(lacking))
+        yield Note.of(text, names=" and ".join(incomplete))
 
 
 def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str]) -> Result | None:
+    """Explain the difference by GPU activity, or by host phases without GPU activity.
+
+    Adds the reason to ``missing`` if a side has no GPU activity.
+    """
     phases = host_phases(*sides)
     if sides[0].composition is not None and sides[1].composition is not None:
         return difference_of(*sides, matched, phases)
-    without = [side.name for side in sides if side.composition is None]
-    missing["difference"] = f"no GPU activity recorded in {', '.join(without)}"
+    without_gpu = [side.name for side in sides if side.composition is None]
+    missing["difference"] = f"no GPU activity recorded in {', '.join(without_gpu)}"
     if phases is None:
         return None
     length = {name: int(phases[name].sum()) for name in ("difference_ns", "base_ns", "new_ns")}
@@ -140,7 +153,7 @@ def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str])
 
 
 def _measures(base: Side, new: Side) -> Result:
-    """Return the single numbers that both sides know."""
+    """Return the scalar measures that are recorded on both sides."""
     rows: list[dict[str, Any]] = []
     for row in base.runs[0].table("measures").rows():
         name = str(row["measure"])
@@ -148,65 +161,74 @@ def _measures(base: Side, new: Side) -> Result:
         if values[0] is None or values[1] is None:
             continue
         change = values[1] / values[0] - 1 if values[0] else float("nan")
-        own = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
-        rows.append({**own, "base": values[0], "new": values[1], "change_ratio": change})
+        about = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
+        rows.append({**about, "base": values[0], "new": values[1], "change_ratio": change})
     return Result("measures", MEASURES, {"measures": MEASURES.tables[0].of_rows(rows)})
 
 
-def _on_unlike(sides: tuple[Side, Side]) -> Iterator[Note]:
-    """Say of runs of a side which are no repeats, and whether the two sides are alike in this."""
-    every = [run for side in sides for run in side.runs]
-    of_one = [run for run in every if any(are_ranks_of_one(run, other) for other in every)]
-    if of_one:
+def _comparability_warnings(sides: tuple[Side, Side]) -> Iterator[Note]:
+    """Yield warnings about runs that are ranks of one job, and about different kinds of ranks."""
+    runs = [run for side in sides for run in side.runs]
+    ranks_of_one_job = [run for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
+    if ranks_of_one_job:
         yield Note.of(
             "{names} are ranks of one job, not separate runs. Put the files of a job in one "
             "folder and pass the folder.",
-            names=", ".join(dict.fromkeys(run.name for run in of_one)),
+            names=", ".join(dict.fromkeys(run.name for run in ranks_of_one_job)),
         )
-    kinds = {run: ranks_of(run, devices_of(run)) for run in every}
-    told = [run for run in every if kinds[run] in (INDEPENDENT, SYNCHRONISED)]
-    if len({kinds[run] for run in told}) > 1:
-        means = any(len({kinds[run] for run in side.runs} - {"", ONE}) > 1 for side in sides)
+    kinds = {run: ranks_of(run, devices_of(run)) for run in runs}
+    with_kind = [run for run in runs if kinds[run] in (INDEPENDENT, SYNCHRONISED)]
+    if len({kinds[run] for run in with_kind}) > 1:
+        is_mixed = any(len({kinds[run] for run in side.runs} - {"", ONE}) > 1 for side in sides)
         yield Note.of(
             "The sides are not comparable: ranks are {kinds}."
-            + (" One side has both kinds." if means else ""),
-            kinds=", ".join(f"{kinds[run]} in {run.name}" for run in told),
+            + (" One side has both kinds." if is_mixed else ""),
+            kinds=", ".join(f"{kinds[run]} in {run.name}" for run in with_kind),
         )
 
 
-def _on_bases(sides: tuple[Side, Side]) -> tuple[Note, ...]:
-    """Say of runs whose times are of different things that these are not compared."""
+def _unit_warnings(sides: tuple[Side, Side]) -> tuple[Note, ...]:
+    """Return a warning if the times of the runs are for different units."""
     runs = [run for side in sides for run in side.runs]
-    kinds = {run.name: kind for run in runs if (kind := base_of_run(run))}
+    kinds = {run.name: kind for run in runs if (kind := time_unit_of(run))}
     if len(set(kinds.values())) < 2:
         return ()
-    text = (
-        "The units differ: times are for {kinds}. traceprof does not compare parts of the time. "
-        "Choose windows of one kind with -w, or mark steps in both programs."
+    return (
+        Note.of(
+            "The units differ: times are for {kinds}. traceprof does not compare parts of the "
+            "time. Choose windows of one kind with -w, or mark steps in both programs.",
+            kinds=", ".join(f"a {run_kind} in {name}" for name, run_kind in kinds.items()),
+        ),
     )
-    return (Note.of(text, kinds=", ".join(f"a {own} in {name}" for name, own in kinds.items())),)
 
 
-def _on_steps_left_out(sides: tuple[Side, Side]) -> Iterator[Note]:
-    """Say where the steps that count are chosen differently: by warm-up, or by the profiler."""
+def _step_selection_notes(sides: tuple[Side, Side]) -> Iterator[Note]:
+    """Yield notes if the runs select the measured steps differently.
+
+    The differences are the number of warm-up steps, and whether the measured steps were profiled.
+    """
     runs = [run for side in sides for run in side.runs]
-    warmups = {run.name: own for run in runs if (own := warmup_count_of(run)) is not None}
+    warmups = {
+        run.name: warmup_count for run in runs if (warmup_count := warmup_count_of(run)) is not None
+    }
     if len(set(warmups.values())) > 1:
-        text = "The number of excluded warm-up steps differs: {counts}."
-        yield Note.of(text, counts=", ".join(f"{n} of {name}" for name, n in warmups.items()))
-    recorded = [run for run in runs if base_of_run(run) == STEP and len(run.table("makeup"))]
-    free = [run.name for run in recorded if run.measure("unprofiled_count")]
-    if free and len(free) < len(recorded):
+        yield Note.of(
+            "The number of excluded warm-up steps differs: {counts}.",
+            counts=", ".join(f"{n} of {name}" for name, n in warmups.items()),
+        )
+    with_steps = [run for run in runs if time_unit_of(run) == STEP and len(run.table("makeup"))]
+    unprofiled = [run.name for run in with_steps if run.measure("unprofiled_count")]
+    if unprofiled and len(unprofiled) < len(with_steps):
         yield Note.of(
             "The step time of {free} is from unprofiled steps. The step time of {others} includes "
             "profiling overhead.",
-            free=", ".join(free),
-            others=", ".join(run.name for run in recorded if run.name not in free),
+            free=", ".join(unprofiled),
+            others=", ".join(run.name for run in with_steps if run.name not in unprofiled),
         )
 
 
-_OF_UNITS: Final = {
-    TURN: Note(
+_UNIT_NOTES: Final = {
+    ITERATION: Note(
         "No step markers found. traceprof compares iterations detected from the kernel sequence, "
         "which may be steps, layers or requests."
     ),
@@ -217,34 +239,37 @@ _OF_UNITS: Final = {
 }
 
 
-_BOTH_THE_SAME: Final = Note(
+_IDENTICAL: Final = Note(
     "All numbers of the two runs are identical: this is one recording compared with itself."
 )
 
 
-def _is_same(first: Summary, second: Summary) -> bool:
+def _are_identical(first: Summary, second: Summary) -> bool:
+    """Return whether two summaries contain identical measures, steps and compositions."""
     if first is second:
         return True
     tables = [(first.table(name), second.table(name)) for name in ("measures", "steps", "makeup")]
-    tables = [(one, other) for one, other in tables if len(one) or len(other)]
-    # Of what is not known repr tells that it is the same.
-    return bool(tables) and all(repr(one.rows()) == repr(other.rows()) for one, other in tables)
+    known = [(one, other) for one, other in tables if len(one) or len(other)]
+    # NaN is not equal to itself, so the comparison uses repr.
+    return bool(known) and all(repr(one.rows()) == repr(other.rows()) for one, other in known)
 
 
 def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
     unit = sides[0].unit
-    notes = [] if unit == STEP or not has_windows else [_OF_UNITS[unit]]
+    notes = [] if unit == STEP or not has_windows else [_UNIT_NOTES[unit]]
     text = "{name}: window {window}" + (", {n:count} {unit}(s)" if unit != WINDOW else "")
     notes += [
-        Note.of(text, name=run.name, window=run.window, n=counted_of(run, unit), unit=unit)
+        Note.of(
+            text, name=run.name, window=run.window, n=count_measured_units(run, unit), unit=unit
+        )
         for side in sides
         for run in side.runs
         if run.window
     ]
-    return [*notes, *_on_steps_left_out(sides), *_on_hardware(*sides)]
+    return [*notes, *_step_selection_notes(sides), *_hardware_notes(*sides)]
 
 
-_OF_HARDWARE: Final = (
+_HARDWARE_NOTES: Final = (
     ("mfu_ratio", 1, LEAST_MFU, "MFU is {new:ratio} of the dense peak (base {base:ratio})."),
     ("step_joules", 1, 0, "A step takes {new:count} J (base {base:count} J)."),
     ("token_joules", 1, 0, "A token takes {new:count} J (base {base:count} J)."),
@@ -253,16 +278,16 @@ _OF_HARDWARE: Final = (
 )
 
 
-def _on_hardware(base: Side, new: Side) -> Iterator[Note]:
-    """Yield what share of the peak both reach, and what a step takes in energy and money."""
-    for name, factor, least, text in _OF_HARDWARE:
+def _hardware_notes(base: Side, new: Side) -> Iterator[Note]:
+    """Yield the model FLOPs utilization, the energy, and the cost of both sides."""
+    for name, factor, least, text in _HARDWARE_NOTES:
         before, after = (side.measure(name) for side in (base, new))
         if before is not None and after is not None and max(before, after) >= least:
             yield Note.of(text, base=factor * before, new=factor * after)
 
 
-AGAINST: Final = "vs"
-"""Stands between several runs of the base and several new ones."""
+SIDE_SEPARATOR: Final = "vs"
+"""The argument that separates the base runs from the new runs."""
 
 
 BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
@@ -273,39 +298,39 @@ BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels": ("base_count", "activity"),
     "metrics": ("base_epoch", "new_epoch", "base_step", "new_step"),
 }
-"""The results that a terminal, or a pull request, shows, without these of their columns."""
+"""The results that a terminal or a pull request shows, each with the columns that are omitted."""
 
 
 def brief(found: Comparison) -> Comparison:
-    """Return a comparison with the results that answer, their main columns alone."""
+    """Return the comparison with its main results, limited to their main columns."""
     results = {}
     difference = found.results.get("difference")
     knows_devices = difference is not None and len(difference.table) > 0
     for name, result in found.results.items():
-        if not knows_devices and name == "phases":  # they tell why, of the hosts
+        if not knows_devices and name == "phases":  # without GPU activity, phases explain the time
             results[name] = result
         elif name in BRIEF:
             tables = {
-                own: table.without(*BRIEF[name])
-                for own, table in result.tables.items()
-                if own not in ("kinds", "classes")
+                table_name: table.without(*BRIEF[name])
+                for table_name, table in result.tables.items()
+                if table_name not in ("kinds", "classes")
             }
             results[name] = replace(result, tables=tables)
     return replace(found, results=results)
 
 
 def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return base and new: of two texts the first and the second, else what "vs" parts.
+    """Split run names into base and new: two names, or two lists separated by "vs".
 
     Raises:
-        UsageError: it cannot be told which runs are which.
+        UsageError: the split into base and new is ambiguous.
     """
-    if texts.count(AGAINST) == 1:
-        place = texts.index(AGAINST)
+    if texts.count(SIDE_SEPARATOR) == 1:
+        place = texts.index(SIDE_SEPARATOR)
         sides = list(texts[:place]), list(texts[place + 1 :])
         if all(sides):
             return sides
-    elif len(texts) == 2 and AGAINST not in texts:
+    elif len(texts) == 2 and SIDE_SEPARATOR not in texts:
         return [texts[0]], [texts[1]]
     raise UsageError(
         "compare needs two runs, BASE and NEW, or several runs per side separated by vs: "
@@ -322,22 +347,22 @@ def compare_named(
     window: str | None = None,
     db: Path | str | None = None,
 ) -> Comparison:
-    """Return what is different in the runs that ``new`` means (see `summaries_of`).
+    """Compare the runs named by ``new`` with the runs named by ``base`` (see `summaries_of`).
 
-    ``limits`` are as `--max-regression` takes them; traces are seen through ``window``.
+    ``limits`` have the syntax of `--max-regression`. ``window`` selects the window of traces.
 
     Raises:
-        TraceprofError: a run cannot be found or read, or a limit is not understood.
+        TraceprofError: a run cannot be found or read, or a limit is invalid.
     """
     parsed = [parse_limit(text) for text in limits]
     first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
-    return compare(*_told_apart(first, second), parsed)
+    return compare(*_with_distinct_names(first, second), parsed)
 
 
 def compare_opened(
     base: Sequence[Path], new: Sequence[Path], opening: Opening, window: str | None
 ) -> Comparison:
-    """Return what is different in the one run in the files ``new``.
+    """Compare the run in the files ``new`` with the run in the files ``base``.
 
     Raises:
         TraceprofError: a run cannot be read.
@@ -346,11 +371,13 @@ def compare_opened(
         [summary_of(open_run(list(paths), opening).within(window), name_of(paths[0]), {})]
         for paths in (base, new)
     )
-    return compare(*_told_apart(first, second))
+    return compare(*_with_distinct_names(first, second))
 
 
-def _told_apart(base: list[Summary], new: list[Summary]) -> tuple[list[Summary], list[Summary]]:
-    """Return the runs, those of both sides that bear one name with the folder that they lie in."""
+def _with_distinct_names(
+    base: list[Summary], new: list[Summary]
+) -> tuple[list[Summary], list[Summary]]:
+    """Prefix the folder to the names of runs that have the same name on both sides."""
     both = {run.name for run in base} & {run.name for run in new}
     first, second = (
         [_with_folder(run) if run.name in both else run for run in side] for side in (base, new)
@@ -367,23 +394,27 @@ def failed_limits(found: Comparison) -> None:
     """Check the limits of a comparison.
 
     Raises:
-        RegressionError: one is exceeded; the message says which, and by how much.
+        RegressionError: a limit is exceeded; the message lists each measure and its change.
     """
     if "limits" not in found.results:
         return
     failed = [row for row in found.results["limits"].table.rows() if row["is_exceeded"]]
     if failed:
-        told = ", ".join(
+        details = ", ".join(
             f"{row['measure']} {format_ratio(row['worse_ratio'])} worse "
             f"(limit {format_ratio(row['limit_ratio'])})"
             for row in failed
         )
-        raise RegressionError(f"regression in {found.title}: {told}")
+        raise RegressionError(f"regression in {found.title}: {details}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedSide:
-    """One of two: "A" or "rank 3", the file's name, its events, and the window asked for."""
+    """An opened recording for a side-by-side view.
+
+    ``name`` is "A", "B" or "rank 3". ``title`` is the file name. ``window`` is the requested
+    window, None for the whole recording.
+    """
 
     name: str
     title: str
@@ -392,8 +423,8 @@ class OpenedSide:
 
 
 def sides_of_paths(paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path]] | None:
-    """Return what the user put side by side by a "vs"; None without one."""
-    if Path(AGAINST) not in paths:
+    """Split ``paths`` at "vs" into base and new; return None without "vs"."""
+    if Path(SIDE_SEPARATOR) not in paths:
         return None
     base, new = sides_named(list(map(str, paths)))
     return list(map(Path, base)), list(map(Path, new))
@@ -402,7 +433,7 @@ def sides_of_paths(paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path
 def runs_beside(
     sides: Sequence[Sequence[Path]], opening: Opening, window: str | None
 ) -> list[OpenedSide]:
-    """Return the runs, with the same window of each."""
+    """Open the run of each side, and select the same window in each."""
     return [
         _side(name, _title(paths), open_run(list(paths), opening), window)
         for name, paths in zip("AB", sides, strict=True)
@@ -412,10 +443,10 @@ def runs_beside(
 def ranks_beside(
     paths: Sequence[Path], opening: Opening, window: str | None, ranks: Sequence[int]
 ) -> list[OpenedSide]:
-    """Return two ranks of the run in ``paths``.
+    """Open the run in ``paths``, and return two of its ranks as sides.
 
     Raises:
-        UsageError: these are not two, or one is not there.
+        UsageError: ``ranks`` are not two different ranks of the run.
     """
     if len(ranks) != 2 or ranks[0] == ranks[1]:
         raise UsageError("--ranks needs two different ranks, for example --ranks 0,3")
@@ -427,8 +458,8 @@ def ranks_beside(
 
 def _side(name: str, title: str, run: Run, window: str | None) -> OpenedSide:
     trace = run.within("all").trace()
-    chosen = run.within(window).selection.window.hull if window else None
-    return OpenedSide(name, title, trace, chosen)
+    hull = run.within(window).selection.window.hull if window else None
+    return OpenedSide(name, title, trace, hull)
 
 
 def _title(paths: Sequence[Path]) -> str:
@@ -437,12 +468,14 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
+    """Return the trace with the events and the steps of one rank."""
     ranks = trace.processes["rank"]
     check_ranks([rank], ranks)
     process = int(trace.processes["process"][ranks == rank][0])
-    own = of_process(trace, process)
-    if own.steps is None:
-        return own
-    table = own.steps.table
-    kept = table.take(table["process"] == process)
-    return replace(own, steps=replace(own.steps, table=kept))
+    rank_trace = of_process(trace, process)
+    if rank_trace.steps is None:
+        return rank_trace
+    table = rank_trace.steps.table
+    return replace(
+        rank_trace, steps=replace(rank_trace.steps, table=table.take(table["process"] == process))
+    )

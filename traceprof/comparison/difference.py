@@ -1,16 +1,16 @@
-"""The difference of two as a sum that is exact, down to kernels, copies, waits and causes.
+"""Split the difference of two windows into an exact sum over kernels, copies, waits and causes.
 
-The two are windows, seen by their devices, or mean steps: the window of all devices over its steps
-on them. Of every cause the mean is the floor of the cumulated share, so that what adds up over all
-devices and steps adds up in the mean, too.
+Either two windows are compared by their devices, or mean steps: the total over all devices divided
+by the steps on them. The mean of each cause is the floor of the cumulated share, so sums over
+devices and steps equal sums of the means.
 
-Profilers write the name of a kernel in several ways, and new versions of libraries call the same
-work otherwise. Which kernel of one run is which of another is told in this order:
+Profilers format kernel names differently, and new library versions rename kernels. Kernels of both
+runs are matched in this order:
 
-1. by the name, without what profilers and compilers write differently;
-2. by the own name and what it applies, where sizes and types among the arguments changed;
-3. by the class, where in a step it begins, how often it runs and how long it takes in total: of
-   what is left, the kernels that take the most time first, each with the closest.
+1. by name, without the differences between profilers and compilers;
+2. by function name and functor, if sizes and types among the arguments changed;
+3. by class, place in the step, count and total time: of the remaining kernels, those with the most
+   time first, each with the closest one.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _LAMBDA: Final = re.compile(
     r"\{lambda\([^{}]*\)(?:#\d+)?\}|\[lambda \([^\[\]]*\)(?: \(instance \d+\))?\]"
     r"|\{lambda[^{}]*\}|'lambda\d*'\([^()]*\)"
 )
-_TRUTHS: Final = ((re.compile(r"\btrue\b"), "1"), (re.compile(r"\bfalse\b"), "0"))
+_BOOLEANS: Final = ((re.compile(r"\btrue\b"), "1"), (re.compile(r"\bfalse\b"), "0"))
 _BLANKS: Final = re.compile(r"\s+")
-_FAR: Final = 0.1
-"""Kernels that begin further apart than this share of a step are not the same."""
-_MOST_OFTEN: Final = 1.25
-"""Nor are those of which one runs more often than the other by more than this factor."""
-_MOST_LONGER: Final = 4.0
-"""Nor are those of which one takes more time in total than the other by more than this factor."""
-_BY_TIME: Final = 0.1
-"""How much a factor of e in total time separates two kernels, as a share of a step."""
+_MAX_PLACE_GAP_RATIO: Final = 0.1
+"""Maximum distance of the starts of two matching kernels, as a share of a step."""
+_MAX_COUNT_FACTOR: Final = 1.25
+"""Maximum factor between the counts of two matching kernels."""
+_MAX_TIME_FACTOR: Final = 4.0
+"""Maximum factor between the total times of two matching kernels."""
+_TIME_WEIGHT: Final = 0.1
+"""Distance for a factor of e in total time, as a share of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What each kernel's name stands for in both runs: the name of the new one where it has one.
+    """The shared name of each kernel of both runs: the name in the new run if it has one.
 
-    ``renamed`` gives, by that name, what the base calls it, where that is not the same name.
+    ``renamed`` maps a shared name to the name in the base, if they differ.
     """
 
     base: Mapping[str, str]
@@ -65,26 +65,28 @@ class Matched:
 
 
 def canonical_name(name: str) -> str:
-    """Return the name of a kernel as no profiler writes it: what all of them write, and no more.
+    """Return a kernel name without the differences between profilers.
 
-    Casts of numbers, their suffixes, numbers of lambdas, blanks, the type that is returned and the
-    types of the arguments are left out; mangled names are demangled.
+    Casts of numbers, number suffixes, lambda numbers, spaces, the return type and the argument
+    types are removed. Mangled names are demangled.
     """
-    taken = parse_name(name)
-    template = _LAMBDA.sub("lambda", taken.template)
+    parsed = parse_name(name)
+    template = _LAMBDA.sub("lambda", parsed.template)
     template = _SUFFIXES.sub("", _CASTS.sub("", template))
-    for pattern, digit in _TRUTHS:
+    for pattern, digit in _BOOLEANS:
         template = pattern.sub(digit, template)
     template = template.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    own = f"{taken.scope}::{taken.identifier}" if taken.scope else taken.identifier or name
-    return f"{own}<{_BLANKS.sub('', template)}>" if template else own
+    function = parsed.identifier or name
+    if parsed.scope:
+        function = f"{parsed.scope}::{parsed.identifier}"
+    return f"{function}<{_BLANKS.sub('', template)}>" if template else function
 
 
 def match_kernels(base: Table, new: Table) -> Matched:
-    """Return which kernels are the same.
+    """Match the kernels of two runs.
 
-    Both have a row per kernel: name, class, place_ratio (NaN: not known), and count and ns (in
-    total), both per step and device.
+    Both tables have a row per kernel: name, class, place_ratio (NaN: unknown), count and ns. Count
+    and ns are totals per step and device.
     """
     found = _Pairs(base, new)
     found.by(canonical_name, are_same=True)
@@ -94,36 +96,36 @@ def match_kernels(base: Table, new: Table) -> Matched:
 
 
 class _Pairs:
-    """The kernels of both runs, and those that found one another so far."""
+    """The kernels of both runs, and the matches found so far."""
 
     def __init__(self, base: Table, new: Table) -> None:
-        self._left = [base, new]
+        self._unmatched = [base, new]
         both = set(base["name"]) & set(new["name"])
         self._names: list[dict[str, str]] = [{name: name for name in both} for _ in range(2)]
         self._renamed: dict[str, str] = {}
         self._drop()
 
-    def by(self, normal: Callable[[str], str], *, are_same: bool) -> None:
-        """Match kernels of the same class whose names are alike once they are normalised."""
+    def by(self, normalize: Callable[[str], str], *, are_same: bool) -> None:
+        """Match kernels of the same class that have equal names after ``normalize``."""
         keys = [
-            [(normal(str(n)), c) for n, c in zip(own["name"], own["class"], strict=True)]
-            for own in self._left
+            [(normalize(str(n)), c) for n, c in zip(kernels["name"], kernels["class"], strict=True)]
+            for kernels in self._unmatched
         ]
         for key in sorted(set(keys[0]) & set(keys[1])):
             names = [
-                [n for n, k in zip(own["name"], keys[side], strict=True) if k == key]
-                for side, own in enumerate(self._left)
+                [n for n, k in zip(kernels["name"], keys[side], strict=True) if k == key]
+                for side, kernels in enumerate(self._unmatched)
             ]
             self._pair(names[0], names[1], are_same=are_same)
         self._drop()
 
     def by_place(self) -> None:
-        """Match the rest of each class by place in the step, number and total time.
+        """Match the remaining kernels of each class by place in the step, count and total time.
 
-        The kernels of the base that take the most time choose first: a short helper that begins
-        at the same place is not the successor of a kernel that takes most of the step.
+        Kernels of the base with the most time choose first. Otherwise a short helper that starts at
+        the same place could be matched with a kernel that takes most of the step.
         """
-        base, new = self._left
+        base, new = self._unmatched
         if base.empty or new.empty:
             return
         cost = _distances(base, new)
@@ -135,9 +137,9 @@ class _Pairs:
         self._drop()
 
     def matched(self) -> Matched:
-        """Return what was found; what found nothing stands for itself."""
-        for side, own in enumerate(self._left):
-            self._names[side] |= {str(name): str(name) for name in own["name"]}
+        """Return the matches; kernels without a match keep their own names."""
+        for side, kernels in enumerate(self._unmatched):
+            self._names[side] |= {str(name): str(name) for name in kernels["name"]}
         return Matched(self._names[0], self._names[1], self._renamed)
 
     def _pair(self, base: list[str], new: list[str], *, are_same: bool) -> None:
@@ -148,56 +150,57 @@ class _Pairs:
             self._renamed[shown] = min(base)
 
     def _drop(self) -> None:
-        self._left = [
-            own.take([name not in self._names[side] for name in own["name"]])
-            for side, own in enumerate(self._left)
+        self._unmatched = [
+            kernels.take([name not in self._names[side] for name in kernels["name"]])
+            for side, kernels in enumerate(self._unmatched)
         ]
 
 
 def _distances(base: Table, new: Table) -> Floats:
-    """Return how far each kernel of the base is from each new one; infinite: not the same.
+    """Return the distance between each kernel of the base and each new kernel.
 
-    Shape: (kernels of the base, new kernels).
+    Shape: (kernels of the base, new kernels). Infinite: the kernels cannot match.
     """
-    classes = [np.asarray(own["class"]) for own in (base, new)]
-    places = [floats(own, "place_ratio")[0] for own in (base, new)]
-    far = np.abs(places[0][:, None] - places[1][None, :])
-    often, longer = (_factors(base, new, name) for name in ("count", "ns"))
-    fits = (classes[0][:, None] == classes[1][None, :]) & (far <= _FAR)
-    fits &= (often <= np.log(_MOST_OFTEN)) & (longer <= np.log(_MOST_LONGER))
-    return np.where(fits, far + often + _BY_TIME * longer, np.inf)
+    classes = [np.asarray(kernels["class"]) for kernels in (base, new)]
+    places = [floats(kernels, "place_ratio")[0] for kernels in (base, new)]
+    place_gap = np.abs(places[0][:, None] - places[1][None, :])
+    count_factor, time_factor = (_factors(base, new, name) for name in ("count", "ns"))
+    is_candidate = classes[0][:, None] == classes[1][None, :]
+    is_candidate &= place_gap <= _MAX_PLACE_GAP_RATIO
+    is_candidate &= count_factor <= np.log(_MAX_COUNT_FACTOR)
+    is_candidate &= time_factor <= np.log(_MAX_TIME_FACTOR)
+    return np.where(is_candidate, place_gap + count_factor + _TIME_WEIGHT * time_factor, np.inf)
 
 
 def _factors(base: Table, new: Table, name: str) -> Floats:
-    """Return the factor between each value of the base and each new one, as a logarithm."""
-    values = [floats(own, name)[0] for own in (base, new)]
+    """Return the absolute logarithm of the ratio of each base value and each new value."""
+    values = [floats(kernels, name)[0] for kernels in (base, new)]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.abs(np.log(values[0][:, None] / values[1][None, :])), np.float64)
 
 
 CAUSE: Final = ("part", "kind", "name")
-"""What tells causes apart."""
+"""The columns that identify a cause."""
 SIDES: Final = ("base", "new")
 _KERNEL: Final = "kernel"
-_CHANGED: Final = 0.05
+_MIN_CHANGE_RATIO: Final = 0.05
 
 
 def causes_of(
     made: Sequence[Table], names: tuple[str, str], divisors: Sequence[int], *, per_unit: bool = True
 ) -> Table:
-    """Return what the first and the second of two are ``made`` of, the largest difference first.
+    """Compare the composition of two windows by cause, the largest difference first.
 
     Args:
-        made: rows of part, kind, name, ns, count and n_bytes; what else they have is kept.
-        names: how the columns of the two begin: what is called ``difference_ns`` is how much
-            longer the second is.
-        divisors: over how many units the ns are summed up: the mean is told.
-        per_unit: whether counts and sizes are means over these, too.
+        made: two tables of part, kind, name, ns, count and n_bytes; other columns are kept.
+        names: the column prefixes of the two; ``difference_ns`` is the second minus the first.
+        divisors: the number of units that each table adds up; times are means over them.
+        per_unit: whether counts and sizes are also means over these units.
     """
-    first, second = map(_together, made, names)
+    first, second = map(_sum_by_cause, made, names)
     both = joined(first, second, *CAUSE)
     totals = [np.nan_to_num(both[f"ns_{name}"]).astype(np.int64) for name in names]
-    rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
+    rates = [sums / max(1, n) for sums, n in zip(totals, divisors, strict=True)]
     order = np.lexsort((-totals[1], -np.abs(rates[1] - rates[0])))
     order = order[(totals[0] != 0)[order] | (totals[1] != 0)[order]]
     both, lengths, counts = both.take(order), [], []
@@ -212,7 +215,7 @@ def causes_of(
         columns[f"{name}_count"] = counts[-1] if per_unit else counts[-1].astype(np.int64)
         columns[f"{name}_bytes"] = n_bytes / size
     difference = columns[f"{names[1]}_ns"] - columns[f"{names[0]}_ns"]
-    more = np.rint(_of_number(lengths, counts) / (1 if per_unit else divisors[0]))
+    more = np.rint(_difference_by_count(lengths, counts) / (1 if per_unit else divisors[0]))
     is_counted = counts[0] + counts[1] > 0
     return both.assign(
         **columns,
@@ -222,54 +225,58 @@ def causes_of(
     )
 
 
-def _together(made: Table, whose: str) -> Table:
-    """Return what all devices did, by what it was; sizes of which none is known are not known."""
+def _sum_by_cause(made: Table, suffix: str) -> Table:
+    """Sum the composition over all devices by cause; a size without any known value is unknown."""
     keys, groups = grouped_by(made, *CAUSE)
-    sums = {f"{name}_{whose}": groups.sums(made[name]) for name in ("ns", "count", "n_bytes")}
+    sums = {f"{name}_{suffix}": groups.sums(made[name]) for name in ("ns", "count", "n_bytes")}
     if "class" in made:
-        sums[f"class_{whose}"] = groups.first_known(made["class"])
+        sums[f"class_{suffix}"] = groups.first_known(made["class"])
     return keys.assign(**sums)
 
 
-def _of_number(lengths: Sequence[Any], counts: Sequence[Floats]) -> Floats:
-    """Return what of each difference there is because there are more of them, or fewer.
+def _difference_by_count(lengths: Sequence[Any], counts: Sequence[Floats]) -> Floats:
+    """Return the part of each difference that is due to more or fewer calls.
 
-    At the mean length of those of the first; where it has none, of the second.
+    A call counts with the mean duration in the first table; if it has none, in the second.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        usual, own = (length / count for length, count in zip(lengths, counts, strict=True))
-    each = np.where(counts[0] > 0, usual, np.where(counts[1] > 0, own, 0.0))
-    return np.asarray((counts[1] - counts[0]) * each, np.float64)
+        base_mean, new_mean = (
+            length / count for length, count in zip(lengths, counts, strict=True)
+        )
+    mean_length = np.where(counts[0] > 0, base_mean, np.where(counts[1] > 0, new_mean, 0.0))
+    return np.asarray((counts[1] - counts[0]) * mean_length, np.float64)
 
 
 def parts_of(causes: Table, names: tuple[str, str]) -> tuple[Table, dict[str, int]]:
-    """Return the five parts, and by the names of their columns what they add up to."""
+    """Return the five parts of GPU time, and their totals by column name."""
     times = ["difference_ns", *(f"{name}_ns" for name in names)]
     rows = [causes["part"] == part for part in PARTS]
-    sums = {name: np.array([causes[name][own].sum() for own in rows], np.int64) for name in times}
-    length = {name: int(own.sum()) for name, own in sums.items()}
+    sums = {
+        name: np.array([causes[name][is_part].sum() for is_part in rows], np.int64)
+        for name in times
+    }
+    length = {name: int(ns.sum()) for name, ns in sums.items()}
     return Table({"part": list(PARTS), **sums}), length
 
 
 def phases_of(
     sums: Sequence[Mapping[str, int]], names: tuple[str, str], divisors: Sequence[int]
 ) -> Table:
-    """Return the phases of hosts of two, ns by name, as `causes_of` does: a sum that is exact.
+    """Compare host phases (ns by name) of two windows as an exact sum, as in `causes_of`.
 
-    Where differences are equal they are in the order of the second's ``sums``.
+    Equal differences are in the order of the second element of ``sums``.
     """
     phases = list(dict.fromkeys([*sums[1], *sums[0]]))
-    totals = [np.array([own.get(phase, 0) for phase in phases], np.int64) for own in sums]
-    rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
+    totals = [np.array([ns.get(phase, 0) for phase in phases], np.int64) for ns in sums]
+    rates = [total / max(1, n) for total, n in zip(totals, divisors, strict=True)]
     order = np.argsort(-np.abs(rates[1] - rates[0]), kind="stable")
-    means = [shares_of(own[order], n) for own, n in zip(totals, divisors, strict=True)]
-    times = {f"{name}_ns": own for name, own in zip(names, means, strict=True)}
-    found = {"phase": objects(phases)[order], "difference_ns": means[1] - means[0]}
-    return Table({**found, **times})
+    means = [shares_of(total[order], n) for total, n in zip(totals, divisors, strict=True)]
+    times = {f"{name}_ns": mean for name, mean in zip(names, means, strict=True)}
+    return Table({"phase": objects(phases)[order], "difference_ns": means[1] - means[0], **times})
 
 
 def matched_kernels(base: Side, new: Side) -> Matched:
-    """Return which kernels of the composition of both sides are the same."""
+    """Match the kernels in the compositions of both sides."""
     return match_kernels(_kernels_of(base), _kernels_of(new))
 
 
@@ -278,20 +285,20 @@ def _kernels_of(side: Side) -> Table:
     made = side.composition
     if made is None:
         return Table(dict.fromkeys(("name", "class", "place_ratio", "count", "ns"), ()))
-    own = made.take(made["kind"] == _KERNEL)
-    keys, groups = grouped_by(own, "name")
+    kernels = made.take(made["kind"] == _KERNEL)
+    keys, groups = grouped_by(kernels, "name")
     means = {
-        "place_ratio": groups.weighted_means(own["place_ratio"], own["count"]),
-        "count": groups.sums(own["count"]) / max(1, side.units_count),
-        "ns": groups.sums(own["ns"]) / max(1, side.units_count),
+        "place_ratio": groups.weighted_means(kernels["place_ratio"], kernels["count"]),
+        "count": groups.sums(kernels["count"]) / max(1, side.units_count),
+        "ns": groups.sums(kernels["ns"]) / max(1, side.units_count),
     }
-    return keys.assign(**means, **{"class": groups.first_known(own["class"])})
+    return keys.assign(**means, **{"class": groups.first_known(kernels["class"])})
 
 
 def difference_of(base: Side, new: Side, matched: Matched, phases: Table | None) -> Result:
-    """Return what makes a step of ``new`` longer than one of ``base``; both have a composition."""
+    """Explain the difference of the mean steps of two sides; both have a composition."""
     made = [_named(base, matched.base), _named(new, matched.new)]
-    causes = _judged(causes_of(made, SIDES, (base.units_count, new.units_count)), matched)
+    causes = _with_states(causes_of(made, SIDES, (base.units_count, new.units_count)), matched)
     parts, length = parts_of(causes, SIDES)
     parts = parts.assign(share_ratio=parts["difference_ns"] / (length["base_ns"] or np.nan))
     kinds, groups = grouped_by(causes, "part", "kind")
@@ -309,19 +316,19 @@ def difference_of(base: Side, new: Side, matched: Matched, phases: Table | None)
 def difference_result(
     sides: tuple[Side, Side], length: dict[str, int], tables: dict[str, Any], **scalars: int
 ) -> Result:
-    """Return the tables of a difference, as far as they are known, with its ``length``."""
+    """Return the known tables of a difference as a result, with the totals in ``length``."""
     known = {
         name: DIFFERENCE.table(name).of_rows(table)
         for name, table in tables.items()
         if table is not None
     }
     base, new = sides
-    said = {"base": base.name, "new": new.name, "per": base.unit, **length, **scalars}
-    return Result("difference", DIFFERENCE, known, said)
+    scalar_values = {"base": base.name, "new": new.name, "per": base.unit, **length, **scalars}
+    return Result("difference", DIFFERENCE, known, scalar_values)
 
 
 def _named(side: Side, names: Mapping[str, str]) -> Table:
-    """Return what all devices of all runs of a side did, by what it is called on both sides."""
+    """Return the composition of a side with the shared kernel names."""
     made = side.composition
     assert made is not None
     before = np.asarray(made["name"])
@@ -329,20 +336,21 @@ def _named(side: Side, names: Mapping[str, str]) -> Table:
     return made.assign(name=np.where(made["kind"] == _KERNEL, after, before))
 
 
-def _judged(causes: Table, matched: Matched) -> Table:
-    """Return the causes with their classes, the names of the base and what became of each."""
+def _with_states(causes: Table, matched: Matched) -> Table:
+    """Add the class, the name in the base, and the state of each cause."""
     pairs = zip(causes["class_new"], causes["class_base"], strict=True)
     old = objects(matched.renamed.get(str(name), "") for name in causes["name"])
     old = np.where(causes["kind"] == _KERNEL, old, "")
     state = states_of(causes["base_rate"], causes["new_rate"], old)
-    classes = objects(new or base or "" for new, base in pairs)
-    return causes.assign(base_name=old, state=state, **{"class": classes})
+    return causes.assign(
+        base_name=old, state=state, **{"class": objects(new or base or "" for new, base in pairs)}
+    )
 
 
 def states_of(base_ns: Any, new_ns: Any, base_names: Any) -> Texts:
-    """Return what became of each: new, gone, renamed, changed or same."""
+    """Return the state of each row: new, gone, renamed, changed or same."""
     base, new = np.asarray(base_ns, np.float64), np.asarray(new_ns, np.float64)
-    changed = np.abs(new - base) >= _CHANGED * np.maximum(base, new)
+    changed = np.abs(new - base) >= _MIN_CHANGE_RATIO * np.maximum(base, new)
     renamed = np.array([bool(name) for name in base_names], np.bool_)
     state = np.where(changed, "changed", "same").astype(object)
     state[renamed] = "renamed"

@@ -1,4 +1,4 @@
-"""A job whose ranks come and go, alone or beside one of a fixed size."""
+"""Report where the time of an elastic job went, alone or compared with a job of fixed size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import Summary
 from traceprof.model.table import Table, is_known, is_unknown
 
-_WHAT: Final[Mapping[str, str]] = {
+_EVENT_NAMES: Final[Mapping[str, str]] = {
     "time_lost": "time lost",
     "setup": "set-up",
     "initialisation": "worker initialisation",
@@ -34,7 +34,7 @@ _WHAT: Final[Mapping[str, str]] = {
     "failure": "rank failed",
     "stopped": "rank killed",
 }
-_LOST: Final[Mapping[str, str]] = {
+_LOST_NAMES: Final[Mapping[str, str]] = {
     "redone": "lost: repeated steps",
     "noticing": "lost: failure detection",
     "down": "lost: no process running",
@@ -44,45 +44,50 @@ _LOST: Final[Mapping[str, str]] = {
     "loading": "lost: checkpoint loading",
     "setup": "lost: setup",
 }
-_MOST_OF_A_KIND: Final = 200
-_SEVERAL: Final = ("checkpoint",)
-_SIZED: Final = ("start", "restart", "membership")
-"""The events of recordings, and the first of them of logs, whose value is how many ranks remain."""
+_MAX_EVENTS_PER_KIND: Final = 200
+_FREQUENT_KINDS: Final = ("checkpoint",)
+_WITH_SIZE: Final = ("start", "restart", "membership")
+"""Kinds of events whose value is the number of remaining ranks: in logs only the first kind."""
 
 
 def parts_of_job(job: ElasticJob) -> dict[str, float]:
-    """Return what the job's time was, in ns: the parts add up to its total where that is known.
+    """Return the parts of the job time in ns; they add up to the total if it is known.
 
-    What is left over when set-up, epochs and lost time are taken from the total is the last part.
+    The last part is the unaccounted time: the total minus setup, epochs and lost time.
     """
     epochs, lost = job.epochs, job.lost
     first, beyond = epochs["is_first"], epochs["beyond_ns"]
-    restart = epochs["is_restart"] & ~first
+    holds_restart = epochs["is_restart"] & ~first
     parts = {
         "setup": job.setup_ns if isfinite(job.setup_ns) else 0.0,
         "worker initialization": job.initialisation_ns if isfinite(job.initialisation_ns) else 0.0,
         "epochs, typical length": float(np.nansum(epochs["typical_ns"])),
         "first epoch, extra time": float(np.nansum(beyond[first])),
-        "epochs with restarts, extra time": float(np.nansum(beyond[restart])),
-        "other epochs, extra time": float(np.nansum(beyond[~first & ~restart])),
-        **{_LOST[kind]: float(sum(one.parts.get(kind, 0.0) for one in lost)) for kind in PARTS},
-        "lost: cause unknown": float(sum(one.lost_ns - sum(one.parts.values()) for one in lost)),
+        "epochs with restarts, extra time": float(np.nansum(beyond[holds_restart])),
+        "other epochs, extra time": float(np.nansum(beyond[~first & ~holds_restart])),
+        **{
+            _LOST_NAMES[kind]: float(sum(lost_time.parts.get(kind, 0.0) for lost_time in lost))
+            for kind in PARTS
+        },
+        "lost: cause unknown": float(
+            sum(lost_time.lost_ns - sum(lost_time.parts.values()) for lost_time in lost)
+        ),
     }
     if isfinite(job.total_ns):
-        parts[_LEFT_OVER] = job.total_ns - sum(parts.values())
+        parts[_UNACCOUNTED] = job.total_ns - sum(parts.values())
     return parts
 
 
 def parts_table(job: ElasticJob, base: ElasticJob | None) -> Result:
-    """Return what the time of a job was, beside that of the base."""
-    own, theirs = parts_of_job(job), parts_of_job(base) if base else {}
-    names = [name for name in {**own, **theirs} if own.get(name) or theirs.get(name)]
-    total, rows = sum(own.values()), []
+    """Return the parts of the job time, next to those of the base."""
+    parts, base_parts = parts_of_job(job), parts_of_job(base) if base else {}
+    names = [name for name in {**parts, **base_parts} if parts.get(name) or base_parts.get(name)]
+    total, rows = sum(parts.values()), []
     for name in [*names, "total"]:
-        ns = total if name == "total" else own.get(name, 0.0)
+        ns = total if name == "total" else parts.get(name, 0.0)
         row = {"part": name, "duration_ns": ns, "share_ratio": ns / total if total else None}
         if base:
-            before = sum(theirs.values()) if name == "total" else theirs.get(name, 0.0)
+            before = sum(base_parts.values()) if name == "total" else base_parts.get(name, 0.0)
             row |= {"base_ns": before, "difference_ns": ns - before}
         rows.append(row)
     return _result("parts", JOB_PARTS, rows)
@@ -90,31 +95,33 @@ def parts_table(job: ElasticJob, base: ElasticJob | None) -> Result:
 
 def restarts_table(jobs: Sequence[ElasticJob]) -> Result:
     """Return the restarts of the jobs."""
-    every = [(job, one) for job in jobs for one in job.lost]
+    restarts = [(job, restart) for job in jobs for restart in job.lost]
     rows = [
         {
             "run": job.name,
-            "restart": one.number,
-            **{name: getattr(one, name) for name in _AS_IT_IS},
-            "ranks_before_count": one.ranks_before,
-            "ranks_after_count": one.ranks_after,
-            "beyond_ns": job.beyond_ns(one.epoch),
-            **{f"{kind}_ns": one.parts.get(kind, np.nan) for kind in PARTS},
+            "restart": restart.number,
+            **{name: getattr(restart, name) for name in _COPIED_FIELDS},
+            "ranks_before_count": restart.ranks_before,
+            "ranks_after_count": restart.ranks_after,
+            "beyond_ns": job.beyond_ns(restart.epoch),
+            **{f"{kind}_ns": restart.parts.get(kind, np.nan) for kind in PARTS},
         }
-        for job, one in every
+        for job, restart in restarts
     ]
     sums = {
-        name: sum(getattr(one, name) for _, one in every)
+        name: sum(getattr(restart, name) for _, restart in restarts)
         for name in ("lost_ns", "explained_ns", "unexplained_ns")
     }
     return _result("restarts", RESTARTS, rows).with_scalars(**sums)
 
 
-_AS_IT_IS: Final = ("epoch", "life", "at_ns", "why", "lost_ns", "redone_count", "unexplained_ns")
+_COPIED_FIELDS: Final = (
+    *("epoch", "life", "at_ns", "why", "lost_ns", "redone_count", "unexplained_ns"),
+)
 
 
 def epochs_table(job: ElasticJob, base: ElasticJob | None) -> Result:
-    """Return the epochs of a job, beside those of the base."""
+    """Return the epochs of a job, next to those of the base."""
     table = _with_accuracy(job)
     if base is not None:
         other = _with_accuracy(base).select("epoch", "duration_ns", "accuracy", "top5")
@@ -134,64 +141,70 @@ def _with_accuracy(job: ElasticJob) -> Table:
 
 
 def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Result:
-    """Return what happened to the jobs."""
+    """Return the attempts, epochs and events of the jobs by time."""
     rows: list[dict[str, Any]] = []
     for job, run in zip(jobs, runs, strict=True):
-        own = [*_lives(run), *_epochs(run), *_events(run)]
-        own.sort(key=lambda row: math.inf if is_unknown(row["at_ns"]) else row["at_ns"])
-        rows += [{"run": job.name, "number": n, **row} for n, row in enumerate(own)]
+        job_events = [*_lives(run), *_epochs(run), *_events(run)]
+        job_events.sort(key=lambda row: math.inf if is_unknown(row["at_ns"]) else row["at_ns"])
+        rows += [{"run": job.name, "number": n, **row} for n, row in enumerate(job_events)]
     return _result(TIMELINE_NAME, TIMELINE, rows)
 
 
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:
     for row in table_of(run, "lives").rows():
-        own = {name: row[name] for name in ("at_ns", "life", "rank", "node")}
-        length = row["end_ns"] - row["at_ns"]
-        yield {"what": "rank runs", "duration_ns": length, "text": row["ended"], **own}
+        yield {
+            "what": "rank runs",
+            "duration_ns": row["end_ns"] - row["at_ns"],
+            "text": row["ended"],
+            **{name: row[name] for name in ("at_ns", "life", "rank", "node")},
+        }
 
 
 def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
     for row in table_of(run, "epochs").rows():
-        names = ("at_ns", "duration_ns", "life", "epoch", "ranks_count")
-        yield {"what": "epoch", **{name: row[name] for name in names}}
+        yield {
+            "what": "epoch",
+            **{
+                name: row[name] for name in ("at_ns", "duration_ns", "life", "epoch", "ranks_count")
+            },
+        }
 
 
 def _events(run: Summary) -> Iterator[dict[str, Any]]:
     table = table_of(run, "events")
-    counts = Counter(_SEVERAL * _MOST_OF_A_KIND)
-    sized = _SIZED if len(table_of(run, "lives")) else _SIZED[:1]
+    counts = Counter(_FREQUENT_KINDS * _MAX_EVENTS_PER_KIND)
+    sized = _WITH_SIZE if len(table_of(run, "lives")) else _WITH_SIZE[:1]
     for row in table.in_order("event").rows():
         counts[row["kind"]] += 1
-        if counts[row["kind"]] > _MOST_OF_A_KIND:
+        if counts[row["kind"]] > _MAX_EVENTS_PER_KIND:
             continue
         names = ("at_ns", "duration_ns", "life", "epoch", "rank", "node", "text")
         size = row["value"] if row["kind"] in sized else None
-        what = _WHAT.get(str(row["kind"]), str(row["kind"]))
+        what = _EVENT_NAMES.get(str(row["kind"]), str(row["kind"]))
         yield {"what": what, "ranks_count": size, **{name: row[name] for name in names}}
 
 
 def _result(name: str, spec: ResultSpec, rows: Sequence[Mapping[str, Any]] | Table) -> Result:
-    """Return a result; which job it is about is told where there are several."""
+    """Return a result with one table; the column ``run`` is omitted if there is only one job."""
     table = spec.tables[0]
-    own = table.of_rows(rows)
-    if "run" in own and len(set(own["run"])) == 1:
-        own = own.without("run")
-    return Result(name, spec, {table.name: own})
+    filled = table.of_rows(rows)
+    if "run" in filled and len(set(filled["run"])) == 1:
+        filled = filled.without("run")
+    return Result(name, spec, {table.name: filled})
 
 
-_NOTABLE: Final = 0.5
-"""An epoch that takes so much more than a typical one is named."""
-_LEFT_OVER: Final = "unaccounted time"
+_MIN_REPORTED_EXTRA_RATIO: Final = 0.5
+"""Extra time of an epoch from which the verdict lists it, as a share of the typical epoch time."""
+_UNACCOUNTED: Final = "unaccounted time"
 
 
 def elastic(runs: Sequence[Summary]) -> Comparison:
-    """Return what happened to a job, where its time went and what each restart cost.
+    """Report the events of a job, the parts of its time, and the cost of each restart.
 
-    Of two runs the first is the base, such as one of a fixed size: the other stands beside it,
-    epoch by epoch.
+    Of two runs, the first is the base, such as a job of fixed size. Both are compared by epoch.
 
     Raises:
-        UsageError: there are no runs or more than two, or neither epochs nor starts are known.
+        UsageError: there is not one run or two, or a run has no epochs, attempts or events.
     """
     if len(runs) not in (1, 2):
         raise UsageError(f"expected one run, or a base and a run; got {len(runs)} runs")
@@ -208,7 +221,7 @@ def elastic(runs: Sequence[Summary]) -> Comparison:
         "epochs": epochs_table(job, base),
         TIMELINE_NAME: timeline_table(jobs, runs),
     }
-    if any(len(one.epochs) or one.lost for one in jobs):
+    if any(len(any_job.epochs) or any_job.lost for any_job in jobs):
         results = {"parts": parts_table(job, base), **results}
     return Comparison(
         title=" compared with ".join(run.name for run in reversed(runs)),
@@ -220,34 +233,34 @@ def elastic(runs: Sequence[Summary]) -> Comparison:
 
 
 def _verdict(job: ElasticJob, base: ElasticJob | None) -> Iterator[Note]:
-    own = {"run": job.name, "total": job.total_ns}
+    about = {"run": job.name, "total": job.total_ns}
     if base is not None and isfinite(more := job.total_ns - base.total_ns):
         yield Note.of(
             "{run} took {total:ns}, {more:ns} {word} than {base} ({other:ns}).",
-            **own,
+            **about,
             base=base.name,
             other=base.total_ns,
             more=abs(more),
             word="more" if more >= 0 else "less",
         )
     elif isfinite(job.total_ns):
-        yield Note.of("{run} took {total:ns}.", **own)
+        yield Note.of("{run} took {total:ns}.", **about)
     if not job.lost:
         text = "No restart of {run} is recorded."
         if job.restarts_count:
             text = "{run} restarted {n:count} time(s). The time lost is not recorded."
         yield Note.of(text, run=job.name, n=job.restarts_count)
         return
-    yield _about_lost(job)
-    for one in job.lost:
-        rows = job.epochs.take(job.epochs["epoch"] == one.epoch).rows()
-        beyond = job.beyond_ns(one.epoch)
-        if not rows or not beyond > _NOTABLE * rows[0]["typical_ns"]:
+    yield _lost_time_note(job)
+    for restart in job.lost:
+        rows = job.epochs.take(job.epochs["epoch"] == restart.epoch).rows()
+        beyond = job.beyond_ns(restart.epoch)
+        if not rows or not beyond > _MIN_REPORTED_EXTRA_RATIO * rows[0]["typical_ns"]:
             continue
         yield Note.of(
             "Epoch {epoch:number} took {took:ns}: {typical:ns} typical epoch time (epochs "
             "{typical_of}), {lost:ns} lost, and {beyond:ns} with unknown cause.",
-            epoch=one.epoch,
+            epoch=restart.epoch,
             took=float(rows[0]["duration_ns"]),
             lost=float(rows[0]["lost_ns"]),
             typical=float(rows[0]["typical_ns"]),
@@ -256,8 +269,8 @@ def _verdict(job: ElasticJob, base: ElasticJob | None) -> Iterator[Note]:
         )
 
 
-def _about_lost(job: ElasticJob) -> Note:
-    explained = sum(one.explained_ns for one in job.lost)
+def _lost_time_note(job: ElasticJob) -> Note:
+    explained = sum(restart.explained_ns for restart in job.lost)
     share = job.lost_ns / job.total_ns if isfinite(job.total_ns) else math.nan
     of_whole = " ({share:ratio} of the job time)" if isfinite(share) else ""
     return Note.of(
@@ -273,8 +286,8 @@ def _about_lost(job: ElasticJob) -> Note:
 
 def _notes(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Iterator[Note]:
     for job, run in zip(jobs, runs, strict=True):
-        yield from _checks(job, run.notes)
-        yield from _setbacks(job)
+        yield from _total_notes(job, run.notes)
+        yield from _accuracy_notes(job)
         if job.cut_count:
             how = "counts their time as lost" if job.lost else "reports the last attempt"
             text = "{run}: {n:count} epoch(s) started more than once. traceprof " + how + "."
@@ -282,36 +295,36 @@ def _notes(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Iterator[Note
         yield from run.notes
 
 
-def _checks(job: ElasticJob, said: Sequence[Note]) -> Iterator[Note]:
-    """Say where set-up, epochs and lost time do not add up to the total, unless it was ``said``."""
+def _total_notes(job: ElasticJob, known_notes: Sequence[Note]) -> Iterator[Note]:
+    """Yield a note if the parts do not add up to the total, unless ``known_notes`` reports it."""
     if not isfinite(job.total_ns):
         yield Note.of("{run}: The total time is not recorded.", run=job.name)
         return
-    left = parts_of_job(job)[_LEFT_OVER]
-    values = [value for note in said for value in note.values.values()]
-    is_said = any(isinstance(value, float) and isclose(value, left) for value in values)
-    if abs(left) > 0.01 * job.total_ns and not is_said:
+    unaccounted_ns = parts_of_job(job)[_UNACCOUNTED]
+    values = [value for note in known_notes for value in note.values.values()]
+    is_known = any(isinstance(value, float) and isclose(value, unaccounted_ns) for value in values)
+    if abs(unaccounted_ns) > 0.01 * job.total_ns and not is_known:
         yield Note.of(
             "{run}: Setup, epochs and lost time add up to {sum:ns} of {total:ns}. The other "
             "{left:ns} may be evaluation or activity that the program did not log.",
             run=job.name,
-            sum=job.total_ns - left,
+            sum=job.total_ns - unaccounted_ns,
             total=job.total_ns,
-            left=left,
+            left=unaccounted_ns,
         )
 
 
-def _setbacks(job: ElasticJob) -> Iterator[Note]:
-    """Say where the accuracy was lower after a restart than before it."""
-    for one in job.lost:
-        now, before = job.accuracy_after(one.epoch), job.accuracy_after(one.epoch - 1)
-        if now < before:
+def _accuracy_notes(job: ElasticJob) -> Iterator[Note]:
+    """Yield a note for each restart after which the accuracy was lower than before."""
+    for restart in job.lost:
+        after, before = job.accuracy_after(restart.epoch), job.accuracy_after(restart.epoch - 1)
+        if after < before:
             yield Note.of(
                 "{run}: {name} dropped from {before:number} to {now:number} in epoch "
                 "{epoch:number}, at the restart.",
                 run=job.name,
                 name=job.accuracy_name,
                 before=before,
-                now=now,
-                epoch=one.epoch,
+                now=after,
+                epoch=restart.epoch,
             )

@@ -1,7 +1,7 @@
-"""Why a step took longer than the typical one, or a window than another: a sum that is exact.
+"""Explain why a step took longer than the typical step, or a window longer than another window.
 
-The five parts of the devices, the mean over them, and what each is made of. Means are floors of
-the cumulated share, so that whatever adds up over all devices adds up in the mean, too.
+The explanation is an exact sum over the five parts of GPU time, averaged over the GPUs, and over
+their causes. Means are floors of cumulated shares, so sums over all GPUs equal sums of the means.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
 SLOWEST: Final = "slowest"
-_ONE: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<number>\d+)")
+_SINGLE_STEP: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<number>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSide:
-    """One of the two: what it is called, the window that holds it, and whose time is when.
+    """One of the two compared windows: its name, its window, and its spans.
 
-    ``of_devices`` and ``of_hosts`` are the spans of each, ``step`` its number (None: it is a
-    window, the same for all), ``launched`` when each process launched the work of the step (None:
-    its work is what runs in its span) and ``notes`` what must be known of it.
+    ``of_devices`` and ``of_hosts`` are the spans of each device and each process. ``step`` is the
+    step number; None for a plain window, which is the same for all. ``launched`` is the window in
+    which each process launched the work of the step; None: the work is everything that runs in the
+    span. ``notes`` are caveats.
     """
 
     name: str
@@ -70,22 +71,22 @@ class WindowSide:
     notes: tuple[Note, ...] = ()
 
     def shared_with(self, other: WindowSide) -> WindowSide:
-        """Return it with the devices and the processes that the other has, too."""
-        devices = {one: span for one, span in self.of_devices.items() if one in other.of_devices}
-        hosts = {one: span for one, span in self.of_hosts.items() if one in other.of_hosts}
+        """Return the side limited to the devices and the processes that ``other`` also has."""
+        devices = {key: span for key, span in self.of_devices.items() if key in other.of_devices}
+        hosts = {key: span for key, span in self.of_hosts.items() if key in other.of_hosts}
         return replace(self, of_devices=devices, of_hosts=hosts)
 
 
 def side_of(ranks: Ranks, text: str) -> WindowSide:
-    """Return what ``text`` means: a step or iteration of the pattern, the slowest step, a window.
+    """Return the side that ``text`` names: a step, an iteration, the slowest step, or a window.
 
     Raises:
-        UsageError: it is none, or not of this run.
+        UsageError: ``text`` is not valid, or does not exist in this run.
     """
     text = text.strip()
     if text == SLOWEST:
         text = _slowest(ranks)
-    match = _ONE.fullmatch(text)
+    match = _SINGLE_STEP.fullmatch(text)
     selection = select(ranks, text)
     if match is None:
         return _of_window(ranks, selection)
@@ -94,12 +95,13 @@ def side_of(ranks: Ranks, text: str) -> WindowSide:
 
 
 def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
-    """Return the usual step whose length is the median, without the one that is explained.
+    """Return the usual step with the median duration, excluding the explained step.
 
-    Of an even number of steps the shorter one of the middle. It is a real step: one can look at it.
+    If the number of steps is even, it is the shorter of the two middle steps. A real step can be
+    inspected, unlike a mean.
 
     Raises:
-        UsageError: a window has no typical one, or there is no other step.
+        UsageError: ``side`` is a window, or the trace has no other step.
     """
     if side.step is None:
         raise UsageError(
@@ -119,40 +121,42 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
     kind = kind.replace("step", ITERATION) if is_pattern else kind
     text = f"{{name}} has the median length of {{n:count}} {kind}."
-    note = Note.of(text, name=chosen.name, n=len(lengths))
-    return replace(chosen, notes=(*chosen.notes, note))
+    return replace(chosen, notes=(*chosen.notes, Note.of(text, name=chosen.name, n=len(lengths))))
 
 
 def _candidates(ledger: Table, side: WindowSide) -> tuple[dict[int, float], str]:
-    """Return the lengths of the steps that may be typical, by number, and what they are called.
+    """Return the durations of candidates for the typical step, by number, and a phrase for them.
 
-    They are recorded as the step itself is: with the work of devices, or without.
+    Candidates were recorded like the explained step: both with GPU activity, or both without.
     """
-    own = ledger.take(ledger["step"] == side.step)
-    processes = set(own["process"].tolist())
-    is_other = (ledger["step"] != side.step) & np.isin(ledger["process"], own["process"])
-    others = ledger.take(is_other & (ledger["is_covered"] == own["is_covered"][0]))
+    explained = ledger.take(ledger["step"] == side.step)
+    processes = set(explained["process"].tolist())
+    is_other = (ledger["step"] != side.step) & np.isin(ledger["process"], explained["process"])
+    others = ledger.take(is_other & (ledger["is_covered"] == explained["is_covered"][0]))
     usual, kind = others.take(others["kind"] == USUAL), "other usual steps"
     if usual.empty:
         usual, kind = others, "other steps, none of which is usual"
     once = usual.take(numbered(usual["process"], usual["step"])[1])
     lengths = {step: once["duration_ns"][rows] for step, rows in rows_by(once, "step").items()}
-    complete = {step: own for step, own in lengths.items() if len(own) == len(processes)}
-    return {step: float(own.mean()) for step, own in (complete or lengths).items()}, kind
+    complete = {step: ns for step, ns in lengths.items() if len(ns) == len(processes)}
+    return {step: float(ns.mean()) for step, ns in (complete or lengths).items()}, kind
 
 
 def _slowest(ranks: Ranks) -> str:
-    """Return the slow step that takes the most more than usual, as tables and page name it.
+    """Return the slow step with the largest excess time, as tables and the page name it.
 
-    Without slow ones the longest step, or iteration of a pattern, of those after the warm-up in
-    which the devices were recorded, where there are any.
+    Without slow steps, return the longest step or iteration after the warm-up, among those with
+    recorded GPU activity if there are any.
+
+    Raises:
+        NotRecordedError: the trace contains no steps.
     """
     ledger = step_ledger(ranks)
     if ledger.empty:
         raise NotRecordedError("the trace contains no steps: choose a window, for example 1s..2s")
     kept = np.ones(len(ledger), np.bool_)
-    for wanted in (ledger["is_covered"], ledger["kind"] != WARMUP):
-        kept = kept & wanted if (kept & wanted).any() else kept
+    for condition in (ledger["is_covered"], ledger["kind"] != WARMUP):
+        kept = kept & condition if (kept & condition).any() else kept
     slow = kept & (ledger["kind"] == SLOW)
     if slow.any():
         most = measured_steps(ranks.whole).table["excess_ns"][slow].argmax()
@@ -164,21 +168,19 @@ def _slowest(ranks: Ranks) -> str:
 
 
 def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> WindowSide:
-    every = steps.table.take(steps.table["step"] == number).rows()
-    rows = {row["process"]: row for row in reversed(every)}
+    """Return the side for step ``number``, with the devices that were recorded in the step."""
+    step_rows = steps.table.take(steps.table["step"] == number).rows()
+    rows = {row["process"]: row for row in reversed(step_rows)}
     notes: tuple[Note, ...] = ()
-    if len(rows) < len(every):
-        notes = (
-            Note.of("Several steps have the number {step}. traceprof uses the first.", step=number),
-        )
     windows = {
         process: TimeWindow(row["device_start_ns"], row["device_end_ns"])
         for process, row in rows.items()
     }
-    if notes:
+    if len(rows) < len(step_rows):
+        text = "Several steps have the number {step}. traceprof uses the first."
+        notes = (Note.of(text, step=number),)
         starts, ends = zip(*((w.start_ns, w.end_ns) for w in windows.values()), strict=True)
-        hull = TimeWindow(min(starts), max(ends))
-        selection = Selection(hull, selection.label)
+        selection = Selection(TimeWindow(min(starts), max(ends)), selection.label)
     spans: dict[tuple[int, int], TimeWindow] = {}
     ledger = step_ledger(ranks)
     is_recorded = ledger["is_covered"] | (ledger["kind"] == INCOMPLETE)
@@ -189,13 +191,18 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
                 spans.setdefault((place, device), windows[process])
     name = f"iteration {number} of the pattern" if steps.is_pattern else f"step {number}"
     is_named = not (steps.is_inferred or steps.is_pattern)
-    hosts = _hosts_of(rows) if is_named else {}
-    launched = _launched_when(steps, rows) if is_named else None
+    hosts = _host_spans(rows) if is_named else {}
+    launched = _launch_windows(steps, rows) if is_named else None
     return WindowSide(name, selection, spans, hosts, number, launched, notes)
 
 
-def _launched_when(steps: Steps, rows: Mapping[int, Mapping[str, Any]]) -> Mapping[int, TimeWindow]:
-    """Return when the work of a step was launched: from the end of the step before on the host."""
+def _launch_windows(
+    steps: Steps, rows: Mapping[int, Mapping[str, Any]]
+) -> Mapping[int, TimeWindow]:
+    """Return the launch window of a step by process.
+
+    The window starts at the end of the previous step on the host.
+    """
     of_process, found = rows_by(steps.table, "process"), {}
     for process, row in rows.items():
         ends = steps.table["end_ns"][of_process[process]]
@@ -205,7 +212,8 @@ def _launched_when(steps: Steps, rows: Mapping[int, Mapping[str, Any]]) -> Mappi
     return found
 
 
-def _hosts_of(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
+def _host_spans(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
+    """Return the span of each process, and its unrecorded time up to the next step, in ns."""
     return {
         process: (
             TimeWindow(row["start_ns"], row["end_ns"]),
@@ -216,6 +224,7 @@ def _hosts_of(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
 
 
 def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
+    """Return the side for a plain window: the same span for all devices and processes."""
     window = selection.window
     spans = {
         (place, device): window
@@ -229,39 +238,44 @@ def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
 
 @refuses_with_doubts
 def explain(run: Run, text: str, against: str | None = None) -> Document:
-    """Return what makes the window ``text`` longer than ``against``, or than the typical step.
+    """Explain why the window ``text`` is longer than ``against``, or than the typical step.
 
     Raises:
-        UsageError: a window is none of this run, or there is nothing to hold it against.
-        NotRecordedError: no device was recorded in both, or neither devices nor phases.
+        UsageError: a window does not exist in this run, or there is no step to compare with.
+        NotRecordedError: no GPU was active in both windows, or there is no GPU activity and no
+            host phase.
     """
     ranks = run.within("all").of_ranks().whole
-    own, result = explain_ranks(ranks, text, against)
-    document = document_about(ranks, own.selection, {EXPLAIN: result})
-    return replace(document, lost=doubts_of(ranks).missing)
+    side, result = explain_ranks(ranks, text, against)
+    return replace(
+        document_about(ranks, side.selection, {EXPLAIN: result}), lost=doubts_of(ranks).missing
+    )
 
 
 def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[WindowSide, Result]:
-    """Return what ``text`` means in the ranks of a run, and what explains it."""
+    """Return the side that ``text`` names, and the result that explains it."""
     ranks = ranks.whole
-    own = side_of(ranks, text)
-    other = typical_side(ranks, own) if against is None else side_of(ranks, against)
-    own, other = own.shared_with(other), other.shared_with(own)
-    has_devices = any(map(used_devices, ranks.parts)) and not _are_without_devices(own, other)
-    if has_devices and not own.of_devices:
-        raise NotRecordedError(f"no GPU was active in both {own.name} and {other.name}")
+    side = side_of(ranks, text)
+    other = typical_side(ranks, side) if against is None else side_of(ranks, against)
+    side, other = side.shared_with(other), other.shared_with(side)
+    has_devices = any(map(used_devices, ranks.parts)) and not _are_steps_without_devices(
+        side, other
+    )
+    if has_devices and not side.of_devices:
+        raise NotRecordedError(f"no GPU was active in both {side.name} and {other.name}")
     made = []
-    for side in (other, own):
-        table = composition_of_hosts(ranks, side.of_hosts).in_order("-ns")
+    for each in (other, side):
+        table = composition_of_hosts(ranks, each.of_hosts).in_order("-ns")
         made.append(dict(zip(table["phase"], table["ns"].tolist(), strict=True)))
-    n_hosts = max(1, len(own.of_hosts))
+    n_hosts = max(1, len(side.of_hosts))
     phases = phases_of(made, _WINDOWS, (n_hosts, n_hosts))
-    about = _of_devices(ranks, own, other) if has_devices else _of_hosts(ranks, phases)
-    tables, length, notes_of_these = about
-    notes = [*other.notes, *own.notes, *notes_of_these]
-    if (own.step is None) != (other.step is None):
-        notes.insert(0, _UNLIKE)
-    result = Result(
+    tables, length, explanation_notes = (
+        _explain_devices(ranks, side, other) if has_devices else _explain_hosts(ranks, phases)
+    )
+    notes = [*other.notes, *side.notes, *explanation_notes]
+    if (side.step is None) != (other.step is None):
+        notes.insert(0, _STEP_AND_WINDOW)
+    return side, Result(
         EXPLAIN,
         EXPLAIN_SPEC,
         {
@@ -269,23 +283,22 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
             for name, table in {**tables, "phases": phases}.items()
         },
         {
-            "own": own.name,
+            "own": side.name,
             "against": other.name,
             **{name: length[name] for name in ("own_ns", "against_ns", "difference_ns")},
-            "devices_count": len(own.of_devices) if has_devices else 0,
+            "devices_count": len(side.of_devices) if has_devices else 0,
         },
         tuple(notes),
     )
-    return own, result
 
 
-def _are_without_devices(own: WindowSide, other: WindowSide) -> bool:
-    """Return whether both are steps in which no device was recorded: then the hosts tell all."""
-    return own.step is not None and other.step is not None and not own.of_devices
+def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:
+    """Return whether both sides are steps without GPU activity."""
+    return side.step is not None and other.step is not None and not side.of_devices
 
 
 _WINDOWS: Final = ("against", "own")
-_UNLIKE: Final = Note(
+_STEP_AND_WINDOW: Final = Note(
     "traceprof compares a step with a window. Their lengths differ regardless of the step."
 )
 _NO_DEVICE: Final = Note(
@@ -293,30 +306,31 @@ _NO_DEVICE: Final = Note(
 )
 
 
-_About: TypeAlias = tuple[dict[str, Any], dict[str, int], tuple[Note, ...]]
-"""What of the two is explained, by their devices or else by their hosts: tables, length, notes."""
+_Explanation: TypeAlias = tuple[dict[str, Any], dict[str, int], tuple[Note, ...]]
+"""The explanation by devices or by hosts: tables, durations, notes."""
 
 
-def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
+def _explain_devices(ranks: Ranks, explained: WindowSide, other: WindowSide) -> _Explanation:
+    """Explain the difference by the parts of GPU time and their causes."""
     why_not = find_blame(ranks).why_not
-    n = len(own.of_devices)
+    n = len(explained.of_devices)
     made = [
         composition_of_devices(
             ranks, side.of_devices, knows_waits=not why_not, launched=side.launched
         )
-        for side in (other, own)
+        for side in (other, explained)
     ]
     causes = causes_of(made, _WINDOWS, (n, n), per_unit=False)
     if n > 1:
-        causes = causes.assign(device=_mostly_on(made, causes))
+        causes = causes.assign(device=_main_device(made, causes))
     parts, length = parts_of(causes, _WINDOWS)
     parts = parts.assign(share_ratio=parts["difference_ns"] / (length["difference_ns"] or np.nan))
     note = Note.of("traceprof cannot attribute the waiting to a rank: {why}", why=why_not)
     return {"causes": causes, "parts": parts}, length, (note,) if why_not else ()
 
 
-def _of_hosts(ranks: Ranks, phases: Table) -> _About:
-    """Return what the hosts were in, where no device worked anywhere."""
+def _explain_hosts(ranks: Ranks, phases: Table) -> _Explanation:
+    """Explain the difference by host phases, for traces without GPU activity."""
     if phases.empty:
         ranks.require("kernels", "copies")
         raise NotRecordedError("the trace contains no GPU activity and no ranges for step phases")
@@ -324,14 +338,15 @@ def _of_hosts(ranks: Ranks, phases: Table) -> _About:
     return {"causes": (), "parts": ()}, length, (_NO_DEVICE,)
 
 
-def _mostly_on(made: Sequence[Table], causes: Table) -> Floats:
-    """Return the device that has more than half of the difference of each cause; NaN: none has."""
+def _main_device(made: Sequence[Table], causes: Table) -> Floats:
+    """Return the device with more than half of the difference of each cause, otherwise NaN."""
     both = Table.stacked([made[1], made[0].assign(ns=-made[0]["ns"])])
-    each, groups = grouped_by(both, *CAUSE, "device")
-    ns, row = groups.sums(both["ns"]), first_alike(each, causes, *CAUSE)
+    by_device, groups = grouped_by(both, *CAUSE, "device")
+    ns, row = groups.sums(both["ns"]), first_alike(by_device, causes, *CAUSE)
     gap = np.append(causes["ns_own"] - causes["ns_against"], 0)[row]
-    most = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
+    main_rows = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
     found = np.full(len(causes), np.nan)
-    most = most[np.argsort(-np.abs(ns[most]), kind="stable")[::-1]]  # the largest comes last
-    found[row[most]] = each["device"][most]
+    # The row with the largest difference comes last and wins.
+    main_rows = main_rows[np.argsort(-np.abs(ns[main_rows]), kind="stable")[::-1]]
+    found[row[main_rows]] = by_device["device"][main_rows]
     return found

@@ -1,4 +1,4 @@
-"""From traces to the iterations of each rank: phases, layers and collectives, without warm-up."""
+"""Measure the iterations of each rank: phases, layers and collectives, without warm-up."""
 
 from __future__ import annotations
 
@@ -30,71 +30,77 @@ from traceprof.session.doubts import doubts_of
 from traceprof.session.run import Run
 
 _BACKWARD: Final = "layer.backward:"
-"""How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
+"""Prefix of backward ranges that `traceprof record --layers` creates."""
 
-_TELLS_MODE: Final = frozenset({"forward", "backward", "optimizer"})
+_TRAINING_PHASES: Final = frozenset({"forward", "backward", "optimizer"})
 
 _OPERATORS: Final = "operators"
-"""Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
+"""Source of layers if only operators have names; operators are not layers."""
 
 _LAYERS: Final = ("layer", "type", "count", "host_ns", "device_ns", "backward_ns")
 
 
 def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
-    """Return the iterations of every rank of ``run``, which is called ``name``.
+    """Return the iterations of every rank of ``run``, with ``name`` as the name of the run.
 
     Raises:
-        TraceError: it cannot be read.
+        TraceError: the run cannot be read.
     """
-    every = run.within("all").of_ranks().whole
-    n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
-    found = [one for part in every for one in _of_part(part, name, n_warm)]
-    n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
-    waited, said = _waited(every, found), doubts_of(every).notes
+    ranks = run.within("all").of_ranks().whole
+    n_warm = max((_warmup_of(find_iterations(part)) for part in ranks), default=0)
+    found = [rank for part in ranks for rank in _of_part(part, name, n_warm)]
+    n = max([len(found), *(int(size) for size in ranks.table("processes")["world_size"])])
+    waited, caveats = _waited_by_rank(ranks, found), doubts_of(ranks).notes
     return [
         replace(
-            one,
+            rank,
             ranks_count=n,
-            waited_ns=waited.get(one.rank) if one.calls_count else None,
-            doubts=said,
+            waited_ns=waited.get(rank.rank) if rank.calls_count else None,
+            doubts=caveats,
         )
-        for one in found
+        for rank in found
     ]
 
 
 def _warmup_of(iterations: Table) -> int:
-    """Return how many leading iterations are warm-up, in the process that has the most."""
-    warm = iterations["process"][iterations["is_warmup"].astype(bool)]
-    return max(groups_of(warm).counts.tolist(), default=0)
+    """Return the number of leading warm-up iterations, the maximum over processes."""
+    return max(
+        groups_of(iterations["process"][iterations["is_warmup"].astype(bool)]).counts.tolist(),
+        default=0,
+    )
 
 
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
-    """Yield the ranks of a file; of each as many iterations are warm-up as of any."""
+    """Yield the iterations of each rank of a file; the first ``n_warm`` of a rank are warm-up."""
     iterations = find_iterations(part)
     by_process = rows_by(iterations, "process")
     for process, rows in by_process.items():
-        said = part.processes.take(part.processes["process"] == process).rows()
-        rank, host = (said[0]["rank"], said[0]["host"]) if said else (ABSENT, "")
-        is_alone = len(by_process) == 1
-        alone = part if is_alone else replace(of_process(part, process), steps=None)
+        process_rows = part.processes.take(part.processes["process"] == process).rows()
+        rank, host = ABSENT, ""
+        if process_rows:
+            rank, host = process_rows[0]["rank"], process_rows[0]["host"]
+        process_trace = part
+        if len(by_process) > 1:
+            process_trace = replace(of_process(part, process), steps=None)
         numbered = iterations.take(rows).assign(is_warmup=np.arange(len(rows)) < n_warm)
-        known = None if rank == ABSENT else rank
-        yield _measured(alone, numbered, name, known, host or part.info.host)
+        yield _measured(
+            process_trace, numbered, name, None if rank == ABSENT else rank, host or part.info.host
+        )
 
 
 def _measured(
     trace: Trace, iterations: Table, name: str, rank: int | None, node: str
 ) -> NodeIterations:
-    """Return a rank's iterations from the first that is no warm-up to the last."""
+    """Measure the iterations of a rank from the first one after warm-up to the last one."""
     kept = iterations.take(~iterations["is_warmup"])
     if kept.empty:
         return NodeIterations(name, rank, node, 1, 0, len(iterations), 0)
     window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
     inside = trace.within(window)
-    # What is exchanged once, at first, does not make ranks keep step.
+    # One-time collectives in the first iteration do not synchronize the ranks of each iteration.
     after_first = kept.take(slice(min(1, len(kept) - 1), None))
-    later = TimeWindow(int(after_first["start_ns"][0]), window.end_ns)
-    collectives = _result(Ranks.of(trace.within(later)), "collectives")
+    after_window = TimeWindow(int(after_first["start_ns"][0]), window.end_ns)
+    collectives = _result(Ranks.of(trace.within(after_window)), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(Ranks.of(inside), "layers")
     if layers is not None and layers.scalars.get("source") == _OPERATORS:
@@ -109,30 +115,30 @@ def _measured(
         span=window,
         iterations_ns=_together_ns(kept),
         phases=_phases(inside, int(kept["process"][0])),
-        are_phases_ours=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
+        are_phases_from_recorder=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
         layers=Table({}) if layers is None else _layers(layers.table, inside),
-        samples_count=_samples(inside),
+        samples_count=_samples_count(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_iterations_ns=_together_ns(after_first),
-        calls_bytes=_sum(calls, "size_bytes"),
-        calls_ns=_sum(calls, "total_ns"),
+        calls_bytes=_sum_if_known(calls, "size_bytes"),
+        calls_ns=_sum_if_known(calls, "total_ns"),
     )
 
 
 def _together_ns(rounds: Table) -> int:
-    """Return the time of rounds without what the recorder took for itself."""
+    """Return the total time of iterations without recorder overhead."""
     return int((lengths_of(rounds) - rounds["recorder_ns"]).sum())
 
 
 def _layers(found: Table, inside: Trace) -> Table:
-    """Return the layers with the time of their backward pass on the host, where it was recorded.
+    """Return the layers, with the host time of their backward pass if it was recorded.
 
-    They have the names that they have without a wrapper such as DDP's.
+    Names have no prefix of wrappers such as DDP.
     """
     layers = found.select(*(name for name in _LAYERS if name in found))
     backward = _backward_on_host(inside)
     if backward:
-        # Of a layer that holds others it is what these take together.
+        # The time of a layer that contains other layers is their sum.
         sums = [
             sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
             for name in layers["layer"]
@@ -142,58 +148,57 @@ def _layers(found: Table, inside: Trace) -> Table:
 
 
 def _backward_on_host(inside: Trace) -> dict[str, int]:
-    """Return the time of the ranges of the innermost layers' backward passes, by path."""
+    """Return the host time of the backward ranges of innermost layers, by path."""
     ranges = inside.ranges
     is_backward = np.array([name.startswith(_BACKWARD) for name in ranges["name"].texts], bool)
-    own = ranges.take(ranges["name"].by_text(is_backward) & (ranges["domain"] == OWN_DOMAIN))
+    backward = ranges.take(ranges["name"].by_text(is_backward) & (ranges["domain"] == OWN_DOMAIN))
     sums = Counter[str]()
-    for name, ns in zip(own["name"], lengths_of(own).tolist(), strict=True):
+    for name, ns in zip(backward["name"], lengths_of(backward).tolist(), strict=True):
         sums[name.removeprefix(_BACKWARD).rpartition(":")[0]] += ns
     return sums
 
 
-def _sum(calls: Table | None, name: str) -> float | None:
-    """Return a column of the collectives added up; None where one of them is not known."""
+def _sum_if_known(calls: Table | None, name: str) -> float | None:
+    """Return the sum of a column of the collectives; None if a value is unknown."""
     if calls is None or calls.empty or name not in calls or not is_known(calls[name]).all():
         return None
     return float(calls[name].sum())
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:
-    """Return the time of the host in each phase, with what autograd's threads tell of backward.
+    """Return the host time by phase; the backward pass includes the autograd threads.
 
-    Where nothing is trained, forward passes without gradients are what iterations are made of.
+    Without training phases, forward passes without gradients ("eval") count as forward.
     """
     inferred = inferred_backward_on_host(inside)
     for host in find_host_phases(inside):
         if host.process == process:
             times = dict(host.times)
-            known = inferred.get(process, Intervals.empty())
-            known = known & inside.span.times
-            times["backward"] = times.get("backward", Intervals.empty()) | known
-            times.pop(PROFILER, None)  # is in no round
+            autograd = inferred.get(process, Intervals.empty()) & inside.span.times
+            times["backward"] = times.get("backward", Intervals.empty()) | autograd
+            times.pop(PROFILER, None)  # not part of an iteration
             found = {name: time.total_ns for name, time in times.items() if time.total_ns}
-            if "eval" in found and not found.keys() & _TELLS_MODE:
+            if "eval" in found and not found.keys() & _TRAINING_PHASES:
                 found["forward"] = found.pop("eval")
             return found
     return {}
 
 
 def _result(ranks: Ranks, name: str) -> Result | None:
-    """Return the result of an analysis; None where the traces lack the data."""
+    """Return the result of an analysis; None if the traces lack its data."""
     try:
         return run_analysis(load_analysis(name), ranks)
     except NotRecordedError:
         return None
 
 
-def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
-    """Return how long each rank waited for others in its iterations, as far as they share them."""
-    spans = [one.span for one in found if one.span is not None]
+def _waited_by_rank(ranks: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
+    """Return the time each rank waited for other ranks in the common window of the iterations."""
+    spans = [each.span for each in found if each.span is not None]
     if len(spans) < 2:
         return {}
     window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
-    result = _result(every.within(window), "ranks")
+    result = _result(ranks.within(window), "ranks")
     if result is None or "waited_ns" not in result.table:
         return {}
     known = result.table.known("waited_ns", "rank")
@@ -201,7 +206,7 @@ def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, f
     return {int(rank): float(ns) for rank, ns in pairs}
 
 
-def _samples(inside: Trace) -> float | None:
-    """Return the samples of the batches in the window; None where one or all are not known."""
+def _samples_count(inside: Trace) -> float | None:
+    """Return the number of samples of the batches in the window; None if unknown."""
     sizes = of_recorder(inside.marks, "batch")["payload"]
     return float(sizes.sum()) if len(sizes) and (sizes > 0).all() else None

@@ -1,4 +1,4 @@
-"""One job: its epochs, each held against a typical one, and its restarts."""
+"""Analyze one job: compare each epoch with a typical epoch, and explain the cost of restarts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from traceprof.model.table import Table, is_known, is_unknown
 PARTS: Final = (
     *("redone", "noticing", "down", "rendezvous", "failed", "initialisation", "loading", "setup"),
 )
-"""Of what the time that is lost at a restart can be made, in the order in which it passes."""
+"""The parts of the time lost at a restart, in the order in which they occur."""
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")
-_TELLING: Final = 0.01
+_MAX_LOST_RATIO: Final = 0.01
 _NUMBERS: Final = ("life", "rank", "epoch", "at_ns", "duration_ns", "value")
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The time that one restart or re-scaling cost, in ns; ``parts`` explain some of it.
+class LostTime:
+    """The time lost at one restart or rescaling, in ns; ``parts`` explain some of it.
 
-    ``inside_ns`` of it is in the length of ``epoch``, the one at which training went on.
+    ``inside_ns`` of ``lost_ns`` are within the duration of ``epoch``, the epoch in which training
+    resumed.
     """
 
     number: int
@@ -46,23 +47,24 @@ class Lost:
 
     @property
     def explained_ns(self) -> float:
-        """How much of it the parts are."""
+        """The lost time that the parts explain, at most the lost time."""
         return min(self.lost_ns, sum(self.parts.values()))
 
     @property
     def unexplained_ns(self) -> float:
-        """How much of it nothing explains."""
+        """The lost time without a known cause."""
         return self.lost_ns - self.explained_ns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElasticJob:
-    """A job; lengths in ns, NaN where they are not known.
+    """A job; durations in ns, NaN if unknown.
 
-    ``epochs`` are those whose work was kept, one row for each number: epoch, life, at_ns,
-    duration_ns, lost_ns (inside it), typical_ns (the median of the undisturbed ones beside it),
-    typical_of (which these are), beyond_ns (the rest), steps_count, ranks_count, is_first and
-    is_restart.
+    ``epochs`` has one row per epoch number, for the attempt whose work was kept. Its columns are
+    epoch, life, at_ns, duration_ns, lost_ns (lost time within the epoch), typical_ns (the median of
+    nearby undisturbed epochs), typical_of (the numbers of these epochs), beyond_ns (the remaining
+    duration), steps_count, ranks_count, is_first and is_restart. ``cut_count`` epochs were started
+    again.
     """
 
     name: str
@@ -70,7 +72,7 @@ class ElasticJob:
     setup_ns: float
     initialisation_ns: float
     epochs: Table
-    lost: Sequence[Lost]
+    lost: Sequence[LostTime]
     cut_count: int = 0
     restarts_count: int = 0
     accuracy: Mapping[float, float] = field(default_factory=dict)
@@ -80,19 +82,19 @@ class ElasticJob:
     @property
     def lost_ns(self) -> float:
         """The time lost at all restarts."""
-        return float(sum(one.lost_ns for one in self.lost))
+        return float(sum(restart.lost_ns for restart in self.lost))
 
     def beyond_ns(self, epoch: float) -> float:
-        """Return how much of an epoch is neither typical nor the lost time that is told."""
+        """Return the duration of an epoch minus its typical duration and its recorded lost time."""
         found = self.epochs["beyond_ns"][self.epochs["epoch"] == epoch]
         return float(found[0]) if len(found) else nan
 
     def accuracy_after(self, epoch: float) -> float:
-        """Return the accuracy after an epoch; metrics may count how many epochs there were."""
+        """Return the accuracy after an epoch, for metrics that count epochs from 0 or from 1."""
         return self._after(self.accuracy, epoch)
 
     def top5_after(self, epoch: float) -> float:
-        """Return how often one of the five likeliest was right after an epoch."""
+        """Return the top-5 accuracy after an epoch."""
         return self._after(self.top5, epoch)
 
     def _after(self, metric: Mapping[float, float], epoch: float) -> float:
@@ -101,16 +103,14 @@ class ElasticJob:
 
 
 def elastic_job(run: Summary) -> ElasticJob:
-    """Return the course of a job, from what is kept of it."""
-    every = table_of(run, "epochs")
+    """Return the epochs, restarts and accuracies of a job from its summary."""
+    epochs_of_attempts = table_of(run, "epochs")
     events = table_of(run, "events").in_order("event")
     events = events.assign(**dict(zip(_NUMBERS, floats(events, *_NUMBERS), strict=True)))
-    is_recorded = len(table_of(run, "lives")) > 0
-    lost = _lost(events, every, is_recorded=is_recorded)
-    by_life = every.in_order("life")
+    lost = _lost(events, epochs_of_attempts, is_recorded=len(table_of(run, "lives")) > 0)
+    by_life = epochs_of_attempts.in_order("life")
     _, groups = grouped_by(by_life, "epoch")
     kept = by_life.take(groups.order[groups.first + groups.counts - 1])
-    epochs = _judged(kept, lost)
     first = _first_events(events)
     metrics = table_of(run, "metrics")
     name, accuracy = _accuracy(metrics, ("top1", "acc"))
@@ -119,9 +119,9 @@ def elastic_job(run: Summary) -> ElasticJob:
         total_ns=_total_ns(run),
         setup_ns=first.get("setup", nan),
         initialisation_ns=first.get("initialisation", nan),
-        epochs=epochs,
+        epochs=_with_typical(kept, lost),
         lost=lost,
-        cut_count=len(every) - len(kept),
+        cut_count=len(epochs_of_attempts) - len(kept),
         restarts_count=int((events["kind"] == "restart").sum()),
         accuracy=accuracy,
         accuracy_name=name,
@@ -130,7 +130,7 @@ def elastic_job(run: Summary) -> ElasticJob:
 
 
 def _total_ns(run: Summary) -> float:
-    """Return how long the job took: from its first process to the last, else what it printed."""
+    """Return the job duration: from its first to its last process, otherwise the printed total."""
     lives = table_of(run, "lives")
     if len(lives) and is_known(lives["end_ns"]).all():
         begins, ends = floats(lives, "at_ns", "end_ns")
@@ -140,7 +140,7 @@ def _total_ns(run: Summary) -> float:
 
 
 def _first_events(events: Table) -> dict[str, float]:
-    """Return set-up and initialisation before anything was trained."""
+    """Return the durations of setup and initialization before the first training."""
     found: dict[str, float] = {}
     for row in events.rows():
         kind = str(row["kind"])
@@ -153,14 +153,14 @@ def _first_events(events: Table) -> dict[str, float]:
     return found
 
 
-def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
-    """Return the restarts, each with what explains it.
+def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[LostTime]:
+    """Return the restarts, each with the events that explain its lost time.
 
-    That is what happened to the whole job in its life and epoch; in a log which tells neither, what
-    was printed before it since the one before.
+    These are the job-wide events with the same life and epoch. Both are NaN in some logs; NaN
+    matches NaN.
     """
     rows = [row for row in events.rows() if isnan(row["rank"]) and not _text(row["node"])]
-    found: list[Lost] = []
+    found: list[LostTime] = []
     for place, row in enumerate(rows):
         lost_ns = row["duration_ns"]
         if row["kind"] != "time_lost" or isnan(lost_ns):
@@ -169,13 +169,28 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
         for other in rows:
             kind = str(other["kind"])
             pairs = [(other[name], row[name]) for name in ("life", "epoch")]
-            is_same = all(one == own or (isnan(one) and isnan(own)) for one, own in pairs)
+            is_same = all(
+                other_value == row_value or (isnan(other_value) and isnan(row_value))
+                for other_value, row_value in pairs
+            )
             if kind in PARTS and is_same and not isnan(other["duration_ns"]):
                 parts[kind] = parts.get(kind, 0.0) + other["duration_ns"]
-        before, after = _sizes(rows, place) if is_recorded else (nan, nan)
-        why = _text(row["text"]) if is_recorded else ""
-        about = (row["life"], row["epoch"], row["at_ns"], lost_ns, parts, row["value"], why)
-        found.append(Lost(len(found) + 1, *about, before, after, _inside_ns(row, epochs)))
+        before, after = _ranks_before_and_after(rows, place) if is_recorded else (nan, nan)
+        found.append(
+            LostTime(
+                number=len(found) + 1,
+                life=row["life"],
+                epoch=row["epoch"],
+                at_ns=row["at_ns"],
+                lost_ns=lost_ns,
+                parts=parts,
+                redone_count=row["value"],
+                why=_text(row["text"]) if is_recorded else "",
+                ranks_before=before,
+                ranks_after=after,
+                inside_ns=_lost_inside_ns(row, epochs),
+            )
+        )
     return found
 
 
@@ -183,24 +198,25 @@ def _text(value: Any) -> str:
     return "" if is_unknown(value) else str(value)
 
 
-def _sizes(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
-    """Return how many ranks there were before and after a restart, where it is told."""
+def _ranks_before_and_after(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
+    """Return the number of ranks before and after a restart; NaN if unknown."""
     life = rows[place]["life"]
-    told = [row for row in rows if row["kind"] in ("start", "restart") and not isnan(row["value"])]
-    before = [row["value"] for row in told if row["life"] < life]
-    after = [row["value"] for row in told if row["life"] == life]
+    sized = [row for row in rows if row["kind"] in ("start", "restart") and not isnan(row["value"])]
+    before = [row["value"] for row in sized if row["life"] < life]
+    after = [row["value"] for row in sized if row["life"] == life]
     return (before or [nan])[-1], (after or [nan])[-1]
 
 
-def _inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
-    """Return how much of the lost time the length of its epoch holds: as far as times overlap.
+def _lost_inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
+    """Return the part of the lost time that is within the duration of its epoch.
 
-    Where no times are told a program that prints the lost time before its epoch means all of it.
+    This is the overlap of both time spans. Without times, programs that print the lost time before
+    the epoch include all of it.
     """
-    is_own = epochs["epoch"] == row["epoch"]
+    is_epoch = epochs["epoch"] == row["epoch"]
     if not isnan(row["life"]):
-        is_own = is_own & (epochs["life"] == row["life"])
-    starts, durations = floats(epochs, "at_ns", "duration_ns", rows=is_own)
+        is_epoch = is_epoch & (epochs["life"] == row["life"])
+    starts, durations = floats(epochs, "at_ns", "duration_ns", rows=is_epoch)
     if not len(starts):
         return 0.0
     start, lost = float(starts[-1]), float(row["duration_ns"])
@@ -209,57 +225,62 @@ def _inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
     return min(lost, max(0.0, float(row["at_ns"]) + lost - start))
 
 
-def _judged(epochs: Table, lost: Sequence[Lost]) -> Table:
-    """Return the epochs with what is typical beside each, and what of each is not."""
+def _with_typical(epochs: Table, lost: Sequence[LostTime]) -> Table:
+    """Return the epochs with their typical duration and the remaining duration."""
     numbers, durations = floats(epochs, "epoch", "duration_ns")
-    restarts = {one.epoch for one in lost}
-    inside = np.zeros(len(epochs))
-    for one in lost:
-        inside[numbers == one.epoch] += one.inside_ns
-    own = durations - inside
+    lost_inside = np.zeros(len(epochs))
+    for restart in lost:
+        lost_inside[numbers == restart.epoch] += restart.inside_ns
+    undisturbed_ns = durations - lost_inside
     is_first = np.arange(len(epochs)) == 0
-    is_restart = np.isin(numbers, list(restarts))
+    is_restart = np.isin(numbers, [restart.epoch for restart in lost])
     segment = np.cumsum(is_restart, dtype=np.int64)
-    # A first epoch warms up, and one that holds lost time may hold more of it than is told.
-    disturbed = is_first | (inside > _TELLING * durations) | np.isnan(own)
-    typical, names = _typical(numbers, own, segment, disturbed)
+    # A first epoch includes warm-up. An epoch with lost time may include more than is recorded.
+    disturbed = is_first | (lost_inside > _MAX_LOST_RATIO * durations) | np.isnan(undisturbed_ns)
+    typical, names = _typical(numbers, undisturbed_ns, segment, disturbed)
     return epochs.assign(
-        lost_ns=inside,
+        lost_ns=lost_inside,
         typical_ns=typical,
         typical_of=names,
-        beyond_ns=own - typical,
+        beyond_ns=undisturbed_ns - typical,
         is_first=is_first,
         is_restart=is_restart,
     )
 
 
 def _typical(
-    numbers: Floats, own: Floats, segment: Ints, disturbed: Bools
+    numbers: Floats, lengths: Floats, segment: Ints, disturbed: Bools
 ) -> tuple[Floats, list[str]]:
-    """Return the median undisturbed epoch beside each epoch: after it until the next restart.
+    """Return the typical epoch duration for each epoch, and the numbers of the epochs behind it.
 
-    Where none follows it is those before it, since the restart before.
+    It is the median of the undisturbed epochs in the same segment, that is, until the next restart.
+    A segment without an undisturbed epoch uses the previous segment that has one, otherwise the
+    first.
     """
-    typical, names = np.full(len(own), nan), [""] * len(own)
+    typical, names = np.full(len(lengths), nan), [""] * len(lengths)
     known = sorted(set(segment[~disturbed].tolist()))
-    for place, of in enumerate(segment.tolist()):
+    for place, segment_number in enumerate(segment.tolist()):
         if not known:
             break
-        earlier = [one for one in known if one <= of]
-        nearest = of if of in known else (earlier[-1] if earlier else known[0])
+        earlier = [number for number in known if number <= segment_number]
+        nearest = (
+            segment_number if segment_number in known else (earlier[-1] if earlier else known[0])
+        )
         rows = np.flatnonzero((segment == nearest) & ~disturbed)
-        typical[place] = float(np.median(own[rows]))
+        typical[place] = float(np.median(lengths[rows]))
         first, last = numbers[rows[0]], numbers[rows[-1]]
         names[place] = f"{first:g}" if first == last else f"{first:g}–{last:g}"
     return typical, names
 
 
 def _accuracy(metrics: Table, words: Sequence[str]) -> tuple[str, dict[float, float]]:
-    """Return the accuracy after each epoch, and what it is called; nothing where none is told."""
-    names = [str(own) for own in dict.fromkeys(metrics["metric"]) if "train" not in own.lower()]
-    ranked = [name for wanted in words for name in names if wanted in name.lower()]
+    """Return the name of the accuracy metric and its value by epoch; "" and {} if there is none."""
+    names = [
+        str(metric) for metric in dict.fromkeys(metrics["metric"]) if "train" not in metric.lower()
+    ]
+    ranked = [name for word in words for name in names if word in name.lower()]
     if not ranked:
         return "", {}
     epochs, values = floats(metrics, "epoch", "value", rows=metrics["metric"] == ranked[0])
-    told = zip(epochs.tolist(), values.tolist(), strict=True)
-    return ranked[0], {epoch: value for epoch, value in told if not isnan(epoch)}
+    pairs = zip(epochs.tolist(), values.tolist(), strict=True)
+    return ranked[0], {epoch: value for epoch, value in pairs if not isnan(epoch)}

@@ -1,4 +1,4 @@
-"""The measures that statistics judge, and limits on how much worse they may get."""
+"""Test the measures of two sides, and check limits on their regression."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.comparison.sides import TURN, Side, series_of
+from traceprof.comparison.sides import ITERATION, Side, series_of
 from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import (
-    FEWEST,
+    MIN_STEPS,
     Difference,
     compare_runs,
     compare_steps,
-    of_values,
+    with_displayed_values,
 )
 from traceprof.errors import UsageError
 from traceprof.measures.rows import Floats
@@ -25,26 +25,26 @@ from traceprof.model.results import Note, Result, named_in_words
 from traceprof.model.table import Table
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
-"""What a comparison is about: the first of these that both sides know."""
+"""Main measures: a comparison is about the first one that both sides have."""
 
-_SERIES: Final = (
+_STEP_MEASURES: Final = (
     ("samples_per_s", "samples_per_s", "1/s", "higher"),
     ("step_period_ns", "period_ns", "ns", "lower"),
     ("step_own_ns", "own_ns", "ns", "lower"),
 )
-_OF_TURNS: Final = (("turn_ns", "period_ns", "ns", "lower"),)
-_OF_LOGS: Final = _SERIES[:2]
-"""What runs that are known by their measures alone are held against one another by."""
-_MOST_SHOWN: Final = 400
-_OF_DIFFERENCE: Final = (
+_ITERATION_MEASURES: Final = (("turn_ns", "period_ns", "ns", "lower"),)
+_LOG_MEASURES: Final = _STEP_MEASURES[:2]
+"""Measures of runs without step series, such as logs."""
+_MAX_SHOWN_STEPS: Final = 400
+_DIFFERENCE_FIELDS: Final = (
     *("base", "new", "change_ratio", "low_ratio", "high_ratio", "smallest_ratio", "larger_ratio"),
     *("base_count", "new_count", "alike_ratio"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedMeasure:
-    """One measure of both sides, and what statistics say of it."""
+class EvaluatedMeasure:
+    """A measure of both sides and the result of its test."""
 
     name: str
     unit: str
@@ -53,60 +53,65 @@ class JudgedMeasure:
 
     @property
     def worse_ratio(self) -> float:
-        """By how much the new one is worse, as a share of the base; below 0: better."""
+        """The regression as a ratio of the base; below 0: improvement."""
         change = self.difference.change_ratio
         return -change if self.better == "higher" else change
 
-    def of_one_recording(self) -> JudgedMeasure:
-        """Return the same of a recording that is compared with itself."""
-        return replace(self, difference=self.difference.of_one_recording())
-
     @property
     def verdict(self) -> str:
-        """What to make of it, in a word or three."""
+        """The result of the test in up to three words."""
         if math.isnan(self.difference.change_ratio) or not self.difference.is_known:
             return "not judged"
-        if self.difference.is_open:
+        if self.difference.is_inconclusive:
             return "not clear"
         if not self.difference.is_shown:
             return "no difference shown"
         return "worse" if self.worse_ratio > 0 else "better"
 
 
-def judge(base: Side, new: Side, *, is_same: bool = False) -> dict[str, JudgedMeasure]:
-    """Return what is judged, by name: where several runs are given the run is the unit.
+def evaluate_measures(
+    base: Side, new: Side, *, is_same: bool = False
+) -> dict[str, EvaluatedMeasure]:
+    """Test the measures of both sides, by name; with several runs per side, the run is the unit.
 
     ``is_same``: both sides are one recording.
     """
-    found: dict[str, JudgedMeasure] = {}
-    for name, measure, unit, better in _OF_TURNS if base.unit == TURN else _SERIES:
+    found: dict[str, EvaluatedMeasure] = {}
+    for name, measure, unit, better in (
+        _ITERATION_MEASURES if base.unit == ITERATION else _STEP_MEASURES
+    ):
         series = [[series_of(run, measure, base.unit) for run in side.runs] for side in (base, new)]
-        if any(not len(own) for side in series for own in side):
+        if any(not len(series_values) for side in series for series_values in side):
             continue
         if len(series[0]) == len(series[1]) == 1:
             both = base.measure(name), new.measure(name)
             difference = _of_series(series[0][0], series[1][0], both, are_rates=better == "higher")
         else:
-            medians = [[float(np.median(own)) for own in side] for side in series]
+            medians = [
+                [float(np.median(series_values)) for series_values in side] for side in series
+            ]
             difference = compare_runs(*medians)
-        found[name] = JudgedMeasure(name, unit, better, difference)
-    for name, _, unit, better in _OF_LOGS:
+        found[name] = EvaluatedMeasure(name, unit, better, difference)
+    for name, _, unit, better in _LOG_MEASURES:
         values = [[run.measure(name) for run in side.runs] for side in (base, new)]
         known = [[value for value in side if value is not None and value > 0] for side in values]
         if name not in found and all(map(len, known)) and known == values:
-            found[name] = JudgedMeasure(name, unit, better, compare_runs(*known))
+            found[name] = EvaluatedMeasure(name, unit, better, compare_runs(*known))
     if is_same:
-        return {name: one.of_one_recording() for name, one in found.items()}
+        return {
+            name: replace(result, difference=result.difference.as_unchanged())
+            for name, result in found.items()
+        }
     return found
 
 
 def _of_series(
     base: Floats, new: Floats, values: tuple[float | None, float | None], *, are_rates: bool
 ) -> Difference:
-    """Return how two series differ, with the ``values`` of the two runs that commands show.
+    """Test the difference of two series, with the displayed ``values`` of the two runs.
 
-    Where pairs of steps do not allow for the change of the means, as where few steps take most of
-    the time, the means themselves are compared.
+    The means are compared if the interval from pairs of steps excludes the change of the means, for
+    example if few steps take most of the time.
     """
     found = compare_steps(base, new, are_rates=are_rates)
     if (
@@ -115,50 +120,55 @@ def _of_series(
         and not found.low_ratio <= values[1] / values[0] - 1 <= found.high_ratio
     ):
         found = compare_steps(base, new, are_rates=are_rates, of_means=True)
-    return of_values(found, *values)
+    return with_displayed_values(found, *values)
 
 
 def steps_result(base: Side, new: Side) -> Result:
-    """Return the steps that are held against one another, for those who want to see them."""
+    """Return the compared step times, thinned out to at most `_MAX_SHOWN_STEPS` per run."""
     tables = []
     for side, name in ((base, "base"), (new, "new")):
         for run in side.runs:
             values = series_of(run, "period_ns", side.unit)
-            every = max(1, -(-len(values) // _MOST_SHOWN))
-            places = np.arange(0, len(values), every)
-            columns = {"side": name, "run": run.name, "place": places, "period_ns": values[places]}
-            tables.append(Table(columns))
-    spec = STEPS.tables[0]
-    return Result("steps", STEPS, {"steps": spec.of_rows(Table.stacked(tables))})
+            stride = max(1, -(-len(values) // _MAX_SHOWN_STEPS))
+            places = np.arange(0, len(values), stride)
+            tables.append(
+                Table({"side": name, "run": run.name, "place": places, "period_ns": values[places]})
+            )
+    return Result("steps", STEPS, {"steps": STEPS.tables[0].of_rows(Table.stacked(tables))})
 
 
-def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> Result:
-    """Return what is judged as a table, with what must be known of the method."""
+def judged_result(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> Result:
+    """Return the tested measures as a table, with notes about the method."""
     rows = [
         {
-            "measure": one.name,
-            "unit": one.unit,
-            "verdict": one.verdict,
-            "better": one.better,
-            **{name: getattr(one.difference, name) for name in _OF_DIFFERENCE},
+            "measure": measure.name,
+            "unit": measure.unit,
+            "verdict": measure.verdict,
+            "better": measure.better,
+            **{name: getattr(measure.difference, name) for name in _DIFFERENCE_FIELDS},
         }
-        for one in judged.values()
+        for measure in measures.values()
     ]
-    of_runs = any(one.difference.of_runs for one in judged.values())
+    of_runs = any(measure.difference.of_runs for measure in measures.values())
     table = JUDGED.tables[0].of_rows(rows)
-    scalars = {"per": base.unit, "of_runs": of_runs}
-    return Result("judged", JUDGED, {"judged": table}, scalars, _method(judged, base, new))
+    return Result(
+        "judged",
+        JUDGED,
+        {"judged": table},
+        {"per": base.unit, "of_runs": of_runs},
+        _method(measures, base, new),
+    )
 
 
-def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
-    """Return how it was judged."""
-    every = [one.difference for one in judged.values()]
-    known = [one for one in every if one.is_known]
-    if not every:
+def _method(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
+    """Return notes about the method of the test."""
+    differences = [measure.difference for measure in measures.values()]
+    known = [difference for difference in differences if difference.is_known]
+    if not differences:
         return ()
-    what = "iterations" if base.unit == TURN else "steps"
+    what = "iterations" if base.unit == ITERATION else "steps"
     if not known:
-        first = every[0]
+        first = differences[0]
         return (
             Note.of(
                 "{base:count} and {new:count} {what} are not enough for a statistical test. "
@@ -166,7 +176,7 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
                 base=first.base_count,
                 new=first.new_count,
                 what="runs" if first.of_runs else f"{base.unit}s",
-                fewest=2 if first.of_runs else FEWEST,
+                fewest=2 if first.of_runs else MIN_STEPS,
             ),
         )
     if known[0].of_runs:
@@ -176,8 +186,8 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
             base=len(base.runs),
             new=len(new.runs),
         )
-        return (of_runs, _ALONE) if 1 in (len(base.runs), len(new.runs)) else (of_runs,)
-    together = max(one.together for one in known)
+        return (of_runs, _SINGLE_RUN) if 1 in (len(base.runs), len(new.runs)) else (of_runs,)
+    together = max(difference.together for difference in known)
     text = "Durations repeat every {n:count} {what}. traceprof averages each group of {n:count}."
     in_turns = (Note.of(text, what=what, n=together),) if together > 1 else ()
     of_means = Note.of(
@@ -185,26 +195,28 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
         "intervals from Welch's t-test.",
         what=what,
     )
-    if all(one.of_means for one in known):
+    if all(difference.of_means for difference in known):
         return *in_turns, of_means, _ONE_OF_EACH
     of_steps = Note.of(
         "traceprof compares all pairs of {what} (Mann–Whitney test). The 95% interval accounts "
         "for the correlation of neighboring {what} (up to {alike:ratio}).",
-        alike=max(one.alike_ratio for one in known),
+        alike=max(difference.alike_ratio for difference in known),
         what=what,
     )
-    of_kinds = (of_means,) if any(one.of_means for one in known) else ()
+    of_kinds = (of_means,) if any(difference.of_means for difference in known) else ()
     return *in_turns, of_steps, *of_kinds, _ONE_OF_EACH
 
 
-_ALONE: Final = Note("One side has a single run. traceprof assumes that both sides vary equally.")
+_SINGLE_RUN: Final = Note(
+    "One side has a single run. traceprof assumes that both sides vary equally."
+)
 _ONE_OF_EACH: Final = Note(
     "Each side has one run, so the variation between runs is not known. traceprof ignores "
     "differences below 1%. Pass several runs per side to measure the variation."
 )
 
 
-_TEXT: Final = re.compile(
+_LIMIT_PATTERN: Final = re.compile(
     r"(?:(?P<name>\w[\w.-]*(?: +[\w.-]+)*)\s*=\s*)?"
     r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
 )
@@ -212,19 +224,19 @@ _TEXT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much worse a measure may get; ``measure`` "" is what the comparison is about."""
+    """A limit on the regression of a measure; "" stands for the main measure."""
 
     measure: str
     ratio: float
 
 
 def parse_limit(text: str) -> Limit:
-    """Return the limit that ``text`` means: "5%", "0.05", "step_own_ns=5%".
+    """Parse a limit: "5%", "0.05" or "step_own_ns=5%".
 
     Raises:
-        UsageError: it is none.
+        UsageError: ``text`` is not a limit.
     """
-    match = _TEXT.fullmatch(text.strip())
+    match = _LIMIT_PATTERN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"invalid limit {text!r}: expected 5% or MEASURE=5%")
     ratio = float(match["number"]) / (100 if match["percent"] else 1)
@@ -235,64 +247,70 @@ def parse_limit(text: str) -> Limit:
 
 def limits_of(
     limits: Sequence[Limit],
-    judged: Mapping[str, JudgedMeasure],
+    measures: Mapping[str, EvaluatedMeasure],
     sides: tuple[Side, Side],
     better: Mapping[str, str],
 ) -> Result:
-    """Return which limits are exceeded.
+    """Check which limits are exceeded.
 
-    What is judged by statistics exceeds its limit where the medians differ by more than that and a
-    difference is shown; where too few steps are known to tell, and of any other measure, the
-    numbers alone decide, and it is said.
+    A tested measure exceeds its limit if the change is above the limit and significant. Measures
+    without a test, or with too few steps for it, are compared by value alone, and the result says
+    so.
 
     Raises:
-        UsageError: a measure is not known of both sides, or gets neither better nor worse.
+        UsageError: a measure is not recorded on both sides, or has no direction that is better.
     """
-    rows = [_row(limit, judged, sides, better) for limit in limits]
+    rows = [_limit_row(limit, measures, sides, better) for limit in limits]
     return Result("limits", LIMITS, {"limits": LIMITS.tables[0].of_rows(rows)})
 
 
-def _row(
+def _limit_row(
     limit: Limit,
-    judged: Mapping[str, JudgedMeasure],
+    measures: Mapping[str, EvaluatedMeasure],
     sides: tuple[Side, Side],
     better: Mapping[str, str],
 ) -> dict[str, Any]:
-    name = named_in_words(limit.measure, (*judged, *better))
+    """Return the row of one limit: its measure, its regression, and whether it is exceeded."""
+    name = named_in_words(limit.measure, (*measures, *better))
     if name in ("", "throughput", "time"):
-        name = next((own for own in MAIN if own in judged), "")
+        name = next((candidate for candidate in MAIN if candidate in measures), "")
         if not name:
             raise UsageError(
                 "throughput and step times are not recorded on both sides; name a measure, for "
                 f"example --max-regression idle_ratio=5%; available: {_known(better)}"
             )
-    if name in judged:
-        worse, (is_exceeded, why) = judged[name].worse_ratio, _of_judged(limit, judged[name])
+    if name in measures:
+        worse, (is_exceeded, why) = measures[name].worse_ratio, _check_limit(limit, measures[name])
     else:
-        worse = _worse(name, sides, better)
+        worse = _worse_ratio(name, sides, better)
         is_exceeded, why = worse > limit.ratio, _NUMBERS_ALONE
-    about = {"measure": name, "limit_ratio": limit.ratio, "worse_ratio": worse}
-    return {**about, "is_exceeded": is_exceeded, "why": why}
+    return {
+        "measure": name,
+        "limit_ratio": limit.ratio,
+        "worse_ratio": worse,
+        "is_exceeded": is_exceeded,
+        "why": why,
+    }
 
 
 _NUMBERS_ALONE: Final = Note("no statistical test: the variation of this measure is not known")
 
 
-def _worse(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> float:
-    """Return by how much a measure that statistics do not judge is worse."""
-    way = better.get(name)
+def _worse_ratio(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> float:
+    """Return the regression of a measure that is not tested."""
+    direction = better.get(name)
     base, new = (side.measure(name) for side in sides)
-    if way is None or base is None or new is None:
+    if direction is None or base is None or new is None:
         raise UsageError(f"{name} is not recorded on both sides; available: {_known(better)}")
-    if not way:
+    if not direction:
         raise UsageError(f"{name} cannot have a limit: no direction of {name} is better or worse")
     change = new / base - 1 if base else (math.inf if new else 0.0)
-    return -change if way == "higher" else change
+    return -change if direction == "higher" else change
 
 
-def _of_judged(limit: Limit, one: JudgedMeasure) -> tuple[bool, Note]:
-    """Return whether a limit is exceeded, and how that was decided."""
-    found, is_beyond = one.difference, one.worse_ratio > limit.ratio
+def _check_limit(limit: Limit, measure: EvaluatedMeasure) -> tuple[bool, Note]:
+    """Return whether the limit of a tested measure is exceeded, and the reason."""
+    found, is_beyond = measure.difference, measure.worse_ratio > limit.ratio
     if not found.is_known:
         return is_beyond, Note.of("no statistical test: {why}", why=found.why)
     if not is_beyond:
@@ -303,4 +321,4 @@ def _of_judged(limit: Limit, one: JudgedMeasure) -> tuple[bool, Note]:
 
 
 def _known(better: Mapping[str, str]) -> str:
-    return ", ".join(sorted(name for name, way in better.items() if way)) or "none"
+    return ", ".join(sorted(name for name, direction in better.items() if direction)) or "none"

@@ -1,4 +1,7 @@
-"""Iterations of several runs by node: means without warm-up, independent ranks averaged."""
+"""Compare the iterations of several runs by node: means without warm-up, per rank.
+
+Independent ranks are also averaged.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +38,19 @@ BOTH: Final = "forward+backward"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeIterations:
-    """The iterations of a rank without warm-up; None: not known.
+    """The iterations of one rank without warm-up; None means unknown.
 
-    ``iterations_ns`` is the time of all ``iterations_count`` together, ``phases`` the ns of the
-    host in each phase in them; ``are_phases_ours``: the recorder named them, all that there are.
-    ``layers`` has a row for each layer: layer, type, count, host_ns, where it is told
-    host_backward_ns, where devices were recorded device_ns and backward_ns, of all iterations
-    together. ``calls_count`` collectives after the first iteration handed in ``calls_bytes`` and
-    took ``calls_ns``; the iterations after it took ``calls_iterations_ns``, without what lies
-    between them, such as a profiler that starts. ``waited_ns`` were spent in all of them waiting
-    for others. ``span`` goes from the first of them to the last. ``doubts`` are those of the run.
+    ``iterations_ns`` is the total time of the ``iterations_count`` iterations. ``phases`` is the
+    host time by phase within them, in ns. ``are_phases_from_recorder``: the recorder named the
+    phases, and no others exist. ``layers`` has a row for each layer: layer, type, count, host_ns;
+    host_backward_ns if recorded; device_ns and backward_ns if GPU activity was recorded. All are
+    totals over the iterations.
+
+    ``calls_count`` is the number of collectives after the first iteration. They have
+    ``calls_bytes`` of input and took ``calls_ns``. The iterations after the first took
+    ``calls_iterations_ns``, without the time between them, such as the start of a profiler.
+    ``waited_ns`` is the time spent waiting for other ranks in all iterations. ``span`` is the
+    window from the first to the last iteration. ``doubts`` are the caveats of the run.
     """
 
     run: str
@@ -56,7 +62,7 @@ class NodeIterations:
     iterations_ns: int
     phases: Mapping[str, int] = field(default_factory=dict)
     layers: Table = field(default_factory=lambda: Table({}))
-    are_phases_ours: bool = True
+    are_phases_from_recorder: bool = True
     doubts: tuple[Note, ...] = ()
     samples_count: float | None = None
     calls_count: int | None = None
@@ -68,17 +74,17 @@ class NodeIterations:
 
     @property
     def mode(self) -> str:
-        """Whether there is a backward pass; "" where that is not known.
+        """Whether the iterations contain a backward pass; "" if unknown.
 
-        Where others named the phases, nothing is said of those that they did not name.
+        If the recorder did not name the phases, a missing phase proves nothing.
         """
         if self.phases.get("backward", 0) or self.phases.get("optimizer", 0):
             return BOTH
-        return FORWARD if self.are_phases_ours and self.phases.get("forward", 0) else ""
+        return FORWARD if self.are_phases_from_recorder and self.phases.get("forward", 0) else ""
 
     @property
     def ranks(self) -> str:
-        """Whether ranks exchange anything in it; "" where collectives were not recorded."""
+        """Whether the ranks are synchronized; "" if collectives were not recorded."""
         if self.ranks_count == 1:
             return ONE
         if self.calls_count is None:
@@ -93,54 +99,56 @@ _ABOUT: Final = {
 
 
 def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
-    """Return the ranks of several runs beside one another, each run's in their order.
+    """Compare the ranks of several runs; the ranks of each run are in order.
 
     Raises:
-        NotRecordedError: no rank has any round.
+        NotRecordedError: no rank has an iteration.
     """
-    known = [one for one in of_ranks if one.iterations_count]
+    known = [rank for rank in of_ranks if rank.iterations_count]
     if not known:
-        error = NotRecordedError(
-            "no rounds found: record with `traceprof record`, which detects steps and forward "
-            "passes, or mark steps with traceprof.step()"
+        raise refused(
+            NotRecordedError(
+                "no rounds found: record with `traceprof record`, which detects steps and forward "
+                "passes, or mark steps with traceprof.step()"
+            ),
+            (note for rank in of_ranks for note in rank.doubts),
         )
-        raise refused(error, (note for one in of_ranks for note in one.doubts))
-    rows = [row for run in _runs(known) for row in _node_rows(run)]
+    rows = [row for run in _group_by_run(known) for row in _node_rows(run)]
     on_device = _uses_devices(known)
-    of_runs = [own for run in _runs(known) if len(own := _layers_of_run(run, on_device))]
+    of_runs = [
+        layers for run in _group_by_run(known) if len(layers := _layers_of_run(run, on_device))
+    ]
     results = {NODES: Result(NODES, NODES_SPEC, {NODES: NODES_SPEC.table(NODES).of_rows(rows)})}
     if of_runs:
         results[NODE_LAYERS] = _layers(Table.stacked(of_runs), known, on_device)
-    runs = list(dict.fromkeys(one.run for one in of_ranks))
-    left_out = [one for one in of_ranks if not one.iterations_count]
+    left_out = [rank for rank in of_ranks if not rank.iterations_count]
+    caveats = {rank.run: rank.doubts for rank in of_ranks}
     return Comparison(
-        title=f"rounds by rank: {', '.join(runs)}",
+        title=f"rounds by rank: {', '.join(caveats)}",
         results=results,
         verdict=tuple(_verdict(rows)),
         notes=tuple(_notes(known, left_out)),
-        warnings=tuple(_doubts(of_ranks)),
+        warnings=tuple(
+            note for name, notes in caveats.items() for note in doubts_of_run(name, notes)
+        ),
         missing={} if of_runs else {NODE_LAYERS: "no layer names: record with --layers 2"},
         about=_ABOUT,
     )
 
 
-def _doubts(of_ranks: Sequence[NodeIterations]) -> Iterator[Note]:
-    for name, notes in {one.run: one.doubts for one in of_ranks}.items():
-        yield from doubts_of_run(name, notes)
-
-
-def _runs(known: Sequence[NodeIterations]) -> Iterator[list[NodeIterations]]:
-    for _, own in groupby(known, key=lambda one: one.run):
-        yield sorted(own, key=lambda one: -1 if one.rank is None else one.rank)
+def _group_by_run(known: Sequence[NodeIterations]) -> Iterator[list[NodeIterations]]:
+    """Yield the ranks of each run, sorted by rank."""
+    for _, ranks in groupby(known, key=lambda rank: rank.run):
+        yield sorted(ranks, key=lambda rank: -1 if rank.rank is None else rank.rank)
 
 
 def _are_independent(run: Sequence[NodeIterations]) -> bool:
-    return len(run) > 1 and all(one.ranks == INDEPENDENT for one in run)
+    return len(run) > 1 and all(rank.ranks == INDEPENDENT for rank in run)
 
 
 def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:
-    """Return a row for each rank, and of independent ones their mean."""
-    rows = [_node_row(one) for one in run]
+    """Return a row for each rank, and a row with the mean of independent ranks."""
+    rows = [_node_row(rank) for rank in run]
     if not _are_independent(run):
         return rows
     first = rows[0]
@@ -149,113 +157,127 @@ def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:
     return [*rows, {**first, **means, "rank": MEAN, "node": ""}]
 
 
-def _node_row(one: NodeIterations) -> dict[str, Any]:
-    n, seconds = one.iterations_count, one.iterations_ns / 1e9
-    calls = one.calls_count or nan
-    each = {f"{phase}_ns": one.phases.get(phase, nan) / n for phase in PHASES}
+def _node_row(rank: NodeIterations) -> dict[str, Any]:
+    n, seconds = rank.iterations_count, rank.iterations_ns / 1e9
+    calls = rank.calls_count or nan
+    each = {f"{phase}_ns": rank.phases.get(phase, nan) / n for phase in PHASES}
     return {
-        "run": one.run,
-        "rank": _rank(one),
-        "mode": one.mode,
-        "ranks": one.ranks,
-        "round_ns": one.iterations_ns / n,
+        "run": rank.run,
+        "rank": _rank_text(rank),
+        "mode": rank.mode,
+        "ranks": rank.ranks,
+        "round_ns": rank.iterations_ns / n,
         **each,
-        "other_ns": (one.iterations_ns - sum(one.phases.values())) / n if one.phases else nan,
-        "samples_per_s": or_nan(one.samples_count) / seconds,
-        "syncs_per_s": 1e9 * calls / (one.calls_iterations_ns or nan),
-        "sync_bytes": or_nan(one.calls_bytes) / calls,
-        "sync_ns": or_nan(one.calls_ns) / calls,
-        "sync_bytes_per_s": 1e9 * or_nan(one.calls_bytes) / (or_nan(one.calls_ns) or nan),
-        "waited_ns": or_nan(one.waited_ns) / n,
+        "other_ns": (rank.iterations_ns - sum(rank.phases.values())) / n if rank.phases else nan,
+        "samples_per_s": or_nan(rank.samples_count) / seconds,
+        "syncs_per_s": 1e9 * calls / (rank.calls_iterations_ns or nan),
+        "sync_bytes": or_nan(rank.calls_bytes) / calls,
+        "sync_ns": or_nan(rank.calls_ns) / calls,
+        "sync_bytes_per_s": 1e9 * or_nan(rank.calls_bytes) / (or_nan(rank.calls_ns) or nan),
+        "waited_ns": or_nan(rank.waited_ns) / n,
         "rounds_count": float(n),
-        "warmup_count": float(one.warmup_count),
-        "node": one.node,
+        "warmup_count": float(rank.warmup_count),
+        "node": rank.node,
     }
 
 
 def _uses_devices(known: Sequence[NodeIterations]) -> bool:
-    """Return whether devices tell the layers of any run: all are then told by devices."""
+    """Return whether any run has GPU times of layers; then all layers are compared by GPU time."""
     return any(
-        "device_ns" in one.layers and bool((one.layers["device_ns"] > 0).any()) for one in known
+        "device_ns" in rank.layers and bool((rank.layers["device_ns"] > 0).any()) for rank in known
     )
 
 
 def _layers_of_run(run: Sequence[NodeIterations], on_device: bool) -> Table:
-    """Return the layers of each rank, the time of a round each; of independent ones their mean."""
+    """Return the time per iteration of each layer and rank; of independent ranks, the mean."""
     host = "" if on_device else "host_"
     tables = []
-    for one in run:
-        layers = one.layers
+    for rank in run:
+        layers = rank.layers
         if (name := "device_ns" if on_device else "host_ns") in layers:
             backward_ns = layers.get(f"{host}backward_ns", np.full(len(layers), nan))
-            forward, backward = np.array([layers[name], backward_ns], float) / one.iterations_count
+            forward, backward = np.array([layers[name], backward_ns], float) / rank.iterations_count
             times = dict(zip(_TIMES, (forward, backward, forward + backward), strict=True))
-            about = {"run": one.run, "rank": _rank(one), "mode": one.mode, "ranks": one.ranks}
+            about = {
+                "run": rank.run,
+                "rank": _rank_text(rank),
+                "mode": rank.mode,
+                "ranks": rank.ranks,
+            }
             tables.append(layers.select("layer", "type").assign(**about, **times))
     found = Table.stacked(tables) if tables else Table({})
     if found.empty or not _are_independent(run):
         return found
     rows = rows_by_first(codes_of(found["layer"]), codes_of(found["type"]))
-    means = {name: np.array([mean_of(found[name][own]) for own in rows]) for name in _TIMES}
-    return found.take([own[0] for own in rows]).assign(**means, rank=MEAN)
+    means = {
+        name: np.array([mean_of(found[name][group_rows]) for group_rows in rows]) for name in _TIMES
+    }
+    return found.take([group_rows[0] for group_rows in rows]).assign(**means, rank=MEAN)
 
 
 _TIMES: Final = ("forward_ns", "backward_ns", "both_ns")
 
 
-def _rank(one: NodeIterations) -> str:
-    return "" if one.rank is None else str(one.rank)
+def _rank_text(rank: NodeIterations) -> str:
+    return "" if rank.rank is None else str(rank.rank)
 
 
 def _layers(table: Table, known: Sequence[NodeIterations], on_device: bool) -> Result:
-    """Return the layers in the order in which the first run has them, each with all its runs."""
+    """Return the layers in the order of the first run, the rows of each layer together."""
     table = table.take(np.concatenate(rows_by_first(codes_of(table["layer"]))))
-    is_whole = any(one.mode == BOTH for one in known) and bool(np.isnan(table["backward_ns"]).all())
-    tables = {"layers": NODE_LAYERS_SPEC.table("layers").of_rows(table)}
-    scalars = {"clock": "device" if on_device else "host"}
-    return Result(NODE_LAYERS, NODE_LAYERS_SPEC, tables, scalars, (_TOGETHER,) * is_whole)
+    has_backward = any(rank.mode == BOTH for rank in known)
+    is_split = not np.isnan(table["backward_ns"]).all()
+    return Result(
+        NODE_LAYERS,
+        NODE_LAYERS_SPEC,
+        {"layers": NODE_LAYERS_SPEC.table("layers").of_rows(table)},
+        {"clock": "device" if on_device else "host"},
+        (_BACKWARD_NOT_SPLIT,) if has_backward and not is_split else (),
+    )
 
 
-_TOGETHER: Final = Note(
+_BACKWARD_NOT_SPLIT: Final = Note(
     "The trace does not split the backward pass by layer. Record with --layers 2 or with "
     "emit_nvtx. The phases above include the whole backward pass."
 )
 
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
-    """Yield what differs between kinds of rounds; where nothing does, how long they are."""
-    told = list(_differences(rows))
-    yield from told
-    if told:
+    """Yield the differences between kinds of iterations, or else the iteration time of each run."""
+    differences = list(_differences(rows))
+    yield from differences
+    if differences:
         return
     of_runs: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if row["rank"] != MEAN:
             of_runs.setdefault(row["run"], []).append(row)
-    for name, own in list(of_runs.items())[:_MOST_TOLD]:
-        slowest = max(own, key=lambda row: row["round_ns"])
-        few = "" if len(own) == 1 else " on the slowest of {n:count} ranks (rank {rank})"
-        text = "{name}: a round takes {round:ns}" + few
-        yield Note.of(text, name=name, round=slowest["round_ns"], rank=slowest["rank"], n=len(own))
+    for name, run_rows in list(of_runs.items())[:_MAX_RUNS]:
+        slowest = max(run_rows, key=lambda row: row["round_ns"])
+        of_ranks = "" if len(run_rows) == 1 else " on the slowest of {n:count} ranks (rank {rank})"
+        text = "{name}: a round takes {round:ns}" + of_ranks
+        yield Note.of(
+            text, name=name, round=slowest["round_ns"], rank=slowest["rank"], n=len(run_rows)
+        )
 
 
-_MOST_TOLD: Final = 4
+_MAX_RUNS: Final = 4
 
 
 def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
-    """Yield what synchronising costs a round of each mode, and what the backward pass adds."""
+    """Yield the cost of synchronization in each mode, and the cost of the backward pass."""
     iterations = _iterations_by_kind(rows)
     for mode in (FORWARD, BOTH):
-        alone = iterations.get((mode, INDEPENDENT)) or iterations.get((mode, ONE))
-        together = iterations.get((mode, SYNCHRONISED))
-        if alone and together:
+        independent = iterations.get((mode, INDEPENDENT)) or iterations.get((mode, ONE))
+        synchronized = iterations.get((mode, SYNCHRONISED))
+        if independent and synchronized:
             yield Note.of(
                 "{mode}: a round takes {together:ns} if the ranks are synchronized and {alone:ns} "
                 "if not ({more:ratio} more).",
                 mode=mode,
-                together=together,
-                alone=alone,
-                more=together / alone - 1,
+                together=synchronized,
+                alone=independent,
+                more=synchronized / independent - 1,
             )
     for kind in (ONE, INDEPENDENT, SYNCHRONISED):
         forward, both = iterations.get((FORWARD, kind)), iterations.get((BOTH, kind))
@@ -271,9 +293,9 @@ def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
 
 
 def _iterations_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """Return the time of a round by mode and kind: of independent ranks the mean over all.
+    """Return the iteration time by mode and kind of ranks, averaged over runs.
 
-    Synchronised ranks are not averaged: that of the slowest counts, for each of several runs.
+    Independent ranks of a run are averaged. Of synchronized ranks, the slowest one counts.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
@@ -281,22 +303,26 @@ def _iterations_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str],
             of_runs = found.setdefault((row["mode"], row["ranks"]), {})
             of_runs.setdefault(row["run"], []).append(row["round_ns"])
     return {
-        kind: fmean((max if kind[1] == SYNCHRONISED else fmean)(own) for own in of_runs.values())
+        kind: fmean(
+            (max if kind[1] == SYNCHRONISED else fmean)(round_ns) for round_ns in of_runs.values()
+        )
         for kind, of_runs in found.items()
     }
 
 
 def _notes(known: Sequence[NodeIterations], left_out: Sequence[NodeIterations]) -> Iterator[Note]:
     if left_out:
-        names = (one.run if one.rank is None else f"{one.run} rank {one.rank}" for one in left_out)
+        names = (
+            rank.run if rank.rank is None else f"{rank.run} rank {rank.rank}" for rank in left_out
+        )
         yield Note.of("Ranks without rounds are excluded: {names}.", names=", ".join(names))
-    dropped = sum(one.warmup_count for one in known)
+    dropped = sum(rank.warmup_count for rank in known)
     yield Note.of(
         "Warm-up is excluded: {dropped:count} of {n:count} rounds.",
         dropped=dropped,
-        n=dropped + sum(one.iterations_count for one in known),
+        n=dropped + sum(rank.iterations_count for rank in known),
     )
-    if any(one.ranks == INDEPENDENT for one in known):
+    if any(rank.ranks == INDEPENDENT for rank in known):
         yield Note("Independent ranks exchange no data. traceprof averages them (row mean).")
-    if any(one.ranks == SYNCHRONISED for one in known):
+    if any(rank.ranks == SYNCHRONISED for rank in known):
         yield Note("Synchronized ranks wait for each other. traceprof lists each rank.")

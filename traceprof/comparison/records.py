@@ -1,4 +1,4 @@
-"""What is kept of runs, as tables: the list of them, the record of one or several, any table."""
+"""Stored runs as tables: the list of runs, the record of one or more runs, and any stored table."""
 
 from __future__ import annotations
 
@@ -60,24 +60,25 @@ def list_of_runs(
     sort: str | None = None,
     is_reversed: bool = False,
 ) -> Comparison:
-    """Return the runs that have all of ``labels``, with key measures and ``measures``.
+    """List the runs that have all of ``labels``, with key measures and ``measures``.
 
-    ``shown`` are labels, or columns of tables that runs were typed in, with a column each.
+    ``shown`` names labels, or columns of the tables from which runs were entered. Each gets a
+    column.
 
     Raises:
-        UsageError: there is no measure of that name, or no column to sort by.
+        UsageError: no run has a requested measure, label or column, or ``sort`` is no column.
     """
     runs = store.listed(labels)
-    told = {name: measure.unit for run in runs for name, measure in run.measures.items()}
-    measures = [named_in_words(name, told) for name in measures]
+    measure_units = {name: measure.unit for run in runs for name, measure in run.measures.items()}
+    measures = [named_in_words(name, measure_units) for name in measures]
     for name in measures:
-        if name not in told:
-            raise UsageError(f"no run has measure {name!r}; {_known(told)}")
-    units = {**_KEY_MEASURES, **{name: _unit(told[name]) for name in measures}}
+        if name not in measure_units:
+            raise UsageError(f"no run has measure {name!r}; {_available(measure_units)}")
+    units = {**_KEY_MEASURES, **{name: _unit(measure_units[name]) for name in measures}}
     sort = None if sort is None else named_in_words(sort, units)
     listed = {*units, *(column.name for column in (*_NAMED, *_LISTED))}
-    by = sort is not None and sort not in listed and any(run.told(sort) for run in runs)
-    named = dict.fromkeys((*shown, *([sort] if by and sort else [])))
+    is_label = sort is not None and sort not in listed and any(run.told(sort) for run in runs)
+    named = dict.fromkeys((*shown, *([sort] if is_label and sort else [])))
     for name in shown:
         if name in listed or not any(run.told(name) for run in runs):
             raise UsageError(f"--column {name}: no run has a label or column with this name")
@@ -89,24 +90,26 @@ def list_of_runs(
     )
     table = TableSpec("runs", "stored runs", columns)
     rows = [_listed(run, units) | {name: run.told(name) for name in named} for run in runs]
-    every = Table.of_rows(rows, [column.name for column in columns])
-    kept = _sorted(every, sort, is_reversed)
-    result = Result("runs", ResultSpec((table,)), {"runs": kept})
-    title = Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
-    if not runs:
-        title = _nothing_kept(store, labels)
+    unsorted = Table.of_rows(rows, [column.name for column in columns])
+    result = Result("runs", ResultSpec((table,)), {"runs": _sorted(unsorted, sort, is_reversed)})
+    title = (
+        Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
+        if runs
+        else _empty_note(store, labels)
+    )
     return Comparison("runs", {"runs": result}, (title,), about={"runs": table.about})
 
 
-def _nothing_kept(store: Store, labels: Mapping[str, str]) -> Note:
-    every = len(store.listed()) if labels else 0
-    if every:
-        asked = " ".join(f"{name}={text}" for name, text in labels.items())
+def _empty_note(store: Store, labels: Mapping[str, str]) -> Note:
+    """Return the note for an empty list: no run has the labels, or the database is empty."""
+    runs_count = len(store.listed()) if labels else 0
+    if runs_count:
+        labels_text = " ".join(f"{name}={text}" for name, text in labels.items())
         return Note.of(
             "None of the {n:count} run(s) in {path} has {asked}. List all: `traceprof runs list`.",
-            n=every,
+            n=runs_count,
             path=str(store.path),
-            asked=asked,
+            asked=labels_text,
         )
     return Note.of(
         "{path} contains no runs. Add a run with `traceprof runs add TRACE`, or with --save of "
@@ -116,13 +119,13 @@ def _nothing_kept(store: Store, labels: Mapping[str, str]) -> Note:
 
 
 def recorded_by(environment: Mapping[str, str]) -> str:
-    """Return what recorded a run: "traceprof (cupti)"; "" where that is not known."""
+    """Return the profiler and recorder of a run, such as "traceprof (cupti)"; "" if unknown."""
     profiler, recorder = environment.get("profiler", ""), environment.get("recorder", "")
     return f"{profiler} ({recorder})" if profiler and recorder else profiler or recorder
 
 
 def program_of(command: str) -> str:
-    """Return what a command runs: its script or module, else the program; "" without one."""
+    """Return the script or module of a command, otherwise its program; "" for an empty command."""
     words = command.split()
     script = next((word for word in words if word.endswith(".py")), "")
     if not script and "-m" in words[:-1]:
@@ -131,18 +134,18 @@ def program_of(command: str) -> str:
 
 
 def ended_as(environment: Mapping[str, str], ended: Sequence[str]) -> str:
-    """Return how the program ended: "failed (exit code 1)"; "" where that is not known.
+    """Return how the program ended, such as "failed (exit code 1)"; "" if unknown.
 
-    ``ended`` is how each start of each rank did.
+    ``ended`` has one entry per start of each rank.
     """
     code = environment.get("exit_code", "")
     if code:
         return "finished" if code == "0" else f"failed (exit code {code})"
-    told = [text for text in ended if text]
-    if not told:
+    known = [text for text in ended if text]
+    if not known:
         return ""
-    counts = ((how, told.count(how)) for how in ("failed", "killed"))
-    words = [f"{n} of {len(told)} starts {how}" for how, n in counts if n]
+    counts = ((how, known.count(how)) for how in ("failed", "killed"))
+    words = [f"{n} of {len(known)} starts {how}" for how, n in counts if n]
     return ", ".join(words) or "finished"
 
 
@@ -150,12 +153,13 @@ def _sorted(table: Table, column: str | None, is_reversed: bool) -> Table:
     if column is None:
         return table.take(slice(None, None, -1)) if is_reversed else table
     if column not in table:
-        raise UsageError(f"--sort {column}: no such column; {_known(table)}; --measure adds more")
+        raise UsageError(
+            f"--sort {column}: no such column; {_available(table)}; --measure adds more"
+        )
     return table.in_order(f"-{column}" if is_reversed else column)
 
 
 def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
-    found = {name: run.measures[name].value for name in measures if name in run.measures}
     return {
         "name": run.name,
         "number": run.number,
@@ -168,12 +172,12 @@ def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
         "origin": run.origin,
         "devices_count": run.devices_count,
         "steps_count": run.steps_count,
-        **found,
+        **{name: run.measures[name].value for name in measures if name in run.measures},
     }
 
 
 def record_of_runs(runs: Sequence[Summary]) -> Comparison:
-    """Return the record of one run, or of several side by side: a column for each."""
+    """Return the record of one or more runs, with a column for each run."""
     names = _columns_of(runs)
     parts = {
         "run": ("run", [_facts(run) for run in runs]),
@@ -195,32 +199,33 @@ def record_of_runs(runs: Sequence[Summary]) -> Comparison:
 
 
 def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
-    """Return a table that was kept of ``runs``, below one another: a column tells which.
+    """Return a stored table of ``runs``, stacked, with the run name as first column.
 
     ``name`` is a table of `SUMMARY`, an analysis (its first table), or ``analysis.table``.
 
     Raises:
-        UsageError: it was kept of none of them.
+        UsageError: no run has this table.
     """
-    found = [(run, *told) for run in runs if (told := _table(run, name)) is not None]
+    found = [(run, *found_table) for run in runs if (found_table := _table(run, name)) is not None]
     if not found:
         known = list(dict.fromkeys(kept for run in runs for kept in _kept(run)))
-        raise UsageError(f"no stored table {name!r}; {_known(known)}")
+        raise UsageError(f"no stored table {name!r}; {_available(known)}")
     columns: dict[str, Column] = {"run": key("run", "name of the run")}
     for _, spec, _ in found:
         columns |= {column.name: column for column in spec if column.name not in columns}
     spec = TableSpec(name, found[0][1].about, tuple(columns.values()))
     rows = Table.stacked([table.assign(run=run.name) for run, _, table in found])
     result = Result(name, ResultSpec((spec,)), {name: spec.of_rows(rows)})
-    titles = " · ".join(run.name for run, _, _ in found)
-    return Comparison(titles, {name: result}, about={name: spec.about})
+    return Comparison(
+        " · ".join(run.name for run, _, _ in found), {name: result}, about={name: spec.about}
+    )
 
 
 def as_typed(runs: Sequence[Summary]) -> Comparison:
-    """Return the rows that runs were typed in as the tables that they were, one a heading.
+    """Return runs that were entered as table rows as their original tables, one per heading.
 
     Raises:
-        UsageError: none of them was typed in a table.
+        UsageError: no run was entered in a table.
     """
     found: dict[tuple[str, ...], list[Summary]] = {}
     for run in runs:
@@ -231,19 +236,24 @@ def as_typed(runs: Sequence[Summary]) -> Comparison:
     if not found:
         raise UsageError("none of these runs was entered in a table")
     results = {}
-    for number, ((_, *heading), own) in enumerate(found.items(), 1):
+    for number, ((_, *heading), group) in enumerate(found.items(), 1):
         name = f"typed_{number}" if len(found) > 1 else "typed"
         spec = TableSpec(
             name,
             _AS_TYPED,
             tuple(
                 Column(
-                    one, Unit.TEXT, "text as entered", Combine.SAME, is_proper=True, is_typed=True
+                    cell_name,
+                    Unit.TEXT,
+                    "text as entered",
+                    Combine.SAME,
+                    is_proper=True,
+                    is_typed=True,
                 )
-                for one in heading
+                for cell_name in heading
             ),
         )
-        cells = zip(*([*map(str, run.table("typed")["cell"])] for run in own), strict=True)
+        cells = zip(*([*map(str, run.table("typed")["cell"])] for run in group), strict=True)
         table = Table(dict(zip(heading, map(objects, cells), strict=True)))
         results[name] = Result(name, ResultSpec((spec,)), {name: table})
     titles = dict(zip(results, (title or _AS_TYPED for title, *_ in found), strict=True))
@@ -251,10 +261,11 @@ def as_typed(runs: Sequence[Summary]) -> Comparison:
 
 
 def _table(run: Summary, name: str) -> tuple[TableSpec, Table] | None:
+    """Return a stored table and its specification; None if the run does not have it."""
     if name in run.tables:
         return SUMMARY.table(name), run.tables[name]
-    own, _, table = name.partition(".")
-    result = run.results.get(own)
+    analysis, _, table = name.partition(".")
+    result = run.results.get(analysis)
     if result is None:
         return None
     table = table or result.spec.tables[0].name
@@ -267,12 +278,12 @@ def _side_by_side(
     part: str, about: str, names: Sequence[str], cells: Sequence[Mapping[str, Any]]
 ) -> Result:
     """Return a table with a row for each name in ``cells`` and a column for each run."""
-    rows = list(dict.fromkeys(name for told in cells for name in told))
+    rows = list(dict.fromkeys(name for values in cells for name in values))
     columns = {
         part: objects(rows),
         **{
-            name: objects(told.get(row) for row in rows)
-            for name, told in zip(names, cells, strict=True)
+            name: objects(values.get(row) for row in rows)
+            for name, values in zip(names, cells, strict=True)
         },
     }
     of_runs = (
@@ -283,7 +294,7 @@ def _side_by_side(
 
 
 def _columns_of(runs: Sequence[Summary]) -> list[str]:
-    """Return what the columns of the runs are called: each name once."""
+    """Return a unique column name for each run."""
     taken = {"run", "environment", "labels", "measures", "kept"}
     names: list[str] = []
     for run in runs:
@@ -294,7 +305,7 @@ def _columns_of(runs: Sequence[Summary]) -> list[str]:
 
 
 def _facts(run: Summary) -> dict[str, Any]:
-    told = {
+    facts = {
         "origin": run.origin,
         "workload": run.workload,
         "command": run.command,
@@ -307,7 +318,7 @@ def _facts(run: Summary) -> dict[str, Any]:
         "devices": _counted(run.devices_count),
         "files": ", ".join(source.path for source in run.sources),
     }
-    return {name: value for name, value in told.items() if value not in (None, "")}
+    return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
 def _counted(count: int | None) -> Note | None:
@@ -315,8 +326,7 @@ def _counted(count: int | None) -> Note | None:
 
 
 def _measures(run: Summary) -> dict[str, Any]:
-    rows = run.table("measures").rows()
-    return {str(row["measure"]): _measure(row) for row in rows}
+    return {str(row["measure"]): _measure(row) for row in run.table("measures").rows()}
 
 
 def _measure(row: Mapping[str, Any]) -> Note | None:
@@ -331,7 +341,7 @@ def _measure(row: Mapping[str, Any]) -> Note | None:
 
 
 def _kept(run: Summary) -> dict[str, Any]:
-    """Return how many rows each table has that was kept, by the name that `table_of_runs` takes."""
+    """Return the row count of each stored table, by the name that `table_of_runs` accepts."""
     counts = {name: len(table) for name, table in run.tables.items()}
     for name, result in run.results.items():
         first = result.spec.tables[0].name
@@ -357,5 +367,5 @@ def _utc(ns: int | None) -> str:
     return datetime.fromtimestamp(ns // _S, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _known(names: Iterable[str]) -> str:
+def _available(names: Iterable[str]) -> str:
     return f"available: {', '.join(names) or 'none'}"

@@ -1,6 +1,6 @@
-"""What the user means by the runs that he names: traces, files, names in the database.
+"""Resolve the runs that a user names: traces, files, names in the database.
 
-And how files get into that database.
+It also adds files to the database.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _READERS: Final = {
     "table of rates": ("traceprof.logs.rates", "read_table"),
     "log": ("traceprof.logs", "read_log"),
 }
-"""What reads text: loaded only for it."""
+"""Readers of text files; they are imported only if needed."""
 _LABEL: Final = "label:"
-_NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a comma may stand in a value
+_NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a value may contain a comma
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _SUFFIXES: Final = (
     *(".gz", ".json", ".sqlite", ".sqlite3", ".db", ".nvprof", ".nvvp", ".nsys-rep", ".qdrep"),
@@ -44,29 +44,30 @@ def summaries_of(
     db: Path | str | None = None,
     window: str | None = None,
 ) -> list[Summary]:
-    """Return the runs that ``texts`` mean, in their order.
+    """Return the runs that ``texts`` name, in order.
 
-    Each text is a trace or a run (file, directory, pattern, manifest: it is summarised, seen
-    through its default window), a file of ``traceprof runs export``, a table of rates, a training
-    log, the name of a run in the database (its number or the beginning of its name, too), or
-    ``label:key=value[,key=value …]`` for all runs of the database with these labels. What is there
-    as a file is taken as a file, unless nothing can be read from it and the database knows it.
+    Each text is a trace or a run (file, directory, pattern, manifest), a file of ``traceprof runs
+    export``, a table of rates, a training log, the name of a run in the database (also its number
+    or the beginning of its name), or ``label:key=value[,key=value …]`` for all runs of the database
+    with these labels. A trace is summarized in its default window. An existing file takes
+    precedence over the database, unless the file cannot be read and the database has a run with
+    this name.
 
     Args:
-        texts: what the user wrote.
-        opening: how traces are opened.
-        db: the database of runs; None: TRACEPROF_RUNS, else the user's own.
-        window: what traces are seen through; what is kept already stays as it is.
+        texts: the texts that the user entered.
+        opening: the options for opening traces.
+        db: the database of runs; None: TRACEPROF_RUNS, otherwise the user's own database.
+        window: the window of traces; stored summaries are unchanged.
 
     Raises:
-        TraceprofError: one is none of these; the message says what was tried.
+        TraceprofError: a text names no run; the message lists the attempts.
     """
     store = Store.at(db)
     return [run for text in texts for run in _runs_of(text, opening or Opening(), store, window)]
 
 
 def name_of(path: Path | str) -> str:
-    """Return what a run in ``path`` is called where nobody says: its name without suffixes."""
+    """Return the default name of a run in ``path``: the file name without suffixes."""
     path = Path(path)
     name = path.name or path.absolute().name
     while (stem := Path(name)).suffix.lower() in _SUFFIXES and stem.stem:
@@ -77,10 +78,10 @@ def name_of(path: Path | str) -> str:
 def summaries_in(
     path: Path, opening: Opening | None = None, window: str | None = None
 ) -> list[Summary]:
-    """Return the runs in files: of a trace or of the traces of a run one, else what they tell.
+    """Return the runs in a file: one for a trace or a run, otherwise those in the text.
 
     Raises:
-        TraceprofError: it is nothing that can be read; the message says what was tried.
+        TraceprofError: the file cannot be read; the message lists the attempts.
     """
     if _is_trace(path):
         return [summary_of(open_run([path], opening).within(window), name_of(path), {})]
@@ -90,7 +91,7 @@ def summaries_in(
 
 
 def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
-    """Return what is kept of ``run``, about the window that it is seen through."""
+    """Return the summary of ``run`` in its selected window, from the cache if it is there."""
     kept = KeptAnswers(run.cache, run.window)
     what = ("summary", name, *sorted(labels.items()))
     known: Summary | None = kept.value(what)
@@ -103,6 +104,7 @@ def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
 
 
 def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | None) -> list[Summary]:
+    """Return the runs that one text names: by label, by path, or by name in the database."""
     named = str(text)
     if named.startswith(_LABEL):
         return _labelled(named, store)
@@ -118,6 +120,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | Non
 
 
 def _labelled(text: str, store: Store) -> list[Summary]:
+    """Return the runs of the database with the labels in ``text``."""
     labels = {}
     for part in _NEXT_LABEL.split(text.removeprefix(_LABEL)):
         name, equals, value = part.partition("=")
@@ -131,6 +134,7 @@ def _labelled(text: str, store: Store) -> list[Summary]:
 
 
 def _is_trace(path: Path) -> bool:
+    """Return whether ``path`` is a trace or a run, recognized by content."""
     if is_run([path]):
         return True
     found = examine(path)
@@ -138,7 +142,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _of_text(path: Path) -> list[Summary]:
-    """Return the runs that a table of rates or a log tells of."""
+    """Return the runs in a table of rates or a log."""
     tried = []
     for what, (module, function) in _READERS.items():
         try:
@@ -161,28 +165,29 @@ def keep_file(
     *,
     replaces: bool = False,
 ) -> Sequence[str]:
-    """Keep the run in ``path``, or the runs that it tells of, and return their names.
+    """Store the run or the runs in ``path``, and return their names.
 
-    A name that was chosen (``name``, or that of an exported run) must be free, unless it
-    ``replaces``; one that follows from the file gets a number.
+    A chosen name (``name``, or the name of an exported run) must be unused, unless ``replaces`` is
+    set. A name derived from the file gets a number if it is used.
 
     Raises:
-        TraceprofError: it cannot be read, a name is taken, or the database not be written.
+        TraceprofError: the file cannot be read, a name is used, or the database is not writable.
     """
     path = Path(path)
     runs = called(summaries_in(path, opening), name, labels)
-    is_chosen = name is not None or is_exported(path)
-    return keep_runs(store, runs, is_chosen=is_chosen, replaces=replaces)
+    return keep_runs(
+        store, runs, is_chosen=name is not None or is_exported(path), replaces=replaces
+    )
 
 
 def name_of_files(paths: Sequence[Path]) -> str:
-    """Return what a run in ``paths`` is called: as its file, or as the folder of its files."""
+    """Return the default name of a run in ``paths``: that of its file, or of the common folder."""
     folders = [path.absolute().parent for path in paths]
     return as_name(name_of(paths[0] if len(paths) == 1 else os.path.commonpath(folders)))
 
 
 def with_places(run: Summary) -> Summary:
-    """Return ``run`` with the whole paths of its files, as far as these are here."""
+    """Return ``run`` with absolute paths for files that exist on this machine."""
     sources = (
         replace(source, path=str(Path(source.path).absolute()))
         if Path(source.path).exists()
@@ -195,9 +200,9 @@ def with_places(run: Summary) -> Summary:
 def keep_runs(
     store: Store, runs: Sequence[Summary], *, is_chosen: bool, replaces: bool
 ) -> Sequence[str]:
-    """Keep ``runs``, and return their names.
+    """Store ``runs``, and return their names.
 
-    Those that nobody chose are made fit, and numbered where they are taken.
+    Names that were not chosen are made valid, and numbered if they are used.
     """
     placed = [with_places(run) for run in runs]
     if is_chosen:
@@ -207,10 +212,10 @@ def keep_runs(
 
 
 def called(runs: Sequence[Summary], name: str | None, labels: Mapping[str, str]) -> list[Summary]:
-    """Return ``runs`` with the labels, and the name, which must be of one alone.
+    """Return ``runs`` with the labels and, if there is only one run, the name.
 
     Raises:
-        UsageError: there are several, or none.
+        UsageError: a name is given for no run or for several runs.
     """
     if name is not None and len(runs) != 1:
         raise UsageError(f"--name {name}: expected one run for the name, got {len(runs)} runs")

@@ -1,4 +1,4 @@
-"""Tables of analyses of both sides, and metrics of training, beside one another."""
+"""Join result tables and training metrics of both sides."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from traceprof.comparison import specs
 from traceprof.comparison.difference import SIDES, Matched, phases_of, states_of
 from traceprof.comparison.sides import (
+    MAX_NAME_LENGTH,
     Curve,
     Side,
     curve_of,
@@ -29,16 +30,14 @@ from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import better_of
 from traceprof.model.table import Table, is_known, objects
 
-_LONGEST_NAME: Final = 600
-
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
-    """How a table of an analysis becomes one of both sides.
+class _JoinPlan:
+    """How a table of an analysis is joined over both sides.
 
-    ``measures`` gives, by the name of a measure here, the column that is added up there, and
-    ``difference`` the one that rows are ordered by. ``rates`` are one measure over another, times
-    a factor; ``more`` is a table that the first run of each side has, by its key.
+    ``measures`` maps each resulting measure to the column that is summed. ``difference`` is the
+    measure that sorts the rows. ``rates`` maps each rate to its numerator, its denominator and a
+    factor. ``more`` is another table, taken from the first run of each side, and its key.
     """
 
     analysis: str
@@ -50,38 +49,38 @@ class _Joined:
     more: tuple[str, str] | None = None
 
 
-_PER_S: Final = 1e9
-"""Of what is over ns."""
+_NS_PER_S: Final = 1e9
+"""Factor of rates over times in ns."""
 _SUMS: Final = {"ns": "total_ns", "count": "count"}
-_KERNELS: Final = _Joined("kernels", specs.KERNELS, ("name",), _SUMS, "ns")
-_CLASSES: Final = _Joined("kernels", specs.KERNELS, ("activity",), _SUMS, "ns")
+_KERNELS: Final = _JoinPlan("kernels", specs.KERNELS, ("name",), _SUMS, "ns")
+_CLASSES: Final = _JoinPlan("kernels", specs.KERNELS, ("activity",), _SUMS, "ns")
 _COLLECTIVES: Final = {"exposed_ns": "exposed_ns", "waited_ns": "waited_ns", "bytes": "size_bytes"}
 _LAYERS: Final = {name: name for name in ("device_ns", "host_ns", "count")}
-_JOINED: Final = (
-    _Joined("layers", specs.LAYERS, ("layer",), _LAYERS, "device_ns"),
-    _Joined(
+_JOIN_PLANS: Final = (
+    _JoinPlan("layers", specs.LAYERS, ("layer",), _LAYERS, "device_ns"),
+    _JoinPlan(
         "collectives",
         specs.COLLECTIVES,
         ("op", "sizes", "group_size"),
         {**_SUMS, **_COLLECTIVES},
         "ns",
     ),
-    _Joined(
+    _JoinPlan(
         "copies",
         specs.COPIES,
         ("direction", "src_kind", "dst_kind"),
         {**_SUMS, "bytes": "size_bytes"},
         "ns",
-        {"rate_bytes_per_s": ("bytes", "ns", _PER_S)},
+        {"rate_bytes_per_s": ("bytes", "ns", _NS_PER_S)},
     ),
-    _Joined(
+    _JoinPlan(
         "flops",
         specs.FLOPS,
         ("operator", "precision"),
         {**_SUMS, "flop": "flop", "bytes": "moved_bytes", "counted_ns": "counted_ns"},
         "ns",
         {
-            "achieved_flop_per_s": ("flop", "counted_ns", _PER_S),
+            "achieved_flop_per_s": ("flop", "counted_ns", _NS_PER_S),
             "intensity": ("flop", "bytes", 1.0),
         },
         more=("peaks", "precision"),
@@ -90,12 +89,12 @@ _JOINED: Final = (
 
 
 def side_by_side(base: Side, new: Side) -> dict[str, Result]:
-    """Return layers, collectives, copies and phases of both sides, those that both know."""
+    """Return layers, collectives, copies, FLOPs and phases, if both sides have them."""
     found: dict[str, Result] = {}
-    for plan in _JOINED:
-        table = _joined(plan, _tables(plan.analysis, base, new), (base, new))
+    for plan in _JOIN_PLANS:
+        table = _join_tables(plan, _tables(plan.analysis, base, new), (base, new))
         if len(table):
-            more = () if plan.more is None else (_more(plan, *plan.more, (base, new)),)
+            more = () if plan.more is None else (_join_extra_table(plan, *plan.more, (base, new)),)
             table = _with_difference(table, plan.difference)
             found[plan.analysis] = _result(plan.analysis, plan.spec, table, *more)
     phases = _phases(base, new)
@@ -104,27 +103,33 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     return found
 
 
-def _more(plan: _Joined, name: str, key: str, sides: tuple[Side, Side]) -> Table:
-    """Return a further table of the first run of both sides."""
-    own = []
+def _join_extra_table(plan: _JoinPlan, name: str, key: str, sides: tuple[Side, Side]) -> Table:
+    """Join another table of the first run of both sides."""
+    renamed = []
     for side, suffix in zip(sides, SIDES, strict=True):
         table = side.runs[0].results[plan.analysis].tables.get(name, Table({key: ()}))
-        own.append(table.renamed(**{other: f"{suffix}_{other}" for other in table if other != key}))
-    return joined(own[0], own[1], key)
+        renamed.append(
+            table.renamed(**{other: f"{suffix}_{other}" for other in table if other != key})
+        )
+    return joined(renamed[0], renamed[1], key)
 
 
 def _tables(analysis: str, base: Side, new: Side) -> list[Table]:
-    """Return the tables of an analysis of both sides; none where one side has none."""
-    tables = [own for side in (base, new) if (own := side.table(analysis)) is not None]
+    """Return the table of an analysis for both sides; [] if one side does not have it."""
+    tables = [table for side in (base, new) if (table := side.table(analysis)) is not None]
     return tables if len(tables) == 2 else []
 
 
 def _result(name: str, spec: ResultSpec, *tables: Table) -> Result:
-    own = {one.name: one.of_rows(table) for one, table in zip(spec.tables, tables, strict=False)}
-    return Result(name, spec, own)
+    filled = {
+        table_spec.name: table_spec.of_rows(table)
+        for table_spec, table in zip(spec.tables, tables, strict=False)
+    }
+    return Result(name, spec, filled)
 
 
-def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) -> Table:
+def _join_tables(plan: _JoinPlan, tables: Sequence[Table], sides: tuple[Side, Side]) -> Table:
+    """Sum the tables of both sides by key, per step and device, and join them."""
     keys = plan.keys
     if not all(name in table for name in keys for table in tables) or not any(map(len, tables)):
         return Table({})
@@ -133,56 +138,58 @@ def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) ->
         known = table.known(*keys)
         if "busbw_bytes_per_s" in known:
             known = known.in_order("-total_ns")
-        own, groups = grouped_by(known, *keys)
+        group_keys, groups = grouped_by(known, *keys)
         sums = {
             f"{suffix}_{name}": groups.sums(known[source]) / max(1, side.units_count)
             for name, source in plan.measures.items()
             if source in known
         }
         if "busbw_bytes_per_s" in known:
-            # Of rows with one key the one that takes the longest stands for them.
+            # The row with the longest total time represents all rows with its key.
             sums[f"{suffix}_busbw_bytes_per_s"] = groups.first_known(known["busbw_bytes_per_s"])
-        parts.append(own.assign(**sums))
+        parts.append(group_keys.assign(**sums))
     both = joined(parts[0], parts[1], *keys)
     measured = [f"{side}_{name}" for side in SIDES for name in plan.measures]
     both = _with_zeros(both, [name for name in measured if name in both])
     rates = {
-        f"{own}_{name}": ratio_of(both[f"{own}_{part}"], both[f"{own}_{of}"]) * factor
+        f"{side}_{name}": ratio_of(both[f"{side}_{part}"], both[f"{side}_{of}"]) * factor
         for name, (part, of, factor) in plan.rates.items()
-        for own in SIDES
+        for side in SIDES
     }
     return both.assign(**rates)
 
 
 def _with_zeros(both: Table, names: Sequence[str]) -> Table:
-    """Return it with 0 where the other side has the row and this one not."""
+    """Set unknown measures to 0 on the side that has no measure in the row."""
     for side in SIDES:
-        own = {name: both[name] for name in names if name.startswith(f"{side}_")}
-        is_there = np.logical_or.reduce([is_known(values) for values in own.values()])
-        both = both.assign(**{name: np.where(is_there, own[name], 0.0) for name in own})
+        side_columns = {name: both[name] for name in names if name.startswith(f"{side}_")}
+        is_there = np.logical_or.reduce([is_known(values) for values in side_columns.values()])
+        both = both.assign(
+            **{name: np.where(is_there, side_columns[name], 0.0) for name in side_columns}
+        )
     return both
 
 
 def _with_difference(both: Table, measure: str) -> Table:
+    """Add the difference and the state of each row; sort by the largest difference."""
     first, second = (both.get(f"{side}_{measure}") for side in SIDES)
     if first is None or second is None or (np.isnan(first) & np.isnan(second)).all():
         first, second = (both.get(f"{side}_host_ns") for side in SIDES)
     if first is None or second is None:
         return both
     difference, new = second - first, np.nan_to_num(second)
-    old = both.get("base_name", [""] * len(both))
-    state = states_of(np.nan_to_num(first), new, old)
+    state = states_of(np.nan_to_num(first), new, both.get("base_name", [""] * len(both)))
     order = np.lexsort((-new, -np.nan_to_num(np.abs(difference))))
     return both.assign(difference_ns=difference, state=state).take(order)
 
 
 def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
-    """Return the kernels and classes of both sides, per step and device."""
+    """Return the kernels and kernel classes of both sides, per step and device."""
     tables = _tables("kernels", base, new)
     if not any(map(len, tables)):
         return None
     tables = [_named(tables[0], matched.base), _named(tables[1], matched.new)]
-    kernels, classes = (_joined(plan, tables, (base, new)) for plan in (_KERNELS, _CLASSES))
+    kernels, classes = (_join_tables(plan, tables, (base, new)) for plan in (_KERNELS, _CLASSES))
     known = {
         name: activity
         for table in tables
@@ -192,23 +199,24 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
         activity=objects(known[name] for name in kernels["name"]),
         base_name=objects(matched.renamed.get(name, "") for name in kernels["name"]),
         **{
-            f"{own}_mean_ns": ratio_of(kernels[f"{own}_ns"], kernels[f"{own}_count"])
-            for own in SIDES
+            f"{side}_mean_ns": ratio_of(kernels[f"{side}_ns"], kernels[f"{side}_count"])
+            for side in SIDES
         },
     )
     return _result(
-        "kernels", specs.KERNELS, *(_with_difference(own, "ns") for own in (kernels, classes))
+        "kernels", specs.KERNELS, *(_with_difference(table, "ns") for table in (kernels, classes))
     )
 
 
 def _named(kernels: Table, names: Mapping[str, str]) -> Table:
-    """Return the kernels with the names that they have on both sides."""
-    shown = (names.get(name[:_LONGEST_NAME], name) for name in kernels["name"])
-    return kernels.assign(name=objects(shown))
+    """Return the kernels with their shared names."""
+    return kernels.assign(
+        name=objects(names.get(name[:MAX_NAME_LENGTH], name) for name in kernels["name"])
+    )
 
 
-def _processes_of(side: Side) -> int:
-    """Return how many steps of how many processes the phases of all runs add up."""
+def _count_process_steps(side: Side) -> int:
+    """Return the number of steps, summed over the processes of all runs with phases."""
     found = 0
     for run in side.runs:
         if "phases" in run.results:
@@ -223,10 +231,11 @@ def _phases(base: Side, new: Side) -> Table | None:
         return None
     parts = []
     for table, side, suffix in zip(tables, (base, new), SIDES, strict=True):
-        n, (own, groups) = max(1, _processes_of(side)), grouped_by(table, "phase")
+        n, (phases, groups) = max(1, _count_process_steps(side)), grouped_by(table, "phase")
         names = [name for name in ("host_ns", "device_ns") if name in table]
-        sums = {f"{suffix}_{name}": groups.sums(table[name]) / n for name in names}
-        parts.append(own.assign(**sums))
+        parts.append(
+            phases.assign(**{f"{suffix}_{name}": groups.sums(table[name]) / n for name in names})
+        )
     both = joined(parts[0], parts[1], "phase")
     both = both.assign(**{name: np.nan_to_num(both[name]) for name in both if name != "phase"})
     for what in ("host", "device"):
@@ -237,31 +246,30 @@ def _phases(base: Side, new: Side) -> Table | None:
 
 
 def host_phases(base: Side, new: Side) -> Table | None:
-    """Return the phases of the hosts as a sum that is exact, per step and process."""
+    """Return the host phases per step and process, as an exact sum."""
     tables = _tables("phases", base, new)
-    counts = [_processes_of(side) for side in (base, new)]
+    counts = [_count_process_steps(side) for side in (base, new)]
     if not tables or not all(map(len, tables)) or not all(counts):
         return None
     sums = [Counter[str](), Counter[str]()]
-    for of_side, table in zip(sums, tables, strict=True):
+    for side_sums, table in zip(sums, tables, strict=True):
         for phase, ns in zip(table["phase"], table["host_ns"].tolist(), strict=True):
-            of_side[phase] += ns
+            side_sums[phase] += ns
     return phases_of(sums, SIDES, counts)
 
 
-_OF_RANKS: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
+_RANK_MEASURES: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
 
 
 def ranks_of_sides(base: Side, new: Side) -> Result | None:
-    """Return the ranks of both sides, where one has several: means over their timed steps."""
+    """Return the means of each rank over its timed steps; None if no side has several ranks."""
     parts = [_ranks_of(base, "base"), _ranks_of(new, "new")]
     if any(part.empty for part in parts) or max(map(len, parts)) < 2:
         return None
     both = joined(parts[0], parts[1], "rank")
-    change = both["new_period_ns"] / both["base_period_ns"] - 1
-    both = both.assign(period_change_ratio=change)
+    both = both.assign(period_change_ratio=both["new_period_ns"] / both["base_period_ns"] - 1)
     return _result(
-        "ranks", specs.RANKS, both.select(*(own for own in both if is_known(both[own]).any()))
+        "ranks", specs.RANKS, both.select(*(name for name in both if is_known(both[name]).any()))
     )
 
 
@@ -272,7 +280,7 @@ def _ranks_of(side: Side, name: str) -> Table:
     steps = Table.stacked([timed_steps(steady_steps(table)) for table in tables])
     ranks, groups = grouped_by(steps, "rank")
     means = {}
-    for measure in _OF_RANKS:
+    for measure in _RANK_MEASURES:
         if measure in steps:
             values, counts = floats(steps, measure, "steps_count")
             counts = np.where(np.isnan(values), np.nan, counts)
@@ -280,21 +288,23 @@ def _ranks_of(side: Side, name: str) -> Table:
     return ranks.assign(**means)
 
 
-_OF_SPEED: Final = ("_ns", "_per_s", "_bytes", "_per_device", "_per_rank", "_count", "mfu_ratio")
+_SPEED_SUFFIXES: Final = (
+    *("_ns", "_per_s", "_bytes", "_per_device", "_per_rank", "_count", "mfu_ratio"),
+)
 
 
 def metrics_of_sides(base: Side, new: Side) -> Result | None:
-    """Return the metrics that all runs have, of each side its mean; None without any.
+    """Return the mean of each metric that all runs have; None if there is none.
 
-    What tells of speed and memory is left out: `measures` has it.
+    Metrics of speed and memory are omitted, because they are in `measures`.
     """
     runs = [*base.runs, *new.runs]
     names = [
         name
         for name in metric_names(runs[0])
-        if not name.endswith(_OF_SPEED) and all(name in metric_names(run) for run in runs[1:])
+        if not name.endswith(_SPEED_SUFFIXES) and all(name in metric_names(run) for run in runs[1:])
     ]
-    rows = [row for name in names if (row := _row(name, base, new)) is not None]
+    rows = [row for name in names if (row := _metric_row(name, base, new)) is not None]
     if not rows:
         return None
     note = Note(
@@ -305,19 +315,19 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
     return _result("metrics", specs.METRICS, Table.of_rows(rows)).with_notes(note)
 
 
-def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
+def _metric_row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
     curves = [[curve_of(run, name) for run in side.runs] for side in (base, new)]
-    if any(not len(curve.rows) for own in curves for curve in own):
+    if any(not len(curve.rows) for side_curves in curves for curve in side_curves):
         return None
     better = better_of(name)
-    bests = [[_best(curve, better) for curve in own] for own in curves]
+    bests = [[_best(curve, better) for curve in side_curves] for side_curves in curves]
     row: dict[str, Any] = {"metric": name, "better": better}
-    for side, own, best in zip(("base", "new"), curves, bests, strict=True):
+    for side, side_curves, best in zip(("base", "new"), curves, bests, strict=True):
         row |= {
-            f"{side}_last": fmean(float(curve.rows["value"][-1]) for curve in own),
+            f"{side}_last": fmean(float(curve.rows["value"][-1]) for curve in side_curves),
             f"{side}_best": fmean(best),
-            f"{side}_epoch": _mean_of_last(own, "epoch"),
-            f"{side}_step": _mean_of_last(own, "step"),
+            f"{side}_epoch": _mean_of_last(side_curves, "epoch"),
+            f"{side}_step": _mean_of_last(side_curves, "step"),
         }
     return {
         **row,
@@ -340,7 +350,7 @@ def _mean_of_last(curves: Sequence[Curve], column: str) -> float:
 
 
 def _verdict(base: Sequence[float], new: Sequence[float], better: str) -> str:
-    """Return what several runs of each side tell; "" of one of each."""
+    """Return the result of the test over runs; "" if a side has only one run."""
     if min(len(base), len(new)) < 2 or not all(value > 0 for value in (*base, *new)):
         return ""
     found = compare_runs(base, new)

@@ -1,4 +1,4 @@
-"""The runs on either side of a comparison: what times are counted by, series, curves of metrics."""
+"""The runs on each side of a comparison: units of time, step series, and metric curves."""
 
 from __future__ import annotations
 
@@ -16,41 +16,47 @@ from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, Summary, is_accuracy
 from traceprof.model.table import Table, objects
 
-STEP, TURN, WINDOW = "step", "iteration", "window"
-"""What times are told of: a step; a turn of a repeating pattern; the window as it is."""
+STEP, ITERATION, WINDOW = "step", "iteration", "window"
+"""Units of time: a step, an iteration of a repeating pattern, or the whole window."""
+
+MAX_NAME_LENGTH: Final = 600
+"""Summaries truncate the names of causes to this length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """One or several runs of one side; ``unit`` is STEP, TURN or WINDOW, the same of both."""
+    """The runs of one side; ``unit`` is STEP, ITERATION or WINDOW, the same on both sides."""
 
     runs: tuple[Summary, ...]
     unit: str = WINDOW
 
     @property
     def name(self) -> str:
-        """What the side is called."""
+        """The display name."""
         return ", ".join(run.name for run in self.runs)
 
     @property
     def units_count(self) -> int:
-        """How many units on how many devices the composition of all runs adds up."""
-        return sum(units_of(run, self.unit) * _places_of(run) for run in self.runs)
+        """The number of units times devices in the total composition of all runs."""
+        return sum(units_of(run, self.unit) * _count_places(run) for run in self.runs)
 
     @property
     def composition(self) -> Table | None:
-        """What the windows of all runs are made of; None where it is not known of every one."""
+        """The composition of the windows of all runs; None if one run does not have it."""
         tables = [run.table("makeup") for run in self.runs]
         return None if any(table.empty for table in tables) else Table.stacked(tables)
 
     def table(self, name: str) -> Table | None:
-        """Return the table of an analysis of all runs, one below the other; None: one has none."""
+        """Return the stacked table of an analysis of all runs; None if one run does not have it."""
         if not all(name in run.results for run in self.runs):
             return None
         return Table.stacked([run.results[name].table for run in self.runs])
 
     def measure(self, name: str) -> float | None:
-        """Return a measure: of several runs the geometric mean; None where one does not know it."""
+        """Return a measure: the geometric mean over runs, None if one run does not have it.
+
+        The arithmetic mean replaces it if a value is not above 0.
+        """
         values = [run.measure(name) for run in self.runs]
         known = [value for value in values if value is not None]
         if len(known) < len(values) or not known:
@@ -59,55 +65,56 @@ class Side:
             return float(np.mean(known))
         return float(np.exp(np.mean(np.log(known))))
 
-    def said(self, name: str) -> str:
-        """Return what the runs say of their environment by this name, each value once."""
-        values = dict.fromkeys(run.environment.get(name, "") for run in self.runs)
-        return ", ".join(value for value in values if value)
+    def environment_value(self, name: str) -> str:
+        """Return the distinct values of an environment setting of the runs, joined."""
+        return ", ".join(
+            value
+            for value in dict.fromkeys(run.environment.get(name, "") for run in self.runs)
+            if value
+        )
 
 
-def _places_of(run: Summary) -> int:
-    """Return on how many devices a run worked; without devices on how many ranks."""
-    ranks = ranks_count_of(run)
-    return run.devices_count or ranks or int(run.measure("world_size") or 0) or 1
+def _count_places(run: Summary) -> int:
+    """Return the number of devices of a run; without devices, the number of ranks."""
+    return run.devices_count or ranks_count_of(run) or int(run.measure("world_size") or 0) or 1
 
 
 def ranks_count_of(run: Summary) -> int:
-    """Return of how many ranks the steps are known."""
+    """Return the number of ranks whose steps are known."""
     return len(set(run.table("steps").known("rank")["rank"].tolist()))
 
 
-def are_ranks_of_one(one: Summary, other: Summary) -> bool:
-    """Return whether two are recordings of different ranks of one job: neither runs nor repeats."""
-    size = one.measure("world_size")
-    ranks = [{rank for file in run.sources for rank in file.ranks} for run in (one, other)]
+def are_ranks_of_one(first: Summary, second: Summary) -> bool:
+    """Return whether two recordings are different ranks of one job."""
+    size = first.measure("world_size")
+    ranks = [{rank for file in run.sources for rank in file.ranks} for run in (first, second)]
     is_apart = all(ranks) and ranks[0].isdisjoint(ranks[1])
-    return is_apart and (size or 0) > 1 and size == other.measure("world_size")
+    return is_apart and (size or 0) > 1 and size == second.measure("world_size")
 
 
 def units_of(run: Summary, unit: str) -> int:
-    """Return how many steps, turns or windows ``makeup`` is the sum of; 0: not known.
+    """Return the number of steps, iterations or windows in ``makeup``; 0 if unknown.
 
-    Where steps that were not profiled give the step time, ``makeup`` is of others.
+    If the step time is from unprofiled steps, ``makeup`` covers the profiled steps.
     """
     if unit == STEP:
         return int(run.measure("profiled_count") or run.steps_count or 0)
-    return int(run.measure("turns_count") or 0) if unit == TURN else 1
+    return int(run.measure("turns_count") or 0) if unit == ITERATION else 1
 
 
-def counted_of(run: Summary, unit: str) -> int:
-    """Return how many steps, turns or windows the times of a run are the mean of; 0: not known."""
+def count_measured_units(run: Summary, unit: str) -> int:
+    """Return the number of steps, iterations or windows behind mean times; 0 if unknown."""
     return run.steps_count or 0 if unit == STEP else units_of(run, unit)
 
 
-def base_of_run(run: Summary) -> str:
-    """Return what the times of a run are of: STEP, TURN, or WINDOW; "" where no times are known."""
-    if unit := next((unit for unit in (STEP, TURN) if units_of(run, unit)), ""):
-        return unit
-    return "" if run.table("makeup").empty else WINDOW
+def time_unit_of(run: Summary) -> str:
+    """Return the unit of times of a run: STEP, ITERATION or WINDOW; "" if no times are known."""
+    unit = common_unit([run])
+    return "" if unit == WINDOW and run.table("makeup").empty else unit
 
 
 def warmup_count_of(run: Summary) -> int | None:
-    """Return how many steps of a rank are warm-up and do not count; None: not known."""
+    """Return the number of warm-up steps per rank, which are excluded; None if unknown."""
     steps = run.table("steps")
     if steps.empty or "is_warmup" not in steps:
         return None
@@ -117,42 +124,40 @@ def warmup_count_of(run: Summary) -> int | None:
 
 
 def common_unit(runs: Sequence[Summary]) -> str:
-    """Return what the times of all ``runs`` can be counted by."""
-    for unit in (STEP, TURN):
-        if all(units_of(run, unit) for run in runs):
-            return unit
-    return WINDOW
+    """Return the most specific unit that all ``runs`` have."""
+    units = (unit for unit in (STEP, ITERATION) if all(units_of(run, unit) for run in runs))
+    return next(units, WINDOW)
 
 
 def shares_of(totals: Ints, n: int) -> Ints:
-    """Return the ``n``-th part of each, by floor of the cumulated share: they add up as all do."""
+    """Divide each total by ``n`` with the floor of the cumulated share, so sums stay exact."""
     reached = np.append(0, np.cumsum(totals)) // max(1, n)
     return np.asarray(np.diff(reached), np.int64)
 
 
 def series_of(run: Summary, measure: str, unit: str) -> Floats:
-    """Return a measure step by step, in their order: of several ranks the mean; warm-up is out.
+    """Return a measure for each step in order, without warm-up: the mean over ranks.
 
-    ``measure``: period_ns (of `timed_steps`), device_ns, own_ns (device_ns without waited_ns) or
-    samples_per_s; of turns duration_ns alone.
+    ``measure`` is period_ns (of `timed_steps`), device_ns, own_ns (device_ns without waited_ns) or
+    samples_per_s. Iterations only have their duration, as period_ns.
     """
-    if unit == TURN:
-        return _of_turns(run) if measure == "period_ns" else np.empty(0)
+    if unit == ITERATION:
+        return _iteration_lengths(run) if measure == "period_ns" else np.empty(0)
     steps = steady_steps(run.table("steps"))
     if steps.empty:
         return np.empty(0)
-    # Numbers may begin anew in every epoch.
+    # Step numbers may restart in each epoch.
     if (grouped_by(steps, "life", "rank", "step")[1].counts > 1).any():
         steps = steps.assign(step=grouped_by(steps, "life", "rank")[1].earlier)
     if measure in ("period_ns", "samples_per_s"):
         steps = timed_steps(steps)
-    return _by_step(steps, measure)
+    return _means_by_step(steps, measure)
 
 
 def steady_steps(steps: Table) -> Table:
-    """Return the steps that count, those of each rank in their order.
+    """Return the measured steps, in the order of each rank.
 
-    Of a trace they are the steps that its step time is the mean of; of a log all but the warm-up.
+    In a trace, these are the steps behind the mean step time; in a log, all steps except warm-up.
     """
     if steps.empty:
         return steps
@@ -161,10 +166,10 @@ def steady_steps(steps: Table) -> Table:
 
 
 def timed_steps(steady: Table) -> Table:
-    """Return the steps of which is known how long they take, with that as period_ns.
+    """Return the steps with a known duration, as period_ns.
 
-    Of a log the last step of a rank is left out, whose period ends with itself, where there are
-    others.
+    In a log, the period of the last step of a rank ends with the step itself. It is dropped, unless
+    it is the only step.
     """
     if "duration_ns" in steady:
         return steady.assign(period_ns=steady["duration_ns"])
@@ -173,19 +178,22 @@ def timed_steps(steady: Table) -> Table:
     return steady if is_last.all() else steady.take(~is_last)
 
 
-def _by_step(steps: Table, measure: str) -> Floats:
-    needed = _NEEDED[measure]
+def _means_by_step(steps: Table, measure: str) -> Floats:
+    """Return the positive values of a measure per step; steps that some ranks lack are omitted."""
+    needed = _NEEDED_COLUMNS[measure]
     if not set(needed) <= set(steps):
         return np.empty(0)
     known = steps.known(*needed)
     _, groups = grouped_by(known, "life", "step")
-    # A step that is not known of all ranks is another one in the mean.
+    # A step that some ranks lack would have a different mean.
     n_ranks = int(groups.counts.max(initial=0))
     is_whole = groups.counts == n_ranks
-    names = (*needed, "steps_count")
-    sums = {name: groups.sums(known[name])[is_whole].astype(np.float64) for name in names}
+    sums = {
+        name: groups.sums(known[name])[is_whole].astype(np.float64)
+        for name in (*needed, "steps_count")
+    }
     if measure == "samples_per_s":
-        # The sum of all samples over the mean of the periods.
+        # The total number of samples divided by the mean period over ranks.
         found = sums["samples_count"] / (sums["period_ns"] / n_ranks) * 1e9
     elif measure == "own_ns":
         found = (sums["device_ns"] - sums["waited_ns"]) / sums["steps_count"]
@@ -194,7 +202,7 @@ def _by_step(steps: Table, measure: str) -> Floats:
     return np.asarray(found[found > 0], np.float64)
 
 
-_NEEDED: Final = {
+_NEEDED_COLUMNS: Final = {
     "period_ns": ("period_ns",),
     "device_ns": ("device_ns",),
     "own_ns": ("device_ns", "waited_ns"),
@@ -202,7 +210,8 @@ _NEEDED: Final = {
 }
 
 
-def _of_turns(run: Summary) -> Floats:
+def _iteration_lengths(run: Summary) -> Floats:
+    """Return the duration of usual iterations that all ranks have, averaged over ranks."""
     if "steps" not in run.results:
         return np.empty(0)
     table = run.results["steps"].table
@@ -215,22 +224,22 @@ def _of_turns(run: Summary) -> Floats:
     return np.asarray(means[groups.counts == groups.counts.max(initial=0)], np.float64)
 
 
-_EVALUATED: Final = ("run", "epoch")
-_EVALUATIONS: Final = ("val", "eval", "test")
-_SMOOTHED: Final = 5
-_SIZES: Final = ("devices_count", "gpus_count", "world_size", "ranks_count")
+_EVALUATION_UNITS: Final = ("run", "epoch")
+_EVALUATION_PREFIXES: Final = ("val", "eval", "test")
+_SMOOTHED_VALUES: Final = 5
+_SIZE_MEASURES: Final = ("devices_count", "gpus_count", "world_size", "ranks_count")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A value of a metric to be reached, from below or (``is_lower``) from above."""
+    """A target value of a metric, reached from below or (``is_lower``) from above."""
 
     metric: str
     value: float
     is_lower: bool
 
     def reached(self, values: Floats) -> Bools:
-        """Return which of ``values`` reach it."""
+        """Return a mask of ``values`` that reach the target."""
         return values <= self.value if self.is_lower else values >= self.value
 
     def best(self, values: Array) -> float:
@@ -242,8 +251,8 @@ class Target:
 class Curve:
     """A metric over one run: ``rows`` have time_ns, epoch, step, samples_count, value, life.
 
-    ``is_smoothed``: single steps are too noisy to say when a target was reached, and the median of
-    the last few stands for each.
+    ``is_smoothed``: values of single steps are noisy, so the median of the last few values is
+    compared with a target.
     """
 
     run: Summary
@@ -251,32 +260,32 @@ class Curve:
     is_smoothed: bool = False
 
     def first(self, target: Target) -> dict[str, Any] | None:
-        """Return the first row that reaches ``target``."""
+        """Return the first row that reaches ``target``; None if no row does."""
         values = self.rows["value"]
         if self.is_smoothed:
             ends = range(1, len(values) + 1)
-            values = np.array([np.median(values[max(0, n - _SMOOTHED) : n]) for n in ends])
+            values = np.array([np.median(values[max(0, n - _SMOOTHED_VALUES) : n]) for n in ends])
         places = np.flatnonzero(target.reached(values))
         return self.rows.row(int(places[0])) if len(places) else None
 
 
 def metric_names(run: Summary) -> list[str]:
-    """Return the metrics that a run has."""
+    """Return the names of the metrics of a run."""
     return list(map(str, dict.fromkeys(run.table("metrics")["metric"])))
 
 
 def devices_of(run: Summary) -> float:
-    """Return on how many devices a run trained, NaN where it is not known."""
-    known = [run.measure(name) for name in _SIZES] + [run.devices_count]
+    """Return the number of devices of a run; NaN if unknown."""
+    known = [run.measure(name) for name in _SIZE_MEASURES] + [run.devices_count]
     return float(max((value for value in known if value), default=math.nan))
 
 
 def curve_of(run: Summary, metric: str) -> Curve:
-    """Return the values of ``metric``, of evaluations where there are such, else of steps."""
+    """Return the values of ``metric``, from evaluations if there are any, otherwise from steps."""
     rows = table_of(run, "metrics")
     rows = rows.take(rows["metric"] == metric)
     rows = rows.assign(over=objects(over or "" for over in rows["over"]))
-    of_epochs = np.isin(rows["over"], _EVALUATED)
+    of_epochs = np.isin(rows["over"], _EVALUATION_UNITS)
     rows = rows.take(of_epochs) if of_epochs.any() else rows
     (ranks,) = floats(rows, "rank")
     of_run = np.isnan(ranks)
@@ -286,27 +295,33 @@ def curve_of(run: Summary, metric: str) -> Curve:
     numbers = dict(zip(names, floats(rows, *names), strict=True))
     life = np.nan_to_num(life).astype(np.int64)
     curve = Table({**numbers, "life": life, "time_ns": at_ns - _began_ns(run)})
-    curve = _filled(curve.take(np.isfinite(curve["value"])), run)
-    is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATIONS)
+    curve = _fill_positions(curve.take(np.isfinite(curve["value"])), run)
+    is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATION_PREFIXES)
     is_step = not is_evaluated and set(rows["over"]) <= {"step", ""}
-    return Curve(run, curve, is_step and len(curve) > _SMOOTHED)
+    return Curve(run, curve, is_step and len(curve) > _SMOOTHED_VALUES)
 
 
 def table_of(run: Summary, name: str) -> Table:
-    """Return a table of a run with all columns that it may have."""
+    """Return a table of a run with all columns of its specification."""
     table, unknown = run.table(name), {Unit.TEXT: None}
-    lacking = (column for column in SUMMARY.table(name) if column.name not in table)
-    return table.assign(**{own.name: unknown.get(own.unit, math.nan) for own in lacking})
+    missing = (column for column in SUMMARY.table(name) if column.name not in table)
+    return table.assign(
+        **{
+            missing_column.name: unknown.get(missing_column.unit, math.nan)
+            for missing_column in missing
+        }
+    )
 
 
 def _began_ns(run: Summary) -> float:
-    """Return when training began: of a recording with its first step, else at what says so.
+    """Return when training began, in ns since the start of the run.
 
-    Else with the run.
+    In a recording, it is the first step; for a restarted job, the end of the first setup. In a log,
+    it is the event "start". Otherwise, it is the start of the run, 0.
     """
     events = table_of(run, "events")
     known = floats(events, "at_ns", rows=events["kind"] == "start")[0]
-    if len(run.table("lives")):  # of a job that was started again the steps are those of one start
+    if len(run.table("lives")):  # a restarted job: its steps are from one attempt only
         is_first = np.isin(events["kind"], _BEFORE_STEPS) & (floats(events, "life")[0] == 0)
         at_ns, took_ns = floats(events, "at_ns", "duration_ns", rows=is_first)
         known = np.sort(at_ns)[:1] + took_ns.sum()
@@ -316,11 +331,11 @@ def _began_ns(run: Summary) -> float:
 
 
 _BEFORE_STEPS: Final = ("setup", "initialisation")
-"""Of the first start of a job: from the start of its process to its first step."""
+"""Events of the first start of a job, from the start of its process to its first step."""
 
 
-def _filled(curve: Table, run: Summary) -> Table:
-    """Return the curve with steps, samples and epochs as far as they follow from one another."""
+def _fill_positions(curve: Table, run: Summary) -> Table:
+    """Fill unknown steps, samples and epochs from one another."""
     batch = run.measure("global_batch_count") or math.nan
     size = run.measure("train_samples_count") or math.nan
     samples = curve["samples_count"]

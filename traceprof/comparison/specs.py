@@ -17,10 +17,10 @@ _TABLE: Final = re.compile(r"^table (\S+): (.+)$", re.MULTILINE)
 
 
 def spec_of(text: str, pair: str = SIDES) -> ResultSpec:
-    """Return what ``text`` declares: tables with their `columns`, and behind "scalars" scalars.
+    """Parse a result specification: tables with their `columns`, then "scalars" and the scalars.
 
-    A line "table NAME: …" begins a table. "pair ns: GPU time" stands for the two columns that the
-    lines of ``pair`` make of it: one of either side.
+    A line "table NAME: …" starts a table. A line "pair ns: GPU time" expands to two columns, one
+    for each side, by the lines of ``pair``.
     """
     unwrapped = re.sub(r"\n +", " ", textwrap.dedent(text).strip())
     tables, _, scalars = _PAIR.sub(pair, unwrapped).partition("\nscalars\n")

@@ -1,15 +1,16 @@
-"""Whether two runs differ by more than their steps do among themselves.
+"""Test whether two runs differ by more than the variation of their steps.
 
-Steps are held against steps pair by pair (Mann and Whitney), so that outliers have no more say than
-any other step; the change is the median over all pairs (Hodges and Lehmann), its interval the
-changes at which the pairs would be in balance. Neighbouring steps are not independent (clocks of a
-GPU that warms up, a loader that falls behind): what one tells is told in part by the next one, too.
-The variance is that of a series in which neighbours are as alike as these are, and the intervals
-are of Student's t with as many degrees of freedom as there are independent stretches. Steps that
-come in turns (two workers that load batches, a line that is logged every ten steps) are taken
-together, turn by turn. Steps of two kinds in no order (some wait, others do not) have no typical
-pair: their means are held against one another. Where several runs are given the run is the unit,
-and its median one number.
+Steps are compared pair by pair (Mann–Whitney), so an outlier counts as much as any other step. The
+change is the median over all pairs (Hodges–Lehmann). Its interval contains the changes that balance
+the pairs.
+
+Neighboring steps are not independent (GPU clocks during warm-up, a data loader that falls behind).
+The variance is that of a series with the measured correlation of neighbors. Intervals use Student's
+t; the degrees of freedom are the number of independent stretches.
+
+Periodic steps (two loader workers, a log line every ten steps) are averaged over each period. Steps
+of two kinds in irregular order (some wait, others do not) have no typical pair, so their means are
+compared. With several runs per side, the run is the unit, represented by its median.
 """
 
 from __future__ import annotations
@@ -27,35 +28,35 @@ from traceprof.measures.steps.steadiness import are_long, turn_of
 
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
-FEWEST: Final = 5
-"""Of fewer steps nothing is said about how much they differ among themselves."""
+MIN_STEPS: Final = 5
+"""Minimum number of steps for which the variation is estimated."""
 
-LEAST: Final = 0.01
-"""With one run of each a smaller difference is no change: runs of one program differ by that."""
+MIN_CHANGE_RATIO: Final = 0.01
+"""Minimum change with one run per side: runs of the same program differ by up to this ratio."""
 
-_LEVEL: Final = 0.05
+_SIGNIFICANCE_LEVEL: Final = 0.05
 _POWER: Final = 0.8
-_MOST_ALIKE: Final = 0.9
-_HALVINGS: Final = 60
-_LONGEST_TURN: Final = 32
-_FEWEST_TURNS: Final = 8
-_SURE: Final = 3.0
-"""By how many standard errors a turn must stand out."""
+_MAX_CORRELATION: Final = 0.9
+_BISECTION_STEPS: Final = 60
+_MAX_PERIOD_STEPS: Final = 32
+_MIN_PERIODS: Final = 8
+_MIN_STANDARD_ERRORS: Final = 3.0
+"""Minimum height of a periodic correlation, in standard errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much larger the new values are, as a share of the base's (below 0: smaller).
+    """The change from base to new, as a ratio of the base; below 0: smaller.
 
-    ``base`` and ``new`` are the medians, of ``base_count`` and ``new_count`` values, and
-    ``change_ratio`` the median over all pairs of a new and a base value. ``low_ratio`` and
-    ``high_ratio`` are its 95 % interval, NaN where that has no end or is not known (``why`` says
-    why).
-    ``smallest_ratio`` is the change that would have been seen four times in five (NaN: none).
-    ``larger_ratio`` is the share of pairs in which the new value is larger (1/2: no effect), and
-    ``alike_ratio`` how alike neighbours are (0: not at all). ``together`` steps at a time are one
-    value. ``of_runs``: these are runs, not steps. ``of_means``: ``base``, ``new`` and the change
-    are those of means, since the steps of a side are of two kinds.
+    ``base`` and ``new`` are medians of ``base_count`` and ``new_count`` values. ``change_ratio`` is
+    the median over all pairs of a new and a base value. ``low_ratio`` and ``high_ratio`` are its
+    95% interval: NaN if unlimited or unknown (``why`` gives the reason).
+
+    ``smallest_ratio`` is the smallest change detected with 80% power (NaN: none). ``larger_ratio``
+    is the share of pairs in which the new value is larger (1/2: no effect). ``alike_ratio`` is the
+    correlation of neighboring values (0: none). ``together`` steps are averaged into one value.
+    ``of_runs``: the values are runs, not steps. ``of_means``: ``base``, ``new`` and the change are
+    means, because the steps of a side are of two kinds.
     """
 
     base: float
@@ -75,36 +76,36 @@ class Difference:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of how large a difference there is without a change."""
+        """Whether the variation is known, so that the change can be tested."""
         return not self.why
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval holds no 0."""
+        """Whether the interval excludes 0."""
         return self.is_known and (self.low_ratio > 0 or self.high_ratio < 0)
 
     @property
     def is_shown(self) -> bool:
-        """Whether a difference is shown: by the interval, and more than runs differ by anyway."""
-        return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= LEAST)
+        """Whether the change is significant and larger than the usual variation between runs."""
+        return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= MIN_CHANGE_RATIO)
 
     @property
-    def is_open(self) -> bool:
-        """Whether neither a difference nor its absence is shown: the interval holds a factor of 2.
+    def is_inconclusive(self) -> bool:
+        """Whether the test is inconclusive: the interval contains a factor of 2.
 
-        An interval without an end holds it, too.
+        An unlimited interval contains it.
         """
         is_narrow = self.low_ratio > -0.5 and self.high_ratio < 1
         return self.is_known and not self.is_shown and not is_narrow
 
-    def of_one_recording(self) -> Difference:
-        """Return the difference of a recording from itself: there is none."""
+    def as_unchanged(self) -> Difference:
+        """Return the result for a recording compared with itself: no change."""
         return replace(
             self,
             change_ratio=0.0,
             low_ratio=0.0,
             high_ratio=0.0,
-            smallest_ratio=LEAST,
+            smallest_ratio=MIN_CHANGE_RATIO,
             larger_ratio=0.5,
             why="",
         )
@@ -113,38 +114,42 @@ class Difference:
 def compare_steps(
     base: _Float64Array, new: _Float64Array, *, are_rates: bool = False, of_means: bool = False
 ) -> Difference:
-    """Return how two series of steps differ, each in its order; values are above 0.
+    """Test the difference of two series of steps, each in order; all values are above 0.
 
-    The mean of rates is that of the times that they are of. ``of_means``: what the whole time
-    tells is asked for, outliers with it, not what pairs of steps tell.
+    Rates are averaged over time, that is, by their harmonic mean. ``of_means`` compares means,
+    which include outliers, instead of pairs of steps.
     """
-    together = _turn(base, new)
+    period = _period_of_both(base, new)
     counts = len(base), len(new)
-    base, new = (_in_turns(own, together, are_rates) for own in (base, new))
-    found = _plain(float(np.median(base)), float(np.median(new)), *counts)
-    if min(len(base), len(new)) < FEWEST:
+    base, new = (_average_periods(values, period, are_rates) for values in (base, new))
+    found = _untested(float(np.median(base)), float(np.median(new)), *counts)
+    if min(len(base), len(new)) < MIN_STEPS:
         return found
-    if of_means or any(are_long(own) is not None for own in (base, new)):
-        return replace(_of_means(found, base, new, are_rates), together=together)
+    if of_means or any(are_long(values) is not None for values in (base, new)):
+        return replace(_compare_means(found, base, new, are_rates), together=period)
     first, second = np.sort(np.log(base)), np.sort(np.log(new))
-    change = _quantile_of_pairs(first, second, 0.5)
+    change = _pair_quantile(first, second, 0.5)
     shifted = np.log(new) - change
     sides = [
-        _Placed.of(_share_below(np.sort(shifted), np.log(base))),
-        _Placed.of(_share_below(first, shifted)),
+        _MeanEstimate.of(_share_below(np.sort(shifted), np.log(base))),
+        _MeanEstimate.of(_share_below(first, shifted)),
     ]
-    error, freedom = _of_difference(sides)
-    reach = _student(1 - _LEVEL / 2, freedom) * error
-    seen = reach + NormalDist().inv_cdf(_POWER) * error
-    low, high, far = (
-        _quantile_of_pairs(first, second, share) for share in (0.5 - reach, 0.5 + reach, 0.5 + seen)
+    error, freedom = _difference_error(sides)
+    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
+    detectable = reach + NormalDist().inv_cdf(_POWER) * error
+    low, high, detectable_change = (
+        _pair_quantile(first, second, share)
+        for share in (0.5 - reach, 0.5 + reach, 0.5 + detectable)
     )
-    smallest = _smallest(first, second, change, far, reach)
+    smallest = _smallest_detectable(first, second, change, detectable_change, reach)
     gap = max(second[0] - first[-1], first[0] - second[-1])
     if reach >= 0.5 and gap > max(first[-1] - first[0], second[-1] - second[0]):
-        # Places tell no more where a drift makes few steps alike; lengths still do.
-        error, freedom = _of_difference([_Placed.of(np.log(own)) for own in (base, new)])
-        half = _student(1 - _LEVEL / 2, freedom) * error
+        # A drift leaves few independent steps. Ranks then cannot exclude any change, but the
+        # durations of both sides do not overlap, so their means are compared.
+        error, freedom = _difference_error(
+            [_MeanEstimate.of(np.log(values)) for values in (base, new)]
+        )
+        half = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
         if half < abs(change):
             low, high = change - half, change + half
             smallest = math.expm1(half + NormalDist().inv_cdf(_POWER) * error)
@@ -155,20 +160,21 @@ def compare_steps(
         high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
         smallest_ratio=smallest,
         larger_ratio=float(_share_below(first, second).mean()),
-        alike_ratio=max(side.alike for side in sides),
-        together=together,
+        alike_ratio=max(side.correlation for side in sides),
+        together=period,
         why="",
     )
 
 
-def of_values(found: Difference, base: float | None, new: float | None) -> Difference:
-    """Return a difference with the values of the two runs as every command shows them, if known.
+def with_displayed_values(found: Difference, base: float | None, new: float | None) -> Difference:
+    """Return the difference with the displayed values of the two runs, if they are known.
 
-    The change is that of these values; its interval is made to hold it. No smaller change than
-    `LEAST` is called a difference, so that none would have been seen.
+    The change is that of the displayed values, and its interval is widened to contain it. The
+    smallest detectable change is at least `MIN_CHANGE_RATIO`, because smaller changes are not
+    reported.
     """
     if not base or not new:
-        return replace(found, smallest_ratio=max(found.smallest_ratio, LEAST))
+        return replace(found, smallest_ratio=max(found.smallest_ratio, MIN_CHANGE_RATIO))
     change = new / base - 1
     return replace(
         found,
@@ -177,20 +183,20 @@ def of_values(found: Difference, base: float | None, new: float | None) -> Diffe
         change_ratio=change,
         low_ratio=min(found.low_ratio, change) if found.is_known else found.low_ratio,
         high_ratio=max(found.high_ratio, change) if found.is_known else found.high_ratio,
-        smallest_ratio=max(found.smallest_ratio, LEAST),
+        smallest_ratio=max(found.smallest_ratio, MIN_CHANGE_RATIO),
     )
 
 
-def _of_means(
+def _compare_means(
     found: Difference, base: _Float64Array, new: _Float64Array, are_rates: bool
 ) -> Difference:
-    """Return how the means of two series differ: their ratio, by the errors of both."""
-    times = [1 / own if are_rates else own for own in (base, new)]
-    sides = [_Placed.of(own) for own in times]
-    means = [float(own.mean()) for own in times]
+    """Return the difference of the means of two series: their ratio, with the errors of both."""
+    times = [1 / series if are_rates else series for series in (base, new)]
+    sides = [_MeanEstimate.of(series) for series in times]
+    means = [float(series.mean()) for series in times]
     errors = [side.error / mean for side, mean in zip(sides, means, strict=True)]
-    error, freedom = math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
-    reach = _student(1 - _LEVEL / 2, freedom) * error
+    error, freedom = math.hypot(*errors), _welch_freedom(errors, [side.freedom for side in sides])
+    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
     values = [1 / mean if are_rates else mean for mean in means]
     change = math.log(values[1] / values[0])
     return replace(
@@ -202,50 +208,50 @@ def _of_means(
         high_ratio=math.expm1(change + reach),
         smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
         larger_ratio=float(_share_below(np.sort(base), new).mean()),
-        alike_ratio=max(side.alike for side in sides),
+        alike_ratio=max(side.correlation for side in sides),
         why="",
         of_means=True,
     )
 
 
-def _of_difference(sides: Sequence[_Placed]) -> tuple[float, float]:
+def _difference_error(sides: Sequence[_MeanEstimate]) -> tuple[float, float]:
     """Return the standard error of the difference of two means, and its degrees of freedom."""
     errors = [side.error for side in sides]
-    return math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
+    return math.hypot(*errors), _welch_freedom(errors, [side.freedom for side in sides])
 
 
-def _smallest(
-    base: _Float64Array, new: _Float64Array, change: float, far: float, reach: float
+def _smallest_detectable(
+    base: _Float64Array, new: _Float64Array, change: float, detectable_change: float, reach: float
 ) -> float:
-    """Return the change that would have been seen; NaN: none.
+    """Return the smallest detectable change; NaN: none.
 
-    At the latest it is seen where every new value is beyond every base value, if pairs can be
-    out of balance by ``reach`` at all.
+    ``detectable_change`` is infinite if all pairs must agree. Then it is the change at which every
+    new value exceeds every base value, if an imbalance of ``reach`` is possible.
     """
-    if math.isfinite(far):
-        return math.expm1(far - change)
+    if math.isfinite(detectable_change):
+        return math.expm1(detectable_change - change)
     if reach >= 0.5:
         return math.nan
     return math.expm1(max(new[-1] - base[0] - change, change - (new[0] - base[-1])))
 
 
 def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
-    """Return how runs differ, each told by its median: the run is the unit."""
-    first, second = (np.log(np.asarray(own, np.float64)) for own in (base, new))
-    means = [float(np.exp(own.mean())) for own in (first, second)]
-    found = _plain(means[0], means[1], len(base), len(new), of_runs=True)
-    spreads = [float(own.var(ddof=1)) for own in (first, second) if len(own) > 1]
+    """Test the difference of several runs, each represented by one value, such as its median."""
+    first, second = (np.log(np.asarray(values, np.float64)) for values in (base, new))
+    means = [float(np.exp(values.mean())) for values in (first, second)]
+    found = _untested(means[0], means[1], len(base), len(new), of_runs=True)
+    spreads = [float(values.var(ddof=1)) for values in (first, second) if len(values) > 1]
     if not spreads:
         return found
     if len(spreads) == 1:
-        # Runs of the side that has one alone are taken to spread as those of the other.
+        # One side has a single run, so both sides are assumed to have the same variance.
         n = max(len(base), len(new))
         error, freedom = math.sqrt(spreads[0] * (1 + 1 / n)), n - 1.0
     else:
         errors = [math.sqrt(spreads[0] / len(base)), math.sqrt(spreads[1] / len(new))]
-        freedom = _welch(errors, [len(base) - 1.0, len(new) - 1.0])
+        freedom = _welch_freedom(errors, [len(base) - 1.0, len(new) - 1.0])
         error = math.hypot(*errors)
-    reach = _student(1 - _LEVEL / 2, freedom) * error
+    reach = _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, freedom) * error
     middle = math.log1p(found.change_ratio)
     return replace(
         found,
@@ -258,122 +264,128 @@ def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
 
 
 def interval_of_median(values: _Float64Array) -> tuple[float, float]:
-    """Return the 95 % interval of the median of a series in its order; NaN of too few values."""
-    if len(values) < FEWEST:
+    """Return the 95% interval of the median of an ordered series; NaN if it is too short."""
+    if len(values) < MIN_STEPS:
         return math.nan, math.nan
-    order = np.sort(values)
-    # Which share of the series lies below its median is known to within this.
-    placed = _Placed.of((values > np.median(values)).astype(np.float64), alike_in=values)
-    low, high = np.quantile(order, [max(0.0, 0.5 - placed.reach), min(1.0, 0.5 + placed.reach)])
+    is_above = (values > np.median(values)).astype(np.float64)
+    # The reach is the uncertainty of the share of values below the median.
+    reach = _MeanEstimate.of(is_above, correlation_of=values).reach
+    low, high = np.quantile(values, [max(0.0, 0.5 - reach), min(1.0, 0.5 + reach)])
     return float(low), float(high)
 
 
 def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of a series in its order; NaN of too few values."""
-    if len(values) < FEWEST:
+    """Return the 95% interval of the mean of an ordered series; NaN if it is too short."""
+    if len(values) < MIN_STEPS:
         return math.nan, math.nan
-    middle, reach = float(values.mean()), _Placed.of(values).reach
+    middle, reach = float(values.mean()), _MeanEstimate.of(values).reach
     return middle - reach, middle + reach
 
 
-def _plain(
+def _untested(
     base: float, new: float, n_base: int, n_new: int, *, of_runs: bool = False
 ) -> Difference:
+    """Return a difference without a test."""
     change = new / base - 1 if base > 0 else math.nan
     what = "runs" if of_runs else "steps"
-    why = f"not enough {what}"
-    return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=why)
+    return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=f"not enough {what}")
 
 
-def _turn(base: _Float64Array, new: _Float64Array) -> int:
-    """Return after how many steps both sides begin anew; 1 where they do not come in turns."""
+def _period_of_both(base: _Float64Array, new: _Float64Array) -> int:
+    """Return the common period of both series in steps; 1 if they are not periodic."""
     fewest = min(len(base), len(new))
-    most = min(_LONGEST_TURN, fewest // _FEWEST_TURNS)
-    kinds = [are_long(own) for own in (base, new)]
+    most = min(_MAX_PERIOD_STEPS, fewest // _MIN_PERIODS)
+    kinds = [are_long(values) for values in (base, new)]
     regular = [1 if is_long is None else turn_of(is_long) for is_long in kinds]
     found = math.lcm(
         *(
-            turn if turn > 1 else _turn_of(own, most)
-            for turn, own in zip(regular, (base, new), strict=True)
+            period if period > 1 else _find_period(values, most)
+            for period, values in zip(regular, (base, new), strict=True)
         )
     )
     if found <= most:
         return found
-    # Steps of two kinds are seen to come in turns where noise would not show it.
+    # The periods of long steps alone may be known even if noise hides the common period.
     found = math.lcm(*regular)
-    return found if found * FEWEST <= fewest else 1
+    return found if found * MIN_STEPS <= fewest else 1
 
 
-def _turn_of(values: _Float64Array, most: int) -> int:
-    """Return the lag, of ``most`` and less, at which a series is most like itself."""
+def _find_period(values: _Float64Array, most: int) -> int:
+    """Return the lag, up to ``most``, with the highest autocorrelation; 1 if none stands out."""
     if most < 2:
         return 1
     order = _centred_ranks(values)
     whole = float(order @ order)
     if not whole:
         return 1
-    likeness = [float(order[lag:] @ order[:-lag]) / whole for lag in range(1, most + 1)]
-    best = int(np.argmax(likeness))
-    stands_out = likeness[best] - max(likeness[0], 0.0) > _SURE / math.sqrt(len(values))
-    return best + 1 if stands_out else 1
+    correlations = [float(order[lag:] @ order[:-lag]) / whole for lag in range(1, most + 1)]
+    best = int(np.argmax(correlations))
+    height = correlations[best] - max(correlations[0], 0.0)
+    return best + 1 if height > _MIN_STANDARD_ERRORS / math.sqrt(len(values)) else 1
 
 
-def _in_turns(values: _Float64Array, together: int, are_rates: bool) -> _Float64Array:
-    """Return the means of so many neighbours at a time; those that are left over are left out."""
-    if together == 1:
+def _average_periods(values: _Float64Array, period: int, are_rates: bool) -> _Float64Array:
+    """Return the mean of every ``period`` neighbors; an incomplete last period is dropped."""
+    if period == 1:
         return values
     if are_rates:
-        return np.asarray(1 / _in_turns(1 / values, together, are_rates=False), np.float64)
-    n = len(values) // together
-    return np.asarray(values[: n * together].reshape(n, together).mean(axis=1), np.float64)
+        return np.asarray(1 / _average_periods(1 / values, period, are_rates=False), np.float64)
+    n = len(values) // period
+    return np.asarray(values[: n * period].reshape(n, period).mean(axis=1), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """The mean place of the values of one side among those of the other.
+class _MeanEstimate:
+    """The precision of the mean of a series with correlated neighbors.
 
-    ``error`` is its standard error, ``freedom`` its degrees of freedom, ``alike`` how alike
-    neighbours are.
+    ``error`` is the standard error, ``freedom`` its degrees of freedom, and ``correlation`` that of
+    neighbors.
     """
 
     error: float
     freedom: float
-    alike: float
+    correlation: float
 
     @classmethod
-    def of(cls, places: _Float64Array, alike_in: _Float64Array | None = None) -> _Placed:
-        """Return what the places of a series, in its order, say."""
+    def of(
+        cls, places: _Float64Array, correlation_of: _Float64Array | None = None
+    ) -> _MeanEstimate:
+        """Estimate the precision of the mean of ``places``, a series in order.
+
+        The correlation is that of the series ``correlation_of``, by default ``places``.
+        """
         n = len(places)
-        alike = _likeness(places if alike_in is None else alike_in)
-        variance = float(places.var(ddof=1)) * (1 + alike) / (1 - alike)
-        stretch = _stretch(n, alike)
+        correlation = _autocorrelation(places if correlation_of is None else correlation_of)
+        variance = float(places.var(ddof=1)) * (1 + correlation) / (1 - correlation)
+        stretch = _bandwidth(n, correlation)
         freedom = n - 1.0 if stretch == 1 else max(1.0, 1.5 * n / stretch - 1)
-        return cls(math.sqrt(variance / n), freedom, alike)
+        return cls(math.sqrt(variance / n), freedom, correlation)
 
     @property
     def reach(self) -> float:
-        """How far the 95 % interval reaches to either side."""
-        return _student(1 - _LEVEL / 2, self.freedom) * self.error
+        """Half the width of the 95% interval."""
+        return _student_quantile(1 - _SIGNIFICANCE_LEVEL / 2, self.freedom) * self.error
 
 
 def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
-    """Return which share of ``order``, sorted, lies below each value; equal ones count half."""
+    """Return the share of ``order`` (sorted) below each value; equal values count half."""
     below = np.searchsorted(order, values, side="left")
-    upto = np.searchsorted(order, values, side="right")
-    return np.asarray((below + upto) / (2 * len(order)), np.float64)
+    not_above = np.searchsorted(order, values, side="right")
+    return np.asarray((below + not_above) / (2 * len(order)), np.float64)
 
 
-def _quantile_of_pairs(base: _Float64Array, new: _Float64Array, share: float) -> float:
-    """Return the difference than which ``share`` of all pairs of new and base are smaller.
+def _pair_quantile(base: _Float64Array, new: _Float64Array, share: float) -> float:
+    """Return the quantile ``share`` of the differences of all pairs of new and base values.
 
-    Both are sorted. Beyond 0 and 1 it is infinite: every change fits as well.
+    Both inputs are sorted. The result is infinite for shares that are not between 0 and 1, because
+    then no change can be excluded.
     """
     if not 0 < share < 1:
         return -math.inf if share <= 0 else math.inf
     low, high = float(new[0] - base[-1]), float(new[-1] - base[0])
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTION_STEPS):
         middle = (low + high) / 2
-        # A pair differs by less where the new value lies below the base shifted by that.
+        # The difference of a pair is below ``middle`` if new is below base + middle.
         if float(_share_below(new, base + middle).mean()) < share:
             low = middle
         else:
@@ -381,22 +393,22 @@ def _quantile_of_pairs(base: _Float64Array, new: _Float64Array, share: float) ->
     return high
 
 
-def _welch(errors: Sequence[float], freedoms: Sequence[float]) -> float:
-    """Return the degrees of freedom of a difference (Welch, Satterthwaite)."""
+def _welch_freedom(errors: Sequence[float], freedoms: Sequence[float]) -> float:
+    """Return the degrees of freedom of a difference (Welch–Satterthwaite)."""
     whole = sum(error**2 for error in errors) ** 2
     parts = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
     return whole / parts if parts else min(freedoms)
 
 
-def _likeness(values: _Float64Array) -> float:
-    """Return the correlation of neighbours, by their order, so that outliers have no say.
+def _autocorrelation(values: _Float64Array) -> float:
+    """Return the rank correlation of neighbors; ranks limit the effect of outliers.
 
-    That of few steps comes out too small, by about (1 + 4 rho) / n.
+    The estimate of a short series is too low by about (1 + 4 rho) / n, which is corrected.
     """
     order = _centred_ranks(values)
     whole = float(order @ order)
     found = float(order[1:] @ order[:-1]) / whole if whole else 0.0
-    return min(max(found + (1 + 4 * found) / len(values), 0.0), _MOST_ALIKE)
+    return min(max(found + (1 + 4 * found) / len(values), 0.0), _MAX_CORRELATION)
 
 
 def _centred_ranks(values: _Float64Array) -> _Float64Array:
@@ -404,26 +416,27 @@ def _centred_ranks(values: _Float64Array) -> _Float64Array:
     return np.asarray(order - order.mean(), np.float64)
 
 
-def _stretch(n: int, alike: float) -> int:
-    """Return how many neighbours tell no more than each other (Andrews' choice of a bandwidth)."""
-    strength = 4 * alike**2 / (1 - alike**2) ** 2
-    wanted = math.ceil(1.1447 * math.cbrt(strength * n))
-    return max(1, min(wanted, n // 3))
+def _bandwidth(n: int, correlation: float) -> int:
+    """Return the length of a stretch of dependent neighbors (Andrews' bandwidth)."""
+    strength = 4 * correlation**2 / (1 - correlation**2) ** 2
+    return max(1, min(math.ceil(1.1447 * math.cbrt(strength * n)), n // 3))
 
 
-def _student(p: float, freedom: float) -> float:
-    """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on."""
+def _student_quantile(p: float, freedom: float) -> float:
+    """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on.
+
+    Values between 1 and 3 are interpolated.
+    """
     if freedom >= 3:
-        return _expanded(p, freedom)
+        return _cornish_fisher(p, freedom)
     known = [math.tan(math.pi * (p - 0.5)), (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))]
-    known.append(_expanded(p, 3))
+    known.append(_cornish_fisher(p, 3))
     places = [1 / 3, 1 / 2, 1.0]
-    logs = np.log(known[::-1])
-    return float(np.exp(np.interp(1 / max(1.0, freedom), places, logs)))
+    return float(np.exp(np.interp(1 / max(1.0, freedom), places, np.log(known[::-1]))))
 
 
-def _expanded(p: float, freedom: float) -> float:
-    """Return the quantile by Cornish and Fisher's expansion about that of the normal."""
+def _cornish_fisher(p: float, freedom: float) -> float:
+    """Return the quantile of Student's t by the Cornish–Fisher expansion of the normal quantile."""
     z = NormalDist().inv_cdf(p)
     terms = (
         (z**3 + z) / 4,

@@ -1,4 +1,4 @@
-"""The verdict of a comparison: faster or slower, by how much, and why."""
+"""Write the verdict of a comparison: faster or slower, by what factor, and why."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.comparison.judging import MAIN, JudgedMeasure
-from traceprof.comparison.sides import STEP, TURN, Side
+from traceprof.comparison.judging import MAIN, EvaluatedMeasure
+from traceprof.comparison.sides import ITERATION, STEP, Side
 from traceprof.measures.rows import Ints
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.names.kernels import short_name
 
-_LEAST: Final = 0.05
+_MIN_PART_RATIO: Final = 0.05
 _MOST_CAUSES: Final = 3
-_NOTHING: Final = 0.0005
-_LEAST_TOLD: Final = 0.001
-"""Smaller changes are printed as 0.0 %, and nobody sees a change of nothing."""
+_MAX_EQUAL_RATIO: Final = 0.0005
+_MIN_SHOWN_RATIO: Final = 0.001
+"""Minimum detectable change that is shown; smaller values would be printed as 0.0%."""
 _PARTS: Final = {
     "compute": "compute",
     "exposed_communication": "exposed communication",
@@ -30,25 +30,29 @@ _PARTS: Final = {
 
 
 def verdict_of(
-    judged: Mapping[str, JudgedMeasure], difference: Result | None, sides: tuple[Side, Side]
+    measures: Mapping[str, EvaluatedMeasure], difference: Result | None, sides: tuple[Side, Side]
 ) -> tuple[Note, ...]:
-    """Return the answer: what is shown of the main measure, then where the difference is."""
-    both_know = [judged[name] for name in MAIN if name in judged]
-    # Of few steps one measure may have one more than another, and so enough.
-    main = next((own for own in both_know if own.difference.is_known), next(iter(both_know), None))
-    found = [] if main is None else list(_on_main(main, judged, sides))
+    """Return the verdict: the change of the main measure, then its causes."""
+    main_measures = [measures[name] for name in MAIN if name in measures]
+    # With few steps, one measure may have one value more than another, which may be enough.
+    main = next(
+        (measure for measure in main_measures if measure.difference.is_known),
+        next(iter(main_measures), None),
+    )
+    found = [] if main is None else list(_main_notes(main, measures, sides))
     if difference is not None and len(difference.tables["parts"]):
-        found += _on_causes(difference)
+        found += _cause_notes(difference)
     elif difference is not None:
-        found += _on_phases(difference)
-    if not judged and not found:
+        found += _phase_notes(difference)
+    if not measures and not found:
         return (Note("No verdict: throughput and steps are not recorded on both sides."),)
     return tuple(found)
 
 
-def _on_main(
-    main: JudgedMeasure, judged: Mapping[str, JudgedMeasure], sides: tuple[Side, Side]
+def _main_notes(
+    main: EvaluatedMeasure, measures: Mapping[str, EvaluatedMeasure], sides: tuple[Side, Side]
 ) -> Iterator[Note]:
+    """Yield the change of the main measure, then the step times of both sides."""
     found = main.difference
     ends = (found.low_ratio, found.high_ratio)
     yield Note.of(
@@ -63,17 +67,17 @@ def _on_main(
         high=max(map(abs, ends)),
         **{"from": found.low_ratio, "to": found.high_ratio},
         change=found.change_ratio,
-        smallest=max(found.smallest_ratio, _LEAST_TOLD),
+        smallest=max(found.smallest_ratio, _MIN_SHOWN_RATIO),
         n_base=found.base_count,
         n_new=found.new_count,
         of=sides[0].unit if not found.of_runs else "run",
     )
-    # Throughput tells the direction, the time of a step how one thinks of it.
-    time = main if main.unit == "ns" else judged.get("step_period_ns", main)
+    # Throughput shows the direction; readers think in step times.
+    time = main if main.unit == "ns" else measures.get("step_period_ns", main)
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
         middle = "medians" if time.difference.of_runs else "means"
-        if time.difference.together > 1:  # steps come in turns: no single one is typical
+        if time.difference.together > 1:  # periodic steps: no single step is typical
             middle += " of groups of {together:count} steps,"
         medians = f" ({middle} of {{n_new:count}} and {{n_base:count}} {{of}}(s))"
         yield Note.of(
@@ -81,7 +85,7 @@ def _on_main(
             + " {unit} takes {new:ns}, compared with {base:ns} in the base"
             + medians * (max(counts) > 1)
             + ".",
-            unit=TURN if main.name == "turn_ns" else STEP,
+            unit=ITERATION if main.name == "turn_ns" else STEP,
             new=time.difference.new,
             base=time.difference.base,
             n_new=counts[0],
@@ -91,48 +95,51 @@ def _on_main(
         )
 
 
-def _sentence(main: JudgedMeasure) -> str:
-    """Return the answer: faster or slower, by how much, or why that is not told."""
+def _sentence(main: EvaluatedMeasure) -> str:
+    """Return the verdict on the main measure, or the reason why there is none."""
     found, what = main.difference, _MEASURE_WORDS[main.name]
-    way, by = _in_words(main)
-    if not found.is_known and abs(main.worse_ratio) < _NOTHING:
+    direction, change = _change_words(main)
+    if not found.is_known and abs(main.worse_ratio) < _MAX_EQUAL_RATIO:
         return (
             f"{{new}} and {{base}} have the same {what}. {{n_base:count}} and "
             "{n_new:count} {of}(s) are not enough to test the difference."
         )
     if not found.is_known:
         return (
-            f"{{new}} may be {way} than {{base}}: {by}. {{n_base:count}} and "
+            f"{{new}} may be {direction} than {{base}}: {change}. {{n_base:count}} and "
             "{n_new:count} {of}(s) are not enough to test the difference."
         )
     if found.is_shown:
-        of_times = found.change_ratio >= 1
-        ends = "{from_times:factor} to {to_times:factor}"
-        ends = ends if of_times else "{low:ratio} to {high:ratio}"
-        return f"{{new}} is {way} than {{base}}: {by} (95% interval {ends})."
-    seen = "This comparison can detect changes of {smallest:ratio} or more (80% power)."
+        ends = "{low:ratio} to {high:ratio}"
+        if found.change_ratio >= 1:
+            ends = "{from_times:factor} to {to_times:factor}"
+        return f"{{new}} is {direction} than {{base}}: {change} (95% interval {ends})."
+    sensitivity = "This comparison can detect changes of {smallest:ratio} or more (80% power)."
     if math.isnan(found.smallest_ratio):
-        seen = "This comparison cannot detect a change of any size: {of} times vary too much."
+        sensitivity = (
+            "This comparison cannot detect a change of any size: {of} times vary too much."
+        )
     has_ends = not math.isnan(found.low_ratio + found.high_ratio)
     interval = "{from:ratio} to {to:ratio}" if has_ends else "without limits"
     sign = "+" if found.change_ratio > 0 else ""
-    told = "No difference shown between {base} and {new}"
-    if found.is_open:
-        told = "It is not clear whether {new} is faster or slower than {base}"
-    return f"{told}: {what} {sign}{{change:ratio}}, 95% interval {interval}. {seen}"
+    opening = "No difference shown between {base} and {new}"
+    if found.is_inconclusive:
+        opening = "It is not clear whether {new} is faster or slower than {base}"
+    return f"{opening}: {what} {sign}{{change:ratio}}, 95% interval {interval}. {sensitivity}"
 
 
-def _in_words(main: JudgedMeasure) -> tuple[str, str]:
-    """Return whether it is slower or faster, and what there is more or less of, and how much.
+def _change_words(main: EvaluatedMeasure) -> tuple[str, str]:
+    """Return "slower" or "faster", and the change of the main measure in words.
 
-    "70 % faster" could be said of a time that is 70 % less and of a rate that is 70 % more.
+    The measure is named, because "70% faster" could mean 70% less time or 70% more samples per
+    second.
     """
     is_more = main.difference.change_ratio > 0
-    way = "slower" if main.worse_ratio > 0 else "faster"
+    direction = "slower" if main.worse_ratio > 0 else "faster"
     more, fewer, times = _CHANGES[main.name]
     if main.difference.change_ratio >= 1:
-        return way, times
-    return way, more if is_more else fewer
+        return direction, times
+    return direction, more if is_more else fewer
 
 
 _CHANGES: Final = {
@@ -143,14 +150,11 @@ _CHANGES: Final = {
     ),
     **{
         name: (
-            f"{what} takes {{size:ratio}} longer{where}",
-            f"{what} takes {{size:ratio}} less time{where}",
-            f"{what} takes {{times:factor}} as long{where}",
+            f"{what} takes {{size:ratio}} longer",
+            f"{what} takes {{size:ratio}} less time",
+            f"{what} takes {{times:factor}} as long",
         )
-        for name, what, where in (
-            ("step_period_ns", "a step", ""),
-            ("turn_ns", "an iteration", ""),
-        )
+        for name, what in (("step_period_ns", "a step"), ("turn_ns", "an iteration"))
     },
 }
 _MEASURE_WORDS: Final = {
@@ -160,19 +164,19 @@ _MEASURE_WORDS: Final = {
 }
 
 
-def _on_causes(difference: Result) -> Iterator[Note]:
-    """Yield where the difference of the mean step is: the parts, then the largest causes."""
+def _cause_notes(difference: Result) -> Iterator[Note]:
+    """Yield the parts with the largest difference of the mean step, then the largest causes."""
     scalars, parts = difference.scalars, difference.tables["parts"]
     sizes = np.abs(parts["difference_ns"])
     size = float(sizes.max())
     if not size:
         return
     order = np.argsort(sizes, kind="stable")[::-1]
-    worth = parts.take(order[sizes[order] >= _LEAST * size])
-    words, values = _listed(worth, lambda row: _PARTS[str(row["part"])])
+    main_parts = parts.take(order[sizes[order] >= _MIN_PART_RATIO * size])
+    words, values = _listed(main_parts, lambda row: _PARTS[str(row["part"])])
     yield Note.of(
         "The mean {per} on the GPU ({new:ns}, base {base:ns}) is {whole:ns} "
-        f"{_way(scalars)}: {words}.",
+        f"{_direction(scalars)}: {words}.",
         per=scalars["per"],
         new=scalars["new_ns"],
         base=scalars["base_ns"],
@@ -180,37 +184,40 @@ def _on_causes(difference: Result) -> Iterator[Note]:
         **values,
     )
     causes = difference.tables["causes"]
-    large = causes.take(np.abs(causes["difference_ns"]) >= _LEAST * size).head(_MOST_CAUSES)
+    large = causes.take(np.abs(causes["difference_ns"]) >= _MIN_PART_RATIO * size).head(
+        _MOST_CAUSES
+    )
     if len(large):
         words, values = _listed(large, _cause_words)
-        how_much = _how_much(large["difference_ns"], scalars["difference_ns"])
-        yield Note.of(f"{how_much}: {words}.", **values)
+        opening = _causes_opening(large["difference_ns"], scalars["difference_ns"])
+        yield Note.of(f"{opening}: {words}.", **values)
 
 
-def _way(scalars: Mapping[str, Any]) -> str:
+def _direction(scalars: Mapping[str, Any]) -> str:
     return "longer" if scalars["difference_ns"] > 0 else "shorter"
 
 
-def _how_much(causes: Ints, whole: int) -> str:
-    """Return what causes are of a difference: what works against it makes none of it."""
+def _causes_opening(causes: Ints, whole: int) -> str:
+    """Return "Most of the difference" if the causes have its sign and at least half of it."""
     is_most = bool((causes * whole > 0).all()) and abs(int(causes.sum())) * 2 >= abs(whole)
     return "Most of the difference" if is_most else "Largest causes"
 
 
-def _on_phases(difference: Result) -> Iterator[Note]:
+def _phase_notes(difference: Result) -> Iterator[Note]:
+    """Yield the host phases with the largest difference."""
     scalars, phases = difference.scalars, difference.tables["phases"]
-    worth = phases.head(_MOST_CAUSES)
-    worth = worth.take(worth["difference_ns"] != 0)
-    if worth.empty:
+    main_phases = phases.head(_MOST_CAUSES)
+    main_phases = main_phases.take(main_phases["difference_ns"] != 0)
+    if main_phases.empty:
         return
-    words, values = _listed(worth, lambda row: str(row["phase"]))
+    words, values = _listed(main_phases, lambda row: str(row["phase"]))
     whole = abs(scalars["difference_ns"])
-    text = f"The mean {{per}} on the host is {{whole:ns}} {_way(scalars)}: {words}."
+    text = f"The mean {{per}} on the host is {{whole:ns}} {_direction(scalars)}: {words}."
     yield Note.of(text, per=scalars["per"], whole=whole, **values)
 
 
 def _listed(rows: Table, name_of: Callable[[dict[str, Any]], str]) -> tuple[str, dict[str, Any]]:
-    """Return a list of names with by how much each is longer or shorter, and its values."""
+    """Return a template that lists rows with their differences, and its values."""
     words: list[str] = []
     values: dict[str, Any] = {}
     for place, row in enumerate(rows.rows()):
@@ -221,27 +228,28 @@ def _listed(rows: Table, name_of: Callable[[dict[str, Any]], str]) -> tuple[str,
 
 
 def _cause_words(row: dict[str, Any]) -> str:
-    """Return what a cause is in words, with what became of it."""
+    """Return a cause in words, with its change."""
     name, kind, state = str(row["name"]), str(row["kind"]), str(row["state"])
     if kind == "kernel":
         name = short_name(name)
-    told = {
+    words = {
         "waiting": f"waiting for {name.strip('()')}",
         "rest": f"{_PARTS[str(row['part'])]}, cause not recorded",
         "kernel": f"kernel {name}",
     }.get(kind)
-    told = told or (f"{kind} {name}" if kind in ("copy", "collective") else f"{kind}: {name}")
-    return f"{told} ({_why(row, state)})"
+    words = words or (f"{kind} {name}" if kind in ("copy", "collective") else f"{kind}: {name}")
+    return f"{words} ({_state_words(row, state)})"
 
 
-def _why(row: dict[str, Any], state: str) -> str:
+def _state_words(row: dict[str, Any], state: str) -> str:
+    """Return the change of a cause: its state, or whether it has more calls or longer ones."""
     if state in ("new", "gone"):
         return state
-    more, longer = (float(row.get(name, math.nan)) for name in ("more_ns", "longer_ns"))
-    if math.isnan(more + longer):
+    count_ns, length_ns = (float(row.get(name, math.nan)) for name in ("more_ns", "longer_ns"))
+    if math.isnan(count_ns + length_ns):
         return "longer" if row["difference_ns"] > 0 else "shorter"
-    if abs(more) > abs(longer):
-        why = "more of them" if more > 0 else "fewer of them"
+    if abs(count_ns) > abs(length_ns):
+        why = "more of them" if count_ns > 0 else "fewer of them"
     else:
-        why = "each longer" if longer > 0 else "each shorter"
+        why = "each longer" if length_ns > 0 else "each shorter"
     return f"renamed, {why}" if state == "renamed" else why

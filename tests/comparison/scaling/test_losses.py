@@ -84,10 +84,10 @@ def test_a_split_adds_up_to_the_ns(
 ) -> None:
     found = split_losses(own, base, share, efficiency)
     whole = sum(own.values())
-    assert sum(one.own_ns for one in found) == whole
+    assert sum(one.actual_ns for one in found) == whole
     assert sum(one.lost_ns for one in found) == whole - round(efficiency * whole)
     known = [one for one in found if one.name != OUTSIDE]
-    assert {one.name: one.own_ns for one in known if one.own_ns} == {
+    assert {one.name: one.actual_ns for one in known if one.actual_ns} == {
         name: ns for name, ns in own.items() if ns
     }
     assert sum(one.base_ns for one in known) == round(share * sum(base.values()))

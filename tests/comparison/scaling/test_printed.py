@@ -9,7 +9,7 @@ from traceprof.comparison.scaling.laws import (
     NOT_FROM_RATES,
     ROUNDED,
     PrintedRates,
-    judge_printed,
+    check_printed,
 )
 
 
@@ -33,7 +33,7 @@ from traceprof.comparison.scaling.laws import (
 def test_a_printed_efficiency_is_judged_by_its_own_digits(
     percent: float, rates: PrintedRates, expected: str
 ) -> None:
-    assert judge_printed(percent, rates) == expected
+    assert check_printed(percent, rates) == expected
 
 
 def test_rates_are_known_to_half_of_their_last_digit() -> None:

@@ -15,7 +15,7 @@ def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
     names = ("epoch", "start_ns", "end_ns")
     numbered = Table.of_rows([dict(zip(names, row, strict=True)) for row in rows], names)
     return Started(
-        life=known,
+        attempt=known,
         work=spans(work),
         begin_ns=work[0][0] if work else None,
         end_ns=ran[1],
@@ -34,7 +34,7 @@ def spans(pairs):
 
 
 def found(*started, agents=()):
-    return find_restarts([one.life for one in started], list(started), agents)
+    return find_restarts([one.attempt for one in started], list(started), agents)
 
 
 def parts(restart):

@@ -1,1 +1,1 @@
-"""How throughput grows with the number of devices, and where the rest was lost."""
+"""Measure how throughput grows with the number of devices, and where efficiency is lost."""

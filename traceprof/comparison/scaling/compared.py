@@ -1,4 +1,4 @@
-"""Runs of several sizes against one another: speed-up, efficiency, and where the rest was lost."""
+"""Compare runs of several sizes: speedup, efficiency, and the causes of lost efficiency."""
 
 from __future__ import annotations
 
@@ -38,93 +38,99 @@ from traceprof.session.doubts import doubts_of_run, refused
 
 def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
     """Yield a row for each group, size and batch."""
-    for one in found:
-        rate, first = one.cell.rate, one.cell.first
+    for measured in found:
+        rate, first = measured.cell.rate, measured.cell.first
         is_rate = not first.is_factor
-        kinds = {point.ranks for point in one.cell.points}
-        joules, cost = (one.cell.of_step(name) for name in ("step_joules", "step_cost"))
+        kinds = {point.ranks for point in measured.cell.points}
+        joules, cost = (measured.cell.of_step(name) for name in ("step_joules", "step_cost"))
         yield {
-            **_keys(one),
+            **_keys(measured),
             **_rates(first.counts, rate.value),
-            "speedup": one.speedup,
-            "efficiency_ratio": one.efficiency.value,
-            "lost_to": one.largest_losses or "",
-            "scaling": one.kind,
+            "speedup": measured.speedup,
+            "efficiency_ratio": measured.efficiency.value,
+            "lost_to": measured.largest_losses or "",
+            "scaling": measured.kind,
             "printed_ratio": first.printed_percent / 100,
-            "printed_is": one.printed_is,
-            "expected_ratio": one.expected_ratio,
-            "low_ratio": one.efficiency.low,
-            "high_ratio": one.efficiency.high,
+            "printed_is": measured.printed_is,
+            "expected_ratio": measured.expected_ratio,
+            "low_ratio": measured.efficiency.low,
+            "high_ratio": measured.efficiency.high,
             "ranks": ", ".join(sorted(filter(None, kinds))),
-            "base_count": one.base_size,
-            "ideal_per_s": rate.value / one.efficiency.value if is_rate else nan,
+            "base_count": measured.base_size,
+            "ideal_per_s": rate.value / measured.efficiency.value if is_rate else nan,
             "low_per_s": rate.low,
             "high_per_s": rate.high,
-            "karp_flatt_ratio": one.karp_flatt,
-            "time_to_train_ns": one.cell.time_ns,
-            "time_speedup": one.time_speedup,
+            "karp_flatt_ratio": measured.karp_flatt,
+            "time_to_train_ns": measured.cell.time_ns,
+            "time_speedup": measured.time_speedup,
             "step_ns": first.step_ns,
-            "mfu_ratio": one.cell.mfu,
+            "mfu_ratio": measured.cell.mfu,
             "step_joules": joules,
-            "sample_joules": joules / (one.cell.batch or nan),
+            "sample_joules": joules / (measured.cell.batch or nan),
             "step_cost": cost,
-            "million_samples_cost": 1e6 * cost / (one.cell.batch or nan),
-            "runs_count": len(one.cell.points),
+            "million_samples_cost": 1e6 * cost / (measured.cell.batch or nan),
+            "runs_count": len(measured.cell.points),
         }
 
 
 def loss_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
-    """Yield what each size lost, the largest loss of a size first."""
-    for one in found:
-        whole = one.step_ns
-        for loss in sorted(one.losses, key=lambda own: -own.lost_ns):
+    """Yield the losses of each size, the largest loss first."""
+    for measured in found:
+        whole = measured.step_ns
+        for loss in sorted(measured.losses, key=lambda item: -item.lost_ns):
             yield {
-                **_keys(one),
+                **_keys(measured),
                 "loss": loss.name,
                 "lost_ratio": loss.lost_ns / whole if whole else nan,
                 "lost_ns": loss.lost_ns,
-                "own_ns": loss.own_ns,
+                "own_ns": loss.actual_ns,
                 "base_ns": loss.base_ns,
             }
 
 
 def _rates(counts: str, value: float) -> dict[str, float]:
-    """Return a throughput by what it counts."""
-    return {f"{own}_per_s": value if own == counts else nan for own in (SAMPLES, TOKENS, STEPS)}
+    """Return a throughput as a column for the unit that it counts; the other columns are NaN."""
+    return {f"{unit}_per_s": value if unit == counts else nan for unit in (SAMPLES, TOKENS, STEPS)}
 
 
-def _keys(one: Measured) -> dict[str, Any]:
-    first = one.cell.first
+def _keys(measured: Measured) -> dict[str, Any]:
+    first = measured.cell.first
     return {
-        "group": one.group.name,
+        "group": measured.group.name,
         "devices_count": first.devices,
         "nodes_count": first.nodes,
-        "global_batch_count": one.cell.batch,
+        "global_batch_count": measured.cell.batch,
     }
 
 
 def law_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
-    """Yield the serial share of each group of which more than the base is known."""
-    for name in dict.fromkeys(one.group.name for one in found):
-        own = [one for one in found if one.group.name == name and isfinite(one.karp_flatt)]
-        if not own:
+    """Yield the serial share of each group that has a size besides its base."""
+    for name in dict.fromkeys(measured.group.name for measured in found):
+        scaled = [
+            measured
+            for measured in found
+            if measured.group.name == name and isfinite(measured.karp_flatt)
+        ]
+        if not scaled:
             continue
-        share = amdahl_share([(one.cell.size / one.base_size, one.speedup) for one in own])
+        share = amdahl_share(
+            [(measured.cell.size / measured.base_size, measured.speedup) for measured in scaled]
+        )
         yield {
             "group": name,
             "serial_ratio": share,
             "limit_speedup": 1 / share if share > 0 else nan,
-            "is_exceeded": share > 0 and max(one.speedup for one in own) * share > 1,
-            "karp_flatt_first_ratio": own[0].karp_flatt,
-            "karp_flatt_last_ratio": own[-1].karp_flatt,
-            "sizes_count": len(own),
+            "is_exceeded": share > 0 and max(measured.speedup for measured in scaled) * share > 1,
+            "karp_flatt_first_ratio": scaled[0].karp_flatt,
+            "karp_flatt_last_ratio": scaled[-1].karp_flatt,
+            "sizes_count": len(scaled),
         }
 
 
 def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
-    """Yield the runs, each once for every group that it is in."""
+    """Yield a row for each run in each of its groups."""
     for group in groups:
-        for point in sorted(group.points, key=lambda own: own.devices):
+        for point in sorted(group.points, key=lambda run_point: run_point.devices):
             yield {
                 "run": point.run.name,
                 "group": group.name,
@@ -137,7 +143,7 @@ def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
 
 
 def failure_rows(points: Sequence[ScalingPoint]) -> Iterator[dict[str, Any]]:
-    """Yield the runs that ended without a throughput, and why."""
+    """Yield the runs that failed without a throughput, with the reason."""
     for point in points:
         events = table_of(point.run, "events")
         why = events["text"][events["kind"] == "failure"].tolist()
@@ -153,8 +159,8 @@ def failure_rows(points: Sequence[ScalingPoint]) -> Iterator[dict[str, Any]]:
 
 
 KINDS: Final = (WEAK, STRONG)
-_MOST_VERDICTS: Final = 4
-_MOST_FAILURES: Final = 8
+_MAX_VERDICTS: Final = 4
+_MAX_FAILURES: Final = 8
 _NOT_TRACES: Final = ("log", "table")
 
 
@@ -169,15 +175,15 @@ def scaling(
     """Return how the throughput of ``runs`` grows with their size.
 
     Args:
-        runs: runs of several sizes; those of one group, size and batch are repeats.
-        base: the size that is held for ideal; None: the smallest of each group.
-        by: what the size is ("gpus", "nodes"), and labels whose groups stand beside one another.
-        ignored: labels that make no groups: runs that differ in them alone are repeats.
-        assumed: "weak" or "strong" where batches are not known.
+        runs: runs of several sizes; runs of the same group, size and batch are repeats.
+        base: the size that counts as ideal; None: the smallest size of each group.
+        by: the unit of the size ("gpus", "nodes"), and labels whose groups are listed together.
+        ignored: labels that do not separate groups: runs that differ only in them are repeats.
+        assumed: "weak" or "strong" for runs with unknown batches.
 
     Raises:
-        NotRecordedError: of no run are size and throughput known.
-        UsageError: an argument is none.
+        NotRecordedError: no run has both a size and a throughput.
+        UsageError: an argument is invalid.
     """
     if BY_GPUS in by and BY_NODES in by:
         raise UsageError("--by gpus and --by nodes exclude each other: pass only one")
@@ -185,14 +191,14 @@ def scaling(
         raise UsageError(f"--scaling {assumed!r}: expected {' or '.join(KINDS)}")
     by_nodes = BY_NODES in by
     points = [point_of(run, by_nodes=by_nodes) for run in runs]
-    usable = [one for one in points if one.size > 0 and one.rate.value > 0]
+    usable = [point for point in points if point.size > 0 and point.rate.value > 0]
     if not usable:
-        error = NotRecordedError(_none_usable(points, by_nodes=by_nodes))
+        error = NotRecordedError(_no_data_message(points, by_nodes=by_nodes))
         raise refused(error, (note for run in runs for note in run.notes))
     groups = groups_of(usable, by, ignored)
-    found = [one for group in groups for one in measured_group(group, base, assumed)]
+    found = [point for group in groups for point in measured_group(group, base, assumed)]
     what = "nodes" if by_nodes else _devices(usable)
-    sizes = sorted({one.size for one in usable})
+    sizes = sorted({point.size for point in usable})
     listed = ", ".join(f"{size:g}" for size in sizes)
     counted = "1 run" if len(usable) == 1 else f"{len(usable)} runs"
     return Comparison(
@@ -200,14 +206,19 @@ def scaling(
         results={SCALING: _result(found, groups, points, by_nodes=by_nodes, base=base)},
         verdict=tuple(_verdict(found, what)),
         notes=tuple(_notes(found, points, base, what)),
-        warnings=(*_of_one_job(usable), *_contradictions(found, what), *_doubts(usable)),
+        warnings=(
+            *_one_job_warnings(usable),
+            *_printed_warnings(found, what),
+            *_caveat_notes(usable),
+        ),
         about={SCALING: SCALING_SUMMARY},
     )
 
 
-def _none_usable(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
+def _no_data_message(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
+    """Return the error message if no run has both a size and a throughput."""
     what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
-    if not any(one.size > 0 for one in points):
+    if not any(point.size > 0 for point in points):
         return (
             f"no run contains the number of {what}: set it as a label, for example with "
             f"`traceprof runs add --label {label} RUN`"
@@ -235,14 +246,17 @@ def _result(
         "runs": run_rows(groups),
         "failures": failure_rows(points),
     }
-    tables = {name: SCALING_SPEC.table(name).of_rows(list(own)) for name, own in rows.items()}
+    tables = {
+        name: SCALING_SPEC.table(name).of_rows(list(table_rows))
+        for name, table_rows in rows.items()
+    }
     kept = {name: table for name, table in tables.items() if name == SCALING or len(table)}
-    said = {
+    scalars = {
         "by": BY_NODES if by_nodes else BY_GPUS,
         "devices": _devices(point for group in groups for point in group.points),
         "base": "" if base is None else f"{base:g}",
     }
-    return Result(SCALING, SCALING_SPEC, kept, said, tuple(_notes_of_table(found)))
+    return Result(SCALING, SCALING_SPEC, kept, scalars, tuple(_notes_of_table(found)))
 
 
 def _devices(points: Iterable[ScalingPoint]) -> str:
@@ -250,33 +264,33 @@ def _devices(points: Iterable[ScalingPoint]) -> str:
 
 
 def _verdict(found: Sequence[Measured], what: str) -> Iterator[Note]:
-    """Yield what is reached on the largest size of each group, and where most of the rest went."""
-    last = {one.group.name: one for one in found if one.is_told}
-    for one in list(last.values())[:_MOST_VERDICTS]:
-        name = f"{one.group.name}: " if one.group.name else ""
+    """Yield the efficiency at the largest size of each group, and the largest losses."""
+    last = {measured.group.name: measured for measured in found if measured.is_reported}
+    for measured in list(last.values())[:_MAX_VERDICTS]:
+        name = f"{measured.group.name}: " if measured.group.name else ""
         yield Note.of(
             "{name}{efficiency:ratio} scaling efficiency on {n:number} {what}, {speedup:number} "
             "times the throughput of {base:number} {unit}{kind}.",
             name=name,
-            efficiency=one.efficiency.value,
-            n=one.cell.size,
+            efficiency=measured.efficiency.value,
+            n=measured.cell.size,
             what=what,
-            speedup=one.speedup,
-            base=one.base_size,
-            unit=what.removesuffix("s") if one.base_size == 1 else what,
-            kind=f" ({one.kind} scaling)" if one.kind in (*KINDS, MIXED) else "",
+            speedup=measured.speedup,
+            base=measured.base_size,
+            unit=what.removesuffix("s") if measured.base_size == 1 else what,
+            kind=f" ({measured.kind} scaling)" if measured.kind in (*KINDS, MIXED) else "",
         )
-        if one.time_speedup == one.time_speedup:
+        if measured.time_speedup == measured.time_speedup:
             yield Note.of(
                 "Time to train: {own:ns}, compared with {base:ns} ({times:number} times as fast).",
-                own=one.cell.time_ns,
-                base=one.cell.time_ns * one.time_speedup,
-                times=one.time_speedup,
+                own=measured.cell.time_ns,
+                base=measured.cell.time_ns * measured.time_speedup,
+                times=measured.time_speedup,
             )
-        if lost := one.largest_losses:
+        if lost := measured.largest_losses:
             yield Note.of("Efficiency lost to: {lost}.", lost=lost)
-    if (left := len(last) - _MOST_VERDICTS) > 0:
-        yield Note.of("The table lists {n:count} more group(s).", n=left)
+    if (omitted := len(last) - _MAX_VERDICTS) > 0:
+        yield Note.of("The table lists {n:count} more group(s).", n=omitted)
 
 
 def _notes(
@@ -284,49 +298,52 @@ def _notes(
 ) -> Iterator[Note]:
     for point in points:
         yield from point.notes
-    yield from _expected(found, what)
+    yield from _expected_notes(found, what)
     failed = {row["run"]: row for row in failure_rows(points)}
-    yield from _failed(list(failed.values()), what)
-    unknown = (one.run.name for one in points if not (one.size > 0 and one.rate.value > 0))
-    left_out = [name for name in unknown if name not in failed]
-    if left_out:
+    yield from _failure_notes(list(failed.values()), what)
+    excluded = [
+        point.run.name
+        for point in points
+        if not (point.size > 0 and point.rate.value > 0) and point.run.name not in failed
+    ]
+    if excluded:
         yield Note.of(
             "Excluded, because the size or throughput is not recorded: {names}.",
-            names=", ".join(left_out),
+            names=", ".join(excluded),
         )
-    alone = {one.group.name for one in found}
-    alone -= {one.group.name for one in found if one.has_other}
-    if alone and base is None:
+    not_compared = {measured.group.name for measured in found}
+    not_compared -= {measured.group.name for measured in found if measured.is_compared}
+    if not_compared and base is None:
         yield Note.of(
-            "Groups with only one size, so without a comparison: {n:count}.", n=len(alone)
+            "Groups with only one size, so without a comparison: {n:count}.", n=len(not_compared)
         )
-    elif alone:
+    elif not_compared:
         yield Note.of(
             "Groups without size {base:number}, or with no other size: {n:count}.",
             base=base,
-            n=len(alone),
+            n=len(not_compared),
         )
 
 
-def _expected(found: Sequence[Measured], what: str) -> Iterator[Note]:
-    """Yield what was reached of a throughput that was expected."""
-    for one in found:
-        if isfinite(one.expected_ratio):
+def _expected_notes(found: Sequence[Measured], what: str) -> Iterator[Note]:
+    """Yield the throughput as a share of the expected throughput."""
+    for measured in found:
+        if isfinite(measured.expected_ratio):
             yield Note.of(
                 "{where}{n:number} {what}: {rate:1/s}, {share:ratio} of the expected "
                 "{expected:1/s}.",
-                where=f"{one.group.name}, " if one.group.name else "",
-                n=one.cell.size,
-                what=what.removesuffix("s") if one.cell.size == 1 else what,
-                rate=one.cell.rate.value,
-                expected=one.cell.rate.value / one.expected_ratio,
-                share=one.expected_ratio,
+                where=f"{measured.group.name}, " if measured.group.name else "",
+                n=measured.cell.size,
+                what=what.removesuffix("s") if measured.cell.size == 1 else what,
+                rate=measured.cell.rate.value,
+                expected=measured.cell.rate.value / measured.expected_ratio,
+                share=measured.expected_ratio,
             )
 
 
-def _failed(rows: Sequence[dict[str, Any]], what: str) -> Iterator[Note]:
-    """Yield which runs ended without a throughput, and why."""
-    for row in rows[:_MOST_FAILURES]:
+def _failure_notes(rows: Sequence[dict[str, Any]], what: str) -> Iterator[Note]:
+    """Yield a note for each run that failed without a throughput."""
+    for row in rows[:_MAX_FAILURES]:
         yield Note.of(
             "{where}{n:number} {what}{batch}: {why}",
             where=f"{row['labels']}, " if row["labels"] else "",
@@ -335,13 +352,15 @@ def _failed(rows: Sequence[dict[str, Any]], what: str) -> Iterator[Note]:
             batch=f", batch {row['global_batch_count']:g}" if row["global_batch_count"] > 0 else "",
             why=row["why"],
         )
-    if (left := len(rows) - _MOST_FAILURES) > 0:
-        yield Note.of("The table failures lists {n:count} more run(s).", n=left)
+    if (omitted := len(rows) - _MAX_FAILURES) > 0:
+        yield Note.of("The table failures lists {n:count} more run(s).", n=omitted)
 
 
 def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
-    kinds = {one.kind for one in found}
-    if any(one.kind == UNKNOWN and not one.cell.first.counts_samples for one in found):
+    kinds = {measured.kind for measured in found}
+    if any(
+        measured.kind == UNKNOWN and not measured.cell.first.counts_samples for measured in found
+    ):
         yield Note(
             "Batch sizes are not recorded, so steps of different sizes are not comparable. Pass "
             "--scaling weak (same samples per GPU) or --scaling strong (same samples in total)."
@@ -353,20 +372,20 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
             "Mixed scaling: the global batch neither stays constant nor grows with the number of "
             "GPUs. Compute per sample may differ between batch sizes."
         )
-    if any(point.ranks == INDEPENDENT for one in found for point in one.cell.points):
+    if any(point.ranks == INDEPENDENT for measured in found for point in measured.cell.points):
         yield Note(
             "Independent ranks: no collective was recorded, so the ranks do not wait for each "
             "other. traceprof averages them. Synchronized ranks share one step time."
         )
-    if any(one.cell.first.of_hosts for one in found):
+    if any(measured.cell.first.of_hosts for measured in found):
         yield Note(
             "No GPU activity was recorded. Losses are from host phases. The backward pass includes "
             "collectives that overlap with it."
         )
 
 
-def _of_one_job(points: Sequence[ScalingPoint]) -> Iterator[Note]:
-    """Yield which runs are ranks of one: each alone would count for all."""
+def _one_job_warnings(points: Sequence[ScalingPoint]) -> Iterator[Note]:
+    """Yield a warning about runs that are ranks of one job: each would count as the whole job."""
     runs = [point.run for point in points]
     names = [run.name for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
     if names:
@@ -377,38 +396,41 @@ def _of_one_job(points: Sequence[ScalingPoint]) -> Iterator[Note]:
         )
 
 
-def _doubts(points: Iterable[ScalingPoint]) -> Iterator[Note]:
-    """Yield what is doubtful of logs and tables in themselves; of traces what is of all of them.
+def _caveat_notes(points: Iterable[ScalingPoint]) -> Iterator[Note]:
+    """Yield the caveats of all runs, and all notes of logs and tables.
 
-    What several runs say in the same words, as the rows of a table do, is said once.
+    Equal notes of several runs, such as the rows of one table, are listed once.
     """
-    said: dict[tuple[str, str], list[tuple[str, Note]]] = {}
+    notes: dict[tuple[str, str], list[tuple[str, Note]]] = {}
     for point in points:
         yield from doubts_of_run(point.run.name, point.run.notes)
         if point.run.origin.startswith(_NOT_TRACES):
             for note in point.run.notes:
-                key = (note.text, repr(sorted(note.values.items())))
-                said.setdefault(key, []).append((point.run.name, note))
-    for (run, note), *others in said.values():
+                notes.setdefault((note.text, repr(sorted(note.values.items()))), []).append(
+                    (point.run.name, note)
+                )
+    for (run, note), *others in notes.values():
         yield note if others else Note.of("{run}: {note}", run=run, note=note)
 
 
-def _contradictions(found: Sequence[Measured], what: str) -> Iterator[Note]:
-    """Yield what sources print and their rates do not give, and what else makes them doubtful."""
-    for one in found:
-        if one.printed_is not in (CUT_OFF, NOT_FROM_RATES):
+def _printed_warnings(found: Sequence[Measured], what: str) -> Iterator[Note]:
+    """Yield a warning for each printed efficiency that does not match the printed rates."""
+    for measured in found:
+        if measured.printed_is not in (CUT_OFF, NOT_FROM_RATES):
             continue
-        low, high = one.extremes
+        low, high = measured.extremes
         within = " (rounding of the rates allows {low:ratio} to {high:ratio})"
         yield Note.of(
             "{where}{n:number} {what}: printed efficiency {printed:number}% {how}. The rates give "
             "{computed:ratio}" + (within if high > low else "") + ".",
-            where=f"{one.group.name}, " if one.group.name else "",
-            n=one.cell.size,
+            where=f"{measured.group.name}, " if measured.group.name else "",
+            n=measured.cell.size,
             what=what,
-            printed=one.cell.first.printed_percent,
-            how="is truncated, not rounded" if one.printed_is == CUT_OFF else one.printed_is,
-            computed=one.efficiency.value,
+            printed=measured.cell.first.printed_percent,
+            how="is truncated, not rounded"
+            if measured.printed_is == CUT_OFF
+            else measured.printed_is,
+            computed=measured.efficiency.value,
             low=low,
             high=high,
         )

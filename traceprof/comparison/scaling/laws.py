@@ -1,4 +1,4 @@
-"""Means with intervals, the laws of scaling, and efficiencies that sources print."""
+"""Means with intervals, scaling laws, and checks of printed efficiencies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _T_95: Final = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""Student's t of 95 % on both sides, by degrees of freedom from 1."""
-_T_MANY: Final = 1.96
+"""Two-sided 95% quantiles of Student's t, by degrees of freedom from 1."""
+_T_95_NORMAL: Final = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A value with the ends of its 95 % interval; NaN: not known."""
+    """A value with the limits of its 95% interval; NaN: unknown."""
 
     value: float
     low: float = nan
@@ -28,46 +28,47 @@ class Rate:
 
 
 def mean_rate(rates: Sequence[Rate]) -> Rate:
-    """Return the mean of repeats; of several the interval is that of the mean over them.
+    """Return the mean of repeats with the 95% interval over the repeats.
 
-    The runs are the unit then: what differs from run to run is not seen within one.
+    The run is the unit, because variation between runs is invisible within one run. A single run
+    keeps its own interval.
     """
     if len(rates) == 1:
         return rates[0]
     values = [rate.value for rate in rates]
     middle, free = fmean(values), len(values) - 1
-    quantile = _T_95[free - 1] if free <= len(_T_95) else _T_MANY
+    quantile = _T_95[free - 1] if free <= len(_T_95) else _T_95_NORMAL
     half = quantile * stdev(values) / sqrt(len(values))
     return Rate(middle, middle - half, middle + half)
 
 
-def ratio_of(own: Rate, base: Rate, factor: float) -> Rate:
-    """Return ``factor`` times own over base; relative errors add up by their squares.
+def ratio_of(rate: Rate, base: Rate, factor: float) -> Rate:
+    """Return ``factor`` times ``rate`` / ``base``; relative errors add in quadrature.
 
-    Where the interval of one of the two is not known, that of the ratio is not, either.
+    The interval is unknown if one of the two intervals is unknown.
     """
-    value = factor * own.value / base.value if base.value else nan
+    value = factor * rate.value / base.value if base.value else nan
     down = sqrt(
-        ((own.value - own.low) / own.value) ** 2 + ((base.high - base.value) / base.value) ** 2
+        ((rate.value - rate.low) / rate.value) ** 2 + ((base.high - base.value) / base.value) ** 2
     )
     up = sqrt(
-        ((own.high - own.value) / own.value) ** 2 + ((base.value - base.low) / base.value) ** 2
+        ((rate.high - rate.value) / rate.value) ** 2 + ((base.value - base.low) / base.value) ** 2
     )
     return Rate(value, max(0.0, value * (1 - down)) if down == down else nan, value * (1 + up))
 
 
 def karp_flatt(speedup: float, n: float) -> float:
-    """Return the serial share that gives ``speedup`` on ``n`` times as many devices.
+    """Return the serial share that gives ``speedup`` on ``n`` times as many devices (Karp–Flatt).
 
-    NaN where there are not more devices.
+    NaN if ``n`` is not above 1.
     """
     return (1 / speedup - 1 / n) / (1 - 1 / n) if n > 1 and speedup > 0 else nan
 
 
 def amdahl_share(points: Sequence[tuple[float, float]]) -> float:
-    """Return the serial share s of ``1 / speedup = s + (1 - s) / n`` by least squares.
+    """Return the serial share s of Amdahl's law, ``1 / speedup = s + (1 - s) / n``.
 
-    ``points`` are pairs of n and speed-up; NaN without any of n above 1.
+    It is a least-squares fit. ``points`` are pairs of n and speedup; NaN if no n is above 1.
     """
     pairs = [(1 - 1 / n, 1 / up - 1 / n) for n, up in points if n > 1 and up > 0]
     weight = sum(x * x for x, _ in pairs)
@@ -78,43 +79,43 @@ ROUNDED: Final = "rounded"
 CUT_OFF: Final = "cut off, not rounded"
 NOT_FROM_RATES: Final = "does not follow from the rates"
 
-_EDGE: Final = 1e-9
+_TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedRates:
-    """A rate and that of the base as they are printed; ``n``: how many times as many devices."""
+    """A printed rate, the printed rate of the base, and ``n``, the factor between their sizes."""
 
-    own: float
+    rate: float
     base: float
     n: float
 
     @property
     def efficiency(self) -> float:
-        """What of ideal they give, in %."""
-        return 100 * self.own / self.base / self.n
+        """The efficiency that the rates give, in %."""
+        return 100 * self.rate / self.base / self.n
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """The least and the most, in %, that rates give which would be printed like these."""
-        own, base = (last_digit(value) / 2 for value in (self.own, self.base))
+        """The lowest and highest efficiency, in %, of rates that round to the printed rates."""
+        rate_error, base_error = (last_digit(value) / 2 for value in (self.rate, self.base))
         return (
-            100 * (self.own - own) / (self.base + base) / self.n,
-            100 * (self.own + own) / (self.base - base) / self.n,
+            100 * (self.rate - rate_error) / (self.base + base_error) / self.n,
+            100 * (self.rate + rate_error) / (self.base - base_error) / self.n,
         )
 
 
-def judge_printed(percent: float, rates: PrintedRates) -> str:
-    """Return how a printed efficiency follows from the printed rates; "" where one is not known."""
-    if not all(map(isfinite, (percent, rates.own, rates.base, rates.n))):
+def check_printed(percent: float, rates: PrintedRates) -> str:
+    """Return how a printed efficiency follows from the printed rates; "" if one is unknown."""
+    if not all(map(isfinite, (percent, rates.rate, rates.base, rates.n))):
         return ""
     unit, more = last_digit(percent), rates.efficiency - percent
-    if abs(more) <= unit / 2 + _EDGE:
+    if abs(more) <= unit / 2 + _TOLERANCE:
         return ROUNDED
     return CUT_OFF if 0 < more < unit else NOT_FROM_RATES
 
 
 def last_digit(value: float) -> float:
-    """Return the value of the last digit that is written of a number: 0.1 of 99.5, 1 of 100."""
+    """Return the place value of the last written digit of a number: 0.1 for 99.5, 1 for 100."""
     exponent = Decimal(repr(float(value))).normalize().as_tuple().exponent
     return 10.0 ** min(0, int(exponent))

@@ -1,4 +1,4 @@
-"""Which runs are held against one another, and each size of a group against its base."""
+"""Group runs for scaling, and compare each size of a group with its base."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from traceprof.comparison.scaling.laws import (
     PrintedRates,
     Rate,
-    judge_printed,
+    check_printed,
     karp_flatt,
     mean_rate,
     ratio_of,
@@ -33,58 +33,58 @@ WEAK: Final = "weak"
 STRONG: Final = "strong"
 MIXED: Final = "mixed"
 UNKNOWN: Final = "unknown"
-_ALIKE: Final = 0.01
-"""Batches that differ by less are the same: those of traces are means over steps."""
+_BATCH_TOLERANCE: Final = 0.01
+"""Relative tolerance of equal batches: batches of traces are means over steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Repeats: runs of one group, size and global batch."""
+    """Repeated runs: the same group, size and global batch."""
 
     points: tuple[ScalingPoint, ...]
 
     @property
     def first(self) -> ScalingPoint:
-        """One of them, for what all have in common."""
+        """The first run, for properties that all repeats share."""
         return self.points[0]
 
     @property
     def size(self) -> float:
-        """Devices, or nodes."""
+        """Number of devices or nodes."""
         return self.first.size
 
     @property
     def batch(self) -> float:
-        """Samples of a step on all devices."""
+        """Samples per step on all devices."""
         return fmean(point.batch for point in self.points)
 
     @property
     def per_device(self) -> float:
-        """Samples of a step on one device."""
+        """Samples per step and device (or node)."""
         return self.batch / self.size
 
     @property
     def rate(self) -> Rate:
-        """The throughput: the mean of the repeats."""
+        """The throughput, averaged over the repeats."""
         return mean_rate([point.rate for point in self.points])
 
     @property
     def time_ns(self) -> float:
-        """The time to train, the mean of the repeats; NaN where one does not say it."""
+        """The time to train, averaged over the repeats; NaN if one repeat does not have it."""
         return fmean(or_nan(point.run.measure("time_to_train_ns")) for point in self.points)
 
     @property
     def mfu(self) -> float:
-        """The share of the peak, the mean of the repeats; NaN where one does not know it."""
+        """The model FLOPs utilization, averaged over the repeats; NaN if one does not have it."""
         return fmean(or_nan(point.run.measure("mfu_ratio")) for point in self.points)
 
     def of_step(self, name: str) -> float:
-        """Return what a step takes on all devices, the mean of the repeats; NaN as for `mfu`."""
+        """Return a measure per step over all devices, averaged over repeats; NaN as for `mfu`."""
         return fmean(point.of_step(name) for point in self.points)
 
     @property
     def parts(self) -> dict[str, int]:
-        """The ns of the parts of a step of one device, the mean of the repeats; {}: not known."""
+        """The parts of a step of one device in ns, averaged over the repeats; {} if unknown."""
         if not all(point.parts for point in self.points):
             return {}
         names = dict.fromkeys(name for point in self.points for name in point.parts)
@@ -92,75 +92,85 @@ class Cell:
         return shared_out(sums, len(self.points))
 
 
-def cells_of(points: Iterable[ScalingPoint]) -> list[Cell]:
-    """Return the runs of each size and batch together, by size and batch; sizes must be known."""
+def group_repeats(points: Iterable[ScalingPoint]) -> list[Cell]:
+    """Group runs of the same size and batch, sorted by both; runs of unknown size are dropped."""
     found: list[list[ScalingPoint]] = []
-    for point in (one for one in points if isfinite(one.size)):
-        own = next((own for own in found if _is_repeat(own[0], point)), None)
-        if own is None:
-            found.append([point])
-        else:
-            own.append(point)
-    cells = [Cell(tuple(own)) for own in found]
-    return sorted(cells, key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0))
+    for point in points:
+        if isfinite(point.size):
+            repeats = next((repeats for repeats in found if _is_repeat(repeats[0], point)), None)
+            if repeats is None:
+                found.append([point])
+            else:
+                repeats.append(point)
+    return sorted(
+        [Cell(tuple(repeats)) for repeats in found],
+        key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0),
+    )
 
 
-def _is_repeat(one: ScalingPoint, other: ScalingPoint) -> bool:
-    if one.size != other.size or one.counts != other.counts:
+def _is_repeat(first: ScalingPoint, second: ScalingPoint) -> bool:
+    """Return whether two runs have the same size, unit of throughput, devices and batch."""
+    if first.size != second.size or first.counts != second.counts:
         return False
-    if one.devices != other.devices and isfinite(one.devices) and isfinite(other.devices):
+    if first.devices != second.devices and isfinite(first.devices) and isfinite(second.devices):
         return False
-    return _are_alike(one.batch, other.batch) or isfinite(one.batch) == isfinite(other.batch) == 0
+    return (
+        _are_close(first.batch, second.batch)
+        or isfinite(first.batch) == isfinite(second.batch) == 0
+    )
 
 
-def _are_alike(one: float, other: float) -> bool:
-    return isfinite(one) and isfinite(other) and isclose(one, other, rel_tol=_ALIKE)
+def _are_close(first: float, second: float) -> bool:
+    return isfinite(first) and isfinite(second) and isclose(first, second, rel_tol=_BATCH_TOLERANCE)
 
 
 def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
-    """Return what ``cell`` is held against: of size ``size``, with as many samples per device.
+    """Return the base of ``cell``: a cell of size ``size`` with the same samples per device.
 
-    Else with as many in all, else with the nearest number per device; None: nothing has that size
-    and counts the same.
+    Otherwise, the base has the same samples in total, or the nearest number per device. None: no
+    cell of that size counts the same unit.
     """
     known = [
-        one
-        for one in cells
-        if one.size == size and one.first.counts == cell.first.counts and not one.first.is_factor
+        candidate
+        for candidate in cells
+        if candidate.size == size
+        and candidate.first.counts == cell.first.counts
+        and not candidate.first.is_factor
     ]
     if cell in known:
         return cell
     if not isfinite(cell.batch):
         return known[0] if known else None
-    same_share = [one for one in known if _are_alike(one.per_device, cell.per_device)]
-    same_whole = [one for one in known if _are_alike(one.batch, cell.batch)]
-    nearest = sorted(known, key=lambda one: abs(one.per_device - cell.per_device))
+    same_share = [
+        candidate for candidate in known if _are_close(candidate.per_device, cell.per_device)
+    ]
+    same_whole = [candidate for candidate in known if _are_close(candidate.batch, cell.batch)]
+    nearest = sorted(known, key=lambda candidate: abs(candidate.per_device - cell.per_device))
     return next(iter([*same_share, *same_whole, *nearest]), None)
 
 
 def kind_of(cell: Cell, base: Cell, assumed: str) -> str:
-    """Return whether it is weak or strong scaling, by the batches; ``assumed`` if unknown."""
+    """Return whether scaling is weak, strong or mixed by the batches; ``assumed`` if unknown."""
     if cell is base:
         return BASE
     if not (isfinite(cell.batch) and isfinite(base.batch)):
         return assumed or UNKNOWN
-    if _are_alike(cell.per_device, base.per_device):
+    if _are_close(cell.per_device, base.per_device):
         return WEAK
-    return STRONG if _are_alike(cell.batch, base.batch) else MIXED
+    return STRONG if _are_close(cell.batch, base.batch) else MIXED
 
 
 BY_GPUS: Final = "gpus"
 BY_NODES: Final = "nodes"
 SIZES: Final = (BY_GPUS, BY_NODES)
-_OF_SIZE: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
-_BATCH: Final = "batch"
+_SIZE_LABELS: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
 SYNCHRONISATION: Final = "synchronisation"
-"""Stands for a label: whether ranks wait for one another, where some runs do and others do not."""
+"""Pseudo-label that separates synchronized from independent ranks, if runs of both kinds exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs of several sizes that agree in their labels; ``name`` says those that differ."""
+    """Runs of several sizes with equal labels; ``name`` lists the labels that distinguish it."""
 
     name: str
     labels: Mapping[str, str]
@@ -170,50 +180,57 @@ class RunGroup:
 def groups_of(
     points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]
 ) -> list[RunGroup]:
-    """Return the groups, those of the labels ``by`` beside one another.
+    """Group runs by labels; groups that differ in the labels ``by`` are adjacent.
 
-    A run that does not say a label stands in for the sizes which the groups of that label lack:
-    one GPU has no network, and is the base of every network.
+    A run without a label also joins the groups with that label that lack its size. For example, a
+    run on one GPU uses no network, and is the base for every network.
     """
-    names = _names(points, by, ignored)
-    keys = [tuple(_value(point, name) for name in names) for point in points]
+    names = _label_names(points, by, ignored)
+    keys = [tuple(_label_value(point, name) for name in names) for point in points]
     distinct = list(dict.fromkeys(keys))
-    complete = [key for key in distinct if not any(_is_vaguer(key, other) for other in distinct)]
-    found: dict[tuple[str, ...], list[int]] = {key: [] for key in complete}
-    for i, key in enumerate(keys):
-        found.get(key, []).append(i)
+    complete = [
+        key for key in distinct if not any(_is_less_specific(key, other) for other in distinct)
+    ]
+    found: dict[tuple[str, ...], list[int]] = {
+        key: [i for i, other_key in enumerate(keys) if other_key == key] for key in complete
+    }
     used = {i for rows in found.values() for i in rows}
     for key, rows in list(found.items()):
         sizes = {points[i].size for i in rows}
-        joining = [
-            i for i, own in enumerate(keys) if _is_vaguer(own, key) and points[i].size not in sizes
+        shared = [
+            i
+            for i, other_key in enumerate(keys)
+            if _is_less_specific(other_key, key) and points[i].size not in sizes
         ]
-        found[key] = [*rows, *joining]
-        used |= set(joining)
+        found[key] = [*rows, *shared]
+        used |= set(shared)
     for i, key in enumerate(keys):
         if i not in used:
             found.setdefault(key, []).append(i)
-    telling = [i for i, _ in enumerate(names) if len({key[i] for key in found}) > 1]
+    distinguishing = [i for i, _ in enumerate(names) if len({key[i] for key in found}) > 1]
     groups = []
-    for key, rows in sorted(found.items(), key=lambda item: _order(item[0], names, by)):
-        name = ", ".join(key[i] for i in telling if key[i])
+    for key, rows in sorted(found.items(), key=lambda item: _sort_key(item[0], names, by)):
+        name = ", ".join(key[i] for i in distinguishing if key[i])
         labels = dict(zip(names, key, strict=True))
         groups.append(RunGroup(name, labels, tuple(points[i] for i in rows)))
     return groups
 
 
-def _names(points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]) -> list[str]:
-    labels = dict.fromkeys(name for point in points for name in point.run.labels)
-    asked = [name for name in by if name not in SIZES]
-    left_out = _OF_SIZE | set(ignored)
-    known = list(dict.fromkeys(name for name in (*labels, *asked) if name not in left_out))
+def _label_names(
+    points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]
+) -> list[str]:
+    """Return the labels that separate groups."""
+    requested = [name for name in by if name not in SIZES]
+    left_out = _SIZE_LABELS | set(ignored)
+    labels = [name for point in points for name in point.run.labels]
+    known = list(dict.fromkeys(name for name in (*labels, *requested) if name not in left_out))
     kinds = {point.ranks for point in points}
-    is_told = SYNCHRONISATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONISED} <= kinds
-    return known if is_told else [*known, SYNCHRONISATION]
+    is_separated = SYNCHRONISATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONISED} <= kinds
+    return known if is_separated else [*known, SYNCHRONISATION]
 
 
-def _value(point: ScalingPoint, name: str) -> str:
-    """Return a label of a run, else what its environment or its measures say of that name."""
+def _label_value(point: ScalingPoint, name: str) -> str:
+    """Return a label of a run, otherwise its environment setting or measure of that name."""
     run = point.run
     if name in run.labels:
         return str(run.labels[name])
@@ -221,34 +238,33 @@ def _value(point: ScalingPoint, name: str) -> str:
         return str(run.environment[name])
     if name == SYNCHRONISATION:
         return point.ranks if point.ranks in (INDEPENDENT, SYNCHRONISED) else ""
-    if name == _BATCH and isfinite(point.batch) and isfinite(point.devices):
+    if name == "batch" and isfinite(point.batch) and isfinite(point.devices):
         return f"{point.batch / point.devices:g}"
     value = run.measure(name)
     return "" if value is None else f"{value:g}"
 
 
-def _is_vaguer(key: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether ``other`` says all that ``key`` says, and more."""
+def _is_less_specific(key: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether ``key`` has a subset of the values of ``other``."""
     return key != other and all(not a or a == b for a, b in zip(key, other, strict=True))
 
 
-def _order(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
-    """Return what to sort by: what was asked for last, so that its groups are neighbours."""
-    asked = [i for i, name in enumerate(names) if name in by]
-    rest = [i for i, _ in enumerate(names) if i not in asked]
-    return tuple(key[i] for i in (*rest, *asked))
+def _sort_key(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
+    """Return the sort key of a group: requested labels last, so that their groups are adjacent."""
+    requested = [i for i, name in enumerate(names) if name in by]
+    others = [i for i, _ in enumerate(names) if i not in requested]
+    return tuple(key[i] for i in (*others, *requested))
 
 
-_MOST_LOSSES: Final = 3
-_LEAST_LOSS: Final = 0.01
-_ONE_DEVICE: Final = 1.0
+_MAX_LOSSES: Final = 3
+_MIN_LOSS_RATIO: Final = 0.01
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A size of a group, the base that it is held against (None: there is none), and how.
+    """A size of a group, its base (None: there is none), and the kind of scaling.
 
-    ``base`` may be of size 1 without runs: a source that prints speed-ups says them of it.
+    A source that prints speedups gives them relative to size 1, which may have no run.
     """
 
     group: RunGroup
@@ -258,32 +274,32 @@ class Measured:
 
     @property
     def is_base(self) -> bool:
-        """Whether it is a base itself."""
+        """Whether the cell is its own base."""
         return self.base is self.cell
 
     @property
-    def has_other(self) -> bool:
-        """Whether it is held against another size."""
+    def is_compared(self) -> bool:
+        """Whether the cell is compared with another size."""
         return self.cell.first.is_factor or (self.base is not None and not self.is_base)
 
     @property
-    def is_told(self) -> bool:
-        """Whether it is, and with what comes out known."""
-        return self.has_other and isfinite(self.efficiency.value)
+    def is_reported(self) -> bool:
+        """Whether the cell is compared with another size, and its efficiency is known."""
+        return self.is_compared and isfinite(self.efficiency.value)
 
     @property
     def base_size(self) -> float:
         """The size of the base."""
         if self.base is None:
-            return _ONE_DEVICE if self.cell.first.is_factor else nan
+            return 1.0 if self.cell.first.is_factor else nan
         return self.base.size
 
     @cached_property
     def efficiency(self) -> Rate:
-        """What of ideal is reached, with its interval; NaN: not known."""
-        own = self.cell.rate
+        """The scaling efficiency with its interval; NaN if unknown."""
+        rate = self.cell.rate
         if self.cell.first.is_factor:
-            return ratio_of(own, Rate(1.0, 1.0, 1.0), 1 / self.cell.size)
+            return ratio_of(rate, Rate(1.0, 1.0, 1.0), 1 / self.cell.size)
         if self.base is None:
             return Rate(nan)
         if self.is_base:
@@ -293,39 +309,43 @@ class Measured:
             if self.kind not in (WEAK, STRONG):
                 return Rate(nan)
             factor *= self.cell.size / self.base.size if self.kind == WEAK else 1.0
-        return ratio_of(own, self.base.rate, factor)
+        return ratio_of(rate, self.base.rate, factor)
 
     @property
     def speedup(self) -> float:
-        """The throughput over that of the base."""
+        """The throughput divided by that of the base."""
         return self.efficiency.value * self.cell.size / self.base_size
 
     @property
     def time_speedup(self) -> float:
-        """The time to train of the base over the own; it holds how many epochs each needs."""
+        """The time to train of the base divided by that of the cell.
+
+        It includes a change of the number of epochs.
+        """
         if self.base is None or self.is_base:
             return nan
         return self.base.time_ns / self.cell.time_ns
 
     @property
     def karp_flatt(self) -> float:
-        """The serial share that explains the speed-up."""
+        """The serial share that explains the speedup."""
         return karp_flatt(self.speedup, self.cell.size / self.base_size)
 
     @cached_property
     def losses(self) -> list[Loss]:
-        """The lost efficiency, split: the lost ns over ``step_ns`` are its shares."""
+        """The lost efficiency by cause; lost ns divided by ``step_ns`` are shares of it."""
         if (
             self.base is None
             or self.is_base
             or self.cell.first.of_hosts != self.base.first.of_hosts
         ):
             return []
-        share = self._share_of_samples()
-        return split_losses(self.cell.parts, self.base.parts, share, self.efficiency.value)
+        return split_losses(
+            self.cell.parts, self.base.parts, self._share_of_samples(), self.efficiency.value
+        )
 
     def _share_of_samples(self) -> float:
-        """Return how many samples a device has in a step, of those of the base."""
+        """Return the samples per device and step, as a ratio of those of the base."""
         assert self.base is not None
         if self.cell.first.counts_samples:
             return self.cell.per_device / self.base.per_device
@@ -335,23 +355,23 @@ class Measured:
 
     @property
     def step_ns(self) -> int:
-        """The time of a step of one device, as its parts add up to it."""
-        return sum(loss.own_ns for loss in self.losses)
+        """The step time of one device: the sum of its parts."""
+        return sum(loss.actual_ns for loss in self.losses)
 
     @property
     def largest_losses(self) -> tuple[Note, ...]:
-        """The largest losses in % of ideal, the largest first."""
+        """The largest losses as shares of the step time, the largest first."""
         whole = self.step_ns or 1
-        shares = sorted(((one.lost_ns / whole, one.name) for one in self.losses), reverse=True)
-        large = [pair for pair in shares if pair[0] >= _LEAST_LOSS][:_MOST_LOSSES]
+        shares = sorted(((loss.lost_ns / whole, loss.name) for loss in self.losses), reverse=True)
+        large = [pair for pair in shares if pair[0] >= _MIN_LOSS_RATIO][:_MAX_LOSSES]
         return tuple(Note.of("{loss} {lost:ratio}", loss=name, lost=lost) for lost, name in large)
 
     @property
     def expected_ratio(self) -> float:
-        """The throughput over the one that was expected; NaN: no such thing is said."""
+        """The throughput divided by the expected throughput; NaN if none is given."""
         name = f"expected_{self.cell.first.counts}_per_s"
         known = [point.run.measure(name) for point in self.cell.points]
-        return self.cell.rate.value / fmean(nan if one is None else one for one in known)
+        return self.cell.rate.value / fmean(nan if rate is None else rate for rate in known)
 
     @property
     def _rates(self) -> PrintedRates:
@@ -362,24 +382,25 @@ class Measured:
 
     @property
     def printed_is(self) -> str:
-        """How the printed efficiency follows from the rates; "" where there is none.
+        """How the printed efficiency follows from the rates; "" if none is printed.
 
-        Of a base nothing but 100 % follows: what else is printed is of another base.
+        A base has an efficiency of 100%. Another printed value refers to another base and is
+        ignored.
         """
         if self.is_base and not isclose(self.cell.first.printed_percent, 100):
             return ""
-        return judge_printed(self.cell.first.printed_percent, self._rates)
+        return check_printed(self.cell.first.printed_percent, self._rates)
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """The efficiencies that rates give which would be printed like these: least and most."""
+        """The lowest and highest efficiency of rates that round to the printed rates."""
         low, high = self._rates.extremes
         return low / 100, high / 100
 
 
 def measured_group(group: RunGroup, base_size: float | None, assumed: str) -> Iterator[Measured]:
-    """Yield the sizes of a group, each held against the base of its batch, the smallest first."""
-    cells = cells_of(group.points)
+    """Yield the sizes of a group, each compared with the base of its batch, the smallest first."""
+    cells = group_repeats(group.points)
     if not cells:
         return
     size = cells[0].size if base_size is None else base_size

@@ -1,4 +1,4 @@
-"""What one run says about scaling: its size, throughput, batch, and what a step is made of."""
+"""Size, throughput, batch, and step composition of one run, for scaling."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from traceprof.model.summary import Summary
 from traceprof.model.table import Column, Table, is_unknown, objects
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
-_OF_PART: Final = {
+_PART_LOSSES: Final = {
     "compute": "slower compute",
     "exposed_communication": "exposed communication",
     "exposed_transfer": "exposed transfers",
     "device_memory": "device memory",
     IDLE: "other idle",
 }
-_WAITS: Final = "waiting for stragglers"
+_STRAGGLERS: Final = "waiting for stragglers"
 _STARTING: Final = "ranks not in step yet"
 _INPUT: Final = "waiting for input"
 OUTSIDE: Final = "outside the window"
-"""What the throughputs differ in and the steps of the windows do not."""
+"""Loss for a difference of throughputs that the steps in the windows do not show."""
 
 _HOST: Final = "host: {}"
 LOSSES: Final = (
-    *(_OF_PART["exposed_communication"], _WAITS, _STARTING, _OF_PART["compute"]),
-    *(_OF_PART["exposed_transfer"], _OF_PART["device_memory"], _INPUT, _OF_PART[IDLE]),
+    *(_PART_LOSSES["exposed_communication"], _STRAGGLERS, _STARTING, _PART_LOSSES["compute"]),
+    *(_PART_LOSSES["exposed_transfer"], _PART_LOSSES["device_memory"], _INPUT, _PART_LOSSES[IDLE]),
     *(_HOST.format(phase) for phase in (*PHASES, UNCLAIMED)),
     OUTSIDE,
 )
-"""All that efficiency can be lost to."""
+"""All kinds of losses, in the order in which they are added up."""
 
 
 def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, int], bool]:
-    """Return ns of one device and step by what they are, and whether hosts stand for devices.
+    """Return the ns per step and device by loss, and whether they are from host phases.
 
-    Nothing where the contents of the window, or its steps, are not known. Of a run without
-    devices it is the time of the hosts' phases, which add up to the window, too. Ranks that are
-    not ``in_step`` do not fill the window that holds them all: what is at its edges is left out.
+    The result is empty if the composition of the window or its steps are unknown. Without GPU
+    activity, host phases are used, which also add up to the window. Ranks that are not ``in_step``
+    do not fill their common window, so the parts at its edges are dropped.
     """
     made, devices, steps = run.table("makeup"), run.devices_count, units_of(run, STEP)
     if not steps:
@@ -66,7 +66,7 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
     if devices and len(made):
         if not in_step:
             made = made.take(made["kind"] != "edge")
-        return shared_out(_added_up(_losses(made), made["ns"]), devices * steps), False
+        return shared_out(_sum_by_name(_loss_names(made), made["ns"]), devices * steps), False
     phases = run.results.get("phases")
     if phases is None or phases.table.empty or "host_ns" not in phases.table:
         return {}, False
@@ -74,65 +74,65 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
     if not in_step:
         table = table.take(table["phase"] != UNCLAIMED)
     n = steps * len(set(table["process"].tolist()))
-    totals = _added_up(table["phase"], table["host_ns"])
+    totals = _sum_by_name(table["phase"], table["host_ns"])
     return shared_out({_HOST.format(phase): ns for phase, ns in totals.items() if ns}, n), True
 
 
-def _added_up(names: Column, ns: Ints) -> dict[str, int]:
-    """Return the sum of each name, in the order of these."""
+def _sum_by_name(names: Column, ns: Ints) -> dict[str, int]:
+    """Return the sum of each name, in order of the names."""
     keys, groups = grouped_by(Table({"name": names}), "name")
     return dict(zip(keys["name"], groups.sums(ns).tolist(), strict=True))
 
 
-def _losses(made: Table) -> Texts:
-    """Return what each row of the composition would be lost to."""
+def _loss_names(made: Table) -> Texts:
+    """Return the loss of each row of the composition."""
     part, kind, name = (np.asarray(made[column]) for column in ("part", "kind", "name"))
-    losses = objects(_OF_PART[one] for one in part)
-    losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _WAITS
+    losses = objects(_PART_LOSSES[part_name] for part_name in part)
+    losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _STRAGGLERS
     losses[(kind == WAITING) & (name == NOT_IN_STEP)] = _STARTING
     losses[(part == IDLE) & (kind == "data")] = _INPUT
     return losses
 
 
 def shared_out(totals: Mapping[str, int], n: int) -> dict[str, int]:
-    """Return the ``n``-th part of each, by floor of the cumulated share: sums stay exact."""
+    """Divide each total by ``n`` with the floor of the cumulated share, so sums stay exact."""
     shares = shares_of(np.array(list(totals.values()), np.int64), n)
     return dict(zip(totals, shares.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What took longer: ns of a step of one device, and of the base for as many samples."""
+    """A part of a step of one device, and the same part of the base for as many samples, in ns."""
 
     name: str
-    own_ns: int
+    actual_ns: int
     base_ns: int
 
     @property
     def lost_ns(self) -> int:
-        """How much longer."""
-        return self.own_ns - self.base_ns
+        """The time lost to this part."""
+        return self.actual_ns - self.base_ns
 
 
 def split_losses(
-    own: Mapping[str, int], base: Mapping[str, int], share: float, efficiency: float
+    parts: Mapping[str, int], base_parts: Mapping[str, int], share: float, efficiency: float
 ) -> list[Loss]:
-    """Return what a step takes longer than the base's for as many samples, by what it is.
+    """Compare the parts of a step with those of the base for as many samples.
 
-    ``own`` and ``base`` are the ns of a step's parts. ``share`` is how many samples a device has in
-    a step, of those in the base: 1 in weak scaling, the fewer the more devices in strong scaling.
-    All together are 1 - ``efficiency`` of the own step; what the throughputs differ in and the
-    steps of the windows do not is `OUTSIDE`. Nothing where one of them is not known.
+    ``parts`` and ``base_parts`` are ns per step. ``share`` is the number of samples per device and
+    step as a ratio of the base: 1 in weak scaling, less with more devices in strong scaling. The
+    losses add up to 1 - ``efficiency`` of the step; `OUTSIDE` is the difference between throughputs
+    and steps in the windows. The result is empty if an input is unknown.
     """
-    if not (own and base and isfinite(share) and isfinite(efficiency)):
+    if not (parts and base_parts and isfinite(share) and isfinite(efficiency)):
         return []
-    names = [name for name in LOSSES if name in own or name in base]
-    reached = accumulate((base.get(name, 0) for name in names), initial=0)
-    # Rounded where they are added up, so that the parts are the whole.
+    names = [name for name in LOSSES if name in parts or name in base_parts]
+    reached = accumulate((base_parts.get(name, 0) for name in names), initial=0)
+    # Cumulated times are rounded, so that the parts add up to the total.
     ends = [round(share * ns) for ns in reached]
-    usual = [after - before for before, after in pairwise(ends)]
-    found = [Loss(name, own.get(name, 0), ns) for name, ns in zip(names, usual, strict=True)]
-    outside = Loss(OUTSIDE, 0, round(efficiency * sum(own.values())) - ends[-1])
+    base_times = [after - before for before, after in pairwise(ends)]
+    found = [Loss(name, parts.get(name, 0), ns) for name, ns in zip(names, base_times, strict=True)]
+    outside = Loss(OUTSIDE, 0, round(efficiency * sum(parts.values())) - ends[-1])
     return [*found, outside] if outside.base_ns else found
 
 
@@ -143,7 +143,7 @@ INDEPENDENT: Final = "independent"
 SAMPLES: Final = "samples"
 TOKENS: Final = "tokens"
 STEPS: Final = "steps"
-"""What a throughput counts."""
+"""Units of a throughput."""
 
 _SIZE_LABELS: Final = ("gpus", "devices", "ranks", "world_size")
 _EFFICIENCIES: Final = ("efficiency_percent", "efficiency_ratio", "efficiency")
@@ -152,13 +152,14 @@ _SPEEDUPS: Final = ("speedup", "speedup_factor", "speed_up")
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """One run: NaN, None and "" are not known.
+    """One run; NaN, None and "" mean unknown.
 
-    ``size`` is what it is told by, its devices or its nodes. ``rate`` is of all devices, in
-    samples, tokens or steps per s as ``counts`` says. ``parts`` are ns of one device and step by
-    what was lost to (see `parts_of_step`), ``of_hosts``: of the hosts' phases.
-    ``printed_percent`` is the efficiency that the source prints, ``speedup`` the printed speed-up
-    over one device. ``factor`` is how many times the recorded devices all of them are.
+    ``size`` is the number of devices or nodes, depending on the comparison. ``rate`` is the
+    throughput of all devices in samples, tokens or steps per s, as ``counts`` says. ``parts`` are
+    ns per step and device by loss (see `parts_of_step`); ``of_hosts``: they are from host phases.
+    ``printed_percent`` is the efficiency that the source prints, and ``speedup`` the printed
+    speedup over one device. ``factor`` is the number of devices divided by the number of recorded
+    devices.
     """
 
     run: Summary
@@ -178,7 +179,7 @@ class ScalingPoint:
     factor: float = 1.0
 
     def of_step(self, name: str) -> float:
-        """Return a measure of a step that adds up over devices, of all; NaN: not known of all."""
+        """Return an additive measure per step over all devices; NaN if devices are missing."""
         recorded = self.run.devices_count
         if recorded is not None and not isclose(recorded * self.factor, self.devices):
             return nan
@@ -186,28 +187,31 @@ class ScalingPoint:
 
     @property
     def counts_samples(self) -> bool:
-        """Whether the rate is of what the devices share out, whatever a step is."""
+        """Whether the rate counts samples or tokens, so that it is independent of the batch."""
         return self.counts in (SAMPLES, TOKENS)
 
     @property
     def is_factor(self) -> bool:
-        """Whether the rate is none, but the printed speed-up over one device."""
+        """Whether the rate is a printed speedup over one device instead of a throughput."""
         return isfinite(self.speedup) and self.rate.value == self.speedup
 
 
 def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
-    """Return what ``run`` says; its size are its nodes or its devices."""
+    """Return the scaling data of ``run``; its size is the number of nodes or devices."""
     devices, nodes, recorded = _devices(run), _nodes(run), ranks_count_of(run)
-    size = nodes if by_nodes else devices
     kind, step_ns = ranks_of(run, devices), _step_ns(run)
     factor, notes = 1.0, []
     if recorded and kind != ONE and recorded < devices and len(run.table("steps")):
         factor = devices / recorded
-        text = (
-            "{run}: {recorded:count} of {n:count} ranks were recorded. traceprof assumes the same "
-            "throughput for the other ranks."
+        notes.append(
+            Note.of(
+                "{run}: {recorded:count} of {n:count} ranks were recorded. traceprof assumes the "
+                "same throughput for the other ranks.",
+                run=run.name,
+                recorded=recorded,
+                n=int(devices),
+            )
         )
-        notes.append(Note.of(text, run=run.name, recorded=recorded, n=int(devices)))
     rate, counts = _rate(run, kind, factor)
     speedup = _first_printed(run, _SPEEDUPS)
     if not isfinite(rate.value) and isfinite(speedup):
@@ -216,14 +220,29 @@ def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
     if not isfinite(batch) and counts == SAMPLES and isfinite(step_ns):
         batch = rate.value * step_ns / 1e9
     parts, of_hosts = parts_of_step(run, in_step=kind != INDEPENDENT)
-    known = (run, size, devices, nodes, batch, rate, counts, step_ns, kind, parts, of_hosts)
-    return ScalingPoint(*known, _printed_percent(run), speedup, tuple(notes), factor)
+    return ScalingPoint(
+        run=run,
+        size=nodes if by_nodes else devices,
+        devices=devices,
+        nodes=nodes,
+        batch=batch,
+        rate=rate,
+        counts=counts,
+        step_ns=step_ns,
+        ranks=kind,
+        parts=parts,
+        of_hosts=of_hosts,
+        printed_percent=_printed_percent(run),
+        speedup=speedup,
+        notes=tuple(notes),
+        factor=factor,
+    )
 
 
 def ranks_of(run: Summary, devices: float) -> str:
-    """Return whether the ranks of a run keep step with one another; "" where that is not known.
+    """Return whether the ranks of a run are synchronized; "" if unknown.
 
-    Ranks are independent where collectives were recorded and none was there.
+    Ranks are independent if collectives were recorded and there are none.
     """
     if devices == 1:
         return ONE
@@ -238,25 +257,27 @@ def ranks_of(run: Summary, devices: float) -> str:
 
 
 def or_nan(value: float | None) -> float:
-    """Return a number as it is; NaN where it is not known."""
+    """Return a number as a float; NaN if it is unknown."""
     return nan if value is None else float(value)
 
 
 def _devices(run: Summary) -> float:
-    """Return how many devices worked: the most that anything says."""
-    known = [devices_of(run), *(_labelled(run, name) for name in _SIZE_LABELS)]
+    """Return the number of devices: the maximum over all sources."""
+    known = [devices_of(run), *(_label_number(run, name) for name in _SIZE_LABELS)]
     known.append(float(ranks_count_of(run) or nan))
     return max((value for value in known if isfinite(value) and value > 0), default=nan)
 
 
 def _nodes(run: Summary) -> float:
-    known = [or_nan(run.measure("nodes_count")), _labelled(run, "nodes")]
+    """Return the number of nodes, from the first source that has it; NaN if unknown."""
+    known = [or_nan(run.measure("nodes_count")), _label_number(run, "nodes")]
     nodes = set(run.table("lives").known("node")["node"]) - {""}
     known.append(float(len(nodes) or nan))
     return next((value for value in known if isfinite(value) and value > 0), nan)
 
 
-def _labelled(run: Summary, name: str) -> float:
+def _label_number(run: Summary, name: str) -> float:
+    """Return a label as a number; NaN if it is missing or not a number."""
     try:
         return float(run.labels.get(name, ""))
     except ValueError:
@@ -264,6 +285,7 @@ def _labelled(run: Summary, name: str) -> float:
 
 
 def _step_ns(run: Summary) -> float:
+    """Return the mean step time in ns; NaN if unknown."""
     for name in ("step_period_ns", "mean_step_ns"):
         if (value := run.measure(name)) is not None:
             return value
@@ -272,17 +294,17 @@ def _step_ns(run: Summary) -> float:
 
 
 def _rate(run: Summary, kind: str, factor: float) -> tuple[Rate, str]:
-    """Return the throughput of all devices, and what it counts."""
-    if kind == INDEPENDENT and (own := _independent_rate(run)) is not None:
-        return _times(own, factor), SAMPLES
+    """Return the throughput of all devices, and the unit that it counts."""
+    if kind == INDEPENDENT and (independent := _independent_rate(run)) is not None:
+        return _scale_rate(independent, factor), SAMPLES
     devices = _devices(run)
     sizes = {"": factor, "_per_device": devices, "_per_rank": devices, "_per_node": _nodes(run)}
     for counts in (SAMPLES, TOKENS):
-        for each, size in sizes.items():
-            rate = _measured(run, f"{counts}_per_s{each}")
+        for suffix, size in sizes.items():
+            rate = _measured_rate(run, f"{counts}_per_s{suffix}")
             if isfinite(rate.value) and isfinite(size):
-                return _times(rate, size), counts
-    rate = _measured(run, "steps_per_s")
+                return _scale_rate(rate, size), counts
+    rate = _measured_rate(run, "steps_per_s")
     if isfinite(rate.value):
         return rate, STEPS
     step_ns = _step_ns(run)
@@ -290,19 +312,19 @@ def _rate(run: Summary, kind: str, factor: float) -> tuple[Rate, str]:
 
 
 def _batch(run: Summary, devices: float, factor: float) -> float:
-    """Return how many samples a step has on all devices."""
+    """Return the number of samples per step on all devices; NaN if unknown."""
     batch = run.measure("global_batch_count")
     if batch is not None:
         return batch * factor
     return or_nan(run.measure("batch_per_device_count")) * devices
 
 
-def _times(rate: Rate, factor: float) -> Rate:
+def _scale_rate(rate: Rate, factor: float) -> Rate:
     return Rate(rate.value * factor, rate.low * factor, rate.high * factor)
 
 
 def _independent_rate(run: Summary) -> Rate | None:
-    """Return the rates of independent ranks added up: the mean over them times their number."""
+    """Return the total rate of independent ranks: their mean rate times their number."""
     steps = run.table("steps")
     if steps.empty or "samples_count" not in steps:
         return None
@@ -313,24 +335,25 @@ def _independent_rate(run: Summary) -> Rate | None:
     if not known.any():
         return None
     rates = 1e9 * samples[known] / times[known]
-    return _times(mean_rate([Rate(value) for value in rates.tolist()]), len(rates))
+    return _scale_rate(mean_rate([Rate(value) for value in rates.tolist()]), len(rates))
 
 
-def _measured(run: Summary, name: str) -> Rate:
-    """Return a measure with its interval, as far as these are known."""
+def _measured_rate(run: Summary, name: str) -> Rate:
+    """Return a measure with its interval; NaN if unknown."""
     rows = table_of(run, "measures")
     found = floats(rows, "value", "low", "high", rows=rows["measure"] == name)
-    value, low, high = (own.tolist()[0] if len(own) else nan for own in found)
+    value, low, high = (values.tolist()[0] if len(values) else nan for values in found)
     return Rate(value, low, high) if isfinite(value) else Rate(nan)
 
 
 def _first_printed(run: Summary, names: Sequence[str]) -> float:
-    """Return a measure that a source prints, under whichever of ``names`` it is kept."""
-    every = (run.measure(own) for name in names for own in (f"printed_{name}", name))
-    return next((value for value in every if value is not None), nan)
+    """Return the first measure that a source prints under one of ``names``; NaN if none."""
+    values = (run.measure(measure) for name in names for measure in (f"printed_{name}", name))
+    return next((value for value in values if value is not None), nan)
 
 
 def _printed_percent(run: Summary) -> float:
+    """Return the printed efficiency in %; NaN if none is printed."""
     for name in _EFFICIENCIES:
         value = _first_printed(run, (name,))
         if isfinite(value):

@@ -1,1 +1,1 @@
-"""What is kept of a run: its traces, made into a `Summary` of a few hundred kB."""
+"""Summarize a run: its traces become a `Summary` of a few hundred kB."""

@@ -1,6 +1,6 @@
-"""All starts of a program that was started again, as one job: attempts, epochs, events.
+"""Combine all attempts of a restarted program into one job: attempts, epochs, events.
 
-And what each restart cost: from the progress that was kept to the next new step.
+The cost of a restart is the time from the progress that was kept to the next new step.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from traceprof.model.table import Table
 class RestartPart:
     """A part of the time that a restart took.
 
-    ``kind`` is redone (steps that are made again), noticing (until agents noticed), down (nothing
-    ran until agents were started anew), rendezvous, failed (starts that never trained, and until
-    the one that did), initialisation (of process groups), loading (checkpoints), or setup, the rest
-    of the start.
+    ``kind`` is redone (steps that run again), noticing (until agents detect the failure), down (no
+    agent runs), rendezvous, failed (attempts that never trained), initialisation (of process
+    groups), loading (checkpoints), or setup (the rest of the start).
 
-    Times are ns since 1970. The parts do not overlap; what they leave is not explained.
+    Times are ns since 1970. The parts do not overlap. The rest of the restart time is unexplained.
     """
 
     kind: str
@@ -44,8 +43,8 @@ class RestartPart:
 class Restart:
     """One return to training.
 
-    ``kept_ns`` is up to when work was not lost, ``begin_ns`` when training began again, in
-    ``life``, at ``epoch`` (None: not known). ``redone_count`` steps had to be made again.
+    Work up to ``kept_ns`` was not lost. Training resumed at ``begin_ns``, in attempt ``life``, at
+    ``epoch`` (None: unknown). ``redone_count`` steps had to run again.
     """
 
     life: int
@@ -60,158 +59,176 @@ class Restart:
 def find_restarts(
     lives: Sequence[Attempt], started: Sequence[Started], agents: Sequence[Mapping[str, Any]]
 ) -> list[Restart]:
-    """Return what lies between each life that trained and the next one that did.
+    """Return the restart between each attempt that trained and the next one that did.
 
-    Lives that ended before their first step are part of what was lost. One that trained while the
-    one before it still did is no restart of it.
+    Attempts that ended before their first step are part of the lost time. Two attempts that train
+    at the same time are not a restart.
     """
     trained = _by_life(started)
     found = []
-    at_once = attempts_at_once(started)
+    concurrent = attempts_at_once(started)
     for before, after in pairwise(trained):
-        if (before, after) in at_once:
+        if (before, after) in concurrent:
             continue
-        old, new = trained[before], trained[after]
-        began = [one for one in lives if before < one.life <= after]
-        found.append(_restart(old, new, began, agents))
-    last = max((one.life for one in lives), default=0)
+        previous, resumed = trained[before], trained[after]
+        new_starts = [attempt for attempt in lives if before < attempt.life <= after]
+        found.append(_restart(previous, resumed, new_starts, agents))
+    last = max((attempt.life for attempt in lives), default=0)
     if trained and max(trained) < last:
-        found.append(_never_again(trained[max(trained)], lives))
+        found.append(_final_loss(trained[max(trained)], lives))
     return found
 
 
 def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
-    """Return the pairs of lives, one after the other, of which the later began to train too early.
+    """Return pairs of consecutive attempts that trained at the same time.
 
-    So it is where two jobs were recorded into one folder, and where agents lost one another and
-    each made a job of its own.
+    This happens if two jobs were recorded into one folder, and if agents lost contact and each
+    started its own job.
     """
     trained = _by_life(started)
     return [
         (before, after)
         for before, after in pairwise(trained)
-        if min(one.begin_ns or 0 for one in trained[after])
-        < max(one.last_work_ns for one in trained[before])
+        if min(start.begin_ns or 0 for start in trained[after])
+        < max(start.last_work_ns for start in trained[before])
     ]
 
 
 def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
-    """Return the starts that trained, by life, the lives in their order."""
+    """Return the starts that trained, by attempt, in order."""
     found: dict[int, list[Started]] = {}
-    for one in sorted(started, key=lambda one: one.life.life):
-        if one.begin_ns is not None:
-            found.setdefault(one.life.life, []).append(one)
+    for start in sorted(started, key=lambda start: start.attempt.life):
+        if start.begin_ns is not None:
+            found.setdefault(start.attempt.life, []).append(start)
     return found
 
 
-def _never_again(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
-    """Return the time from the last work to the end of a job that did not come back."""
-    last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
-    kept = min(max(one.last_work_ns for one in old), end)
+def _final_loss(previous: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
+    """Return the time from the last work to the end of a job that did not resume."""
+    last = max(attempt.life for attempt in lives)
+    end = max(attempt.end_ns for attempt in lives)
+    kept = min(max(start.last_work_ns for start in previous), end)
     return Restart(last, kept, end, None, 0, "training did not resume", ())
 
 
 def _restart(
-    old: Sequence[Started],
-    new: Sequence[Started],
-    began: Sequence[Attempt],
+    previous: Sequence[Started],
+    resumed: Sequence[Started],
+    new_starts: Sequence[Attempt],
     agents: Sequence[Mapping[str, Any]],
 ) -> Restart:
-    begin = min(one.begin_ns or 0 for one in new)
-    last_work = max(one.last_work_ns for one in old)
-    epoch, kept = _kept(old, new, last_work)
+    """Return the restart after ``previous``, split into its parts.
+
+    ``previous`` are the starts of the last attempt that trained, ``resumed`` those of the next one.
+    ``new_starts`` are all starts after ``previous``, including failed ones.
+    """
+    begin_ns = min(start.begin_ns or 0 for start in resumed)
+    last_work_ns = max(start.last_work_ns for start in previous)
+    epoch, kept_ns = _resume_point(previous, resumed, last_work_ns)
     redone = max(
-        int(((one.work[:, 0] >= kept) & (one.work[:, 1] <= last_work)).sum()) for one in old
+        int(((start.work[:, 0] >= kept_ns) & (start.work[:, 1] <= last_work_ns)).sum())
+        for start in previous
     )
-    process = min(one.start_ns for one in began if one.life == new[0].life.life)
-    first = min(one.start_ns for one in began)
-    timed = [event for event in agents if isinstance(event.get("start_ns"), int)]
-    own = [event for event in timed if last_work < event["start_ns"] < begin]
-    changes = [event for event in own if event.get("kind") in ("restart", "membership")]
-    meetings = [event for event in own if event.get("kind") == "rendezvous"]
-    told = [*changes, *meetings]
-    noticed = min((int(event["start_ns"]) for event in told), default=last_work)
-    stopped = min(max(noticed, last_work), first)
-    lasting = (one for one in timed if one["start_ns"] <= last_work or "agent" not in one)
-    known = set(map(_agent_of, lasting))
-    if told and known.isdisjoint(map(_agent_of, told)):  # all of them came later
-        ended = min(max(last_work, *(one.life.end_ns for one in old)), stopped)
-        until = RestartPart("down", ended, stopped - ended)
+    life = resumed[0].attempt.life
+    process_ns = min(attempt.start_ns for attempt in new_starts if attempt.life == life)
+    first_ns = min(attempt.start_ns for attempt in new_starts)
+    timed_events = [event for event in agents if isinstance(event.get("start_ns"), int)]
+    in_between = [event for event in timed_events if last_work_ns < event["start_ns"] < begin_ns]
+    changes = [event for event in in_between if event.get("kind") in ("restart", "membership")]
+    rendezvous = [event for event in in_between if event.get("kind") == "rendezvous"]
+    reports = [*changes, *rendezvous]
+    reported_ns = min((int(event["start_ns"]) for event in reports), default=last_work_ns)
+    detected_ns = min(max(reported_ns, last_work_ns), first_ns)
+    previous_agents = {
+        _agent_of(event)
+        for event in timed_events
+        if event["start_ns"] <= last_work_ns or "agent" not in event
+    }
+    if reports and previous_agents.isdisjoint(map(_agent_of, reports)):
+        # Every agent that reported was started after the failure.
+        last_end_ns = max(last_work_ns, *(start.attempt.end_ns for start in previous))
+        ended_ns = min(last_end_ns, detected_ns)
+        detection = RestartPart("down", ended_ns, detected_ns - ended_ns)
     else:
-        until = RestartPart("noticing", last_work, stopped - last_work)
-    joining, join_ns = _longest(new, "initialisation", process, begin)
-    loading, load_ns = _longest(new, "loads", process, begin)
+        detection = RestartPart("noticing", last_work_ns, detected_ns - last_work_ns)
+    init_ns, init_length_ns = _longest_span(resumed, "initialisation", process_ns, begin_ns)
+    load_at_ns, load_length_ns = _longest_span(resumed, "loads", process_ns, begin_ns)
     parts = (
-        RestartPart("redone", kept, last_work - kept),
-        until,
-        *((RestartPart("rendezvous", stopped, first - stopped),) if meetings else ()),
-        RestartPart("failed", first, process - first),
-        *((RestartPart("initialisation", joining, join_ns),) if joining else ()),
-        *((RestartPart("loading", loading, load_ns),) if loading else ()),
-        RestartPart("setup", process, begin - process - join_ns - load_ns),
+        RestartPart("redone", kept_ns, last_work_ns - kept_ns),
+        detection,
+        *((RestartPart("rendezvous", detected_ns, first_ns - detected_ns),) if rendezvous else ()),
+        RestartPart("failed", first_ns, process_ns - first_ns),
+        *((RestartPart("initialisation", init_ns, init_length_ns),) if init_ns else ()),
+        *((RestartPart("loading", load_at_ns, load_length_ns),) if load_at_ns else ()),
+        RestartPart("setup", process_ns, begin_ns - process_ns - init_length_ns - load_length_ns),
     )
-    shown = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _IF_ANY)
-    why = _why(changes, old)
-    return Restart(new[0].life.life, kept, begin, epoch, redone, why, shown)
+    shown = tuple(
+        part for part in parts if part.duration_ns > 0 or part.kind not in _OPTIONAL_PARTS
+    )
+    return Restart(life, kept_ns, begin_ns, epoch, redone, _why(changes, previous), shown)
 
 
-_IF_ANY: Final = ("redone", "noticing", "down", "failed")
+_OPTIONAL_PARTS: Final = ("redone", "noticing", "down", "failed")
 
 
 def _agent_of(event: Mapping[str, Any]) -> tuple[str, int]:
-    """Return which agent told of an event."""
+    """Return the launcher and the number of the agent that reported an event."""
     return str(event.get(LAUNCHER, "")), int(event.get("agent", 0))
 
 
-def _longest(
+def _longest_span(
     started: Sequence[Started], what: str, first_ns: int, end_ns: int
 ) -> tuple[int | None, int]:
-    """Return when the first of such spans begins (None: there is none), and the longest length."""
-    spans = [(int(a), int(b)) for one in started for a, b in getattr(one, what)]
-    own = [(a, b) for a, b in spans if first_ns <= a < end_ns]
-    return min((a for a, _ in own), default=None), max((b - a for a, b in own), default=0)
+    """Return the start of the first span ``what`` (None: none), and the longest duration."""
+    spans = [(int(a), int(b)) for start in started for a, b in getattr(start, what)]
+    in_window = [(a, b) for a, b in spans if first_ns <= a < end_ns]
+    return min((a for a, _ in in_window), default=None), max(
+        (b - a for a, b in in_window), default=0
+    )
 
 
-def _kept(
-    old: Sequence[Started], new: Sequence[Started], last_work: int
+def _resume_point(
+    previous: Sequence[Started], resumed: Sequence[Started], last_work: int
 ) -> tuple[float | None, int]:
-    """Return at which epoch training goes on, and up to when the work before was not lost.
+    """Return the epoch at which training resumed (None: unknown), and when the kept work ended.
 
-    Where the program numbers its epochs: where the epoch began that is now begun again; else with
-    the last checkpoint that was saved, if one was loaded; else with the last step.
+    If the program numbers its epochs, work is kept up to the first start of that epoch. Otherwise
+    it is kept up to the last saved checkpoint, if one was loaded, or else up to the last step.
     """
-    numbered = [one for one in new if one.are_numbered and len(one.epochs)]
+    numbered = [start for start in resumed if start.are_numbered and len(start.epochs)]
     epoch = float(numbered[0].epochs["epoch"][0]) if numbered else None
     if epoch is not None:
-        tables = [one.epochs for one in old if one.are_numbered]
-        starts = [int(at) for own in tables for at in own["start_ns"][own["epoch"] == epoch]]
+        tables = [start.epochs for start in previous if start.are_numbered]
+        starts = [
+            int(at) for epochs in tables for at in epochs["start_ns"][epochs["epoch"] == epoch]
+        ]
         return epoch, min([*starts, last_work])
-    saves = [int(end) for one in old for _, end in one.saves]
-    is_loaded = any(len(one.loads) for one in new)
+    saves = [int(end) for start in previous for _, end in start.saves]
+    is_loaded = any(len(start.loads) for start in resumed)
     return None, min(max(saves), last_work) if is_loaded and saves else last_work
 
 
-def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
-    """Return in a few words why it was started again."""
+def _why(events: Sequence[Mapping[str, Any]], previous: Sequence[Started]) -> str:
+    """Return the reason for a restart in a few words; "" if unknown."""
     kinds = {str(event.get("kind")) for event in events}
-    if "restart" in kinds or any(one.life.ended == "failed" for one in old):
+    if "restart" in kinds or any(start.attempt.ended == "failed" for start in previous):
         return "a rank failed"
     if "membership" in kinds:
         return "nodes joined"
-    return "ranks were killed" if any(one.life.ended == "killed" for one in old) else ""
+    return "ranks were killed" if any(start.attempt.ended == "killed" for start in previous) else ""
 
 
-_MOST_FILES: Final = 512
-_OWN: Final = ("start", "end", "checkpoint")
-"""Events of the life that is looked at which those of all lives stand for."""
-_MANY: Final = Note(
+_MAX_FILES: Final = 512
+_REPLACED_KINDS: Final = ("start", "end", "checkpoint")
+"""Events of the summarized attempt that events of all attempts replace."""
+_FILES_OMITTED: Final = Note(
     "The job started {n:count} rank processes. Steps and epochs are from the first {shown:count}."
 )
-_AT_ONCE: Final = Note(
+_CONCURRENT_ATTEMPTS: Final = Note(
     "Attempts {one:number} and {other:number} trained at the same time. This is not a restart: the "
     "folder has two jobs, or the nodes lost contact with each other."
 )
-_JUDGED: Final = Note(
+_SEVERAL_ATTEMPTS: Final = Note(
     "The program was started {n:count} times. Steps, results and measures are from attempt "
     "{life:number}. Attempts, events and epochs cover all attempts."
 )
@@ -220,37 +237,41 @@ _JUDGED: Final = Note(
 def with_attempts(
     summary: Summary, paths: Sequence[Path | str], life: int | None = None
 ) -> Summary:
-    """Return ``summary`` of a run with what is known of every start of its program.
+    """Return ``summary`` with the attempts, epochs and events of every start of the program.
 
-    Times then count from where the first agents meet, else from the start of the first process.
-    Nothing changes where no manifest tells when processes were started.
+    Times then count from the first rendezvous of agents, or else from the start of the first
+    process. Without a manifest with process starts, the summary is unchanged.
 
     Args:
-        summary: what is kept of the life that was looked at.
-        paths: where the run lies.
-        life: which life that was, None for the one that is chosen where nobody says.
+        summary: the summary of one attempt.
+        paths: the files of the run.
+        life: the number of that attempt; None for the one that is chosen by default.
     """
     lives, agents, chosen = attempts_of_run(paths)
     if not lives or summary.started_utc_ns is None:
         return summary
     shown = chosen if life is None else life
-    met = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
-    begins = [one.start_ns for one in lives] + [at for at in met if isinstance(at, int)]
-    zero = min(begins)
-    nodes = _nodes(lives)
-    started = [one for one in map(read_start, lives[:_MOST_FILES]) if one is not None]
+    rendezvous = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
+    zero = min(
+        [
+            *(attempt.start_ns for attempt in lives),
+            *(at_ns for at_ns in rendezvous if isinstance(at_ns, int)),
+        ]
+    )
+    nodes = _node_names(lives)
+    started = [start for start in map(read_start, lives[:_MAX_FILES]) if start is not None]
     events = [
-        *_starts(lives),
-        *_of_restarts(find_restarts(lives, started, agents)),
-        *_of_agents(agents, nodes),
-        *_set_ups(lives, started),
-        *_failures(lives, nodes),
-        *_checkpoints(started),
+        *_start_events(lives),
+        *_restart_events(find_restarts(lives, started, agents)),
+        *_agent_events(agents, nodes),
+        *_setup_events(lives, started),
+        *_failure_events(lives, nodes),
+        *_checkpoint_events(started),
     ]
     shift_ns = summary.started_utc_ns - zero
-    tables = {name: _moved(table, shift_ns, shown) for name, table in summary.tables.items()}
-    theirs = tables["events"].rows() if "events" in tables else []
-    kept = [row for row in theirs if row["kind"] not in _OWN]
+    tables = {name: _shift_times(table, shift_ns, shown) for name, table in summary.tables.items()}
+    summary_events = tables["events"].rows() if "events" in tables else []
+    kept = [row for row in summary_events if row["kind"] not in _REPLACED_KINDS]
     moved = ({**event, "at_ns": event["at_ns"] - zero} for event in events)
     tables["events"] = _numbered([*moved, *kept])
     tables["lives"] = SUMMARY.table("lives").of_rows(list(_lives(lives, nodes, zero)))
@@ -258,23 +279,23 @@ def with_attempts(
     if len(epochs):
         tables["epochs"] = SUMMARY.table("epochs").of_rows(epochs)
     notes = list(summary.notes)
-    count = len({one.life for one in lives})
+    count = len({attempt.life for attempt in lives})
     if count > 1:
-        notes.append(replace(_JUDGED, values={"n": count, "life": shown}))
+        notes.append(replace(_SEVERAL_ATTEMPTS, values={"n": count, "life": shown}))
     for one, other in attempts_at_once(started):
-        notes.append(replace(_AT_ONCE, values={"one": one, "other": other}))
-    if len(lives) > _MOST_FILES:
-        notes.append(replace(_MANY, values={"n": len(lives), "shown": _MOST_FILES}))
+        notes.append(replace(_CONCURRENT_ATTEMPTS, values={"one": one, "other": other}))
+    if len(lives) > _MAX_FILES:
+        notes.append(replace(_FILES_OMITTED, values={"n": len(lives), "shown": _MAX_FILES}))
     return replace(summary, tables=tables, started_utc_ns=zero, notes=tuple(notes))
 
 
-def _nodes(lives: Sequence[Attempt]) -> dict[str, str]:
-    """Return what the node of each launcher is called: its host, numbered where it has several."""
+def _node_names(lives: Sequence[Attempt]) -> dict[str, str]:
+    """Return the node name of each launcher: its host, with a number if the host has several."""
     hosts: dict[str, list[str]] = {}
-    for one in lives:
-        of_host = hosts.setdefault(one.host, [])
-        if one.launcher not in of_host:
-            of_host.append(one.launcher)
+    for attempt in lives:
+        of_host = hosts.setdefault(attempt.host, [])
+        if attempt.launcher not in of_host:
+            of_host.append(attempt.launcher)
     return {
         launcher: host if len(launchers) == 1 else f"{host}#{number}"
         for host, launchers in hosts.items()
@@ -285,24 +306,37 @@ def _nodes(lives: Sequence[Attempt]) -> dict[str, str]:
 def _lives(
     lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
 ) -> Iterator[Mapping[str, Any]]:
-    for one in lives:
-        times = {"at_ns": one.start_ns - zero, "end_ns": one.end_ns - zero}
-        where = {"node": nodes[one.launcher], "source": one.path}
-        yield {"life": one.life, "rank": one.rank, "ended": one.ended, **times, **where}
+    """Yield a row for each start of a rank."""
+    for attempt in lives:
+        yield {
+            "life": attempt.life,
+            "rank": attempt.rank,
+            "ended": attempt.ended,
+            "at_ns": attempt.start_ns - zero,
+            "end_ns": attempt.end_ns - zero,
+            "node": nodes[attempt.launcher],
+            "source": attempt.path,
+        }
 
 
 def _epochs(started: Sequence[Started], zero: int) -> Table:
-    """Return the epochs of each life, from where its first rank begins to where its last ends."""
+    """Return the epochs of each attempt, from the first start to the last end over its ranks."""
     rows = []
-    for one in started:
-        at, sizes = one.batches["at"], one.batches["size"]
-        for row in one.epochs.rows():
+    for start in started:
+        at, sizes = start.batches["at"], start.batches["size"]
+        for row in start.epochs.rows():
             begin, end = row["start_ns"], row["end_ns"]
-            inside = (one.work[:, 0] >= begin) & (one.work[:, 0] < end)
-            samples = float(sizes[(at >= begin) & (at < end)].sum())
-            sums = {"steps": int(inside.sum()), "samples": samples}
-            about = {"life": one.life.life, "epoch": row["epoch"]}
-            rows.append({**about, "begin": begin, "end": end, **sums})
+            is_inside = (start.work[:, 0] >= begin) & (start.work[:, 0] < end)
+            rows.append(
+                {
+                    "life": start.attempt.life,
+                    "epoch": row["epoch"],
+                    "begin": begin,
+                    "end": end,
+                    "steps": int(is_inside.sum()),
+                    "samples": float(sizes[(at >= begin) & (at < end)].sum()),
+                }
+            )
     table = Table.of_rows(rows, ("life", "epoch", "begin", "end", "steps", "samples"))
     found, groups = grouped_by(table, "life", "epoch")
     begins, trained = groups.reduced(np.minimum, table["begin"]), groups.sums(table["samples"])
@@ -319,19 +353,20 @@ _Event: TypeAlias = dict[str, Any]
 
 
 def _event(kind: str, at_ns: int, duration_ns: int | None = None, **about: Any) -> _Event:
-    """Return a row of the events, its time in ns since 1970; of some it is not told how long."""
+    """Return an event row, its time in ns since 1970; None means an unknown duration."""
     length = {} if duration_ns is None else {"duration_ns": duration_ns}
     return {"kind": kind, "at_ns": at_ns, **length, **about}
 
 
-def _starts(lives: Sequence[Attempt]) -> Iterator[_Event]:
-    """Return start and end of the job, and how many ranks each life has."""
+def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
+    """Yield the start and the end of the job, and the number of ranks of each attempt."""
     before: set[str] = set()
     size_before = 0
-    for life in sorted({one.life for one in lives}):
-        own = [one for one in lives if one.life == life]
-        at, launchers = min(one.start_ns for one in own), {one.launcher for one in own}
-        size = max(len(own), *(one.world_size for one in own))
+    for life in sorted({attempt.life for attempt in lives}):
+        attempts = [attempt for attempt in lives if attempt.life == life]
+        at = min(attempt.start_ns for attempt in attempts)
+        launchers = {attempt.launcher for attempt in attempts}
+        size = max(len(attempts), *(attempt.world_size for attempt in attempts))
         if life == 0:
             yield _event("start", at, 0, life=0, value=size)
         else:
@@ -341,66 +376,85 @@ def _starts(lives: Sequence[Attempt]) -> Iterator[_Event]:
                 text = " and ".join(name for name, nodes in changes.items() if nodes)
                 yield _event("membership", at, life=life, value=size, text=text)
         before, size_before = launchers, size
-    last = max(one.life for one in lives)
-    yield _event("end", max(one.end_ns for one in lives), 0, life=last)
+    last = max(attempt.life for attempt in lives)
+    yield _event("end", max(attempt.end_ns for attempt in lives), 0, life=last)
 
 
-def _set_ups(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
-    """Return set-up and worker initialisation of the first life: later ones are lost time."""
-    own = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
-    if not own:
+def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
+    """Yield setup and initialization of the first attempt; later ones are lost time."""
+    first_starts = [
+        start for start in started if start.attempt.life == 0 and start.begin_ns is not None
+    ]
+    if not first_starts:
         return
-    begin = min(one.start_ns for one in lives if one.life == 0)
-    first = min(one.begin_ns for one in own if one.begin_ns is not None)
-    at, length = _longest(own, "initialisation", 0, first)
+    begin = min(attempt.start_ns for attempt in lives if attempt.life == 0)
+    first = min(start.begin_ns for start in first_starts if start.begin_ns is not None)
+    at, length = _longest_span(first_starts, "initialisation", 0, first)
     if at is not None:
         yield _event("initialisation", at, length, life=0)
     text = "from the start of the first process to the first step, without initialization"
     yield _event("setup", begin, first - begin - length, life=0, text=text)
 
 
-def _of_restarts(restarts: Sequence[Restart]) -> Iterator[_Event]:
-    """Return the time lost at each restart, and of what it is made."""
-    for one in restarts:
-        of = {"life": one.life, "epoch": one.epoch}
-        lost_ns = one.begin_ns - one.kept_ns
-        yield _event("time_lost", one.kept_ns, lost_ns, value=one.redone_count, text=one.why, **of)
-        for part in one.parts:
+def _restart_events(restarts: Sequence[Restart]) -> Iterator[_Event]:
+    """Yield the time lost at each restart, and its parts."""
+    for restart in restarts:
+        of = {"life": restart.life, "epoch": restart.epoch}
+        yield _event(
+            "time_lost",
+            restart.kept_ns,
+            restart.begin_ns - restart.kept_ns,
+            value=restart.redone_count,
+            text=restart.why,
+            **of,
+        )
+        for part in restart.parts:
             yield _event(part.kind, part.at_ns, part.duration_ns, **of)
 
 
-def _failures(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
-    for one in lives:
-        if kind := {"failed": "failure", "killed": "stopped"}.get(one.ended):
-            who: dict[str, Any] = {"life": one.life, "rank": one.rank, "node": nodes[one.launcher]}
-            yield _event(kind, one.end_ns, text=one.ended, **who)
+def _failure_events(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
+    """Yield an event for each rank that failed or was killed."""
+    for attempt in lives:
+        if kind := {"failed": "failure", "killed": "stopped"}.get(attempt.ended):
+            who: dict[str, Any] = {
+                "life": attempt.life,
+                "rank": attempt.rank,
+                "node": nodes[attempt.launcher],
+            }
+            yield _event(kind, attempt.end_ns, text=attempt.ended, **who)
 
 
-def _of_agents(agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str]) -> Iterator[_Event]:
+def _agent_events(
+    agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str]
+) -> Iterator[_Event]:
+    """Yield the rendezvous of agents."""
     for event in agents:
         at = event.get("start_ns")
         if event.get("kind") == "rendezvous" and isinstance(at, int):
             node = nodes.get(str(event.get(LAUNCHER)), str(event.get("node", "")))
-            size = event.get("world_size")
-            yield _event("rendezvous", at, event["end_ns"] - at, node=node, value=size)
+            yield _event(
+                "rendezvous", at, event["end_ns"] - at, node=node, value=event.get("world_size")
+            )
 
 
-def _checkpoints(started: Sequence[Started]) -> Iterator[_Event]:
-    for one in started:
-        who = {"life": one.life.life, "rank": one.life.rank}
-        for text, spans in (("saved", one.saves), ("loaded", one.loads)):
+def _checkpoint_events(started: Sequence[Started]) -> Iterator[_Event]:
+    """Yield the checkpoints that were saved or loaded."""
+    for start in started:
+        who = {"life": start.attempt.life, "rank": start.attempt.rank}
+        for text, spans in (("saved", start.saves), ("loaded", start.loads)):
             for begin, end in spans:
                 yield _event("checkpoint", int(begin), int(end - begin), text=text, **who)
 
 
 def _numbered(events: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the events as a table, sorted by time and numbered."""
     spec = SUMMARY.table("events")
     table = Table.of_rows(events, [column.name for column in spec]).in_order("at_ns")
     return table.assign(event=np.arange(len(table)))
 
 
-def _moved(table: Table, shift_ns: int, life: int) -> Table:
-    """Return a table of the life that was looked at as a part of the whole job."""
+def _shift_times(table: Table, shift_ns: int, life: int) -> Table:
+    """Return a table of the summarized attempt with the times and the number within the job."""
     if table.empty:
         return table
     moved = {name: table[name] + shift_ns for name in ("at_ns", "end_ns") if name in table}

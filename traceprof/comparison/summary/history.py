@@ -1,4 +1,4 @@
-"""What happened while a run went on, as the program itself told: metrics, epochs, events."""
+"""Extract what the program reported during a run: metrics, epochs, events."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ from traceprof.model.trace import Trace
 from traceprof.session.answer import ranks_of_processes
 
 _METRIC: Final = "metric:"
-_COUNTED: Final = f"{_METRIC}{COUNTER}"
-"""FLOPs that torch counted are no metric of the training."""
-_UPDATE: Final = "optimizer"
-_MOST_VALUES: Final = 2_000
-_MOST_EVENTS: Final = 500
+_FLOP_COUNTER: Final = f"{_METRIC}{COUNTER}"
+"""Prefix of FLOPs counted by torch, which are not a training metric."""
+_MAX_VALUES: Final = 2_000
+_MAX_EVENTS: Final = 500
 
 
 def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
-    """Return the tables metrics, epochs, events and lives of `SUMMARY`, those that are known.
+    """Return the non-empty tables metrics, epochs, events and lives of `SUMMARY`.
 
     Times are ns after the start of the recording.
     """
@@ -51,7 +50,7 @@ def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
 
 
 def _with_steps(ranks: Ranks, epochs: Table) -> Table:
-    """Return the epochs with how many steps and samples began in each."""
+    """Add the number of steps and samples that began in each epoch."""
     if epochs.empty:
         return epochs
     at_ns = epochs["start_ns"] - ranks.span.start_ns
@@ -70,83 +69,90 @@ def _with_steps(ranks: Ranks, epochs: Table) -> Table:
 
 
 def _metrics(ranks: Ranks, epochs: Table) -> Table:
-    """Return what the program noted by `traceprof.metric`; of long runs every so many values."""
-    numbers = ranks_of_processes(ranks)
-    rows = _thinned(Table.stacked(ranks.each(_noted_metrics)))
+    """Return the values of `traceprof.metric`; long series are thinned out."""
+    ranks_by_process = ranks_of_processes(ranks)
+    rows = _thin_out(Table.stacked(ranks.each(_noted_metrics)))
     if rows.empty:
         return rows
-    processes, at = rows["process"], rows["start_ns"] - ranks.span.start_ns
-    rank = array_of([numbers.get(process, np.nan) for process in processes.tolist()])
+    processes, at_ns = rows["process"], rows["start_ns"] - ranks.span.start_ns
+    rank = array_of([ranks_by_process.get(process, np.nan) for process in processes.tolist()])
     return Table(
         {
             "metric": objects(name.removeprefix(_METRIC) for name in rows["name"]),
             "life": 0,
             "rank": rank,
-            "at_ns": at,
+            "at_ns": at_ns,
             "value": rows["payload"],
-            "step": _steps_before(ranks, processes, at),
-            "epoch": _epochs_before(epochs, at),
+            "step": _steps_before(ranks, processes, at_ns),
+            "epoch": _epochs_before(epochs, at_ns),
             "scope": np.where(is_known(rank), "rank", "run").astype(object),
         }
     )
 
 
 def _noted_metrics(trace: Trace) -> Table:
+    """Return the marks of `traceprof.metric` in one trace."""
     names = trace.marks["name"]
-    told = (name.startswith(_METRIC) and not name.startswith(_COUNTED) for name in names.texts)
-    is_metric = np.fromiter(told, np.bool_, len(names.texts))
+    matches = (
+        name.startswith(_METRIC) and not name.startswith(_FLOP_COUNTER) for name in names.texts
+    )
+    is_metric = np.fromiter(matches, np.bool_, len(names.texts))
     return trace.marks.take(names.by_text(is_metric) & (trace.marks["domain"] == OWN_DOMAIN))
 
 
-def _thinned(table: Table) -> Table:
-    """Return at most about `_MOST_VALUES` values of each metric and rank, the last among them."""
+def _thin_out(table: Table) -> Table:
+    """Keep about `_MAX_VALUES` values of each metric and rank, including the last one."""
     _, groups = grouped_by(table, "name", "process")
     size = groups.counts[groups.number]
-    every = np.maximum(1, -(-size // _MOST_VALUES))
-    return table.take((size - 1 - groups.earlier) % every == 0)
+    stride = np.maximum(1, -(-size // _MAX_VALUES))
+    return table.take((size - 1 - groups.earlier) % stride == 0)
 
 
 def _steps_before(ranks: Ranks, processes: Ints, at: Any) -> Floats:
-    """Return after how many steps of its process each instant is; NaN where no steps are known."""
+    """Return the number of completed steps of the process at each time; NaN if unknown."""
     found = np.full(len(at), np.nan)
     steps, zero = steps_of_ranks(ranks).table, ranks.span.start_ns
-    updates = _updates(ranks)
-    for process, own in rows_by(steps, "process").items():
+    updates = _update_times(ranks)
+    for process, step_rows in rows_by(steps, "process").items():
         rows = processes == process
-        taken = np.sort(_taken_ns(steps.take(own), updates.get(process))) - zero
-        found[rows] = np.searchsorted(taken, at[rows], side="right")
+        completed = np.sort(_completion_ns(steps.take(step_rows), updates.get(process))) - zero
+        found[rows] = np.searchsorted(completed, at[rows], side="right")
     return found
 
 
-def _updates(ranks: Ranks) -> dict[int, Ints]:
-    """Return when each process had updated its parameters, where our recorder saw it."""
-    return {process: ends for own in ranks.each(_updates_of) for process, ends in own.items()}
+def _update_times(ranks: Ranks) -> dict[int, Ints]:
+    """Return the end times of parameter updates by process, if the recorder saw them."""
+    return {
+        process: ends
+        for by_process in ranks.each(_updates_of)
+        for process, ends in by_process.items()
+    }
 
 
 def _updates_of(trace: Trace) -> dict[int, Ints]:
-    own = of_recorder(trace.ranges, _UPDATE)
-    by_process = rows_by(own, "process")
-    return {process: np.sort(own["end_ns"][rows]) for process, rows in by_process.items()}
+    """Return the sorted end times of parameter updates in one trace, by process."""
+    updates = of_recorder(trace.ranges, "optimizer")
+    by_process = rows_by(updates, "process")
+    return {process: np.sort(updates["end_ns"][rows]) for process, rows in by_process.items()}
 
 
-def _taken_ns(steps: Table, updates: Ints | None) -> Ints:
-    """Return from when on each step counts as taken: its last update, where one is known.
+def _completion_ns(steps: Table, updates: Ints | None) -> Ints:
+    """Return when each step counts as completed: at its last parameter update, if known.
 
-    The next step begins where one ends: what is noted behind the last step of an epoch lies in the
-    first one of the next. Without updates a step counts from its start, for what it notes of
-    itself it notes before it ends.
+    A step begins at the end of the previous one. A metric noted after the last step of an epoch is
+    therefore within the first step of the next epoch. Without updates, a step counts from its
+    start, because a program notes the metrics of a step before the step ends.
     """
     starts, ends = bounds(steps)
     if updates is None:
         return starts
     place = np.searchsorted(updates, ends, side="right") - 1
     last = updates[np.maximum(place, 0)]
-    is_own = (place >= 0) & (last >= starts)
-    return np.where(is_own, last, starts)
+    return np.where((place >= 0) & (last >= starts), last, starts)
 
 
 def _epochs_before(epochs: Table, at: Ints) -> Floats:
-    """Return after how many epochs each instant is, with the part of one that is under way."""
+    """Return the number of epochs completed at each time, with a fraction for the current one."""
     if epochs.empty:
         return np.full(len(at), np.nan)
     starts, lengths = ints(epochs.in_order("at_ns"), "at_ns", "duration_ns")
@@ -158,23 +164,23 @@ def _epochs_before(epochs: Table, at: Ints) -> Floats:
 
 
 def _events(ranks: Ranks) -> Table:
-    """Return start and end of the recording, evaluations, checkpoints, and what is paid once."""
+    """Return start and end of the recording, evaluations, checkpoints, and one-time costs."""
     rows = [
         {"kind": "start", "at_ns": 0, "duration_ns": 0},
         *_between(ranks),
         {"kind": "end", "at_ns": ranks.span.duration_ns, "duration_ns": 0},
     ]
     table = Table.of_rows(rows).in_order("at_ns")
-    if len(table) > _MOST_EVENTS:
+    if len(table) > _MAX_EVENTS:
         is_kept = np.isin(table["kind"], ("start", "end"))
-        is_kept[table.order("-duration_ns")[:_MOST_EVENTS]] = True
+        is_kept[table.order("-duration_ns")[:_MAX_EVENTS]] = True
         table = table.take(is_kept)
     return table.assign(life=0, event=np.arange(len(table)))
 
 
 def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
-    """Yield evaluations and checkpoints between steps, then what else is paid once."""
-    zero, numbers = ranks.span.start_ns, ranks_of_processes(ranks)
+    """Yield evaluations and checkpoints between steps, then other one-time costs."""
+    zero, ranks_by_process = ranks.span.start_ns, ranks_of_processes(ranks)
     tables = [between_steps(part) for part in ranks]
     rows = [
         (row, row["cause"], row["end_ns"] - row["start_ns"])
@@ -186,22 +192,32 @@ def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
         for row in one_off_costs(ranks).rows()
         if row["kind"] not in (EVALUATION, CHECKPOINT)
     ]
-    for row, kind, length in rows:
-        times = {"at_ns": int(row["start_ns"]) - zero, "duration_ns": int(length)}
-        rank = numbers.get(int(row["process"]), np.nan)
-        yield {"kind": str(kind), **times, "rank": rank}
+    for row, kind, duration_ns in rows:
+        times = {"at_ns": int(row["start_ns"]) - zero, "duration_ns": int(duration_ns)}
+        yield {
+            "kind": str(kind),
+            **times,
+            "rank": ranks_by_process.get(int(row["process"]), np.nan),
+        }
 
 
 def _lives(ranks: Ranks) -> Table:
-    """Return when each rank was recorded: within its own recording, which is all that is known."""
+    """Return the time span of each rank, which is its own recording: no more is known."""
     zero = ranks.span.start_ns
     rows = []
     for part in ranks:
         for row in part.processes.take(part.processes["rank"] != ABSENT).rows():
             window = part.recordings.get(int(row["process"]), part.span)
-            node, rank = str(row["host"]) or part.info.host, int(row["rank"])
-            times = {"at_ns": window.start_ns - zero, "end_ns": window.end_ns - zero}
-            rows.append({"life": 0, "rank": rank, "node": node, **times, "source": part.info.path})
+            rows.append(
+                {
+                    "life": 0,
+                    "rank": int(row["rank"]),
+                    "node": str(row["host"]) or part.info.host,
+                    "at_ns": window.start_ns - zero,
+                    "end_ns": window.end_ns - zero,
+                    "source": part.info.path,
+                }
+            )
     return Table.of_rows(rows)
 
 
@@ -212,12 +228,12 @@ _TABLES: Final = frozenset({"ranges", "marks", "processes", "environment"})
 class Started:
     """One start of one rank; times are ns since 1970, spans are rows of start and end.
 
-    ``work`` are its steps, ``begin_ns`` is when it began to train, None where it never did.
-    ``epochs`` has number, start_ns and end_ns; ``are_numbered`` tells that the program gave the
-    numbers, so that they mean the same after a restart.
+    ``work`` are the spans of its steps. ``begin_ns`` is the start of training, None if it never
+    trained. ``epochs`` has epoch, start_ns and end_ns. ``are_numbered``: the program numbered the
+    epochs, so the numbers keep their meaning after a restart.
     """
 
-    life: Attempt
+    attempt: Attempt
     work: Ints
     begin_ns: int | None
     end_ns: int
@@ -231,35 +247,35 @@ class Started:
 
     @property
     def last_work_ns(self) -> int:
-        """When its last step, evaluation or checkpoint ended; 0: there was none."""
-        every = (self.work, self.saves, self.evaluations)
-        return max((int(spans[:, 1].max()) for spans in every if len(spans)), default=0)
+        """The end of its last step, evaluation or checkpoint; 0 if there was none."""
+        all_spans = (self.work, self.saves, self.evaluations)
+        return max((int(spans[:, 1].max()) for spans in all_spans if len(spans)), default=0)
 
 
-def read_start(life: Attempt) -> Started | None:
-    """Return what one start of a rank did; None where its file is gone or tells no wall time."""
+def read_start(attempt: Attempt) -> Started | None:
+    """Return one start of a rank; None if its file is unreadable or has no wall-clock time."""
     try:
-        trace = open_trace(life.path, ReadOptions(tables=_TABLES))
+        trace = open_trace(attempt.path, ReadOptions(tables=_TABLES))
     except TraceError:
         return None
     zero = trace.info.utc_epoch_ns
     if zero is None:
         return None
-    trace = _of_rank(trace, life.rank)
+    trace = _of_rank(trace, attempt.rank)
     ranges = trace.ranges
-    end_ns = _end_ns(life, ranges, zero)
+    end_ns = _end_ns(attempt, ranges, zero)
 
-    def spans(*wanted: str) -> Ints:
-        return _spans(of_recorder(ranges, *wanted), zero, end_ns)
+    def spans(*names: str) -> Ints:
+        return _spans(of_recorder(ranges, *names), zero, end_ns)
 
     steps = find_steps(trace).table
     work = _spans(steps, zero, end_ns)
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
-    # Where nothing was trained, of all that was loaded.
+    # Without steps, all loaded batches count.
     batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks, "batch")
     return Started(
-        life=life,
+        attempt=attempt,
         work=work,
         begin_ns=int(begins[0, 0]) if len(work) else None,
         end_ns=end_ns,
@@ -274,60 +290,64 @@ def read_start(life: Attempt) -> Started | None:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
-    """Return the trace with the events of one rank, all where no process says its rank."""
-    own = trace.processes["process"][trace.processes["rank"] == rank]
-    if not len(own):
+    """Return the events of one rank; all events if no process has this rank."""
+    processes = trace.processes["process"][trace.processes["rank"] == rank]
+    if not len(processes):
         return trace
-    ranges, marks = (one.take(np.isin(one["process"], own)) for one in (trace.ranges, trace.marks))
+    ranges, marks = (
+        table.take(np.isin(table["process"], processes)) for table in (trace.ranges, trace.marks)
+    )
     return replace(trace, ranges=ranges, marks=marks)
 
 
-def _end_ns(life: Attempt, ranges: Table, zero: int) -> int:
-    """Return when it did something for the last time, as far as that is known.
+def _end_ns(attempt: Attempt, ranges: Table, zero: int) -> int:
+    """Return the time of the last known activity of a start.
 
-    Profilers end what was open when a process died with their own end; what began shows how long
-    it lived, and may be known better than its end.
+    If a process dies, the profiler ends open ranges with its own end. The last start of a range
+    shows how long the process lived, and may be more precise than its recorded end.
     """
     if not len(ranges):
-        return life.end_ns
+        return attempt.end_ns
     last_begun, last = (int(ranges[name].max()) + zero for name in ("start_ns", "end_ns"))
-    return min(last, max(life.end_ns, last_begun)) if life.end_ns > life.start_ns else last
+    return min(last, max(attempt.end_ns, last_begun)) if attempt.end_ns > attempt.start_ns else last
 
 
 def _spans(table: Table, zero: int, end_ns: int) -> Ints:
-    """Return start and end of each row in ns since 1970, in the order of their starts."""
+    """Return start and end of each row in ns since 1970, sorted by start."""
     found = np.minimum(np.column_stack(bounds(table)) + zero, end_ns)
     return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
 
 
 def of_recorder(table: Table, *names: str) -> Table:
-    """Return the ranges or marks of our recorder that have one of ``names``."""
+    """Return the ranges or marks of the traceprof recorder with one of ``names``."""
     return table.take((table["domain"] == OWN_DOMAIN) & table["name"].isin(names))
 
 
 def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[Table, bool]:
-    """Return the epochs, from what tells them best: named ranges, samplers, passes over loaders."""
+    """Return the epochs and whether they are numbered, from the most reliable source.
+
+    The sources are named ranges, samplers, and passes over data loaders, in this order.
+    """
     named = named_epochs(trace)
     if len(named):
-        said = named["epoch"]
-        numbers = np.where(np.isnan(said), np.arange(len(named)), said)
-        starts, ends = (own + zero for own in bounds(named))
+        has_no_number = np.isnan(named["epoch"])
+        numbers = np.where(has_no_number, np.arange(len(named)), named["epoch"])
+        starts, ends = (times + zero for times in bounds(named))
         epochs = Table({"epoch": numbers, "start_ns": starts, "end_ns": ends})
-        return epochs, not np.isnan(said).any()
-    own = of_recorder(trace.marks, "epoch").in_order("start_ns")
-    told = own.take(numbered(codes_of(own["payload"]))[1])
-    if len(told):
-        return _until_next(told["start_ns"] + zero, told["payload"], work, end_ns), True
-    starts, ends = (own + zero for own in bounds(epochs_of_loaders(trace)))
+        return epochs, not has_no_number.any()
+    marks = of_recorder(trace.marks, "epoch").in_order("start_ns")
+    marks = marks.take(numbered(codes_of(marks["payload"]))[1])  # the first mark of each epoch
+    if len(marks):
+        return _until_next(marks["start_ns"] + zero, marks["payload"], work, end_ns), True
+    starts, ends = (times + zero for times in bounds(epochs_of_loaders(trace)))
     numbers = np.arange(len(starts), dtype=np.float64)
     ends = np.minimum(ends, end_ns)
     return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}), False
 
 
 def _until_next(starts: Ints, numbers: Floats, work: Ints, end_ns: int) -> Table:
-    """Return the epochs that begin at ``starts``, those in which something was trained."""
+    """Return the epochs that begin at ``starts`` and contain a step; each lasts until the next."""
     ends = np.append(starts[1:], max(end_ns, int(starts[-1]))) if len(starts) else starts
     begun = np.searchsorted(work[:, 0], starts) if len(work) else np.zeros(len(starts), int)
     ended = np.searchsorted(work[:, 0], ends) if len(work) else begun
-    trained = ended > begun
-    return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}).take(trained)
+    return Table({"epoch": numbers, "start_ns": starts, "end_ns": ends}).take(ended > begun)

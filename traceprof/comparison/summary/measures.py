@@ -1,4 +1,4 @@
-"""A run in single numbers, those that are known."""
+"""Compute the scalar measures of a run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _HIGHER, _LOWER, _NEITHER = "higher", "lower", ""
 def measures_of_run(
     ranks: Ranks, results: Mapping[str, Result], tables: Mapping[str, Table]
 ) -> Table:
-    """Return the measures of the window: measure, value, unit, scope, better, source.
+    """Return the known measures of the window: measure, value, unit, scope, better, source.
 
-    Lengths of steps and their parts are of one step (and one device), means over the window.
+    Step times and their parts are means over the window, per step (and per device).
     """
     rows = [
         *_of_size(ranks),
@@ -53,21 +53,23 @@ def measures_of_run(
 
 
 def _intervals(measures: Table, steps: Table) -> Mapping[str, Floats]:
-    """Return the 95 % intervals of medians and means over steps; NaN of other measures."""
+    """Return the 95% intervals of medians and means over steps; NaN for other measures."""
     run = Summary("", tables={"steps": steps})
-    found = {name: interval_of_median(series_of(run, own, STEP)) for name, own in _MEDIANS.items()}
+    found = {
+        name: interval_of_median(series_of(run, column, STEP)) for name, column in _MEDIANS.items()
+    }
     least, most = interval_of_mean(series_of(run, "period_ns", STEP))
-    # How far the interval of the mean reaches to either side, as a share of it.
-    share = (most - least) / (most + least) if most + least > 0 else np.nan
+    # Half the width of the interval of the mean, as a share of the mean.
+    half_width_ratio = (most - least) / (most + least) if most + least > 0 else np.nan
     unknown = (np.nan, np.nan)
     ends = []
     for name, value in zip(measures["measure"], measures["value"].tolist(), strict=True):
         if name in _BY_PERIOD:
-            ends.append((value * (1 - share), value * (1 + share)))
+            ends.append((value * (1 - half_width_ratio), value * (1 + half_width_ratio)))
         elif name in _BY_RATE:
-            # All samples over all time: what the time may be, the other way about.
-            most = value / (1 - share) if share < 1 else np.nan
-            ends.append((value / (1 + share), most))
+            # A rate is a count divided by the time, so its interval is inverted.
+            most = value / (1 - half_width_ratio) if half_width_ratio < 1 else np.nan
+            ends.append((value / (1 + half_width_ratio), most))
         else:
             ends.append(found.get(str(name), unknown))
     pairs = np.array(ends, np.float64).reshape(-1, 2)
@@ -80,11 +82,12 @@ _MEDIANS: Final = {"median_step_period_ns": "period_ns"}
 
 
 def _of_size(ranks: Ranks) -> Iterator[_Row]:
+    """Yield the number of ranks, devices, nodes and iterations."""
     whole = ranks.whole
     processes = whole.table("processes")
-    said = int(processes["world_size"].max(initial=ABSENT))
+    world_size = int(processes["world_size"].max(initial=ABSENT))
     known = len(set(processes["rank"].tolist()) - {ABSENT})
-    size = max([said, known, len(find_members(whole)), *whole.each(_largest_group)])
+    size = max([world_size, known, len(find_members(whole)), *whole.each(_largest_group)])
     if size > 0:
         yield "world_size", size, Unit.COUNT, "run", _NEITHER
     devices = len(set(gpus_of(whole).values()))
@@ -92,8 +95,8 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     hosts = {*processes["host"], *(part.info.host for part in whole)}
     yield "nodes_count", len(hosts - {""}) or np.nan, Unit.COUNT, "run", _NEITHER
     base = base_of(ranks)
-    turns = max(1, round(base.steps_count)) if base.unit == ITERATION else np.nan
-    yield "turns_count", turns, Unit.COUNT, "run", _NEITHER
+    iterations = max(1, round(base.steps_count)) if base.unit == ITERATION else np.nan
+    yield "turns_count", iterations, Unit.COUNT, "run", _NEITHER
 
 
 def _largest_group(trace: Trace) -> int:
@@ -101,7 +104,7 @@ def _largest_group(trace: Trace) -> int:
 
 
 def _of_throughput(ranks: Ranks) -> Iterator[_Row]:
-    """Yield the step time and the rates, all of the base, as every command shows them."""
+    """Yield the step time and the rates from the base that all commands display."""
     base = base_of(ranks)
     if not len(base.lengths_ns):
         return
@@ -119,7 +122,7 @@ def _of_throughput(ranks: Ranks) -> Iterator[_Row]:
 
 
 def _of_steps(steps: Table) -> Iterator[_Row]:
-    """Yield what else is known of the steps that count: the mean over them."""
+    """Yield other means over the measured steps: host gaps, waits and batches."""
     steady = steady_steps(steps)
     if count := _sum(steady, "steps_count"):
         yield "between_steps_ns", _sum(steady, "between_ns") / count, Unit.NS, "rank", _LOWER
@@ -130,7 +133,7 @@ def _of_steps(steps: Table) -> Iterator[_Row]:
         yield "waited_ns", waited_ns, Unit.NS, "rank", _LOWER
         yield "step_own_ns", device_ns - waited_ns, Unit.NS, "rank", _LOWER
     if "samples_count" in steady and _sum(steady, "samples_count") > 0:
-        fetched = steady.take(steady["samples_count"] > 0)  # a batch may be for several steps
+        fetched = steady.take(steady["samples_count"] > 0)  # a batch may serve several steps
         each = fetched["samples_count"] / fetched["steps_count"]
         per_rank = [float(np.median(each[rows])) for rows in grouped_by(fetched, "rank")[1].rows]
         yield "batch_count", float(np.median(per_rank)), Unit.COUNT, "rank", _NEITHER
@@ -138,7 +141,7 @@ def _of_steps(steps: Table) -> Iterator[_Row]:
 
 
 def _sum(table: Table, name: str) -> float:
-    """Return the sum of what is known of a column."""
+    """Return the sum of the known values of a column."""
     return float(np.nansum(floats(table, name)[0]))
 
 
@@ -147,6 +150,7 @@ def _kernels_count(trace: Trace) -> int:
 
 
 def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
+    """Yield the parts of GPU time, overlap, kernel counts and the tensor core share."""
     if "breakdown" not in results or results["breakdown"].tables["total"].empty:
         return
     total, base = results["breakdown"].tables["total"].row(0), base_of(ranks)
@@ -165,28 +169,33 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
         yield "kernels_per_step_count", each, Unit.COUNT, "device", _NEITHER
     if "classes" in results:
         matrix = results["classes"].table.known("tensor_core_ns")
-        told = float((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
-        ratio = float(matrix["tensor_core_ns"].sum()) / told if told else np.nan
+        known_ns = float((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
+        ratio = float(matrix["tensor_core_ns"].sum()) / known_ns if known_ns else np.nan
         yield "tensor_core_ratio", ratio, Unit.RATIO, "device", _HIGHER
 
 
 def _of_hardware(results: Mapping[str, Result]) -> Iterator[_Row]:
-    """Yield what of the peak is reached, and what a step takes in energy and money."""
+    """Yield the utilization of the peak, and the energy and the cost per step."""
     if "mfu" in results and len(results["mfu"].table):
         row = results["mfu"].table.row(0)
-        yield "mfu_ratio", row["mfu_ratio"], Unit.RATIO, "run", _HIGHER
-        yield "hfu_ratio", row["hfu_ratio"], Unit.RATIO, "run", _NEITHER
-        rate = row["achieved_flop_per_s"]
-        yield "achieved_flop_per_s", rate, Unit.FLOP_PER_S, "run", _HIGHER
-        yield "tokens_per_s", row["tokens_per_s"], Unit.PER_S, "run", _HIGHER
+        for name, unit, better in _UTILIZATION:
+            yield name, row[name], unit, "run", better
     for row in results["energy"].tables["units"].rows() if "energy" in results else ():
-        if unit := re.fullmatch(r"an? (step|sample|token|epoch)", row["per"]):
-            yield f"{unit[1]}_joules", row["joules"], Unit.NUMBER, "run", _LOWER
-            yield f"{unit[1]}_cost", row["cost"], Unit.NUMBER, "run", _LOWER
+        if match := re.fullmatch(r"an? (step|sample|token|epoch)", row["per"]):
+            yield f"{match[1]}_joules", row["joules"], Unit.NUMBER, "run", _LOWER
+            yield f"{match[1]}_cost", row["cost"], Unit.NUMBER, "run", _LOWER
+
+
+_UTILIZATION: Final = (
+    ("mfu_ratio", Unit.RATIO, _HIGHER),
+    ("hfu_ratio", Unit.RATIO, _NEITHER),
+    ("achieved_flop_per_s", Unit.FLOP_PER_S, _HIGHER),
+    ("tokens_per_s", Unit.PER_S, _HIGHER),
+)
 
 
 def _of_collectives(results: Mapping[str, Result]) -> Iterator[_Row]:
-    """Yield the bus bandwidth of each operation, in the class of sizes that takes the most time."""
+    """Yield the bus bandwidth of each operation, in the size class with the most time."""
     if "collectives" not in results:
         return
     table = results["collectives"].table
