@@ -34,10 +34,10 @@ from traceprof.model.tables import ABSENT
 
 _Float64Array = npt.NDArray[np.float64]
 
-_AT_ONCE: Final = 200_000
-_MOST_EARLY: Final = 0.05
-_MOST_ALONE: Final = 0.5
-_OWN: Final = 0.5
+_ROWS_PER_PIECE: Final = 200_000
+_MAX_EARLY_RATIO: Final = 0.05
+_MAX_UNMATCHED_RATIO: Final = 0.5
+_MIN_CAUSED_RATIO: Final = 0.5
 
 
 def beyond_others(values: npt.NDArray[Any], keys: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -50,7 +50,7 @@ def beyond_others(values: npt.NDArray[Any], keys: npt.NDArray[Any]) -> npt.NDArr
     found = np.empty(len(values), np.float64)
     for some in pieces_of(keys):
         rows = some[np.lexsort((values[some], keys[some]))]
-        found[rows] = _beyond(values[rows], are_first(keys[rows]))
+        found[rows] = _excess_of_sorted(values[rows], are_first(keys[rows]))
     return found
 
 
@@ -61,13 +61,15 @@ def pieces_of(keys: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int64]]:
     """
     order = Packed(np.argsort(keys, kind="stable"))
     firsts = np.flatnonzero(are_first(order.pick(keys)))
-    cuts = np.unique(np.searchsorted(firsts, np.arange(0, len(order), _AT_ONCE)))
+    cuts = np.unique(np.searchsorted(firsts, np.arange(0, len(order), _ROWS_PER_PIECE)))
     begins = firsts[cuts[cuts < len(firsts)]].tolist()
     for begin, end in pairwise([*begins, len(order)]):
         yield order[begin:end].wide()
 
 
-def _beyond(ordered: npt.NDArray[Any], is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def _excess_of_sorted(
+    ordered: npt.NDArray[Any], is_first: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
     """Return the same of values in the order of key and value."""
     firsts = np.flatnonzero(is_first)
     group = np.cumsum(is_first) - 1
@@ -128,13 +130,13 @@ def find_blame(ranks: Ranks) -> Blame:
     residual_ns = int(max((c.residual_ns or 0 for c in find_alignment(ranks).clocks), default=0))
     is_unclear = waits["wait_ns"] <= residual_ns
     exposed = waits["exposed_ns"].astype(np.float64)
-    busy, spans = _busy(waits, waited, n)
-    more = _more_than_others(busy, spans)
-    chain = _Chain(waits, more, n)
+    busy, spans = _measure_busy(waits, waited, n)
+    excess_shares = _excess_shares(busy, spans)
+    chain = _Chain(waits, excess_shares, n)
     origins = chain.charge(np.where(is_unclear, 0.0, exposed))
     charged = sums_at(origins["member"], origins["charged_ns"], n)
     unclear_ns = int(exposed[is_unclear].sum())
-    excess = np.rint(more * busy).astype(np.int64)
+    excess = np.rint(excess_shares * busy).astype(np.int64)
     others = max(int(np.count_nonzero(spans)) - 1, 1)
     return Blame(
         waited_ns=waited,
@@ -157,7 +159,7 @@ def why_withheld(ranks: Ranks) -> str:
     return find_blame(ranks).why_not
 
 
-def _busy(waits: Table, waited: Int64Array, n: int) -> tuple[Int64Array, Int64Array]:
+def _measure_busy(waits: Table, waited: Int64Array, n: int) -> tuple[Int64Array, Int64Array]:
     """Return what each rank did itself between the first and last time it was in step, and that."""
     in_step = waits.take(waits["sync_ns"] != ABSENT)
     members = in_step["member"]
@@ -168,16 +170,16 @@ def _busy(waits: Table, waited: Int64Array, n: int) -> tuple[Int64Array, Int64Ar
     return np.clip(spans - waited, 0, None), spans
 
 
-def _more_than_others(busy: Int64Array, spans: Int64Array) -> _Float64Array:
+def _excess_shares(busy: Int64Array, spans: Int64Array) -> _Float64Array:
     """Return what share of what each rank does itself the median other does not do."""
-    more = np.zeros(len(busy), np.float64)
+    excess_shares = np.zeros(len(busy), np.float64)
     known = np.flatnonzero((spans > 0) & (busy > 0))
     if len(known) < 2:
-        return more
+        return excess_shares
     # Shares of the span, in millionths of millionths: spans differ a little at their ends.
     share = np.rint(busy[known] / spans[known] * 1e12).astype(np.int64)
-    more[known] = np.clip(beyond_others(share, np.zeros_like(known)) / share, 0.0, 1.0)
-    return more
+    excess_shares[known] = np.clip(beyond_others(share, np.zeros_like(known)) / share, 0.0, 1.0)
+    return excess_shares
 
 
 def _why_not(ranks: Ranks, waits: Table) -> str:
@@ -188,17 +190,17 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
     """
     if why_not := why_no_common_clock(ranks):
         return why_not
-    is_together = ~waits["is_message"]
-    waited, contradicted = (waits[f"{n}_ns"][is_together] for n in ("wait", "contradicted"))
+    is_collective = ~waits["is_message"]
+    waited, contradicted = (waits[f"{n}_ns"][is_collective] for n in ("wait", "contradicted"))
     if contradicted.sum() > waited.sum():
         can_align = len(find_alignment(ranks).corrections) > 1
         return (
             "some ranks end collectives before other ranks begin them, so the matching is wrong "
             f"or the clocks differ{' (try --align collectives)' if can_align else ''}"
         )
-    early = waits["contradicted_ns"][waits["is_message"]]
+    early_ns = waits["contradicted_ns"][waits["is_message"]]
     # Of each message there are two rows, of which one receives.
-    if 2 * np.count_nonzero(early > LARGEST_RESIDUAL_NS) > _MOST_EARLY * len(early):
+    if 2 * np.count_nonzero(early_ns > LARGEST_RESIDUAL_NS) > _MAX_EARLY_RATIO * len(early_ns):
         return (
             "some messages are received before they are sent, so the matching is wrong or the "
             "clocks differ"
@@ -207,9 +209,11 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
     rows = rows.take(rows["is_timed"] & (rows["member"] >= 0))
     by_class = groups_of(*(codes_of(rows[name]) for name in ("group", "group_size", "op")))
     of_members = groups_of(by_class.packed, rows["member"]).keys
-    several = np.bincount([place for place, _ in of_members], minlength=len(by_class.keys)) > 1
-    alone_count = by_class.reduced(np.add, (rows["match"] < 0).astype(np.int64))
-    if int(alone_count[several].sum()) > _MOST_ALONE * int(by_class.counts[several].sum()):
+    is_shared = np.bincount([place for place, _ in of_members], minlength=len(by_class.keys)) > 1
+    unmatched_count = by_class.reduced(np.add, (rows["match"] < 0).astype(np.int64))
+    if int(unmatched_count[is_shared].sum()) > _MAX_UNMATCHED_RATIO * int(
+        by_class.counts[is_shared].sum()
+    ):
         return "the ranks of a communicator recorded different numbers of collectives"
     return ""
 
@@ -223,12 +227,12 @@ class _Chain:
     ``x``, here or along the chain, is ``grown``.
     """
 
-    def __init__(self, waits: Table, more: _Float64Array, n_members: int) -> None:
+    def __init__(self, waits: Table, excess_shares: _Float64Array, n_members: int) -> None:
         match = waits["match"]
         self.begins = np.flatnonzero(are_first(match))
         self.ends = np.append(self.begins, len(match))[1:]
         places = Packed(np.arange(len(self.begins))).stored
-        self.place = Packed.of_stored(np.repeat(places, self.ends - self.begins))
+        self.place_of_row = Packed.of_stored(np.repeat(places, self.ends - self.begins))
         # By match. All others have a value for each row: of a thousand ranks these are large.
         heads = waits.take(self.begins)
         names = ("match", "last_member", "last_start_ns", "sync_ns")
@@ -238,37 +242,37 @@ class _Chain:
         self.is_message = heads["is_message"]
         self.member = waits["member"].astype(np.int64)
         self.wait = waits["wait_ns"].astype(np.float64)
-        self.weight_of = waits["exposed_ns"].astype(np.float64)
-        own = waits["own_ns"].astype(np.float64)
-        own_of_last = self._of_last(own)
-        is_known = (self.wait > 0) & self.place.pick(self.sync_ns != ABSENT)
-        self.own_share = np.zeros(len(own), np.float64)
-        more_own = np.clip(own_of_last - own, 0, self.wait)
-        np.divide(more_own, self.wait, self.own_share, where=is_known)
-        del own, more_own
-        self.passed_share = np.where(is_known, 1 - self.own_share, 0.0)
-        self.grown_here = self.own_share
-        rows = np.flatnonzero(self.place.pick(self.is_message))
+        self.exposed = waits["exposed_ns"].astype(np.float64)
+        work = waits["own_ns"].astype(np.float64)
+        work_of_last = self._of_last(work)
+        is_known = (self.wait > 0) & self.place_of_row.pick(self.sync_ns != ABSENT)
+        self.caused_share = np.zeros(len(work), np.float64)
+        extra_work = np.clip(work_of_last - work, 0, self.wait)
+        np.divide(extra_work, self.wait, self.caused_share, where=is_known)
+        del work, extra_work
+        self.passed_share = np.where(is_known, 1 - self.caused_share, 0.0)
+        self.blamed_here = self.caused_share
+        rows = np.flatnonzero(self.place_of_row.pick(self.is_message))
         if len(rows):
-            beyond = own_of_last[rows] * more[self.place[rows].pick(self.last)]
-            beyond /= np.maximum(self.wait[rows], 1)
-            self.grown_here = self.own_share.copy()
-            self.grown_here[rows] = np.minimum(self.own_share[rows], beyond)
+            excess = work_of_last[rows] * excess_shares[self.place_of_row[rows].pick(self.last)]
+            excess /= np.maximum(self.wait[rows], 1)
+            self.blamed_here = self.caused_share.copy()
+            self.blamed_here[rows] = np.minimum(self.caused_share[rows], excess)
         self.rows_of = [np.empty(0, np.int64)] * n_members
         for member, of_member in rows_by_value(self.member).items():
             self.rows_of[member] = of_member
-        self.stretches = self._stretches()
+        self.rows_since_sync = self._find_rows_since_sync()
 
     def _of_last(self, values: _Float64Array) -> _Float64Array:
         """Return, for each row, the value of the rank that came last to its match."""
-        is_last = np.flatnonzero(self.member == self.place.pick(self.last))
+        is_last = np.flatnonzero(self.member == self.place_of_row.pick(self.last))
         by_match = np.zeros(len(self.begins), np.float64)
-        by_match[self.place[is_last].wide()] = values[is_last]
-        return self.place.pick(by_match)
+        by_match[self.place_of_row[is_last].wide()] = values[is_last]
+        return self.place_of_row.pick(by_match)
 
     def charge(self, waited: _Float64Array) -> Table:
         """Return to whom ``waited`` ns of each row go back, and when these held the others up."""
-        charged = np.cumsum(self._back(self._grown(), waited))
+        charged = np.cumsum(self._charge_matches(self._blamed_shares(), waited))
         # Whole numbers that add up to the sum, rounded down: what is left goes on.
         exact = np.diff(np.floor(charged + 1e-6), prepend=0.0).astype(np.int64)
         found = Table({"member": self.last, "at_ns": self.at_ns, "charged_ns": exact})
@@ -283,16 +287,16 @@ class _Chain:
         found = self.last.copy()
         for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
             wait = self.wait[begin:end]
-            if float(self.own_share[begin:end] @ wait) >= _OWN * wait.sum():
+            if float(self.caused_share[begin:end] @ wait) >= _MIN_CAUSED_RATIO * wait.sum():
                 continue
-            first, until = self.stretches[place]
+            first, until = self.rows_since_sync[place]
             before = self.rows_of[found[place]][first:until]
-            weight = self.weight_of[before]
+            weight = self.exposed[before]
             if weight.any():
-                found[place] = found[self.place[before[weight.argmax()]]]
+                found[place] = found[self.place_of_row[before[weight.argmax()]]]
         return dict(zip(self.match.tolist(), found.tolist(), strict=True))
 
-    def _stretches(self) -> list[tuple[int, int]]:
+    def _find_rows_since_sync(self) -> list[tuple[int, int]]:
         """Return, by match, which waits of its last rank lie since all were in step.
 
         As places among the rows of that rank, the end left out.
@@ -302,67 +306,69 @@ class _Chain:
         for member, matches in rows_by_value(self.last).items():
             rows = self.rows_of[member]
             found[matches, 1] = np.searchsorted(rows, self.begins[matches])
-            after = np.searchsorted(self.place[rows].pick(self.at_ns), sync[matches], side="right")
+            after = np.searchsorted(
+                self.place_of_row[rows].pick(self.at_ns), sync[matches], side="right"
+            )
             found[matches, 0] = np.minimum(after, found[matches, 1])
             found[matches[sync[matches] == ABSENT], 0] = found[matches[sync[matches] == ABSENT], 1]
         return [(int(a), int(b)) for a, b in found]
 
-    def _grown(self) -> _Float64Array:
+    def _blamed_shares(self) -> _Float64Array:
         """Return the share of each wait that is of ranks that do more than their peers."""
-        grown = np.zeros(len(self.member), np.float64)
+        blamed = np.zeros(len(self.member), np.float64)
         # Sums over the rows of each rank so far, the first 0.
-        waited = [np.zeros(len(rows) + 1) for rows in self.rows_of]
-        due = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        waited_sums = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        blamed_sums = [np.zeros(len(rows) + 1) for rows in self.rows_of]
         filled = [0] * len(self.rows_of)
         for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
             last = self.last[place]
-            first, until = self.stretches[place]
-            whole = waited[last][until] - waited[last][first]
-            due_here = due[last][until] - due[last][first]
+            first, until = self.rows_since_sync[place]
+            waited_before = waited_sums[last][until] - waited_sums[last][first]
+            blamed_before = blamed_sums[last][until] - blamed_sums[last][first]
             rows = slice(begin, end)
             passed = self.passed_share[rows]
             if self.is_message[place]:
-                share = due_here / whole if whole > 0 else 0.0
-                grown[rows] = self.grown_here[rows] + passed * share
+                share = blamed_before / waited_before if waited_before > 0 else 0.0
+                blamed[rows] = self.blamed_here[rows] + passed * share
             else:
                 passed_ns = passed * self.wait[rows]
-                share = np.minimum(due_here / np.maximum(passed_ns, 1), 1)
-                grown[rows] = self.grown_here[rows] + passed * share
+                share = np.minimum(blamed_before / np.maximum(passed_ns, 1), 1)
+                blamed[rows] = self.blamed_here[rows] + passed * share
             for row in range(begin, end):
-                who = self.member[row]
-                n = filled[who]
-                weight = self.weight_of[row]
-                waited[who][n + 1] = waited[who][n] + weight
-                due[who][n + 1] = due[who][n] + weight * grown[row]
-                filled[who] = n + 1
-        self.due = due
-        return grown
+                member = self.member[row]
+                n = filled[member]
+                weight = self.exposed[row]
+                waited_sums[member][n + 1] = waited_sums[member][n] + weight
+                blamed_sums[member][n + 1] = blamed_sums[member][n] + weight * blamed[row]
+                filled[member] = n + 1
+        self.blamed_sums = blamed_sums
+        return blamed
 
-    def _back(self, grown: _Float64Array, waited: _Float64Array) -> _Float64Array:
+    def _charge_matches(self, blamed: _Float64Array, waited: _Float64Array) -> _Float64Array:
         """Charge from the last match to the first, and return how much by match."""
-        here = np.zeros(len(self.member), np.float64)
-        np.divide(self.grown_here, grown, here, where=grown > 0)
+        share_here = np.zeros(len(self.member), np.float64)
+        np.divide(self.blamed_here, blamed, share_here, where=blamed > 0)
         # What each ns of a wait is charged with from later ones, as changes along the rows.
         changes = [np.zeros(len(rows) + 1) for rows in self.rows_of]
         rates = [0.0] * len(self.rows_of)
         left = [len(rows) for rows in self.rows_of]
         charged = np.zeros(len(self.begins), np.float64)
-        due_of_row = self.weight_of * grown
-        own = waited * grown
+        blamed_of_row = self.exposed * blamed
+        blamed_ns = waited * blamed
         for place in range(len(self.begins) - 1, -1, -1):
             begin, end = self.begins[place], self.ends[place]
             last = self.last[place]
-            first, until = self.stretches[place]
+            first, until = self.rows_since_sync[place]
             passed = 0.0
             for row in range(begin, end):
-                who = self.member[row]
-                left[who] -= 1
-                rates[who] += changes[who][left[who] + 1]
-                whole = own[row] + due_of_row[row] * rates[who]
-                charged[place] += whole * here[row]
-                passed += whole * (1 - here[row])
+                member = self.member[row]
+                left[member] -= 1
+                rates[member] += changes[member][left[member] + 1]
+                total = blamed_ns[row] + blamed_of_row[row] * rates[member]
+                charged[place] += total * share_here[row]
+                passed += total * (1 - share_here[row])
             if passed > 0:
-                weight = self.due[last][until] - self.due[last][first]
+                weight = self.blamed_sums[last][until] - self.blamed_sums[last][first]
                 if weight > 0:
                     changes[last][until] += passed / weight
                     changes[last][first] -= passed / weight

@@ -96,16 +96,18 @@ def measure_buckets(trace: Trace) -> Result:
     count = Counter(whole_steps["step"][step].tolist())
     numbers = np.unique(steps.table["step"])
     counted = Table({"step": numbers, "count": [count[number] for number in numbers.tolist()]})
-    buckets = _summed(with_sizes(work), whole_steps["start_ns"][step]) if len(work) else ()
+    buckets = (
+        _summarize_buckets(with_sizes(work), whole_steps["start_ns"][step]) if len(work) else ()
+    )
     tables = {"buckets": _BUCKETS.of_rows(buckets), "steps": counted}
     return Result("buckets", SPEC, tables, {"step_source": steps.source})
 
 
-def _summed(work: Table, starts: Int64Array) -> Table:
+def _summarize_buckets(work: Table, step_starts: Int64Array) -> Table:
     """Return the buckets of ``work``; ``starts`` are those of the steps."""
     timed, sizes = work["is_timed"], work["n_bytes"]
     work = work.assign(
-        after_ns=work["start_ns"] - starts,
+        after_ns=work["start_ns"] - step_starts,
         duration_ns=where_known(lengths_of(work), timed),
         size_bytes=where_known(sizes, sizes >= 0).astype(np.float64),
         operation_bytes=where_known(work["operation_bytes"], timed),

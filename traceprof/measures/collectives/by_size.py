@@ -31,7 +31,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
-_UNEVEN: Final = 1.05  # times the mean
+_MIN_UNEVEN_FACTOR: Final = 1.05  # times the mean
 _KEYS: Final = ("op", "group", "group_size")
 
 SPEC: Final = ResultSpec.of("""
@@ -97,19 +97,19 @@ def measure_collectives(ranks: Ranks) -> Result:
     # How long each rank waited in each row and did not compute, once all were in step.
     waits = value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
     waits = np.full(len(work), np.nan) if why_withheld(ranks) else waits
-    classes = _with_peaks(ranks, _summed(_Classes(work), waits, matches.table))
+    classes = _with_peaks(ranks, _summarize_classes(_Classes(work), waits, matches.table))
     tables = {
         "classes": _CLASSES.of_rows(_in_order(classes)),
         "phases": _PHASES.of_rows(_by_phase(ranks, work)),
         "peaks": _PEAKS.of_rows(_peaks(ranks, classes, work)),
     }
     found = Result("collectives", SPEC, tables, _scalars(ranks, work))
-    return found.with_notes(*_on_uneven(matches.table["imbalance"]))
+    return found.with_notes(*_notes_on_uneven(matches.table["imbalance"]))
 
 
-def _on_uneven(imbalance: Floats) -> Iterator[Note]:
+def _notes_on_uneven(imbalance: Floats) -> Iterator[Note]:
     """Yield how uneven all-to-alls are: of tokens of experts, or rows of embeddings."""
-    uneven = imbalance[imbalance >= _UNEVEN]
+    uneven = imbalance[imbalance >= _MIN_UNEVEN_FACTOR]
     if len(uneven):
         text = "{n:count} uneven all-to-all(s): one rank sends {times:number} times the mean size."
         yield Note.of(text, n=len(uneven), times=float(np.median(uneven)))
@@ -129,11 +129,13 @@ class _Classes:
         self.keys = self.keys.assign(sizes=labels_of_sizes(sizes[self.first]))
         self.groups = groups_of(self.number)
 
-    def total(self, values: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    def total(
+        self, values: npt.NDArray[Any], is_counted: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[Any]:
         """Return the sum of each over the rows that count and are known; NaN without such a row."""
-        counts = counts & ~np.isnan(values)
-        has_any = self.groups.reduced(np.logical_or, counts)
-        return where_known(self.groups.reduced(np.add, np.where(counts, values, 0)), has_any)
+        is_counted = is_counted & ~np.isnan(values)
+        has_any = self.groups.reduced(np.logical_or, is_counted)
+        return where_known(self.groups.reduced(np.add, np.where(is_counted, values, 0)), has_any)
 
     def rows(self) -> Iterator[Int64Array]:
         """Yield the rows of each."""
@@ -142,21 +144,21 @@ class _Classes:
     def texts(self, *columns: str) -> list[str]:
         """Return the distinct texts of each class, sorted, as one text."""
         _, rows = numbered(self.number, *(codes_of(self.work[name]) for name in columns))
-        own = self.work.take(rows)
-        every = zip(*(own[name] for name in columns), strict=True)
+        distinct = self.work.take(rows)
+        every = zip(*(distinct[name] for name in columns), strict=True)
         texts = (" ".join(parts).strip() for parts in every)
         found: list[set[str]] = [set() for _ in self.first]
         for number, text in zip(self.number[rows].tolist(), texts, strict=True):
             found[number].add(text)
-        return [", ".join(sorted(several - {""})) for several in found]
+        return [", ".join(sorted(class_texts - {""})) for class_texts in found]
 
 
-def _summed(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) -> Table:
+def _summarize_classes(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) -> Table:
     """Return one row per class in the order in which they occur, with device, the largest."""
     work = classes.work
     is_timed, n_bytes, times = work["is_timed"], work["n_bytes"], lengths_of(work)
     is_sized = classes.groups.reduced(np.minimum, n_bytes) >= 0
-    moved = list(_without_waiting(classes, is_timed, shared))
+    transfers = list(_transfers_by_class(classes, is_timed, shared))
     return classes.keys.assign(
         count=classes.groups.counts,
         size_bytes=where_known(classes.groups.reduced(np.add, n_bytes), is_sized),
@@ -165,17 +167,17 @@ def _summed(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) 
         exposed_ns=classes.total(work["exposed_ns"], is_timed),
         median_ns=[
             float(np.median(times[rows])) if len(rows) else np.nan
-            for rows in (own[is_timed[own]] for own in classes.rows())
+            for rows in (class_rows[is_timed[class_rows]] for class_rows in classes.rows())
         ],
         waited_ns=classes.total(wait_ns, is_timed & (work["match"] >= 0)),
         algorithm=classes.texts("algorithm", "protocol"),
         dtype=classes.texts("dtype"),
-        algbw_bytes_per_s=[_rate(own, "operation_bytes") for own in moved],
-        busbw_bytes_per_s=[_rate(own, "bus_bytes") for own in moved],
+        algbw_bytes_per_s=[_rate(table, "operation_bytes") for table in transfers],
+        busbw_bytes_per_s=[_rate(table, "bus_bytes") for table in transfers],
     )
 
 
-def _without_waiting(
+def _transfers_by_class(
     classes: _Classes, is_timed: npt.NDArray[np.bool_], shared: Table
 ) -> Iterator[Table]:
     """Yield what moved in each class: what ranks share, in their shortest time; else all."""
@@ -191,11 +193,11 @@ def _without_waiting(
             yield alone.assign(duration_ns=lengths_of(alone))
 
 
-def _rate(moved: Table, column: str) -> float:
+def _rate(transfers: Table, column: str) -> float:
     """Return how much moved over how long, in bytes per second; NaN where that is not known."""
-    known = ~np.isnan(moved[column])
-    total_ns = int(moved["duration_ns"][known].sum())
-    return float(moved[column][known].sum()) / total_ns * 1e9 if total_ns > 0 else np.nan
+    known = ~np.isnan(transfers[column])
+    total_ns = int(transfers["duration_ns"][known].sum())
+    return float(transfers[column][known].sum()) / total_ns * 1e9 if total_ns > 0 else np.nan
 
 
 def _with_peaks(ranks: Ranks, classes: Table) -> Table:
@@ -228,8 +230,8 @@ def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
     is_sized = ~np.isnan(work["bus_bytes"]) & (work["device"] >= 0)
     pairs = groups_of(work["device"][is_sized], work["group_size"][is_sized]).keys
     wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
-    judged = is_known(classes["busbw_bytes_per_s"]) & is_known(classes["peak"])
-    sizes = (classes[name][judged].tolist() for name in ("group_size", "peak"))
+    is_compared = is_known(classes["busbw_bytes_per_s"]) & is_known(classes["peak"])
+    sizes = (classes[name][is_compared].tolist() for name in ("group_size", "peak"))
     peaks: dict[int, Any] = dict(zip(*sizes, strict=True))
     return [
         {"group_size": size, **columns_of_peak(peaks.get(size)), "is_wider": size in wider}
@@ -262,7 +264,9 @@ def _with_notes(result: Result) -> Result:
         for name, text in _MISSING.items()
         if scalars[name]
     ]
-    return result.with_notes(*_on_all(scalars), *_on_phases(result), *missing, *_on_peaks(result))
+    return result.with_notes(
+        *_notes_on_all(scalars), *_notes_on_phases(result), *missing, *_notes_on_peaks(result)
+    )
 
 
 _PACE: Final = {
@@ -281,7 +285,7 @@ _MISSING: Final = {
 }
 
 
-def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
+def _notes_on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
     shared, count = scalars["shared_count"], scalars["count"]
     if shared:
         text = (
@@ -299,7 +303,7 @@ def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
         yield Note(", ".join(_PACE[name][1] for name in pace), pace)
 
 
-def _on_phases(result: Result) -> Iterator[Note]:
+def _notes_on_phases(result: Result) -> Iterator[Note]:
     """Yield which phases called the collectives whose time compute does not hide."""
     phases = result.tables["phases"]
     exposed = phases.take(phases["exposed_ns"].astype(np.float64) > 0)
@@ -314,7 +318,7 @@ def _on_phases(result: Result) -> Iterator[Note]:
     yield Note(f"Exposed time by calling phase: {', '.join(parts)}", values)
 
 
-def _on_peaks(result: Result) -> Iterator[Note]:
+def _notes_on_peaks(result: Result) -> Iterator[Note]:
     peaks = result.tables["peaks"]
     known = is_known(peaks["peak_bytes_per_s"])
     for row in peaks.take(known).rows():

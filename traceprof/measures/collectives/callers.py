@@ -45,7 +45,7 @@ def phases_of_collectives(trace: Trace) -> Names:
     """
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (phases != PHASES.index("communication"))
-    return _called_in(trace, kept, Names(phases, PHASES), UNCLAIMED)
+    return _find_calling_ranges(trace, kept, Names(phases, PHASES), UNCLAIMED)
 
 
 @fact
@@ -56,27 +56,29 @@ def callers_of_collectives(trace: Trace) -> Names:
     NCCL's own do not count.
     """
     names = trace.ranges["name"]
-    own = np.zeros(len(names.texts), np.bool_)
+    is_collective = np.zeros(len(names.texts), np.bool_)
     likely = codes_containing(names.texts, _WORDS)
-    own[likely] = [_IS_COLLECTIVE.match(text) is not None for text in names.texts[likely]]
-    return _called_in(trace, ~names.by_text(own), names, "")
+    is_collective[likely] = [_IS_COLLECTIVE.match(text) is not None for text in names.texts[likely]]
+    return _find_calling_ranges(trace, ~names.by_text(is_collective), names, "")
 
 
-def _called_in(trace: Trace, kept: npt.NDArray[np.bool_], names: Names, none: str) -> Names:
+def _find_calling_ranges(
+    trace: Trace, is_candidate: npt.NDArray[np.bool_], names: Names, nothing: str
+) -> Names:
     """Return the name of the innermost of the ``kept`` ranges around the call of each collective.
 
     ``names`` are those of the ranges.
     """
     work = find_collectives(trace)
     columns = {"start_ns": "call_ns", "end_ns": "call_end_ns", "thread": "thread"}
-    calls = Table({name: work[own] for name, own in columns.items()})
+    calls = Table({name: work[source] for name, source in columns.items()})
     call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
-    rows = np.flatnonzero(kept & (trace.ranges["kind"] == "push_pop"))
+    rows = np.flatnonzero(is_candidate & (trace.ranges["kind"] == "push_pop"))
     launches = Launches(call, work["process"], calls)
     found = adopting_range_of_launches(trace, trace.ranges.take(rows), launches)
     codes = np.append(names.codes[rows], len(names.texts))
     used, place = np.unique(codes[found], return_inverse=True)
-    return Names.coded([*names.texts[used[used < len(names.texts)]], none], place)
+    return Names.coded([*names.texts[used[used < len(names.texts)]], nothing], place)
 
 
 @fact
@@ -167,12 +169,12 @@ def _are_sharded(work: Table) -> Bools:
         return np.asarray(groups.reduced(np.logical_or, rows), np.bool_)
 
     callers, gathers, reduces = work["caller"], work["op"] == _GATHER, work["op"] == _REDUCE
-    own = np.array([bool(_SHARDED.search(name)) for name in callers.texts], np.bool_)
-    is_named = callers.by_text(own)
+    is_sharded_name = np.array([bool(_SHARDED.search(name)) for name in callers.texts], np.bool_)
+    is_named = callers.by_text(is_sharded_name)
     elsewhere = reduces & (work["phase"] != "backward")
     by_phase = has_any(gathers) & has_any(reduces) & ~has_any(elsewhere)
-    is_own: Bools = (has_any(is_named) | by_phase)[groups.number] & (gathers | reduces)
-    return is_own
+    is_sharded: Bools = (has_any(is_named) | by_phase)[groups.number] & (gathers | reduces)
+    return is_sharded
 
 
 def _finish(result: Result) -> Result:
@@ -193,10 +195,10 @@ def _finish(result: Result) -> Result:
         most=np.nan_to_num(exposed),
     )
     table = table.in_order("-most", "-longest", "caller", "op", "phase")
-    return result.with_table(table).with_notes(*_on_gathers(table))
+    return result.with_table(table).with_notes(*_notes_on_gathers(table))
 
 
-def _on_gathers(table: Table) -> Iterator[Note]:
+def _notes_on_gathers(table: Table) -> Iterator[Note]:
     """Yield what gathers of parameters take, and how many nothing hides."""
     gathers = table.take((table["op"] == _GATHER) & (table["sharded_count"] > 0))
     names = ("sharded_count", "gathered_bytes", "alone_count", "exposed_ns", "total_ns")

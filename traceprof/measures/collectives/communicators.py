@@ -24,12 +24,12 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
-_FARTHEST: Final = 64
-_LEAST_OVERLAP: Final = 0.5
-_WEIGHT_OF_OFFSET: Final = 0.01
-_TIED_NS: Final = 1_000_000_000
-_ABOUT: Final = 2.0
-_CLEAR_NS: Final = 1000
+_MAX_SHIFT: Final = 64
+_MIN_OVERLAP_RATIO: Final = 0.5
+_OFFSET_WEIGHT: Final = 0.01
+_MAX_SYNCED_OFFSET_NS: Final = 1_000_000_000
+_SIMILAR_FACTOR: Final = 2.0
+_MIN_MARGIN_NS: Final = 1000
 
 
 Recorded: TypeAlias = tuple[Int64Array, Int64Array]
@@ -54,23 +54,23 @@ def line_up(reference: Recorded, other: Recorded, one_clock: bool = False) -> Li
     ``one_clock`` there is no difference of clocks: the whole of it counts.
     """
     n_reference, n_other = len(reference[0]), len(other[0])
-    least = max(1, int(_LEAST_OVERLAP * min(n_reference, n_other)))
-    lowest = max(-_FARTHEST, least - n_other)
-    highest = min(_FARTHEST + max(0, n_reference - n_other), n_reference - least)
+    min_overlap = max(1, int(_MIN_OVERLAP_RATIO * min(n_reference, n_other)))
+    lowest = max(-_MAX_SHIFT, min_overlap - n_other)
+    highest = min(_MAX_SHIFT + max(0, n_reference - n_other), n_reference - min_overlap)
     shifts = sorted(range(lowest, highest + 1), key=abs)
     costs = {shift: _cost(reference, other, shift) for shift in shifts}
     fewest = min(cost[0] for cost in costs.values())
     likely = [shift for shift in shifts if costs[shift][0] == fewest]
-    if one_clock or min(costs[shift][2] for shift in likely) <= _TIED_NS:
-        weight = 1.0 if one_clock else _WEIGHT_OF_OFFSET
+    if one_clock or min(costs[shift][2] for shift in likely) <= _MAX_SYNCED_OFFSET_NS:
+        weight = 1.0 if one_clock else _OFFSET_WEIGHT
         total = {s: costs[s][1] + weight * costs[s][2] for s in likely}
         best = min(likely, key=lambda s: total[s])
     else:
         total = {s: costs[s][1] for s in likely}
-        limit = _ABOUT * min(total.values())
+        limit = _SIMILAR_FACTOR * min(total.values())
         best = next(s for s in likely if total[s] <= limit)
     rivals = [cost for s, cost in total.items() if s != best]
-    limit = _ABOUT * total[best] + (0 if one_clock else _CLEAR_NS)
+    limit = _SIMILAR_FACTOR * total[best] + (0 if one_clock else _MIN_MARGIN_NS)
     return LinedUp(best, not rivals or min(rivals) > limit)
 
 
@@ -99,11 +99,11 @@ def _median(values: npt.NDArray[np.float64]) -> float:
     return float((middle[half - 1] + middle[half]) / 2)
 
 
-_MOST_UNEQUAL: Final = 0.05
-_LEAST_SIDE_BY_SIDE: Final = 0.5
-_TOGETHER_RATIO: Final = 0.5
-_TOGETHER_NS: Final = 20_000
-_KIND: Final = ("op", "algorithm", "protocol", "n_bytes")
+_MAX_UNEQUAL_RATIO: Final = 0.05
+_MIN_CONCURRENT_RATIO: Final = 0.5
+_MAX_END_DISTANCE_RATIO: Final = 0.5
+_MAX_END_DISTANCE_NS: Final = 20_000
+_KIND_COLUMNS: Final = ("op", "algorithm", "protocol", "n_bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +141,7 @@ def launch_of_rows(rows: Table) -> Int64Array:
     return found
 
 
-def tell_communicators(rows: Table) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+def number_communicators(rows: Table) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
     """Return the number of the communicator of each row, and whether that is certain.
 
     ``rows`` have the columns of `find_collectives`, and member. Where each member has a single
@@ -152,34 +152,34 @@ def tell_communicators(rows: Table) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
     streams = groups_of(rows["member"], rows["stream"]).keys
     if len({member for member, _ in streams}) == len(streams):
         return found, certain
-    for number, communicator in enumerate(_put_together(_lanes(rows), launch_of_rows(rows))):
+    for number, communicator in enumerate(_merge_lanes(_lanes(rows), launch_of_rows(rows))):
         for lane in communicator.lanes:
             found[lane.rows] = number
             certain[lane.rows] = communicator.is_certain
     return found, certain
 
 
-def _lanes(rows: Table) -> list[_Lane]:
-    kinds = groups_of(*(codes_of(rows[name]) for name in _KIND)).number.astype(np.int64)
-    starts, ends = bounds(rows)
+def _lanes(work: Table) -> list[_Lane]:
+    kinds = groups_of(*(codes_of(work[name]) for name in _KIND_COLUMNS)).number.astype(np.int64)
+    starts, ends = bounds(work)
     order = np.argsort(starts, kind="stable")
-    lanes = rows_by_values(rows["member"][order], rows["stream"][order])
-    clocks = rows["process"]
+    lanes = rows_by_values(work["member"][order], work["stream"][order])
+    clocks = work["process"]
     return [
-        _Lane(member, int(clocks[own[0]]), own, starts[own], ends[own], kinds[own])
+        _Lane(member, int(clocks[rows[0]]), rows, starts[rows], ends[rows], kinds[rows])
         for (member, _), places in lanes.items()
-        for own in (order[places],)
+        for rows in (order[places],)
     ]
 
 
-def _put_together(lanes: list[_Lane], launch: Int64Array) -> list[_Communicator]:
+def _merge_lanes(lanes: list[_Lane], launch: Int64Array) -> list[_Communicator]:
     """Return the communicators, those with the most collectives first."""
     communicators: list[_Communicator] = []
-    for own in _by_launch(lanes, launch):
-        if len(own) > 1:
-            communicators.append(_Communicator(own))
+    for launched in _lanes_by_launch(lanes, launch):
+        if len(launched) > 1:
+            communicators.append(_Communicator(launched))
             continue
-        (lane,) = own
+        (lane,) = launched
         scores = {
             i: score
             for i, communicator in enumerate(communicators)
@@ -192,12 +192,12 @@ def _put_together(lanes: list[_Lane], launch: Int64Array) -> list[_Communicator]
         best = min(scores, key=lambda i: scores[i])
         rivals = [score for i, score in scores.items() if i != best]
         communicators[best].lanes.append(lane)
-        if rivals and min(rivals) <= _ABOUT * scores[best]:
+        if rivals and min(rivals) <= _SIMILAR_FACTOR * scores[best]:
             communicators[best].is_certain = False
     return communicators
 
 
-def _by_launch(lanes: list[_Lane], launch: Int64Array) -> list[list[_Lane]]:
+def _lanes_by_launch(lanes: list[_Lane], launch: Int64Array) -> list[list[_Lane]]:
     """Return the lanes, those together whose kernels one call launched; the longest first."""
     group = list(range(len(lanes)))
     lane_of: dict[int, int] = {}
@@ -207,30 +207,35 @@ def _by_launch(lanes: list[_Lane], launch: Int64Array) -> list[list[_Lane]]:
                 continue
             old, new = group[i], group[lane_of.setdefault(number, i)]
             if old != new:
-                group = [new if own == old else own for own in group]
+                group = [new if number == old else number for number in group]
     together: dict[int, list[_Lane]] = {}
     for number, lane in zip(group, lanes, strict=True):
         together.setdefault(number, []).append(lane)
-    return sorted(together.values(), key=lambda own: (-len(own), -max(len(x.rows) for x in own)))
+    return sorted(
+        together.values(), key=lambda lanes: (-len(lanes), -max(len(x.rows) for x in lanes))
+    )
 
 
-def _distance(one: _Lane, other: _Lane) -> float | None:
+def _distance(lane: _Lane, other: _Lane) -> float | None:
     """Return how far apart the ends of two lanes are (ns); None if they are not one communicator.
 
     Clocks of different processes may differ by any constant.
     """
-    one_clock = one.clock == other.clock
-    shift = line_up((one.ends, one.kinds), (other.ends, other.kinds), one_clock).shift
-    there, here = overlap_of(len(one.ends), len(other.ends), shift)
-    if not len(one.ends[there]) or np.mean(one.kinds[there] != other.kinds[here]) > _MOST_UNEQUAL:
+    one_clock = lane.clock == other.clock
+    shift = line_up((lane.ends, lane.kinds), (other.ends, other.kinds), one_clock).shift
+    there, here = overlap_of(len(lane.ends), len(other.ends), shift)
+    if (
+        not len(lane.ends[there])
+        or np.mean(lane.kinds[there] != other.kinds[here]) > _MAX_UNEQUAL_RATIO
+    ):
         return None
-    apart = (other.ends[here] - one.ends[there]).astype(np.float64)
-    ahead = 0.0 if one_clock else float(np.median(apart))
-    begun = np.maximum(one.starts[there], other.starts[here] - ahead)
-    side_by_side = begun < np.minimum(one.ends[there], other.ends[here] - ahead)
-    if float(np.mean(side_by_side)) < _LEAST_SIDE_BY_SIDE:
+    differences = (other.ends[here] - lane.ends[there]).astype(np.float64)
+    offset = 0.0 if one_clock else float(np.median(differences))
+    latest_start = np.maximum(lane.starts[there], other.starts[here] - offset)
+    is_concurrent = latest_start < np.minimum(lane.ends[there], other.ends[here] - offset)
+    if float(np.mean(is_concurrent)) < _MIN_CONCURRENT_RATIO:
         return None
-    distance = np.abs(apart - ahead)
-    shorter = np.minimum((one.ends - one.starts)[there], (other.ends - other.starts)[here])
-    together = distance <= np.maximum(_TOGETHER_NS, _TOGETHER_RATIO * shorter)
-    return float(np.median(distance)) if together.mean() >= _LEAST_SIDE_BY_SIDE else None
+    distance = np.abs(differences - offset)
+    shorter = np.minimum((lane.ends - lane.starts)[there], (other.ends - other.starts)[here])
+    ends_together = distance <= np.maximum(_MAX_END_DISTANCE_NS, _MAX_END_DISTANCE_RATIO * shorter)
+    return float(np.median(distance)) if ends_together.mean() >= _MIN_CONCURRENT_RATIO else None

@@ -19,7 +19,7 @@ from traceprof.measures.collectives.communicators import (
     LinedUp,
     launch_of_rows,
     line_up,
-    tell_communicators,
+    number_communicators,
 )
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.messages import pair_messages
@@ -40,7 +40,7 @@ MATCHED_OPS: Final = (
 )
 
 _KEYS: Final = ("group", "group_size", "op")
-_LEAST_NUMBERED: Final = 0.5
+_MIN_NUMBERED_RATIO: Final = 0.5
 
 
 class MatchedBy(StrEnum):
@@ -54,7 +54,7 @@ class MatchedBy(StrEnum):
     GUESS = "guess"  # another match would fit about as well
 
 
-_WAYS: Final = tuple(MatchedBy)
+_METHODS: Final = tuple(MatchedBy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +102,7 @@ class Matches:
         """Return the column ``name`` of ``table`` for each of ``rows``, which all have a match."""
         return self.table[name][self.places(rows)]
 
-    def among(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
+    def has_match_in(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
         """Return which of the rows have one of the matches ``numbers``."""
         match = self.rows["match"]
         chosen = np.zeros(max(match.max(initial=ABSENT), numbers.max(initial=ABSENT)) + 2, np.bool_)
@@ -122,7 +122,7 @@ def find_matches(ranks: Ranks) -> Matches:
         return found
     rows, table = found.rows, found.table
     table = table.take(ranks.span.holds(table["last_start_ns"]))
-    kept = found.among(table["match"])
+    kept = found.has_match_in(table["match"])
     kept |= (rows["match"] < 0) & ranks.span.holds(rows["start_ns"])
     return Matches(found.members, rows.take(kept), table)
 
@@ -132,12 +132,12 @@ def _matches_of_whole(ranks: Ranks) -> Matches:
     members = find_members(ranks)
     work = collectives_of_ranks(ranks)
     work = work.assign(**sizes_of(work), member=member_of_rows(members, work))
-    numbers = _match(members, work)
+    numbers = _number_matches(members, work)
     rows = work.assign(match=numbers.match, matched_by=numbers.matched_by)
-    return Matches(members, rows, _summarised(rows.take(rows["match"] >= 0)))
+    return Matches(members, rows, _summarize_matches(rows.take(rows["match"] >= 0)))
 
 
-def _summarised(rows: Table) -> Table:
+def _summarize_matches(rows: Table) -> Table:
     """Return one row per match of ``rows``, all of which have one, as `Matches` holds it."""
     rows = rows.in_order("match")
     match, starts, ends, sizes = (rows[n] for n in ("match", "start_ns", "end_ns", "n_bytes"))
@@ -148,9 +148,9 @@ def _summarised(rows: Table) -> Table:
 
     def first_of(name: str, places: Int64Array) -> npt.NDArray[Any]:
         """Return the value of the first of the rows at ``places`` of each match, else NaN."""
-        own, first = np.unique(number[places], return_index=True)
+        matches, first = np.unique(number[places], return_index=True)
         found = np.full(len(firsts), np.nan)
-        found[own] = rows[name][places[first]]
+        found[matches] = rows[name][places[first]]
         return found
 
     first_end, last_start = np.minimum.reduceat(ends, firsts), np.maximum.reduceat(starts, firsts)
@@ -191,9 +191,9 @@ def _summarised(rows: Table) -> Table:
     )
 
 
-def _match(members: tuple[Member, ...], work: Table) -> _Numbers:
+def _number_matches(members: tuple[Member, ...], work: Table) -> _MatchNumbers:
     """Return match, a number for each row that equals that of the other ranks, and matched_by."""
-    numbers = _Numbers(len(work))
+    numbers = _MatchNumbers(len(work))
     is_usable = work["is_timed"] & (work["member"] >= 0)
     is_single = work["op"].isin(SINGLE_OPS)
     single = np.flatnonzero(is_usable & is_single)
@@ -206,70 +206,72 @@ def _match(members: tuple[Member, ...], work: Table) -> _Numbers:
     return numbers
 
 
-class _Numbers:
+class _MatchNumbers:
     """Numbers given to matches, and how each is known."""
 
     def __init__(self, n_rows: int) -> None:
         self.match = np.full(n_rows, ABSENT, np.int64)
-        self._matched_by = np.full(n_rows, len(_WAYS), np.int8)
+        self._matched_by = np.full(n_rows, len(_METHODS), np.int8)
         self._next = 0
 
     @property
     def matched_by(self) -> Names:
         """How each is known: a value of `MatchedBy`, "" where it has no match."""
-        return Names(self._matched_by, [*map(str, _WAYS), ""])
+        return Names(self._matched_by, [*map(str, _METHODS), ""])
 
     def take(self, rows: Int64Array, places: Int64Array, matched_by: MatchedBy) -> None:
         """Number those of ``rows`` whose places are equal and not negative."""
         known = np.flatnonzero(places >= 0)
         distinct, number = np.unique(places[known], return_inverse=True)
         self.match[rows[known]] = self._next + number.ravel()
-        self._matched_by[rows[known]] = _WAYS.index(matched_by)
+        self._matched_by[rows[known]] = _METHODS.index(matched_by)
         self._next += len(distinct)
 
 
-def _match_named(work: Table, places: Int64Array, numbers: _Numbers) -> None:
-    together = work.take(places)
-    is_exchange = together["op"] == "send_recv"
-    exchange = np.where(is_exchange, together["exchange"].codes, ABSENT)
-    for own in rows_by_first(*(codes_of(together[name]) for name in _KEYS), exchange):
-        rows = together.take(own)
-        if _is_of_one(rows["member"]):
+def _match_named(work: Table, places: Int64Array, numbers: _MatchNumbers) -> None:
+    work_named = work.take(places)
+    is_exchange = work_named["op"] == "send_recv"
+    exchange = np.where(is_exchange, work_named["exchange"].codes, ABSENT)
+    for group_rows in rows_by_first(*(codes_of(work_named[name]) for name in _KEYS), exchange):
+        rows = work_named.take(group_rows)
+        if _all_equal(rows["member"]):
             continue
-        place, matched_by = _places(rows)
+        place, matched_by = _find_places(rows)
         # More ranks than the communicator has: several communicators bear one name.
         head = rows.row(0)
-        named = head["exchange"] if is_exchange[own[0]] else ""
-        limit = len(named.split(",")) if named else head["group_size"]
-        numbers.take(places[own], _shared(place, limit), matched_by)
+        ranks_in_kernel = head["exchange"] if is_exchange[group_rows[0]] else ""
+        limit = len(ranks_in_kernel.split(",")) if ranks_in_kernel else head["group_size"]
+        numbers.take(places[group_rows], _shared_places(place, limit), matched_by)
 
 
-def _match_unnamed(work: Table, places: Int64Array, numbers: _Numbers) -> None:
+def _match_unnamed(work: Table, places: Int64Array, numbers: _MatchNumbers) -> None:
     """Match kernels of which only their names and times are known."""
     unnamed = work.take(places)
     for in_group in rows_by_first(unnamed["group_size"]):
         group, group_places = unnamed.take(in_group), places[in_group]
-        communicator, certain = tell_communicators(group)
+        communicator, certain = number_communicators(group)
         launch = launch_of_rows(group)
         numbers.take(group_places, launch, MatchedBy.LAUNCH)
         rest = np.flatnonzero(launch < 0)
-        for own in rows_by_first(communicator[rest], group["op"].packed[rest]):
-            chosen = rest[own]
+        for class_rows in rows_by_first(communicator[rest], group["op"].packed[rest]):
+            chosen = rest[class_rows]
             rows = group.take(chosen)
-            if _is_of_one(rows["member"]):
+            if _all_equal(rows["member"]):
                 continue
-            place, matched_by = _places(rows)
-            place = _shared(place, int(rows["group_size"][0]))
-            sure = matched_by is MatchedBy.ORDER and bool(certain[chosen].all())
-            place[~_runs_side_by_side(rows, place)] = ABSENT
-            numbers.take(group_places[chosen], place, MatchedBy.TIME if sure else MatchedBy.GUESS)
+            place, matched_by = _find_places(rows)
+            place = _shared_places(place, int(rows["group_size"][0]))
+            is_certain = matched_by is MatchedBy.ORDER and bool(certain[chosen].all())
+            place[~_are_concurrent(rows, place)] = ABSENT
+            numbers.take(
+                group_places[chosen], place, MatchedBy.TIME if is_certain else MatchedBy.GUESS
+            )
 
 
-def _is_of_one(values: npt.NDArray[Any]) -> bool:
+def _all_equal(values: npt.NDArray[Any]) -> bool:
     return bool((values == values[0]).all())
 
 
-def _shared(place: Int64Array, limit: int) -> Int64Array:
+def _shared_places(place: Int64Array, limit: int) -> Int64Array:
     """Return the places that at least two rows have, and at most ``limit``; else `ABSENT`."""
     number, _ = places_of(place)
     sizes = np.bincount(number)
@@ -277,20 +279,20 @@ def _shared(place: Int64Array, limit: int) -> Int64Array:
     return np.where(number.pick(is_shared), place, ABSENT)
 
 
-def _runs_side_by_side(rows: Table, place: Int64Array) -> npt.NDArray[np.bool_]:
+def _are_concurrent(rows: Table, place: Int64Array) -> npt.NDArray[np.bool_]:
     """Return whether each row runs at the time of the others at its place.
 
     Only rows of one process have one clock for certain.
     """
-    if not _is_of_one(rows["process"]):
+    if not _all_equal(rows["process"]):
         return np.ones(len(rows), np.bool_)
     groups = groups_of(place)
-    begun = groups.reduced(np.maximum, rows["start_ns"])
-    ended = groups.reduced(np.minimum, rows["end_ns"])
-    return np.asarray((begun < ended)[groups.number], np.bool_)
+    latest_start = groups.reduced(np.maximum, rows["start_ns"])
+    earliest_end = groups.reduced(np.minimum, rows["end_ns"])
+    return np.asarray((latest_start < earliest_end)[groups.number], np.bool_)
 
 
-def _places(rows: Table) -> tuple[Int64Array, MatchedBy]:
+def _find_places(rows: Table) -> tuple[Int64Array, MatchedBy]:
     """Return the place of each row in the sequence that the ranks share, and what tells it.
 
     Columns are looked at one by one: those of a thousand ranks are large.
@@ -299,17 +301,20 @@ def _places(rows: Table) -> tuple[Int64Array, MatchedBy]:
         return rows["sequence"], MatchedBy.NUMBER
     by_member = _in_order_of_calls(rows)
     reference = max(by_member, key=len)
-    ends, sizes = _signature(rows)
-    one_clock = _is_of_one(rows["process"])
+    ends, sizes = _ends_and_sizes(rows)
+    one_clock = _all_equal(rows["process"])
     place, is_clear = np.zeros(len(rows), np.int64), True
-    for own in by_member:
-        if own is reference:
+    for member_rows in by_member:
+        if member_rows is reference:
             lined_up = LinedUp(0, is_clear=True)
         else:
-            there, here = (ends[reference], sizes[reference]), (ends[own], sizes[own])
+            there, here = (
+                (ends[reference], sizes[reference]),
+                (ends[member_rows], sizes[member_rows]),
+            )
             lined_up = line_up(there, here, one_clock)
         is_clear &= lined_up.is_clear
-        place[own] = np.arange(len(own)) + lined_up.shift
+        place[member_rows] = np.arange(len(member_rows)) + lined_up.shift
     place -= place.min(initial=0)
     return place, MatchedBy.ORDER if is_clear else MatchedBy.GUESS
 
@@ -318,8 +323,8 @@ def _in_order_of_calls(rows: Table) -> list[Int64Array]:
     """Return the rows of each member, in the order in which they were called or began."""
     called = rows["call_ns"]
     when = np.where(called >= 0, called, rows["start_ns"])
-    own = rows_by_value(rows["member"]).values()
-    return [places[np.argsort(when[places], kind="stable")] for places in own]
+    rows_of_members = rows_by_value(rows["member"]).values()
+    return [places[np.argsort(when[places], kind="stable")] for places in rows_of_members]
 
 
 def _is_numbered(rows: Table) -> bool:
@@ -327,11 +332,11 @@ def _is_numbered(rows: Table) -> bool:
     member, sequence = rows["member"], rows["sequence"]
     if (sequence < 0).any() or groups_of(member, sequence).counts.max() > 1:
         return False
-    own = groups_of(member).counts
-    everywhere = int((groups_of(sequence).counts == len(own)).sum())
-    return everywhere >= _LEAST_NUMBERED * int(own.min())
+    counts = groups_of(member).counts
+    complete_count = int((groups_of(sequence).counts == len(counts)).sum())
+    return complete_count >= _MIN_NUMBERED_RATIO * int(counts.min())
 
 
-def _signature(rows: Table) -> tuple[Int64Array, Int64Array]:
+def _ends_and_sizes(rows: Table) -> tuple[Int64Array, Int64Array]:
     """Return ends and sizes; of uneven parts no size, since ranks differ in it."""
     return rows["end_ns"], np.where(rows["op"] == "all_to_all_v", ABSENT, rows["n_bytes"])

@@ -53,7 +53,7 @@ def find_members(ranks: Ranks) -> tuple[Member, ...]:
 
     Processes that have a rank, and those with kernels or collectives.
     """
-    members = [member for own in ranks.each(_members_of) for member in own]
+    members = [member for of_part in ranks.each(_members_of) for member in of_part]
     return tuple(sorted(members, key=lambda m: (m.rank, m.process, m.device)))
 
 
@@ -67,8 +67,8 @@ def _members_of(trace: Trace) -> list[Member]:
     found: list[Member] = []
     for process in ranked | set(devices) | set(np.unique(trace.collectives["process"]).tolist()):
         row = known.get(process, {})
-        rank, own = row.get("rank", ABSENT), devices.get(process, [])
-        split = own if rank == ABSENT and len(own) > 1 else [ABSENT]
+        rank, used = row.get("rank", ABSENT), devices.get(process, [])
+        split = used if rank == ABSENT and len(used) > 1 else [ABSENT]
         host, rack = row.get("host", ""), row.get("rack", "")
         found += (Member(process, device, rank, host, rack) for device in split)
     return found

@@ -30,14 +30,23 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_TIMES: Final = ("start_ns", "end_ns")
-_LANE: Final = ("group", "group_size", "source", "target", "tag")
-_LAUNCH: Final = ("process", "correlation")
-_OF_CALL: Final = (
+_TIME_COLUMNS: Final = ("start_ns", "end_ns")
+_LANE_COLUMNS: Final = ("group", "group_size", "source", "target", "tag")
+_LAUNCH_COLUMNS: Final = ("process", "correlation")
+_CALL_COLUMNS: Final = (
     *("op", "group", "group_size", "group_rank", "peer", "peer_rank", "tag", "backend", "carrier"),
-    *("process", "device", "call_ns", *_TIMES, "n_bytes", "correlation", "is_sole", "is_timed"),
+    *(
+        "process",
+        "device",
+        "call_ns",
+        *_TIME_COLUMNS,
+        "n_bytes",
+        "correlation",
+        "is_sole",
+        "is_timed",
+    ),
 )
-_OF_MESSAGE: Final = (
+_MESSAGE_COLUMNS: Final = (
     *("source", "target", "source_rank", "target_rank", "group", "group_size", "tag", "backend"),
     *("carrier", "device", "n_bytes", "start_ns"),
 )
@@ -66,8 +75,8 @@ def find_messages(ranks: Ranks) -> Table:
 def _messages_of_whole(ranks: Ranks) -> Table:
     members = find_members(ranks)
     calls = Table.stacked(ranks.each(_timed_calls))
-    ends = _ends(members, calls.assign(member=member_of_rows(members, calls)))
-    return _side_by_side(members, ends.assign(pair=_paired(ends))).in_order("start_ns")
+    ends = _with_ends(members, calls.assign(member=member_of_rows(members, calls)))
+    return _join_pairs(members, ends.assign(pair=_pair_ends(ends))).in_order("start_ns")
 
 
 def pair_messages(members: Sequence[Member], calls: Table) -> Int64Array:
@@ -75,15 +84,15 @@ def pair_messages(members: Sequence[Member], calls: Table) -> Int64Array:
 
     ``calls`` are as `peers_of_rows` takes them.
     """
-    return _paired(_ends(members, calls))
+    return _pair_ends(_with_ends(members, calls))
 
 
-def _paired(ends: Table) -> Int64Array:
+def _pair_ends(ends: Table) -> Int64Array:
     found = np.full(len(ends), ABSENT, np.int64)
     usable = np.flatnonzero((ends["source"] >= 0) & (ends["target"] >= 0))
-    order, is_send, end_ns, sizes = ends["order"], ends["op"] == "send", *_signature(ends)
+    order, is_send, end_ns, sizes = ends["order"], ends["op"] == "send", *_ends_and_sizes(ends)
     next_number = 0
-    for lane in rows_by_first(*(codes_of(ends[name])[usable] for name in _LANE)):
+    for lane in rows_by_first(*(codes_of(ends[name])[usable] for name in _LANE_COLUMNS)):
         rows = usable[lane]
         rows = rows[np.argsort(order[rows], kind="stable")]
         sends, receives = rows[is_send[rows]], rows[~is_send[rows]]
@@ -91,7 +100,7 @@ def _paired(ends: Table) -> Int64Array:
             continue
         shift = 0
         if len(sends) != len(receives):
-            sent, received = ((end_ns[own], sizes[own]) for own in (sends, receives))
+            sent, received = ((end_ns[places], sizes[places]) for places in (sends, receives))
             shift = line_up(sent, received).shift
         there, here = overlap_of(len(sends), len(receives), shift)
         found[sends[there]] = found[receives[here]] = next_number + np.arange(len(sends[there]))
@@ -106,25 +115,25 @@ def peers_of_rows(members: Sequence[Member], rows: Table) -> Int64Array:
     (no other send or receive shares its kernel).
     """
     by_rank = {member.rank: i for i, member in enumerate(members) if member.rank != ABSENT}
-    found = _mapped(rows["peer_rank"], by_rank)
+    found = _map_values(rows["peer_rank"], by_rank)
     is_open = (rows["member"] >= 0) & (rows["peer_rank"] < 0) & rows["is_sole"]
     groups = rows_by_first(codes_of(rows["group"]), rows["group_size"])
-    for own in groups:
-        size = int(rows["group_size"][own[0]])
-        member, number = rows["member"][own], rows["group_rank"][own]
+    for group in groups:
+        size = int(rows["group_size"][group[0]])
+        member, number = rows["member"][group], rows["group_rank"][group]
         known = (number >= 0) & (member >= 0)
         numbers = dict(zip(number[known].tolist(), member[known].tolist(), strict=True))
         if len(by_rank) and size == _world_size(members, by_rank):
             numbers = {**by_rank, **numbers}
-        told = _mapped(rows["peer"][own], numbers)
+        peers = _map_values(rows["peer"][group], numbers)
         present = np.unique(member[member >= 0])
         if len(present) == 2 and size in (2, ABSENT):
-            told = np.where((told < 0) & is_open[own], present.sum() - member, told)
-        found[own] = np.where(found[own] >= 0, found[own], told)
+            peers = np.where((peers < 0) & is_open[group], present.sum() - member, peers)
+        found[group] = np.where(found[group] >= 0, found[group], peers)
     return found
 
 
-def _mapped(values: Int64Array, places: Mapping[int, int]) -> Int64Array:
+def _map_values(values: Int64Array, places: Mapping[int, int]) -> Int64Array:
     place, distinct = places_of(values)
     found = np.array([places.get(value, ABSENT) for value in distinct], np.int64)
     return place.pick(found)
@@ -153,18 +162,18 @@ def _timed_calls(trace: Trace) -> Table:
     Those that share a kernel have its time, each.
     """
     work = find_collectives(trace)
-    alone = work.take(work["op"].isin(SINGLE_OPS))
+    single = work.take(work["op"].isin(SINGLE_OPS))
     # A call whose kernel is missing may have shared it.
-    alone = alone.assign(is_sole=alone["is_timed"], carrier=alone["op"]).select(*_OF_CALL)
+    single = single.assign(is_sole=single["is_timed"], carrier=single["op"]).select(*_CALL_COLUMNS)
     calls = trace.collectives
     calls = calls.take(calls["op"].isin(SINGLE_OPS) & (calls["correlation"] != ABSENT))
-    kernels = groups_of(*(calls[name] for name in _LAUNCH))
+    kernels = groups_of(*(calls[name] for name in _LAUNCH_COLUMNS))
     shared = calls.take((kernels.counts > 1)[kernels.number])
     if shared.empty:
-        return alone
-    ends = groups_of(*(shared[name] for name in _LAUNCH), shared["op"].packed)
+        return single
+    ends = groups_of(*(shared[name] for name in _LAUNCH_COLUMNS), shared["op"].packed)
     launched = work.take(work["correlation"] != ABSENT)
-    place = first_alike(shared, launched, *_LAUNCH)
+    place = first_alike(shared, launched, *_LAUNCH_COLUMNS)
     is_there = place >= 0
     kernel = launched.take(place[is_there])
     joined = shared.assign(
@@ -174,51 +183,54 @@ def _timed_calls(trace: Trace) -> Table:
         **{name: kernel[name] for name in ("start_ns", "end_ns", "is_timed", "device")},
         carrier=kernel["op"],
     )
-    is_alone = first_alike(alone, shared, *_LAUNCH) < 0
-    return Table.stacked([alone.take(is_alone), joined.select(*_OF_CALL)])
+    is_unshared = first_alike(single, shared, *_LAUNCH_COLUMNS) < 0
+    return Table.stacked([single.take(is_unshared), joined.select(*_CALL_COLUMNS)])
 
 
-def _ends(members: Sequence[Member], calls: Table) -> Table:
+def _with_ends(members: Sequence[Member], calls: Table) -> Table:
     """Return the calls with order, and source and target as places in ``members``."""
-    peers, is_send, own = peers_of_rows(members, calls), calls["op"] == "send", calls["member"]
+    peers, is_send, caller = peers_of_rows(members, calls), calls["op"] == "send", calls["member"]
     return calls.assign(
         order=np.where(calls["call_ns"] >= 0, calls["call_ns"], calls["start_ns"]),
-        source=np.where(is_send, own, peers),
-        target=np.where(is_send, peers, own),
+        source=np.where(is_send, caller, peers),
+        target=np.where(is_send, peers, caller),
     )
 
 
-def _signature(rows: Table) -> tuple[Int64Array, Int64Array]:
+def _ends_and_sizes(rows: Table) -> tuple[Int64Array, Int64Array]:
     return rows["end_ns"], rows["n_bytes"]
 
 
-def _side_by_side(members: Sequence[Member], ends: Table) -> Table:
+def _join_pairs(members: Sequence[Member], ends: Table) -> Table:
     """Return the messages of which ``ends`` are the sends and receives, with pair."""
     ranks = np.array([member.rank for member in members] + [ABSENT], np.int64)
-    own_rank, is_send = ranks[ends["member"]], ends["op"] == "send"
+    caller_rank, is_send = ranks[ends["member"]], ends["op"] == "send"
     peer = np.where(is_send, ends["target"], ends["source"])
     peer_rank = np.where(peer >= 0, ranks[peer], ends["peer_rank"])
     ends = ends.assign(
-        source_rank=np.where(is_send, own_rank, peer_rank),
-        target_rank=np.where(is_send, peer_rank, own_rank),
+        source_rank=np.where(is_send, caller_rank, peer_rank),
+        target_rank=np.where(is_send, peer_rank, caller_rank),
     )
     sends, receives = ends.take(is_send), ends.take(~is_send)
     row_of = np.full(ends["pair"].max(initial=ABSENT) + 2, -1)
     paired = np.flatnonzero(receives["pair"] >= 0)
     row_of[receives["pair"][paired]] = paired  # the last place is for sends without one
-    taken = row_of[sends["pair"]]
-    of_taken = {name: np.append(receives[name], ABSENT)[taken] for name in (*_TIMES, "n_bytes")}
-    is_timed = np.append(receives["is_timed"], False)[taken]
-    from_sends = sends.select(*_OF_MESSAGE).assign(
+    receive_of_send = row_of[sends["pair"]]
+    received = {
+        name: np.append(receives[name], ABSENT)[receive_of_send]
+        for name in (*_TIME_COLUMNS, "n_bytes")
+    }
+    is_timed = np.append(receives["is_timed"], False)[receive_of_send]
+    from_sends = sends.select(*_MESSAGE_COLUMNS).assign(
         **_times("send", sends),
-        **{f"recv_{time}": np.where(is_timed, of_taken[time], ABSENT) for time in _TIMES},
-        n_bytes=np.where(sends["n_bytes"] >= 0, sends["n_bytes"], of_taken["n_bytes"]),
-        start_ns=np.maximum(sends["start_ns"], of_taken["start_ns"]),
-        is_matched=taken >= 0,
+        **{f"recv_{time}": np.where(is_timed, received[time], ABSENT) for time in _TIME_COLUMNS},
+        n_bytes=np.where(sends["n_bytes"] >= 0, sends["n_bytes"], received["n_bytes"]),
+        start_ns=np.maximum(sends["start_ns"], received["start_ns"]),
+        is_matched=receive_of_send >= 0,
     )
-    alone = receives.take(receives["pair"] < 0)
-    from_receives = alone.select(*_OF_MESSAGE).assign(
-        send_start_ns=ABSENT, send_end_ns=ABSENT, **_times("recv", alone), is_matched=False
+    unpaired = receives.take(receives["pair"] < 0)
+    from_receives = unpaired.select(*_MESSAGE_COLUMNS).assign(
+        send_start_ns=ABSENT, send_end_ns=ABSENT, **_times("recv", unpaired), is_matched=False
     )
     table = Table.stacked([from_sends, from_receives])
     shorter = np.minimum(_durations(table, "send"), _durations(table, "recv"))
@@ -231,4 +243,6 @@ def _durations(table: Table, end: str) -> npt.NDArray[Any]:
 
 
 def _times(end: str, rows: Table) -> dict[str, Int64Array]:
-    return {f"{end}_{time}": np.where(rows["is_timed"], rows[time], ABSENT) for time in _TIMES}
+    return {
+        f"{end}_{time}": np.where(rows["is_timed"], rows[time], ABSENT) for time in _TIME_COLUMNS
+    }

@@ -37,31 +37,31 @@ from traceprof.model.grouping import codes_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 
-_ONE: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
-_SHARED: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
-_FROM_SHARD: Final = ("all_gather", "gather", "scatter")
+_UNIT_FACTOR_OPS: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
+_SHARD_FACTOR_OPS: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
+_SHARD_INPUT_OPS: Final = ("all_gather", "gather", "scatter")
 _UNKNOWN: Final = (float("nan"), float("nan"))
-_KIND: Final = ["op", "n_bytes", "group_size"]
+_KIND_COLUMNS: Final = ["op", "n_bytes", "group_size"]
 
 
 def operation_bytes(op: str, n_bytes: int, n_ranks: int) -> int | None:
     """Return S of one operation in which each rank hands in ``n_bytes``; None if not known."""
     if n_bytes < 0 or op in ("barrier", "other"):
         return None
-    if op not in _FROM_SHARD:
+    if op not in _SHARD_INPUT_OPS:
         return n_bytes
     return n_bytes * n_ranks if n_ranks > 0 else None
 
 
 def busbw_factor(op: str, n_ranks: int) -> float | None:
     """Return busbw / algbw; None where it is not defined (one rank, uneven all-to-all)."""
-    if op in _ONE and n_ranks != 1:
+    if op in _UNIT_FACTOR_OPS and n_ranks != 1:
         return 1.0
     if n_ranks < 2:
         return None
     if op == "all_reduce":
         return 2 * (n_ranks - 1) / n_ranks
-    return (n_ranks - 1) / n_ranks if op in _SHARED else None
+    return (n_ranks - 1) / n_ranks if op in _SHARD_FACTOR_OPS else None
 
 
 def with_sizes(operations: Table) -> Table:
@@ -71,9 +71,9 @@ def with_sizes(operations: Table) -> Table:
 
 def sizes_of(operations: Table) -> dict[str, npt.NDArray[np.float64]]:
     """Return operation_bytes and bus_bytes of each of the operations; NaN: not known."""
-    number, first = numbered(*(codes_of(operations[name]) for name in _KIND))
-    distinct = (row.values() for row in operations.take(first).select(*_KIND).rows())
-    known: npt.NDArray[np.float64] = np.array([*(_sizes(*one) for one in distinct), _UNKNOWN])
+    number, first = numbered(*(codes_of(operations[name]) for name in _KIND_COLUMNS))
+    distinct = (row.values() for row in operations.take(first).select(*_KIND_COLUMNS).rows())
+    known: npt.NDArray[np.float64] = np.array([*(_sizes(*values) for values in distinct), _UNKNOWN])
     return {name: known[number, i] for i, name in enumerate(("operation_bytes", "bus_bytes"))}
 
 

@@ -93,12 +93,12 @@ def _collectives_of_whole(ranks: Ranks) -> Table:
     matches, waits = find_matches(ranks), find_waits(ranks)
     place = np.searchsorted(matches.table["match"], waits["match"])
     waited = sums_at(place, waits["exposed_ns"], len(matches.table))
-    table = Table.stacked([_shared(matches, waited), _alone(matches)])
+    table = Table.stacked([_rows_of_shared(matches, waited), _rows_of_unshared(matches)])
     table = table.assign(at_ns=table["at_ns"] - ranks.span.start_ns).in_order("at_ns")
     return table.assign(number=np.arange(len(table)))
 
 
-def _shared(matches: Matches, waited: Int64Array) -> Table:
+def _rows_of_shared(matches: Matches, waited: Int64Array) -> Table:
     table = matches.table
     seconds, size = table["duration_ns"] / 1e9, table["n_bytes"]
     return table.assign(
@@ -128,15 +128,15 @@ def _routes(matches: Matches) -> npt.NDArray[np.object_]:
     rows, n = matches.shared, len(matches.table)
     ends = []
     for op in SINGLE_OPS:
-        own = rows.take(rows["op"] == op)
+        op_rows = rows.take(rows["op"] == op)
         places = np.full(n, ABSENT)
-        places[matches.places(own)] = own["member"]
+        places[matches.places(op_rows)] = op_rows["member"]
         ends.append(_labels(matches, places).plain())
     source, target = ends
     return np.where((source != "") & (target != ""), source + " → " + target, "")
 
 
-def _alone(matches: Matches) -> Table:
+def _rows_of_unshared(matches: Matches) -> Table:
     """Return the collectives that only one rank has."""
     rows = matches.rows
     rows = rows.take((rows["match"] < 0) & (rows["member"] >= 0))

@@ -26,10 +26,10 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
-_MESSAGE: Final = "send"
-_PAIR: Final = 2
+_MESSAGE_OP: Final = "send"
+_PAIR_SIZE: Final = 2
 _NEVER: Final = int(np.iinfo(np.int64).max)
-_AT_ONCE: Final = 200_000
+_ROWS_PER_PIECE: Final = 200_000
 """More rows than this are looked up in pieces."""
 
 
@@ -59,7 +59,7 @@ def matches_in_step(ranks: Ranks) -> Matches:
     """
     matches = find_matches(ranks).collectives
     table = matches.table.take(np.isin(matches.table["match"], _in_step(ranks)))
-    rows = matches.rows.take(matches.among(table["match"]))
+    rows = matches.rows.take(matches.has_match_in(table["match"]))
     return Matches(matches.members, rows, table)
 
 
@@ -85,16 +85,16 @@ def waiting_in_collectives(ranks: Ranks) -> tuple[Intervals, ...]:
 def _waiting(ranks: Ranks, matches: Matches) -> tuple[Intervals, ...]:
     waiting = [Intervals.empty() for _ in matches.members]
     computing = computing_of_devices(ranks.whole)
-    rows = _shared(matches)
-    starts, releases = rows["start_ns"], _releases(matches, rows)
+    rows = _rows_of_matches(matches)
+    starts, releases = rows["start_ns"], _find_releases(matches, rows)
     lanes = rows_by_values(rows["member"], rows["device"])
-    for (place, device), own in lanes.items():
-        held = Intervals.union_of(starts[own], releases[own])
-        waiting[place] |= held - computing.get(device, Intervals.empty())
+    for (place, device), lane_rows in lanes.items():
+        waited = Intervals.union_of(starts[lane_rows], releases[lane_rows])
+        waiting[place] |= waited - computing.get(device, Intervals.empty())
     return tuple(waiting)
 
 
-def _shared(matches: Matches) -> CompactTable:
+def _rows_of_matches(matches: Matches) -> CompactTable:
     rows = matches.shared
     return rows.take(rows["member"] >= 0)
 
@@ -102,7 +102,7 @@ def _shared(matches: Matches) -> CompactTable:
 @fact
 def _waits_of_whole(ranks: Ranks) -> CompactTable:
     matches = find_matches(ranks)
-    rows = _shared(matches)
+    rows = _rows_of_matches(matches)
     last_ns = matches.per_row(rows, "last_start_ns")
     order = np.lexsort((rows["member"], rows["match"], last_ns))
     rows, last_ns = rows.take(order), last_ns[order]
@@ -124,12 +124,12 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
     contradicted[~ends_together[matches.places(rows)] & (rows["op"] != "recv")] = 0
     known = known.assign(contradicted_ns=contradicted)
     del contradicted, last_ns
-    first_sync, synced = _syncs(matches, known)
+    first_sync, synced = _find_syncs(matches, known)
     known = known.assign(**synced)
-    return known.assign(**_exposed(ranks, known, _releases(matches, rows), first_sync))
+    return known.assign(**_measure_waits(ranks, known, _find_releases(matches, rows), first_sync))
 
 
-def _releases(matches: Matches, rows: Table) -> Int64Array:
+def _find_releases(matches: Matches, rows: Table) -> Int64Array:
     ended = np.minimum(matches.per_row(rows, "last_start_ns"), rows["end_ns"])
     return np.asarray(np.maximum(ended, rows["start_ns"]), np.int64)
 
@@ -137,8 +137,8 @@ def _releases(matches: Matches, rows: Table) -> Int64Array:
 def _is_message(matches: Matches) -> npt.NDArray[np.bool_]:
     """Return which matches are messages of two ranks."""
     table = matches.table
-    is_exchange = (table["op"] == "send_recv") & (table["members"] == _PAIR)
-    return np.asarray((table["op"] == _MESSAGE) | is_exchange, np.bool_)
+    is_exchange = (table["op"] == "send_recv") & (table["members"] == _PAIR_SIZE)
+    return np.asarray((table["op"] == _MESSAGE_OP) | is_exchange, np.bool_)
 
 
 def computing_of_devices(ranks: Ranks) -> Mapping[int, Intervals]:
@@ -146,7 +146,7 @@ def computing_of_devices(ranks: Ranks) -> Mapping[int, Intervals]:
     return {device: time.compute for part in ranks for device, time in device_times(part).items()}
 
 
-def _syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
+def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
     """Return when all ranks of each collective were first released together, and last before it.
 
     By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
@@ -155,19 +155,19 @@ def _syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
     firsts = np.flatnonzero(is_first)
     release_ns = waits["last_start_ns"][firsts]
     begin_ns = np.minimum.reduceat(waits["start_ns"], firsts)
-    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE))
+    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE_OP))
     holds = together[matches.places(waits.take(firsts))]
     places: dict[frozenset[int], list[int]] = {}
     for place, group in enumerate(_members_by_match(waits["member"], firsts)):
         places.setdefault(group, []).append(place)
-    groups = {group: np.array(own, np.int64) for group, own in places.items()}
-    above = _groups_above(list(groups))
+    groups = {group: np.array(match_places, np.int64) for group, match_places in places.items()}
+    supersets = _find_supersets(list(groups))
     first, last = np.full(len(firsts), _NEVER), np.full(len(firsts), ABSENT)
     in_step = np.zeros(len(firsts), np.bool_)
     released = {ranks: np.sort(release_ns[rows][holds[rows]]) for ranks, rows in groups.items()}
     for ranks, rows in groups.items():
         earliest, latest = _NEVER, np.full(len(rows), ABSENT, np.int64)
-        for larger in above[ranks]:
+        for larger in supersets[ranks]:
             times = released[larger]
             if not len(times):
                 continue
@@ -193,7 +193,7 @@ def _members_by_match(members: Int64Array, firsts: Int64Array) -> Iterator[froze
         yield known[key]
 
 
-def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[frozenset[int]]]:
+def _find_supersets(groups: list[frozenset[int]]) -> dict[frozenset[int], list[frozenset[int]]]:
     """Return, of each group of ranks, itself and those that hold all of it."""
     with_rank: dict[int, list[frozenset[int]]] = {}
     for group in groups:
@@ -205,13 +205,13 @@ def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[fro
     }
 
 
-def _exposed(
+def _measure_waits(
     ranks: Ranks, waits: Table, releases: Int64Array, first_sync: Int64Array
 ) -> dict[str, Any]:
     """Return how long each row waited, in step and before, and what its rank did itself."""
     starts, syncs = waits["start_ns"], waits["sync_ns"]
     in_step = np.clip(first_sync, starts, releases)
-    exposed, skew, own_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
+    exposed, skew, busy_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
     waiting = waiting_of_members(ranks)
     for member, rows in rows_by_value(waits["member"]).items():
         time = waiting[member]
@@ -224,8 +224,13 @@ def _exposed(
         exposed[order] = time.covered_ns(split, releases[order])
         since = np.maximum(syncs[rows], 0)
         until = np.maximum(starts[rows], since)
-        own_ns[rows] = until - since - time.covered_ns(since, until)
-    return {"wait_ns": releases - in_step, "exposed_ns": exposed, "skew_ns": skew, "own_ns": own_ns}
+        busy_ns[rows] = until - since - time.covered_ns(since, until)
+    return {
+        "wait_ns": releases - in_step,
+        "exposed_ns": exposed,
+        "skew_ns": skew,
+        "own_ns": busy_ns,
+    }
 
 
 def where_in(table: Table, rows: Table) -> Int64Array:
@@ -233,19 +238,19 @@ def where_in(table: Table, rows: Table) -> Int64Array:
 
     `ABSENT` where it has none, or there is no match.
     """
-    n_members = 1 + int(max(own["member"].max(initial=ABSENT) for own in (table, rows)))
+    n_members = 1 + int(max(columns["member"].max(initial=ABSENT) for columns in (table, rows)))
     found = np.full(len(rows), ABSENT, np.int64)
     if table.empty:
         return found
-    there = _keys(table, n_members)
-    order = Packed(np.argsort(there, kind="stable"))
-    there = order.pick(there)
+    sorted_keys = _keys(table, n_members)
+    order = Packed(np.argsort(sorted_keys, kind="stable"))
+    sorted_keys = order.pick(sorted_keys)
     # Some after the others: what is laid out for every row takes several times the memory.
-    for begin in range(0, len(rows), _AT_ONCE):
-        places = np.arange(begin, min(begin + _AT_ONCE, len(rows)))
+    for begin in range(0, len(rows), _ROWS_PER_PIECE):
+        places = np.arange(begin, min(begin + _ROWS_PER_PIECE, len(rows)))
         wanted = _keys(rows.take(places), n_members)
-        place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-        is_there = (there[place] == wanted) & (wanted >= 0)
+        place = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
+        is_there = (sorted_keys[place] == wanted) & (wanted >= 0)
         found[places[is_there]] = order[place[is_there]].wide()
     return found
 
@@ -258,9 +263,9 @@ def value_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
     return found
 
 
-def _keys(own: Table, n_members: int) -> Int64Array:
-    keys: Int64Array = own["match"] * np.int64(n_members)
-    member = own["member"]
+def _keys(rows: Table, n_members: int) -> Int64Array:
+    keys: Int64Array = rows["match"] * np.int64(n_members)
+    member = rows["member"]
     is_unknown = (keys < 0) | (member < 0)
     keys += member
     keys[is_unknown] = ABSENT

@@ -43,9 +43,9 @@ _KNOWN_COLUMNS: Final = ("match", "member", "late_ns")
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
-_Doings: TypeAlias = tuple[Mapping[str, Intervals], Intervals, str]
+_ProcessPhases: TypeAlias = tuple[Mapping[str, Intervals], Intervals, str]
 """When a process was in which phase, in any of them, and what the rest is called."""
-_Spans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
+_MemberSpans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
 """A rank, its process, and starts and ends."""
 
 
@@ -68,7 +68,7 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
     rows = rows.take(np.lexsort((rows["start_ns"], rows["member"])))
     late_ns = beyond_others(rows["start_ns"], rows["match"])
     known = {"match": rows["match"], "member": rows["member"], "late_ns": late_ns}
-    order = _in_step_in_order(ranks, matches, rows)
+    order = _order_in_step(ranks, matches, rows)
     found = CompactTable({name: order.pick(values) for name, values in known.items()})
     del known, late_ns
     for name, spent in _time_in_phases(ranks, matches, rows):
@@ -76,12 +76,12 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
     return found
 
 
-def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> Packed:
+def _order_in_step(ranks: Ranks, matches: Matches, rows: CompactTable) -> Packed:
     """Return the places of the rows whose ranks were in step, by the start of the last rank."""
     in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
-    known = np.flatnonzero(in_step.among(in_step.table["match"]))
-    own = rows.take(known)
-    order = np.lexsort((own["member"], in_step.per_row(own, "last_start_ns")))
+    known = np.flatnonzero(in_step.has_match_in(in_step.table["match"]))
+    in_step_rows = rows.take(known)
+    order = np.lexsort((in_step_rows["member"], in_step.per_row(in_step_rows, "last_start_ns")))
     return Packed.below(len(rows), known[order])
 
 
@@ -107,11 +107,11 @@ def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> Table:
     """
     sums = {name: np.zeros(n) for name in phases_of_arrivals(arrivals)}
     for rows in pieces_of(arrivals["match"]):
-        some, own = arrivals.take(rows), place[rows]
-        kept, match = own >= 0, some["match"]
+        piece, piece_place = arrivals.take(rows), place[rows]
+        kept, match = piece_place >= 0, piece["match"]
         for name in sums:
-            beyond = np.nan_to_num(beyond_others(some[name], match))
-            sums[name] += np.bincount(own[kept], beyond[kept], minlength=n)
+            excess = np.nan_to_num(beyond_others(piece[name], match))
+            sums[name] += np.bincount(piece_place[kept], excess[kept], minlength=n)
     return Table(sums, n)
 
 
@@ -122,52 +122,52 @@ def _time_in_phases(
     of_row = rows["member"]
     borders = [*np.flatnonzero(are_first(of_row)).tolist(), len(of_row)]
     rows_of = {int(of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
-    told = ranks.each_of(_before_arrivals, _spans(ranks, matches, rows, rows_of))
-    spent = {member: phases for own in told for member, phases in own.items()}
-    del told
+    measured = ranks.each_of(_measure_spans, _spans_before_arrivals(ranks, matches, rows, rows_of))
+    spent = {member: phases for of_part in measured for member, phases in of_part.items()}
+    del measured
     for name in dict.fromkeys(name for member in rows_of for name in spent[member]):
         column = np.zeros(len(rows), np.int64)
-        for member, own in rows_of.items():
+        for member, member_rows in rows_of.items():
             if name in spent[member]:
-                column[own] = spent[member].pop(name)
+                column[member_rows] = spent[member].pop(name)
         yield name, column
 
 
-def _spans(
+def _spans_before_arrivals(
     ranks: Ranks, matches: Matches, rows: CompactTable, rows_of: Mapping[int, slice]
-) -> list[tuple[tuple[_Spans, ...]]]:
+) -> list[tuple[tuple[_MemberSpans, ...]]]:
     """Return what each part of the ranks is asked: the spans before the arrivals of its ranks."""
-    asked: list[list[_Spans]] = [[] for _ in ranks.parts]
+    spans_of_part: list[list[_MemberSpans]] = [[] for _ in ranks.parts]
     starts, ends, part = (rows[name] for name in ("start_ns", "end_ns", "part"))
     begin_ns = ranks.span.start_ns
-    for member, own in rows_of.items():
+    for member, member_rows in rows_of.items():
         # When the rank had ended the collective before each of its own, by their start.
-        before = np.maximum.accumulate(np.append(begin_ns, ends[own]))[:-1]
-        before = np.minimum(before, starts[own])
-        span = member, matches.members[member].process, before, starts[own]
-        asked[int(part[own.start])].append(span)
-    return [(tuple(own),) for own in asked]
+        previous_end = np.maximum.accumulate(np.append(begin_ns, ends[member_rows]))[:-1]
+        previous_end = np.minimum(previous_end, starts[member_rows])
+        span = member, matches.members[member].process, previous_end, starts[member_rows]
+        spans_of_part[int(part[member_rows.start])].append(span)
+    return [(tuple(member_rows),) for member_rows in spans_of_part]
 
 
-def _before_arrivals(trace: Trace, asked: tuple[_Spans, ...]) -> dict[int, dict[str, Packed]]:
+def _measure_spans(trace: Trace, spans: tuple[_MemberSpans, ...]) -> dict[int, dict[str, Packed]]:
     """Return, by rank, the ns of every phase in each of its spans, as small as they fit."""
-    doings = _doings(trace) if asked else {}
+    phases_of = _phases_of_processes(trace) if spans else {}
     found = {}
-    for member, process, starts, ends in asked:
-        phases, claimed, rest = doings[process]
+    for member, process, starts, ends in spans:
+        phases, claimed, remainder = phases_of[process]
         spent = {name: time.covered_ns(starts, ends) for name, time in phases.items()}
         left = ends - starts - claimed.covered_ns(starts, ends)
-        spent[rest] = left + spent.get(rest, 0)
+        spent[remainder] = left + spent.get(remainder, 0)
         found[member] = {name: Packed(ns) for name, ns in spent.items()}
     return found
 
 
 @fact
-def _doings(trace: Trace) -> Mapping[int, _Doings]:
+def _phases_of_processes(trace: Trace) -> Mapping[int, _ProcessPhases]:
     """Return what each process did when."""
     of_hosts = {phases.process: phases.times for phases in find_host_phases(trace)}
     has_device = "kernels" in trace.recorded
-    on_device = _on_devices(trace) if has_device else {}
+    on_device = _phases_on_devices(trace) if has_device else {}
     found = {}
     for process, first in _first_events(trace).items():
         phases = {NOT_RECORDED: Intervals.single(trace.span.start_ns, first)}
@@ -185,7 +185,7 @@ def _doings(trace: Trace) -> Mapping[int, _Doings]:
     return found
 
 
-def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
+def _phases_on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
     """Return, by process, when its devices computed for which phase."""
     kernels = trace.kernels
     computing = kernels["activity"] != Activity.COMMUNICATION.value

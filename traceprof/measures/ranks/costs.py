@@ -33,12 +33,12 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _Float64Array = npt.NDArray[np.float64]
 
-_LEAST_SHARE: Final = 0.25
-_LARGEST_ERROR: Final = 0.02
-_REMEMBERED: Final = 8
+_MIN_CAUSE_RATIO: Final = 0.25
+_MAX_REPLAY_ERROR_RATIO: Final = 0.02
+_SEQUENCE_LENGTH: Final = 8
 """How many meetings before tell where in its step a rank is."""
 
-_USUAL: Final = 0.25
+_USUAL_QUANTILE: Final = 0.25
 """The quantile of the gaps of a kind that counts as usual: a rank may be slow half of the time."""
 
 
@@ -53,16 +53,16 @@ def saving_of(ranks: Ranks, shares: Mapping[int, float]) -> int | None:
     waits = find_waits(ranks)
     if waits.empty:
         return None
-    order = _Order(ranks, waits)
+    replay = _Replay(ranks, waits)
     end_ns = int(waits["last_start_ns"].max())
     span = max(end_ns - int(waits["last_start_ns"].min()), 1)
-    as_it_was = order.end_ns({})
-    if abs(as_it_was - end_ns) > _LARGEST_ERROR * span:
+    replayed_ns = replay.end_ns({})
+    if abs(replayed_ns - end_ns) > _MAX_REPLAY_ERROR_RATIO * span:
         return None
-    return max(round(as_it_was - order.end_ns(shares)), 0)
+    return max(round(replayed_ns - replay.end_ns(shares)), 0)
 
 
-class _Order:
+class _Replay:
     """The waits in the order of their release; what each rank goes on from, and how much later."""
 
     def __init__(self, ranks: Ranks, waits: CompactTable) -> None:
@@ -76,11 +76,11 @@ class _Order:
             blocking = np.asarray(rows)[self.blocks[rows]]
             place = np.searchsorted(release_ns[blocking], self.start_ns[rows]) - 1
             known = place >= 0
-            own = np.asarray(rows)[known]
-            self.after[own] = blocking[place[known]]
-            self.gap_ns[own] = self.start_ns[own] - release_ns[self.after[own]]
+            known_rows = np.asarray(rows)[known]
+            self.after[known_rows] = blocking[place[known]]
+            self.gap_ns[known_rows] = self.start_ns[known_rows] - release_ns[self.after[known_rows]]
 
-    def _left_out(self, member: int, share: float) -> _Float64Array:
+    def _removed_ns(self, member: int, share: float) -> _Float64Array:
         """Return what of each gap of a rank would not be, ``share`` of all of them together.
 
         A rank that is slow now and then is so in gaps that are longer than others of their kind:
@@ -88,20 +88,22 @@ class _Order:
         """
         rows = np.flatnonzero(self.member == member)
         gaps = self.gap_ns[rows]
-        alike = groups_of(_sequences(self.kind[rows]))
-        longer = np.clip(gaps - alike.quantiles(gaps, _USUAL)[alike.number], 0, None)
-        due = share * gaps.sum()
-        less = longer * min(1.0, due / max(longer.sum(), 1))
-        rest = gaps - less
+        sequences = groups_of(_sequences(self.kind[rows]))
+        excess = np.clip(
+            gaps - sequences.quantiles(gaps, _USUAL_QUANTILE)[sequences.number], 0, None
+        )
+        to_remove = share * gaps.sum()
+        removed = excess * min(1.0, to_remove / max(excess.sum(), 1))
+        rest = gaps - removed
         found = np.zeros(len(self.member), np.float64)
-        found[rows] = less + rest * max(due - less.sum(), 0) / max(rest.sum(), 1)
+        found[rows] = removed + rest * max(to_remove - removed.sum(), 0) / max(rest.sum(), 1)
         return found
 
     def end_ns(self, shares: Mapping[int, float]) -> float:
         """Return when the last collective releases its ranks, without some of what they do."""
         kept_ns = self.gap_ns.copy()
         for member, share in shares.items():
-            kept_ns -= self._left_out(member, share)
+            kept_ns -= self._removed_ns(member, share)
         gaps: list[float] = kept_ns.tolist()
         match: list[int] = self.match.tolist()
         members: list[int] = self.member.tolist()
@@ -129,7 +131,7 @@ class _Order:
 def _sequences(kinds: Int64Array) -> Int64Array:
     """Return a number for each of ``kinds`` that says which ones came last, itself included."""
     found, n = kinds, int(kinds.max(initial=0)) + 1
-    for _ in range(_REMEMBERED):
+    for _ in range(_SEQUENCE_LENGTH):
         before = np.concatenate(([ABSENT], found[:-1]))
         found = places_of((before + 1) * n + kinds)[0].wide()
     return found
@@ -138,11 +140,13 @@ def _sequences(kinds: Int64Array) -> Int64Array:
 def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
     """Return a number for each row that says with whom its rank meets, and which end it is."""
     by_match, rows = groups_of(waits["match"]), find_matches(ranks).rows
-    there = np.split(waits["member"][by_match.order], by_match.first[1:])
+    members_of_match = np.split(waits["member"][by_match.order], by_match.first[1:])
     number: dict[frozenset[int], int] = {}
-    met = [number.setdefault(frozenset(own.tolist()), len(number)) for own in there]
+    group = [
+        number.setdefault(frozenset(members.tolist()), len(number)) for members in members_of_match
+    ]
     op = np.append(rows["op"].codes, ABSENT)[where_in(rows, waits)]
-    return numbered(np.array(met)[by_match.number], op)[0].astype(np.int64)
+    return numbered(np.array(group)[by_match.number], op)[0].astype(np.int64)
 
 
 def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
@@ -167,19 +171,19 @@ def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
     the pipeline fills; there the run is gone through again without what they do more.
     """
     blame = find_blame(ranks)
-    own = np.array(places, np.int64)
-    others = max(int(np.count_nonzero(blame.busy_ns)) - len(own), 1)
-    charged = int(blame.charged_ns[own].sum()) // others
-    excess = np.sort(blame.excess_ns[own])
+    slow = np.array(places, np.int64)
+    others = max(int(np.count_nonzero(blame.busy_ns)) - len(slow), 1)
+    charged = int(blame.charged_ns[slow].sum()) // others
+    excess = np.sort(blame.excess_ns[slow])
     most_ns = int(excess[(len(excess) - 1) // 2])
     cost_ns = min(charged, most_ns)
     if not cost_ns:
         return 0
     if not find_waits(ranks)["is_message"].any():
         # For the others this is no waiting: it is not in what the slow ones do more, either.
-        return cost_ns + _hidden_ns(ranks, places, others)
-    busy = blame.busy_ns[own]
-    shares = (blame.excess_ns[own] / np.maximum(busy, 1)).tolist()
+        return cost_ns + _overlapped_delay_ns(ranks, places, others)
+    busy = blame.busy_ns[slow]
+    shares = (blame.excess_ns[slow] / np.maximum(busy, 1)).tolist()
     saving = saving_of(ranks, dict(zip(places, shares, strict=True)))
     return cost_ns if saving is None else saving
 
@@ -193,7 +197,7 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     """
     matches = find_matches(ranks).collectives
     chosen = matches.table["match"][np.isin(matches.table["last_member"], places)]
-    is_chosen = matches.among(chosen) & (matches.rows["member"] >= 0)
+    is_chosen = matches.has_match_in(chosen) & (matches.rows["member"] >= 0)
     if ranks.recorded & set(DEVICE_TABLES):
         is_chosen &= matches.rows["device"] != ABSENT
     rows = matches.rows.take(is_chosen)
@@ -202,14 +206,16 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     computing = computing_of_devices(ranks)
     waiting = waiting_of_members(ranks.whole)
     tails = [Intervals.empty() for _ in matches.members]
-    for place, own in rows_by_value(rows["member"]).items():
-        time = Intervals.union_of(begin[own], np.maximum(end[own], begin[own]))
-        of_device = computing.get(int(device[own[0]]), Intervals.empty())
+    for place, member_rows in rows_by_value(rows["member"]).items():
+        time = Intervals.union_of(
+            begin[member_rows], np.maximum(end[member_rows], begin[member_rows])
+        )
+        of_device = computing.get(int(device[member_rows[0]]), Intervals.empty())
         tails[place] = time - of_device - waiting[place]
     return tuple(tails)
 
 
-def _hidden_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
+def _overlapped_delay_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
     """Return how much longer the others are in these collectives than the slow ones, in the end."""
     totals = [time.total_ns for time in tails_after(ranks, places)]
     slow = sum(totals[place] for place in places)
@@ -232,26 +238,26 @@ def cause_of(ranks: Ranks, place: int) -> Cause | None:
     None where no device work was recorded, or where nothing stands out by a quarter of what the
     rank does more.
     """
-    own = parts_of_members(ranks)
-    others = [parts for i, parts in own.items() if i != place]
-    if place not in own or not others:
+    parts_of = parts_of_members(ranks)
+    others = [parts for i, parts in parts_of.items() if i != place]
+    if place not in parts_of or not others:
         return None
-    slower_ns, more_ns, factor = _of_kernels(ranks, place)
+    slower_ns, more_ns, factor = _compare_kernels(ranks, place)
     usual_ns = np.median([parts["exposed_transfer_ns"] for parts in others])
-    copies_ns = int(own[place]["exposed_transfer_ns"] - usual_ns)
+    copies_ns = int(parts_of[place]["exposed_transfer_ns"] - usual_ns)
     excess_ns = int(find_blame(ranks).excess_ns[place])
     rest_ns = excess_ns - max(slower_ns, 0) - max(more_ns, 0) - max(copies_ns, 0)
     found = [
         Cause("the same kernels take longer", slower_ns, factor),
         Cause("more kernels", more_ns),
         Cause("copies that nothing hides", copies_ns),
-        Cause(f"the device waits for {_awaited(ranks, place)}", rest_ns),
+        Cause(f"the device waits for {_find_awaited(ranks, place)}", rest_ns),
     ]
     most = max(found, key=lambda cause: cause.excess_ns)
-    return most if most.excess_ns > _LEAST_SHARE * excess_ns > 0 else None
+    return most if most.excess_ns > _MIN_CAUSE_RATIO * excess_ns > 0 else None
 
 
-def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
+def _compare_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
     """Return how much longer the same kernels take, how much more the rest takes, and the factor.
 
     Each name is held against the median of the ranks that have it.
@@ -277,19 +283,21 @@ def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
 @of_window
 def _kernels_of_members(ranks: Ranks) -> Table:
     """Return the kernels of each rank by name: member, name, n, ns; communication left out."""
-    every = Table.stacked(ranks.each(_kernels_of_one))
-    every = every.assign(member=member_of_rows(find_members(ranks), every))
-    found, groups = grouped_by(every, "member", "name")
-    return found.assign(**{own: groups.reduced(np.add, every[own]) for own in ("n", "ns")})
+    kernels = Table.stacked(ranks.each(_sum_kernels))
+    kernels = kernels.assign(member=member_of_rows(find_members(ranks), kernels))
+    found, groups = grouped_by(kernels, "member", "name")
+    return found.assign(
+        **{column: groups.reduced(np.add, kernels[column]) for column in ("n", "ns")}
+    )
 
 
-def _kernels_of_one(part: Trace) -> Table:
+def _sum_kernels(part: Trace) -> Table:
     kernels = part.kernels.take(part.kernels["activity"] != Activity.COMMUNICATION.value)
     found, groups = grouped_by(kernels, "process", "device", "name")
     return found.assign(n=groups.counts, ns=groups.reduced(np.add, lengths_of(kernels)))
 
 
-def _awaited(ranks: Ranks, place: int) -> str:
+def _find_awaited(ranks: Ranks, place: int) -> str:
     """Return whether it is data that a rank's idle device waits for, by the phase of its host."""
     excess = excess_of_members(ranks)
     on_host = [name for name in excess if name.endswith(ON_HOST)]
@@ -304,10 +312,10 @@ def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:
     Usual is what half of all that they cost comes from: many small delays make it no smaller.
     None where they cost nothing.
     """
-    own = np.flatnonzero(np.isin(blame.origins["member"], places))
-    if not len(own):
+    rows = np.flatnonzero(np.isin(blame.origins["member"], places))
+    if not len(rows):
         return None
-    charged, at_ns = ints(blame.origins, "charged_ns", "at_ns", rows=own)
+    charged, at_ns = ints(blame.origins, "charged_ns", "at_ns", rows=rows)
     largest = np.sort(charged)[::-1]
     usual = int(largest[np.searchsorted(np.cumsum(largest), largest.sum() / 2)])
     return int(at_ns[charged >= usual / 2].min()) - ranks.whole.span.start_ns

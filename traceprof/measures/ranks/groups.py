@@ -118,31 +118,33 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
     groups = list(dict.fromkeys(filter(None, names)))
     if len(groups) < 2 or not matches.is_shared or why_no_common_clock(ranks):
         return ()
-    meetings = _Meetings(matches, np.array([groups.index(n) if n else -1 for n in names]))
-    found = [_measure(ranks, meetings, i, grouping, name) for i, name in enumerate(groups)]
+    arrivals = _GroupArrivals(matches, np.array([groups.index(n) if n else -1 for n in names]))
+    found = [_measure_group(ranks, arrivals, i, grouping, name) for i, name in enumerate(groups)]
     costly = [i for i, group in enumerate(found) if group.cost_ratio >= LEAST_COST_RATIO]
-    phases = _phases(find_arrivals(ranks), meetings, costly) if costly else {}
+    phases = _find_phases(find_arrivals(ranks), arrivals, costly) if costly else {}
     blame = find_blame(ranks)
-    whole = sum(group.held_up_ns for group in found)
-    judged = []
+    total_ns = sum(group.held_up_ns for group in found)
+    evaluated = []
     for i, group in enumerate(found):
         phase, excess_ns = phases.get(i, ("", 0))
         is_late = (
-            _is_root(blame, meetings.group_of == i)
-            and _is_costly(group, whole)
+            _is_cause(blame, arrivals.group_of == i)
+            and _is_costly(group, total_ns)
             and group.last_count > 1
             and is_beyond_clocks(group.cost_ns, group.ends_ns)
         )
-        judged.append(replace(group, is_straggler=is_late, phase=phase, excess_ns=excess_ns))
-    return tuple(judged)
+        evaluated.append(replace(group, is_straggler=is_late, phase=phase, excess_ns=excess_ns))
+    return tuple(evaluated)
 
 
-def _is_root(blame: Blame, own: npt.NDArray[np.bool_]) -> bool:
+def _is_cause(blame: Blame, is_member: npt.NDArray[np.bool_]) -> bool:
     """Return whether waiting goes back to a group, and to most of its ranks alike."""
-    excess = np.sort(blame.excess_ns[own])
-    is_alike = excess[(len(excess) - 1) // 2] >= LEAST_SHARE_RATIO * excess[-1]
+    excess = np.sort(blame.excess_ns[is_member])
+    is_even = excess[(len(excess) - 1) // 2] >= LEAST_SHARE_RATIO * excess[-1]
     charged = blame.charged_ns
-    return bool(is_alike and int(charged[own].sum()) >= LEAST_SHARE_RATIO * int(charged.sum()) > 0)
+    return bool(
+        is_even and int(charged[is_member].sum()) >= LEAST_SHARE_RATIO * int(charged.sum()) > 0
+    )
 
 
 def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
@@ -172,12 +174,14 @@ def find_late_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
 
 def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
     """Return the group that would be the straggler if the clocks did not differ as much."""
-    whole = sum(group.held_up_ns for group in lateness)
-    costly = (group for group in lateness if _is_costly(group, whole))
-    return next((own for own in costly if not is_beyond_clocks(own.cost_ns, own.ends_ns)), None)
+    total_ns = sum(group.held_up_ns for group in lateness)
+    costly = (group for group in lateness if _is_costly(group, total_ns))
+    return next(
+        (group for group in costly if not is_beyond_clocks(group.cost_ns, group.ends_ns)), None
+    )
 
 
-class _Meetings:
+class _GroupArrivals:
     """When each rank came to each collective that several groups share.
 
     ``come`` has a row per collective (``table``) and a column per member, in ns after the first
@@ -188,45 +192,45 @@ class _Meetings:
         rows = matches.shared
         place = matches.places(rows)
         after = (rows["start_ns"] - matches.per_row(rows, "first_start_ns")).astype(np.float64)
-        come = np.full((len(matches.table), len(matches.members)), np.nan)
+        arrival_ns = np.full((len(matches.table), len(matches.members)), np.nan)
         # The first row counts where a member has several: it is written last.
-        come[place[::-1], rows["member"][::-1]] = after[::-1]
-        known = np.isfinite(come)
+        arrival_ns[place[::-1], rows["member"][::-1]] = after[::-1]
+        known = np.isfinite(arrival_ns)
         n_groups = int(group_of.max()) + 1
-        here = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
-        spans = np.sum(here, axis=0) > 1
+        takes_part = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
+        is_shared = np.sum(takes_part, axis=0) > 1
         self.group_of = group_of
-        self.table = matches.table.take(spans)
-        self.come = come[spans]
-        self.takes_part = np.stack(here)[:, spans]
+        self.table = matches.table.take(is_shared)
+        self.arrival_ns = arrival_ns[is_shared]
+        self.takes_part = np.stack(takes_part)[:, is_shared]
         self.last_group = group_of[self.table["last_member"]]
 
 
-def _measure(
-    ranks: Ranks, meetings: _Meetings, place: int, grouping: Grouping, name: str
+def _measure_group(
+    ranks: Ranks, arrivals: _GroupArrivals, place: int, grouping: Grouping, name: str
 ) -> GroupLateness:
     """Return the lateness of a group, not judged yet."""
-    rows = np.flatnonzero(meetings.last_group == place)
-    own = meetings.group_of == place
-    come = meetings.come[rows]
-    mine, others = come[:, own], come[:, ~own]
-    low, high = _middles(others)
+    rows = np.flatnonzero(arrivals.last_group == place)
+    is_member = arrivals.group_of == place
+    arrival_ns = arrivals.arrival_ns[rows]
+    of_group, others = arrival_ns[:, is_member], arrival_ns[:, ~is_member]
+    low, high = _medians(others)
     usual = (low + high) / 2
-    last = np.clip(np.nanmax(mine, axis=1) - usual, 0, None) if len(rows) else usual
+    last = np.clip(np.nanmax(of_group, axis=1) - usual, 0, None) if len(rows) else usual
     # The lower median: of two ranks the one that comes first, so that both must be late.
-    as_a_whole = np.clip(_middles(mine)[0] - usual, 0, None)
+    late_ns = np.clip(_medians(of_group)[0] - usual, 0, None)
     # Side by side each of its ranks may meet those of others apart: their delays are one.
-    weight = np.isfinite(mine).sum(axis=1) / int(own.sum())
+    weight = np.isfinite(of_group).sum(axis=1) / int(is_member.sum())
     held_up_ns = int(np.rint((last * weight).sum()))
-    per_rank = np.nansum(np.clip(mine - usual[:, None], 0, None), axis=0)
-    least = max(LEAST_SHARE_RATIO * held_up_ns, LEAST_COST_RATIO * ranks.span.duration_ns)
-    late = np.flatnonzero(own)[(per_rank > 0) & (per_rank >= least)]
-    cost_ns = int(np.rint((as_a_whole * weight).sum()))
-    n_part = int(meetings.takes_part[place].sum())
+    per_rank = np.nansum(np.clip(of_group - usual[:, None], 0, None), axis=0)
+    threshold_ns = max(LEAST_SHARE_RATIO * held_up_ns, LEAST_COST_RATIO * ranks.span.duration_ns)
+    late = np.flatnonzero(is_member)[(per_rank > 0) & (per_rank >= threshold_ns)]
+    cost_ns = int(np.rint((late_ns * weight).sum()))
+    n_part = int(arrivals.takes_part[place].sum())
     return GroupLateness(
         kind=grouping.value,
         name=name,
-        ranks=int(own.sum()),
+        ranks=int(is_member.sum()),
         late_ranks=len(late),
         late_members=tuple(late.tolist()),
         is_straggler=False,
@@ -235,22 +239,24 @@ def _measure(
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         last_count=len(rows),
         last_ratio=len(rows) / n_part if n_part else 0.0,
-        since_ns=_since(ranks, meetings, rows, as_a_whole),
-        ends_ns=spread_of_ends_ns(meetings.table.take(rows[as_a_whole > 0])),
-        waited_ns=int(meetings.table["waited_ns"][rows].sum()),
+        since_ns=_since(ranks, arrivals, rows, late_ns),
+        ends_ns=spread_of_ends_ns(arrivals.table.take(rows[late_ns > 0])),
+        waited_ns=int(arrivals.table["waited_ns"][rows].sum()),
     )
 
 
-def _since(ranks: Ranks, meetings: _Meetings, rows: Int64Array, late: _Float64Array) -> int | None:
+def _since(
+    ranks: Ranks, arrivals: _GroupArrivals, rows: Int64Array, late: _Float64Array
+) -> int | None:
     """Return when the group first was late as a whole, by half of its usual lateness."""
     if not (late > 0).any():
         return None
     is_late = late >= np.median(late[late > 0]) / 2
-    at = meetings.table["last_start_ns"][rows[is_late]]
+    at = arrivals.table["last_start_ns"][rows[is_late]]
     return int(at.min()) - ranks.whole.span.start_ns
 
 
-def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
+def _medians(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
     """Return the lower and the upper median of each row; NaN does not count."""
     ordered = np.sort(values, axis=1)  # NaN comes last
     known = np.isfinite(values).sum(axis=1)
@@ -258,33 +264,35 @@ def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
     return ordered[rows, (known - 1) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
 
 
-def _phases(
-    arrivals: CompactTable, meetings: _Meetings, wanted: list[int]
+def _find_phases(
+    arrivals: CompactTable, group_arrivals: _GroupArrivals, wanted: list[int]
 ) -> dict[int, tuple[str, int]]:
     """Return where the ranks of each group take longer than the others where it came last."""
     match = arrivals["match"]
-    place = np.searchsorted(meetings.table["match"], match)
-    place[np.append(meetings.table["match"], -1)[place] != match] = -1
-    rows_of = rows_by_value(np.append(meetings.last_group, -1)[place])
-    of_rows = meetings.group_of[arrivals["member"]]
+    place = np.searchsorted(group_arrivals.table["match"], match)
+    place[np.append(group_arrivals.table["match"], -1)[place] != match] = -1
+    rows_of = rows_by_value(np.append(group_arrivals.last_group, -1)[place])
+    of_rows = group_arrivals.group_of[arrivals["member"]]
     return {
-        group: _phase(arrivals.take(rows_of[group]), of_rows[rows_of[group]] == group)
+        group: _find_phase(arrivals.take(rows_of[group]), of_rows[rows_of[group]] == group)
         for group in wanted
         if group in rows_of
     }
 
 
-def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
+def _find_phase(arrivals: CompactTable, is_member: npt.NDArray[np.bool_]) -> tuple[str, int]:
     """Return where some ranks take longer than the median of the others, by how much each."""
     match = arrivals["match"]
-    own, others = groups_of(match[is_own]), groups_of(match[~is_own])
+    of_group, others = groups_of(match[is_member]), groups_of(match[~is_member])
     # Where both take part.
-    _, mine, theirs = np.intersect1d(own.values[0], others.values[0], return_indices=True)
+    _, group_places, other_places = np.intersect1d(
+        of_group.values[0], others.values[0], return_indices=True
+    )
     sums = {}
     for name in phases_of_arrivals(arrivals):
         spent = arrivals[name]
-        usual = others.quantiles(spent[~is_own])[theirs]
-        sums[name] = float((own.means(spent[is_own])[mine] - usual).sum())
+        usual = others.quantiles(spent[~is_member])[other_places]
+        sums[name] = float((of_group.means(spent[is_member])[group_places] - usual).sum())
     most = max(sums, key=lambda name: sums[name], default="")
     return (most, int(np.rint(sums[most]))) if most and sums[most] > 0 else ("", 0)
 
@@ -316,6 +324,7 @@ def table_of_late(groups: Iterable[GroupLateness]) -> Table:
     """Return the table `LATE_GROUPS` of some groups."""
     verdicts = {True: "straggler", False: "clocks"}
     rows = [
-        {**asdict(own), "group": own.name, "verdict": verdicts[own.is_straggler]} for own in groups
+        {**asdict(group), "group": group.name, "verdict": verdicts[group.is_straggler]}
+        for group in groups
     ]
     return LATE_GROUPS.of_rows(rows)

@@ -24,11 +24,11 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.03
+_MIN_EXCESS_RATIO: Final = 0.03
 """What a rank does more than the others, of a step, to be told."""
-_ALIKE: Final = 0.5
+_MIN_SHARE_OF_SLOWEST: Final = 0.5
 """Ranks that do at least this of what the slowest does more are slow together."""
-_MOST_NAMED: Final = 4
+_MAX_LISTED_RANKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,15 @@ def own_times(ranks: Ranks) -> Table:
     """
     members, hull = find_members(ranks), ranks.span.hull
     # A gap that is one rank's, where clocks differ, lies in a step of another.
-    around = ranks if hull == ranks.span else ranks.whole.within(hull)
-    within, whole = (Table.stacked(one.each(_of_one, members)) for one in (around, ranks.whole))
+    widened = ranks if hull == ranks.span else ranks.whole.within(hull)
+    within, whole = (
+        Table.stacked(window.each(_measure_part, members)) for window in (widened, ranks.whole)
+    )
     is_missing = len(within) < len(whole) or (within["n_steps"] == 0).any()
     return (whole if is_missing else within).in_order("place")
 
 
-def _of_one(part: Trace, members: tuple[Member, ...]) -> Table:
+def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
     steps = find_steps(part)
     table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
     rows_of, used = rows_by(table, "process"), devices_of_processes(part)
@@ -88,10 +90,10 @@ def _of_one(part: Trace, members: tuple[Member, ...]) -> Table:
     for place, member in enumerate(members):
         devices = used.get(member.process, ())
         if member.device != ABSENT:
-            devices = tuple(own for own in devices if own == member.device)
+            devices = tuple(device for device in devices if device == member.device)
         if not devices:
             continue
-        own = part.recordings.get(member.process, part.span) & part.span
+        recorded = part.recordings.get(member.process, part.span) & part.span
         rows = rows_of.get(member.process, np.empty(0, np.int64))
         if (seen := windows.get(member.process)) is not None:
             lengths = ends[rows] - starts[rows]
@@ -99,15 +101,15 @@ def _of_one(part: Trace, members: tuple[Member, ...]) -> Table:
         spans = (
             (starts[rows], ends[rows])
             if len(rows)
-            else (np.array([own.start_ns]), np.array([own.end_ns]))
+            else (np.array([recorded.start_ns]), np.array([recorded.end_ns]))
         )
-        found.append(_of_rank(part, place, devices, spans, len(rows)))
+        found.append(_measure_rank(part, place, devices, spans, len(rows)))
         found[-1]["has_messages"] = member.process in talking
     names = ("place", "n_steps", "step_ns", "compute_ns", "exposed_ns", "has_messages")
     return Table({name: np.array([row[name] for row in found], np.int64) for name in names})
 
 
-def _of_rank(
+def _measure_rank(
     part: Trace, place: int, devices: tuple[int, ...], spans: tuple[Int64Array, Int64Array], n: int
 ) -> dict[str, int | bool]:
     times = [device_time(part, device) for device in devices]
@@ -116,8 +118,8 @@ def _of_rank(
         ("exposed_ns", [time.communication - time.compute for time in times]),
     )
     medians = {
-        name: int(np.median(np.mean([time.covered_ns(*spans) for time in own], axis=0)))
-        for name, own in parts
+        name: int(np.median(np.mean([time.covered_ns(*spans) for time in intervals], axis=0)))
+        for name, intervals in parts
     }
     return {"place": place, "n_steps": n, "step_ns": int(np.median(spans[1] - spans[0])), **medians}
 
@@ -133,26 +135,26 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
         return None
     step_ns = int(np.median(times["step_ns"]))
     compute, exposed = ints(times, "compute_ns", "exposed_ns")
-    usual_compute, usual_exposed = map(_of_others, (compute, exposed))
+    usual_compute, usual_exposed = map(_median_of_others, (compute, exposed))
     waits_less = exposed <= usual_exposed
-    for is_compute, own, excess in (
+    for is_compute, values, excess in (
         (True, compute, np.where(waits_less, compute - usual_compute, 0)),
         # In a pipeline stages may also wait without a kernel that would show it.
         (False, -exposed, np.where(times["has_messages"].any(), 0, usual_exposed - exposed)),
     ):
         most = int(excess.argmax())
-        if excess[most] < _LEAST * step_ns:
+        if excess[most] < _MIN_EXCESS_RATIO * step_ns:
             continue
-        slow = np.flatnonzero(excess >= _ALIKE * excess[most])
+        slow = np.flatnonzero(excess >= _MIN_SHARE_OF_SLOWEST * excess[most])
         if 2 * len(slow) > len(times):
             continue
         places = tuple(times["place"][slow].tolist())
         return SlowRanks(
             places=places,
-            label=_label([find_members(ranks)[place] for place in places]),
+            label=_list_members([find_members(ranks)[place] for place in places]),
             is_compute=is_compute,
             excess_ns=int(excess[most]),
-            least_ns=max(int((own[most] - np.delete(own, slow)).min()), 0),
+            least_ns=max(int((values[most] - np.delete(values, slow)).min()), 0),
             step_ns=step_ns,
             compute_ns=int(compute[most]),
             usual_compute_ns=int(usual_compute[most]),
@@ -163,7 +165,7 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
     return None
 
 
-def _of_others(values: Int64Array) -> Int64Array:
+def _median_of_others(values: Int64Array) -> Int64Array:
     """Return the lower median of the others, for each: more than half must be slow to hide one."""
     order = np.sort(values)
     middle = (len(values) - 2) // 2
@@ -172,8 +174,8 @@ def _of_others(values: Int64Array) -> Int64Array:
     return found
 
 
-def _label(members: list[Member]) -> str:
-    labels = [member.label for member in members[:_MOST_NAMED]]
+def _list_members(members: list[Member]) -> str:
+    labels = [member.label for member in members[:_MAX_LISTED_RANKS]]
     more = len(members) - len(labels)
     return ", ".join(labels) + (f" and {more} more" if more else "")
 

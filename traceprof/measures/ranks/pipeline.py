@@ -57,33 +57,40 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
     """
     members = find_members(ranks)
     named = {
-        process: number for own in ranks.each(_named_stages) for process, number in own.items()
+        process: number
+        for of_part in ranks.each(_named_stages)
+        for process, number in of_part.items()
     }
     ordered = sorted((named[m.process], m) for m in members if m.process in named)
     if len({number for number, _ in ordered}) == len(ordered) > 1:
-        return _numbered([member for _, member in ordered], "ranges", 0)
+        return _number_stages([member for _, member in ordered], "ranges", 0)
     links = _first_messages(ranks)
     if links:
         chains = find_chains(links)
         return tuple(
             stage
             for number, chain in enumerate(chains)
-            for stage in _numbered([members[place] for place in chain], "messages", number)
+            for stage in _number_stages([members[place] for place in chain], "messages", number)
         )
-    begins = {process: ns for own in ranks.each(_talking) for process, ns in own.items()}
+    begins = {
+        process: ns for of_part in ranks.each(_find_senders) for process, ns in of_part.items()
+    }
     stages = [member for member in members if member.process in begins]
     if len(stages) < 2:
         return ()
     stages.sort(key=lambda member: begins[member.process])
-    return _numbered(stages, "sends and receives", 0)
+    return _number_stages(stages, "sends and receives", 0)
 
 
-def _talking(trace: Trace) -> dict[int, int]:
+def _find_senders(trace: Trace) -> dict[int, int]:
     """Return the processes that send or receive, and when each first used a device."""
     work, starts = find_collectives(trace), trace.kernels["start_ns"]
     talking = work["process"][work["op"].isin(("send", "recv"))]
     rows_of = rows_by(trace.kernels, "process")
-    return {own: int(starts[rows_of[own][0]]) for own in {*talking.tolist()} & rows_of.keys()}
+    return {
+        process: int(starts[rows_of[process][0]])
+        for process in {*talking.tolist()} & rows_of.keys()
+    }
 
 
 def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
@@ -107,7 +114,7 @@ def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
         is_mutual = any((b, a) in links for a, b in links if a in ranks)
         closes = any(a in ranks for a, _ in skipped)
         if is_mutual or not closes:
-            chains.append(_in_order(ranks, after, links))
+            chains.append(_order_stages(ranks, after, links))
     return sorted(chains)
 
 
@@ -134,7 +141,7 @@ def _components(after: Mapping[int, list[int]]) -> list[set[int]]:
     return found
 
 
-def _in_order(
+def _order_stages(
     ranks: set[int], after: Mapping[int, list[int]], links: Mapping[tuple[int, int], int]
 ) -> list[int]:
     """Return the ranks with each behind all that send to it; ties by the first message."""
@@ -154,10 +161,13 @@ def _first_messages(ranks: Ranks) -> dict[tuple[int, int], int]:
     known &= messages["carrier"].isin(POINT_TO_POINT)
     pairs = groups_of(source[known], target[known])
     first_ns = pairs.reduced(np.minimum, messages["start_ns"][known]).tolist()
-    return {(one, other): ns for (one, other), ns in zip(pairs.keys, first_ns, strict=True)}
+    return {
+        (source_place, target_place): ns
+        for (source_place, target_place), ns in zip(pairs.keys, first_ns, strict=True)
+    }
 
 
-def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
+def _number_stages(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
     return tuple(
         Stage(i, len(members), member, known_from, pipeline) for i, member in enumerate(members)
     )
@@ -167,18 +177,18 @@ def _named_stages(trace: Trace) -> dict[int, int]:
     """Return the number of the one stage that the ranges of each process name."""
     names = trace.ranges["name"]
     likely = codes_containing(names.texts, ["stage"])
-    every = zip(likely.tolist(), map(_STAGE.search, names.texts[likely]), strict=True)
-    found = {code: match for code, match in every if match}
+    matches = zip(likely.tolist(), map(_STAGE.search, names.texts[likely]), strict=True)
+    found = {code: match for code, match in matches if match}
     if not found:
         return {}
     rows = np.flatnonzero(np.isin(names.codes, list(found)))
     by_process: dict[int, set[int]] = {}
     for process, code in groups_of(trace.ranges["process"][rows], names.packed[rows]).keys:
         by_process.setdefault(process, set()).add(int(found[code]["number"]))
-    return {process: min(own) for process, own in by_process.items() if len(own) == 1}
+    return {process: min(stages) for process, stages in by_process.items() if len(stages) == 1}
 
 
-_MOST_NAMED: Final = 16
+_MAX_LISTED_STAGES: Final = 16
 _WHOLE_WINDOW: Final = -1
 _OUTSIDE: Final = -2
 
@@ -225,13 +235,17 @@ def find_bubbles(ranks: Ranks) -> Bubbles:
     members = tuple(stage.member for stage in stages)
     by_step = any(len(find_steps(part)) for part in ranks)
     numbers = [stage.pipeline for stage in stages]
-    told = Table.stacked(ranks.each(_spans, members, np.array(numbers), by_step=by_step))
-    every = _hulls(told, "pipeline")
+    stage_spans = Table.stacked(
+        ranks.each(_compute_spans, members, np.array(numbers), by_step=by_step)
+    )
+    every = _span_by_step(stage_spans, "pipeline")
     spans = [every.take(every["pipeline"] == number) for number in range(max(numbers) + 1)]
     of_stages = [spans[number] for number in numbers]
-    own = [told.take(told["stage"] == place) for place in range(len(stages))]
-    found = ranks.each(_busy, members, of_stages, by_step=by_step)
-    busy_ns = {place: ns for one in found for place, ns in one.items()}
+    compute_spans = [
+        stage_spans.take(stage_spans["stage"] == place) for place in range(len(stages))
+    ]
+    found = ranks.each(_measure_busy, members, of_stages, by_step=by_step)
+    busy_ns = {place: ns for of_part in found for place, ns in of_part.items()}
     place_of = {member: place for place, member in enumerate(find_members(ranks))}
     waiting = waiting_in_collectives(ranks.whole)
     micro = {process: n for part in ranks.each(_sends_per_step) for process, n in part.items()}
@@ -240,8 +254,8 @@ def find_bubbles(ranks: Ranks) -> Bubbles:
         time = waiting[place_of[stage.member]]
         waited_ns = int(time.covered_ns(*bounds(of_stages[place])).sum())
         working_ns = max(busy_ns.get(place, 0) - waited_ns, 0)
-        rows.append(_measure(stage, working_ns, of_stages[place], micro))
-    return Bubbles(tuple(rows), tuple(of_stages), tuple(own))
+        rows.append(_bubble_row(stage, working_ns, of_stages[place], micro))
+    return Bubbles(tuple(rows), tuple(of_stages), tuple(compute_spans))
 
 
 def measure_pipeline(ranks: Ranks) -> Result:
@@ -278,14 +292,14 @@ def _compute_of(ranks: Ranks, stages: Sequence[Stage]) -> Note:
     known = dict(zip(times["place"].tolist(), times["compute_ns"].tolist(), strict=True))
     computed = {
         f"stage{i}": known.get(members.index(stage.member))
-        for i, stage in enumerate(stages[:_MOST_NAMED])
+        for i, stage in enumerate(stages[:_MAX_LISTED_STAGES])
     }
     listed = ", ".join(f"stage {stages[i].number} {{stage{i}:ns}}" for i in range(len(computed)))
-    more = " …" if len(stages) > _MOST_NAMED else ""
+    more = " …" if len(stages) > _MAX_LISTED_STAGES else ""
     return Note.of(f"Median compute time per step: {listed}{more}", **computed)
 
 
-def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:
+def _stage_work(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:
     """Return what keeps the stages of one file busy in the window.
 
     Columns: start_ns, end_ns, computes, stage (place in ``members``), step (its number; without
@@ -327,16 +341,16 @@ def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> Int64Array:
     return member_of_rows(members, _work(trace))
 
 
-def _spans(
+def _compute_spans(
     trace: Trace, members: tuple[Member, ...], pipelines: Int64Array, *, by_step: bool
 ) -> Table:
     """Return, of each stage by step, the first start and last end of compute in one file."""
-    work = _of_stages(trace, members, by_step=by_step)
-    found = _hulls(work.take(work["computes"]), "stage")
+    work = _stage_work(trace, members, by_step=by_step)
+    found = _span_by_step(work.take(work["computes"]), "stage")
     return found.assign(pipeline=pipelines[found["stage"]])
 
 
-def _hulls(work: Table, of: str) -> Table:
+def _span_by_step(work: Table, of: str) -> Table:
     """Return, of each stage or pipeline by step, the first start and last end of ``work``."""
     found, groups = grouped_by(work, of, "step")
     starts, ends = bounds(work)
@@ -345,18 +359,18 @@ def _hulls(work: Table, of: str) -> Table:
     )
 
 
-def _busy(
+def _measure_busy(
     trace: Trace, members: tuple[Member, ...], spans: Sequence[Table], *, by_step: bool
 ) -> dict[int, int]:
     """Return how long each stage of one file is busy in its ``spans``."""
-    work = _of_stages(trace, members, by_step=by_step)
+    work = _stage_work(trace, members, by_step=by_step)
     return {
         stage: int(busy.covered_ns(*bounds(spans[stage])).sum())
         for stage, busy in unions_by(work, "stage").items()
     }
 
 
-def _measure(
+def _bubble_row(
     stage: Stage, busy_ns: int, spans: Table, sends: Mapping[int, tuple[float, int]]
 ) -> dict[str, Any]:
     span_ns = int(lengths_of(spans).sum())

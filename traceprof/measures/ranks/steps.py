@@ -29,9 +29,9 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import Steps
 
-_NOTABLE_RATIO: Final = 0.01
-_CONSISTENT_RATIO: Final = 0.9
-_MOST_NAMED: Final = 4
+_MIN_NOTABLE_RATIO: Final = 0.01
+_MIN_CONSISTENT_RATIO: Final = 0.9
+_MAX_LISTED_RANKS: Final = 4
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
@@ -76,7 +76,7 @@ def find_rank_steps(ranks: Ranks) -> RankSteps:
 @fact
 def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     matches = find_matches(ranks)
-    steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
+    steps, shifts = _align_numbers(steps_of_ranks(ranks), matches)
     table = steps.table
     rows = matches.shared
     place = steps_of_calls(steps, rows)
@@ -87,10 +87,10 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
         {
             "rank": [m and m.known_rank for m in known],
             "step": table["step"],
-            "own_ns": ends - starts - _waited_in(ranks, matches, steps),
+            "own_ns": ends - starts - _measure_waiting(ranks, matches, steps),
             "duration_ns": ends - starts,
-            **_sums(ranks, matches, rows, place, len(steps)),
-            "phase": _phases(ranks, rows, place, steps),
+            **_sum_by_step(ranks, matches, rows, place, len(steps)),
+            "phase": _find_phases(ranks, rows, place, steps),
             "host": np.array([m.host if m else "" for m in known], object),
             "rack": np.array([m.rack if m else "" for m in known], object),
             "process": table["process"],
@@ -101,7 +101,7 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     return RankSteps(result.in_order("step", "rank", "process"), shifts)
 
 
-def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
+def _align_numbers(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     """Return the steps with numbers that mean the same step on all ranks, and what was added.
 
     Where nobody numbers the steps they are counted from the first that a rank recorded: the
@@ -122,14 +122,14 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     numbered, first = np.unique(match[called.get(reference, _NO_ROWS)], return_index=True)
     there = step[called.get(reference, _NO_ROWS)][first]
     shifts = {}
-    for process, own in called.items():
-        shared = np.isin(match[own], numbered)
-        place = np.searchsorted(numbered, match[own][shared])
-        ahead, counts = np.unique(there[place] - step[own][shared], return_counts=True)
+    for process, called_rows in called.items():
+        shared = np.isin(match[called_rows], numbered)
+        place = np.searchsorted(numbered, match[called_rows][shared])
+        shift, counts = np.unique(there[place] - step[called_rows][shared], return_counts=True)
         if counts.sum() <= 1:
             continue
-        most = int(ahead[counts.argmax()])
-        if most and counts.max() >= _CONSISTENT_RATIO * counts.sum():
+        most = int(shift[counts.argmax()])
+        if most and counts.max() >= _MIN_CONSISTENT_RATIO * counts.sum():
             shifts[process] = most
     numbers = table["step"] + looked_up(table["process"], shifts, 0)
     if shifts:
@@ -137,7 +137,7 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     return replace(steps, table=table.assign(step=numbers)), shifts
 
 
-def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
+def _measure_waiting(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
     """Return how long the rank of each step waited while the step lasted, and did not compute."""
     waiting: dict[int, Intervals] = {}
     for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
@@ -151,7 +151,7 @@ def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
     return waited
 
 
-def _sums(
+def _sum_by_step(
     ranks: Ranks, matches: Matches, rows: CompactTable, place: Int64Array, n_steps: int
 ) -> dict[str, Int64Array]:
     """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
@@ -169,7 +169,7 @@ def _sums(
     return {name: sums_at(place[known], values, n_steps) for name, values in sums.items()}
 
 
-def _phases(
+def _find_phases(
     ranks: Ranks, rows: CompactTable, place: Int64Array, steps: Steps
 ) -> npt.NDArray[np.object_]:
     """Return the phase in which the rank of each step takes longer than the others."""
@@ -180,10 +180,10 @@ def _phases(
     if not len(known):
         return found
     sums = excess_by(arrivals, placed, len(steps)).take(known)
-    each = np.stack([sums[name] for name in sums], axis=1)
-    least = _NOTABLE_RATIO * steps.durations_ns[known]
-    names = np.array(list(sums), object)[each.argmax(axis=1)]
-    found[known] = np.where(each.max(axis=1) >= least, names, "")
+    excess = np.stack([sums[name] for name in sums], axis=1)
+    least = _MIN_NOTABLE_RATIO * steps.durations_ns[known]
+    names = np.array(list(sums), object)[excess.argmax(axis=1)]
+    found[known] = np.where(excess.max(axis=1) >= least, names, "")
     return found
 
 
@@ -233,7 +233,7 @@ def measure_rank_steps(ranks: Ranks) -> Result:
         {"process": process, "rank": members[process].rank, "added": added}
         for process, added in found.shifts.items()
     ]
-    notes = [*_on_shifts(found, members)]
+    notes = [*_notes_on_shifts(found, members)]
     if n_ranks > 1 and not find_matches(ranks.whole).is_shared:
         text = "No collective was recorded on several ranks, so own_ns includes waiting for ranks."
         notes.append(Note(text))
@@ -248,10 +248,10 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     return Result("rank-steps", SPEC, tables, scalars, tuple(notes))
 
 
-def _on_shifts(found: RankSteps, members: dict[int, Member]) -> Iterator[Note]:
+def _notes_on_shifts(found: RankSteps, members: dict[int, Member]) -> Iterator[Note]:
     if found.shifts:
-        named = [members[process].label for process in list(found.shifts)[:_MOST_NAMED]]
-        more = " …" if len(found.shifts) > _MOST_NAMED else ""
+        named = [members[process].label for process in list(found.shifts)[:_MAX_LISTED_RANKS]]
+        more = " …" if len(found.shifts) > _MAX_LISTED_RANKS else ""
         text = (
             "{ranks} count their steps from a different start. traceprof lined up the steps by "
             "shared collectives."

@@ -58,13 +58,13 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
     if blame.why_not or not stages:
         return None
     of_member = np.array([stages.get(i, -1) for i in range(len(blame.charged_ns))])
-    least = LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    threshold_ns = LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
     for number in sorted(set(stages.values())):
-        own = np.flatnonzero(of_member == number)
-        charged = int(blame.charged_ns[own].sum())
-        if not FEWEST_RANKS <= len(own) < len(of_member) or charged < least:
+        members = np.flatnonzero(of_member == number)
+        charged = int(blame.charged_ns[members].sum())
+        if not FEWEST_RANKS <= len(members) < len(of_member) or charged < threshold_ns:
             continue
-        places, excess = tuple(own.tolist()), np.sort(blame.excess_ns[own])
+        places, excess = tuple(members.tolist()), np.sort(blame.excess_ns[members])
         cost_ns = cost_of(ranks, places)
         cost_ratio = cost_ns / (ranks.span.duration_ns or 1)
         if excess[0] < LEAST_SHARE_RATIO * excess[-1] or cost_ratio < LEAST_COST_RATIO:
@@ -72,8 +72,8 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
         return GroupLateness(
             kind="stage",
             name=str(number),
-            ranks=len(own),
-            late_ranks=len(own),
+            ranks=len(members),
+            late_ranks=len(members),
             late_members=places,
             is_straggler=True,
             held_up_ns=cost_ns,
@@ -156,7 +156,7 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     excused = {place for group in groups if group for place in group.late_members}
     matches = matches_in_step(ranks)
     table = matches.table
-    together = np.where(table["op"].isin(ENDS_TOGETHER), table["spread_ns"], 0)
+    spread_ns = np.where(table["op"].isin(ENDS_TOGETHER), table["spread_ns"], 0)
     excess = excess_of_members(ranks)
     arrivals = find_arrivals(ranks)
     rows_of = rows_by_value(arrivals["member"])
@@ -168,19 +168,21 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
         rows = arrivals.take(rows_of.get(place, nothing))
         at = matches.places(rows)
         is_last = table["last_member"][at] == place
-        own = Table({"late_ns": rows["late_ns"], "is_last": is_last, "spread_ns": together[at]})
-        rank = _of_rank(ranks, blame, place, own, phase)
-        found.append(rank if place in excused else _judged(ranks, rank, blame))
+        rank_arrivals = Table(
+            {"late_ns": rows["late_ns"], "is_last": is_last, "spread_ns": spread_ns[at]}
+        )
+        rank = _measure_rank(ranks, blame, place, rank_arrivals, phase)
+        found.append(rank if place in excused else _with_verdict(ranks, rank, blame))
     return tuple(found)
 
 
-def _of_rank(
-    ranks: Ranks, blame: Blame, place: int, own: Table, most: tuple[str, int]
+def _measure_rank(
+    ranks: Ranks, blame: Blame, place: int, rank_arrivals: Table, longest_phase: tuple[str, int]
 ) -> RankLateness:
     """Return the lateness of the rank with the arrivals ``own``, not judged yet."""
     member = find_members(ranks)[place]
-    last = own.take(own["is_last"])
-    phase, excess_ns = most
+    last = rank_arrivals.take(rank_arrivals["is_last"])
+    phase, excess_ns = longest_phase
     is_most = blame.charged_ns[place] >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
     cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
     return RankLateness(
@@ -195,11 +197,11 @@ def _of_rank(
         is_blamed=False,
         delays_count=_count_delays(blame, place),
         last_count=len(last),
-        last_ratio=len(last) / len(own) if len(own) else 0.0,
+        last_ratio=len(last) / len(rank_arrivals) if len(rank_arrivals) else 0.0,
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         charged_ns=int(blame.charged_ns[place]),
-        median_late_ns=float(np.nanmedian(own["late_ns"])) if len(own) else 0.0,
+        median_late_ns=float(np.nanmedian(rank_arrivals["late_ns"])) if len(rank_arrivals) else 0.0,
         phase=phase if excess_ns > 0 else "",
         excess_ns=max(excess_ns, 0),
         since_ns=since_of(ranks, blame, (place,)) if cost_ns else None,
@@ -211,13 +213,13 @@ def _count_delays(blame: Blame, place: int) -> int:
     """Return in how many collectives nearly all arises that the rank is charged."""
     charged = np.sort(blame.origins["charged_ns"][blame.origins["member"] == place])[::-1]
     return (
-        int(np.searchsorted(np.cumsum(charged), _NEARLY_ALL * charged.sum()) + 1)
+        int(np.searchsorted(np.cumsum(charged), _NEARLY_ALL_RATIO * charged.sum()) + 1)
         if len(charged)
         else 0
     )
 
 
-def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
+def _with_verdict(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
     """Return the rank with the verdict, and of a straggler the cause."""
     is_blamed = rank.cost_ratio >= LEAST_COST_RATIO and rank.charged_ns >= LEAST_SHARE_RATIO * int(
         blame.charged_ns.sum()
@@ -226,20 +228,20 @@ def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
     has_one_clock = len({*clocks_of(find_members(ranks))}) == 1
     is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.ends_ns)
     is_late = is_blamed and rank.delays_count > 1
-    judged = replace(
+    evaluated = replace(
         rank,
         is_straggler=is_late and is_clear,
         is_unclear=is_late and not is_clear,
         is_blamed=is_blamed and is_clear,
     )
-    cause = cause_of(ranks, rank.member) if judged.is_straggler else None
+    cause = cause_of(ranks, rank.member) if evaluated.is_straggler else None
     if cause is None:
-        return judged
-    return replace(judged, cause=cause.text, cause_ns=cause.excess_ns, factor=cause.factor)
+        return evaluated
+    return replace(evaluated, cause=cause.text, cause_ns=cause.excess_ns, factor=cause.factor)
 
 
-_NEARLY_ALL: Final = 0.9
-_NOTABLE_SKEW_NS: Final = 100_000
+_NEARLY_ALL_RATIO: Final = 0.9
+_MIN_NOTABLE_SKEW_NS: Final = 100_000
 
 _RANKS: Final = TableSpec.of("""
     table ranks: one row per rank, sorted by the time that it costs the other ranks
@@ -293,13 +295,13 @@ def measure_stragglers(ranks: Ranks) -> Result:
     why = "No collective was recorded on several ranks." if not matches.is_shared else ""
     if blame.why_not:
         why = f"Rank wait times are not reported: {blame.why_not}"
-    skew = _on_skew(blame)
+    skew = _notes_on_skew(blame)
     if why or not lateness:
         nothing = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
         why = why or "The ranks share no collective after they first synchronized."
         slow = find_slow_ranks(ranks)
-        by_own = () if slow is None else (describe_slow(slow),)
-        return Result("stragglers", SPEC, nothing, scalars, (Note(why), *by_own, *skew))
+        on_compute = () if slow is None else (describe_slow(slow),)
+        return Result("stragglers", SPEC, nothing, scalars, (Note(why), *on_compute, *skew))
     mean_ns = blame.whole_ns / len(matches.members)
     scalars |= {
         "waited_ns": blame.whole_ns,
@@ -320,18 +322,18 @@ def measure_stragglers(ranks: Ranks) -> Result:
     ]
     tables = {
         "ranks": _RANKS.of_rows([asdict(rank) for rank in lateness]),
-        "late_groups": table_of_late(own for own in (late_whole, late_stage) if own),
+        "late_groups": table_of_late(group for group in (late_whole, late_stage) if group),
     }
     on_delays = [describe_delay(ranks, rank) for rank in lateness if rank.is_late_once]
-    told = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
-    notes = (*on_groups, *told, *skew)
+    on_ranks = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
+    notes = (*on_groups, *on_ranks, *skew)
     return Result("stragglers", SPEC, tables, scalars, notes)
 
 
-def _on_skew(blame: Blame) -> list[Note]:
+def _notes_on_skew(blame: Blame) -> list[Note]:
     """Return what the first collectives hold, where that is not next to nothing."""
     mean_ns = blame.skew_ns / max(len(blame.waited_ns), 1)
-    if mean_ns < _NOTABLE_SKEW_NS:
+    if mean_ns < _MIN_NOTABLE_SKEW_NS:
         return []
     text = (
         "Before the ranks first synchronized, each waited {skew:ns} on average. Recording and "
@@ -347,7 +349,7 @@ def _notes(
     *,
     is_explained: bool,
 ) -> list[Note]:
-    late = [_on_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
+    late = [_describe_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
     waiting = Note.of(
         "Mean wait time per rank: {waited:ns} ({share:ratio} of the window) in {n:count} "
         "collectives and messages.",
@@ -382,7 +384,7 @@ def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
     )
 
 
-def _on_straggler(rank: RankLateness) -> Note:
+def _describe_straggler(rank: RankLateness) -> Note:
     stage = "" if rank.stage is None else " (stage {stage})"
     cause = "" if not rank.cause else ". Cause: {cause}"
     cause += " ({factor:factor})" if rank.factor is not None else ""

@@ -26,9 +26,9 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
-_NOTABLE_RATIO: Final = 0.5
-_NOTABLE_BYTES: Final = 1 << 20
-_SHOWN: Final = 3
+_MIN_NOTABLE_RATIO: Final = 0.5
+_MIN_NOTABLE_BYTES: Final = 1 << 20
+_MAX_LISTED_OPS: Final = 3
 _PARTS_NS: Final = tuple(f"{part}_ns" for part in PARTS)
 
 
@@ -43,51 +43,53 @@ def parts_of_members(ranks: Ranks) -> Mapping[int, Mapping[str, Any]]:
         return {}
     rows_of: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for part in ranks:
-        for row in _rows(part):
+        for row in _parts_by_process(part):
             for device in (row["device"], ABSENT):
                 rows_of.setdefault((row["process"], device), []).append(row)
     found = {}
     for place, member in enumerate(find_members(ranks)):
-        if own := rows_of.get((member.process, member.device)):
-            label = str(own[0]["device"]) if len(own) == 1 else "all"
-            sums = {name: sum(row[name] for row in own) for name in _PARTS_NS}
+        if rows := rows_of.get((member.process, member.device)):
+            label = str(rows[0]["device"]) if len(rows) == 1 else "all"
+            sums = {name: sum(row[name] for row in rows) for name in _PARTS_NS}
             found[place] = {"device": label, **sums}
     return found
 
 
-def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
+def _parts_by_process(trace: Trace) -> Iterator[dict[str, Any]]:
     """Yield the parts of each process on each of its devices."""
-    pairs = _pairs(trace)
+    pairs = _process_device_pairs(trace)
     pair_of = {device: (process, device) for process, device in pairs}
-    own = trace
+    source = trace
     if len(pair_of) < len(pairs):
-        own, pair_of = _apart(trace).within(trace.span), dict(enumerate(pairs))
-    for row in device_parts(own).rows():
+        source, pair_of = _split_shared_devices(trace).within(trace.span), dict(enumerate(pairs))
+    for row in device_parts(source).rows():
         if row["device"] in pair_of:
             process, device = pair_of[row["device"]]
             parts = {name: row[name] for name in _PARTS_NS}
             yield {"process": process, "device": device, **parts}
 
 
-def _pairs(trace: Trace) -> list[tuple[int, int]]:
+def _process_device_pairs(trace: Trace) -> list[tuple[int, int]]:
     """Return each process with each device that it uses, anywhere in the recording."""
     by_process = devices_of_processes(trace)
-    return [(process, device) for process, own in by_process.items() for device in own]
+    return [(process, device) for process, devices in by_process.items() for device in devices]
 
 
 @fact
-def _apart(trace: Trace) -> Trace:
+def _split_shared_devices(trace: Trace) -> Trace:
     """Return the device work of a trace as if each process had devices of its own.
 
     Their numbers are places among the pairs of process and device.
     """
-    place: dict[tuple[int, ...], int] = {pair: i for i, pair in enumerate(_pairs(trace))}
+    place: dict[tuple[int, ...], int] = {
+        pair: i for i, pair in enumerate(_process_device_pairs(trace))
+    }
     tables = {"ranges": trace.ranges}  # they tell when devices were recorded
     for name in DEVICE_TABLES:
         table = trace.table(name)
         users = groups_of(table["process"], table["device"])
-        own = np.array([place.get(pair, ABSENT) for pair in users.keys], np.int64)
-        tables[name] = table.assign(device=own[users.number])
+        places = np.array([place.get(pair, ABSENT) for pair in users.keys], np.int64)
+        tables[name] = table.assign(device=places[users.number])
     apart = make_trace(trace.info, tables, trace.recorded, trace.span)
     return replace(apart, recordings=trace.recordings)
 
@@ -105,7 +107,7 @@ def times_of_ranks(ranks: Ranks) -> Table:
     """
     base = base_of(ranks)
     by_process = groups_of(base.processes)
-    means = (own.tolist() for own in (*by_process.values, by_process.means(base.lengths_ns)))
+    means = (column.tolist() for column in (*by_process.values, by_process.means(base.lengths_ns)))
     step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
     whose, in_step = waits["member"], waits["is_in_step"]
@@ -118,13 +120,13 @@ def times_of_ranks(ranks: Ranks) -> Table:
     is_sure = not why_withheld(ranks)
     rows: list[dict[str, Any]] = []
     for i, member in enumerate(members):
-        own = parts.get(i, {})
+        breakdown = parts.get(i, {})
         rows.append(
             {
                 "rank": member.known_rank,
-                "device": own.get("device", ""),
+                "device": breakdown.get("device", ""),
                 "step_ns": step_ns.get(member.process),
-                **{name: own.get(name) for name in _PARTS_NS},
+                **{name: breakdown.get(name) for name in _PARTS_NS},
                 "waited_ns": waited[i] if counts[i] and is_sure else None,
                 "last_ratio": last[i] / known[i] if known[i] and is_sure else None,
                 "collectives_count": counts[i],
@@ -146,18 +148,18 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
         ops, by_op = work["op"], groups_of(work["op"].packed)
-        most = np.lexsort((by_op.first_rows, -by_op.counts))[:_SHOWN]
+        most = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
         text = "The GPUs exchange data by collectives ({backends}): {ops} among {n:count} ranks."
         return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
     if sum(len(np.unique(part.copies["device"])) for part in ranks) < 2:
         return ()
-    peer, down, up = (_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
-    if peer >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * min(down, up)):
+    peer, down, up = (_sum_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
+    if peer >= max(_MIN_NOTABLE_BYTES, _MIN_NOTABLE_RATIO * min(down, up)):
         text = "The GPUs exchange data by peer copies ({peer:bytes}), without collectives."
         return (Note.of(text, peer=peer),)
-    if min(down, up) >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * max(down, up)):
+    if min(down, up) >= max(_MIN_NOTABLE_BYTES, _MIN_NOTABLE_RATIO * max(down, up)):
         text = (
             "The GPUs exchange data through the host, like a parameter server: {up:bytes} to the "
             "host, {down:bytes} to the GPUs, no collectives. Use collectives between GPUs (NCCL)."
@@ -166,10 +168,10 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     return ()
 
 
-def _bytes(ranks: Ranks, direction: str) -> int:
+def _sum_bytes(ranks: Ranks, direction: str) -> int:
     every = (part.copies for part in ranks)
-    sizes = (own["n_bytes"][own["direction"] == direction] for own in every)
-    return sum(int(own.clip(0).sum()) for own in sizes)
+    sizes = (copies["n_bytes"][copies["direction"] == direction] for copies in every)
+    return sum(int(copies.clip(0).sum()) for copies in sizes)
 
 
 SPEC: Final = ResultSpec.of("""
@@ -204,11 +206,13 @@ def measure_ranks(ranks: Ranks) -> Result:
         "partial_count": int((matches.table["members"] < len(matches.members)).sum()),
         "alone_count": int((matches.rows["match"] < 0).sum()),
     }
-    notes = (_on_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
+    notes = (_describe_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
     return Result("ranks", SPEC, {"ranks": table}, scalars, notes)
 
 
-def _on_matches(n_ranks: int, shared_count: int, partial_count: int, alone_count: int) -> Note:
+def _describe_matches(
+    n_ranks: int, shared_count: int, partial_count: int, alone_count: int
+) -> Note:
     if not shared_count:
         return Note("Rank wait times are unknown: no collective was recorded on several ranks.")
     text = "{shared:count} collectives were recorded on several ranks"
