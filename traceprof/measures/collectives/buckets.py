@@ -1,4 +1,4 @@
-"""The collectives of a step in their order: the buckets of DDP, the shards of FSDP."""
+"""The collectives of a step in order: buckets of DDP, shards of FSDP."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def traffic_per_step(ranks: Ranks, work: Table) -> dict[str, float | None]:
-    """Return what the collectives ``work`` add up to in an average step of one process.
+    """Return the mean traffic of ``work`` per step and process; empty if there are no steps.
 
-    per_step_count, per_step_bytes (what the rank hands in; None where a size is not known) and
-    all_reduce_ratio (the share of the steps in which an all-reduce ran); nothing without steps.
-    ``work`` has the columns of `collectives_of_ranks`.
+    Keys: per_step_count, per_step_bytes (input size of the rank; None if any size is unknown), and
+    all_reduce_ratio (share of step time in which an all-reduce ran). ``work`` has the columns of
+    `collectives_of_ranks`.
     """
     steps = steps_of_ranks(ranks)
     in_step = work.take(of_rows(work, ranks.each(are_in_steps)))
@@ -80,14 +80,14 @@ _BUCKETS, _ = SPEC.tables
 
 
 def measure_buckets(trace: Trace) -> Result:
-    """Return the collectives of the steps in the window by their place in the step.
+    """Return the collectives of the steps in the window by their position in the step.
 
     Raises:
         NotRecordedError: neither collectives nor kernels were recorded.
     """
     require_collectives(trace)
     steps = find_steps(trace)
-    # What a step called may run after the end of the window.
+    # A collective that a step called may run after the end of the window.
     inside = np.flatnonzero(are_in_steps(trace))
     step = steps_of_collectives(trace)[inside]
     whole_steps = find_steps(trace.whole).table
@@ -104,7 +104,7 @@ def measure_buckets(trace: Trace) -> Result:
 
 
 def _summarize_buckets(work: Table, step_starts: Int64Array) -> Table:
-    """Return the buckets of ``work``; ``starts`` are those of the steps."""
+    """Return one row per bucket; ``step_starts`` is the start of the step of each collective."""
     timed, sizes = work["is_timed"], work["n_bytes"]
     work = work.assign(
         after_ns=work["start_ns"] - step_starts,

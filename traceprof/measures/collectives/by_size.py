@@ -1,4 +1,4 @@
-"""Collectives by operation, group and message size: time, bandwidth, and what compute hides."""
+"""Collectives by operation, group and message size: time, bandwidth, and overlap with compute."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def measure_collectives(ranks: Ranks) -> Result:
     if work.empty:
         tables = {table.name: table.of_rows() for table in SPEC.tables}
         return Result("collectives", SPEC, tables, {"count": 0})
-    # How long each rank waited in each row and did not compute, once all were in step.
+    # Waiting time of each row without compute, after the ranks first synchronized.
     waits = value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
     waits = np.full(len(work), np.nan) if why_withheld(ranks) else waits
     classes = _with_peaks(ranks, _summarize_classes(_Classes(work), waits, matches.table))
@@ -108,7 +108,7 @@ def measure_collectives(ranks: Ranks) -> Result:
 
 
 def _notes_on_uneven(imbalance: Floats) -> Iterator[Note]:
-    """Yield how uneven all-to-alls are: of tokens of experts, or rows of embeddings."""
+    """Yield a note on the size imbalance of all-to-alls (tokens of experts, rows of embeddings)."""
     uneven = imbalance[imbalance >= _MIN_UNEVEN_FACTOR]
     if len(uneven):
         text = "{n:count} uneven all-to-all(s): one rank sends {times:number} times the mean size."
@@ -116,9 +116,11 @@ def _notes_on_uneven(imbalance: Floats) -> Iterator[Note]:
 
 
 class _Classes:
-    """The class of each row: 0, 1, … in the order in which they occur; ``first`` rows of each.
+    """The class (operation, group, size) of each collective.
 
-    Columns are looked at one by one: of a thousand ranks all together are large.
+    ``number`` is the class of each row: 0, 1, … in order of first occurrence. ``first`` is the
+    first row of each class. The code reads one column at a time, because all columns of a thousand
+    ranks together are large.
     """
 
     def __init__(self, work: Table) -> None:
@@ -132,17 +134,17 @@ class _Classes:
     def total(
         self, values: npt.NDArray[Any], is_counted: npt.NDArray[np.bool_]
     ) -> npt.NDArray[Any]:
-        """Return the sum of each over the rows that count and are known; NaN without such a row."""
+        """Return the sum of the known values of counted rows in each class; NaN without any."""
         is_counted = is_counted & ~np.isnan(values)
         has_any = self.groups.reduced(np.logical_or, is_counted)
         return where_known(self.groups.reduced(np.add, np.where(is_counted, values, 0)), has_any)
 
     def rows(self) -> Iterator[Int64Array]:
-        """Yield the rows of each."""
+        """Yield the row indices of each class."""
         yield from np.split(self.groups.order, self.groups.first[1:])
 
     def texts(self, *columns: str) -> list[str]:
-        """Return the distinct texts of each class, sorted, as one text."""
+        """Return the distinct texts of each class, sorted and joined by commas."""
         _, rows = numbered(self.number, *(codes_of(self.work[name]) for name in columns))
         distinct = self.work.take(rows)
         every = zip(*(distinct[name] for name in columns), strict=True)
@@ -154,7 +156,11 @@ class _Classes:
 
 
 def _summarize_classes(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) -> Table:
-    """Return one row per class in the order in which they occur, with device, the largest."""
+    """Return one row per class, in order of first occurrence.
+
+    ``wait_ns`` is the waiting time of each row. ``device`` is the largest device number of the
+    class.
+    """
     work = classes.work
     is_timed, n_bytes, times = work["is_timed"], work["n_bytes"], lengths_of(work)
     is_sized = classes.groups.reduced(np.minimum, n_bytes) >= 0
@@ -180,7 +186,11 @@ def _summarize_classes(classes: _Classes, wait_ns: npt.NDArray[np.float64], shar
 def _transfers_by_class(
     classes: _Classes, is_timed: npt.NDArray[np.bool_], shared: Table
 ) -> Iterator[Table]:
-    """Yield what moved in each class: what ranks share, in their shortest time; else all."""
+    """Yield a table of transfers for each class.
+
+    Collectives that several ranks recorded count once, with the time of the shortest rank. A class
+    without them lists all its rows.
+    """
     match = classes.work["match"]
     for rows in classes.rows():
         timed = rows[is_timed[rows]]
@@ -194,7 +204,7 @@ def _transfers_by_class(
 
 
 def _rate(transfers: Table, column: str) -> float:
-    """Return how much moved over how long, in bytes per second; NaN where that is not known."""
+    """Return total ``column`` divided by total duration, in bytes per second; NaN if unknown."""
     known = ~np.isnan(transfers[column])
     total_ns = int(transfers["duration_ns"][known].sum())
     return float(transfers[column][known].sum()) / total_ns * 1e9 if total_ns > 0 else np.nan
@@ -226,7 +236,7 @@ def _by_phase(ranks: Ranks, work: Table) -> Table:
 
 
 def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
-    """Return what bandwidths are held against, and what groups have nothing of the kind."""
+    """Return the peak link bandwidth of each group size, and group sizes without a known peak."""
     is_sized = ~np.isnan(work["bus_bytes"]) & (work["device"] >= 0)
     pairs = groups_of(work["device"][is_sized], work["group_size"][is_sized]).keys
     wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
@@ -255,7 +265,7 @@ def _scalars(ranks: Ranks, work: Table) -> dict[str, float | None]:
 
 
 def _with_notes(result: Result) -> Result:
-    """Return the collectives with remarks on them and the peaks that they are judged by."""
+    """Return the result with notes on the collectives, missing data, and the peaks."""
     if not result.scalars["count"]:
         return result.with_notes(Note("No collective starts in this window."))
     scalars = result.scalars
@@ -304,7 +314,7 @@ def _notes_on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def _notes_on_phases(result: Result) -> Iterator[Note]:
-    """Yield which phases called the collectives whose time compute does not hide."""
+    """Yield a note that lists the exposed time by calling phase."""
     phases = result.tables["phases"]
     exposed = phases.take(phases["exposed_ns"].astype(np.float64) > 0)
     if exposed.empty or exposed["phase"].tolist() == [UNCLAIMED]:

@@ -1,6 +1,6 @@
-"""Whose code called a collective: its phase, its layer, its step; and what compute hides of it.
+"""The code that called each collective (phase, caller range, step), and its overlap with compute.
 
-What is found for every collective of the whole recording once, by its row there.
+Facts are computed once for every collective of the whole recording and indexed by its row.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _IS_COLLECTIVE: Final = re.compile(
     r"comm:|comm\.async:|[nr]ccl|gloo:|record_param_comms", re.IGNORECASE
 )
 _SHARDED: Final = re.compile(r"FSDP|FullySharded|all_gather_params|PartitionedParam|DeepSpeedZero")
-"""In names of ranges in which parameters are gathered, or gradients reduced to shards."""
+"""Matches names of ranges that gather parameters or reduce-scatter gradients."""
 _WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
-"""One of them is in every name that `_IS_COLLECTIVE` matches."""
+"""Every name that `_IS_COLLECTIVE` matches contains one of these."""
 
 
 @fact
 def phases_of_collectives(trace: Trace) -> Names:
-    """Return the phase whose code called each collective of the whole recording, by its row.
+    """Return the phase that called each collective of the whole recording, by row.
 
-    The ranges of the collectives themselves do not count.
+    Ranges of the collectives themselves do not count.
     """
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (phases != PHASES.index("communication"))
@@ -50,10 +50,10 @@ def phases_of_collectives(trace: Trace) -> Names:
 
 @fact
 def callers_of_collectives(trace: Trace) -> Names:
-    """Return the innermost range (a layer, a module, a user's own) around each call; "" for none.
+    """Return the innermost range (layer, module, user range) around each call; "" without a range.
 
-    Of the collectives of the whole recording, by row. The ranges of the collectives themselves and
-    NCCL's own do not count.
+    One name per collective of the whole recording, by row. Ranges of the collectives themselves and
+    NCCL's own ranges do not count.
     """
     names = trace.ranges["name"]
     is_collective = np.zeros(len(names.texts), np.bool_)
@@ -65,9 +65,10 @@ def callers_of_collectives(trace: Trace) -> Names:
 def _find_calling_ranges(
     trace: Trace, is_candidate: npt.NDArray[np.bool_], names: Names, nothing: str
 ) -> Names:
-    """Return the name of the innermost of the ``kept`` ranges around the call of each collective.
+    """Return the name of the innermost candidate range around the call of each collective.
 
-    ``names`` are those of the ranges.
+    ``is_candidate`` and ``names`` have one value per range. ``nothing`` is the name for a call
+    outside all candidates.
     """
     work = find_collectives(trace)
     columns = {"start_ns": "call_ns", "end_ns": "call_end_ns", "thread": "thread"}
@@ -83,15 +84,18 @@ def _find_calling_ranges(
 
 @fact
 def steps_of_collectives(trace: Trace) -> Int64Array:
-    """Return the row of the whole recording's steps that each collective was called in, by its row.
+    """Return the step that called each collective, as a row of the steps of the whole recording.
 
-    `ABSENT` for none. A collective whose call is not known belongs to the step in which it started.
+    `ABSENT` for no step. A collective without a known call belongs to the step in which it started.
     """
     return steps_of_calls(find_steps(trace), find_collectives(trace))
 
 
 def of_rows(rows: Table, facts: Sequence[Any]) -> Any:
-    """Return the element of each of ``rows`` (with part and row), of ``facts`` of every part."""
+    """Return the element of a per-part fact for each of ``rows``, which have part and row.
+
+    ``facts`` has one array or Names per part.
+    """
     offsets = np.cumsum([0, *map(len, facts)])
     are_names = isinstance(facts[0], Names)
     together = Names.joined(facts) if are_names else np.concatenate(facts)
@@ -122,7 +126,7 @@ _CALLERS: Final = SPEC.tables[0]
 
 
 def measure_callers(trace: Trace) -> Result:
-    """Return the collectives that start in the window by the code that called them.
+    """Return the collectives that start in the window, by the code that called them.
 
     Raises:
         NotRecordedError: neither collectives nor kernels were recorded.
@@ -159,9 +163,11 @@ _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
 
 def _are_sharded(work: Table) -> Bools:
-    """Return which gather parameters, or reduce their gradients.
+    """Return which rows gather parameters or reduce-scatter gradients (FSDP, ZeRO).
 
-    Tensor parallelism does so with activations, but it reduces in the forward pass, too.
+    A group counts if a range around its calls has a matching name, or if it both gathers and
+    reduces, and reduces only in backward. Tensor parallelism also gathers and reduces
+    (activations), but it reduces in the forward pass as well.
     """
     groups = groups_of(work["process"], work["group"].packed)
 
@@ -199,7 +205,7 @@ def _finish(result: Result) -> Result:
 
 
 def _notes_on_gathers(table: Table) -> Iterator[Note]:
-    """Yield what gathers of parameters take, and how many nothing hides."""
+    """Yield notes on the size of parameter all-gathers and their missing overlap with compute."""
     gathers = table.take((table["op"] == _GATHER) & (table["sharded_count"] > 0))
     names = ("sharded_count", "gathered_bytes", "alone_count", "exposed_ns", "total_ns")
     n, size, alone, exposed, total = (float(gathers[name].sum()) for name in names)

@@ -1,7 +1,8 @@
-"""Clocks of ranks, held against each other by the ends of the collectives that they share.
+"""Compare and align the clocks of ranks by the ends of shared collectives.
 
-A collective ends on all its ranks at once, so that a difference of its ends is a difference of
-clocks: their median is the offset, a robust line through them over time the drift.
+A collective ends on all its ranks at the same time, so differences of its ends are differences of
+clocks. The median difference is the offset. A robust line through the differences over time is the
+drift.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ ENDS_TOGETHER: Final = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"),
     "send_recv",
 )
-"""The operations that end on all their ranks at once."""
+"""Operations that end on all their ranks at the same time."""
 
 _MIN_LATENESS_FACTOR: Final = 2.0
 LARGEST_RESIDUAL_NS: Final = 1_000_000
-"""Ends that are further apart on the clocks that fit them best were matched wrongly."""
-_MIN_SHARED_COLLECTIVES: Final = 3  # one agrees with itself, whatever its clocks
+"""If ends differ by more than this after alignment, collectives were matched wrongly."""
+_MIN_SHARED_COLLECTIVES: Final = 3  # a single one fits any clock
 DOUBTFUL_CLOCKS: Final = (
     "the ends of shared collectives differ by more than 1 ms after clock alignment, so some "
     "collectives are matched wrongly"
 )
-"""Why nothing that needs one clock of all ranks can be said of them."""
-_MIN_DRIFT_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
+"""Why values that need a common clock of all ranks are not reported."""
+_MIN_DRIFT_SPAN_NS: Final = 1_000_000_000  # jitter hides real drift in less time
 _ROWS_PER_PIECE: Final = 1 << 14
 _MAX_LISTED_RANKS: Final = 8
 _MIN_FIT_POINTS: Final = 8
@@ -59,16 +60,16 @@ class Trend:
     slope: float = 0.0
 
     def at(self, x: _FloatArray) -> _FloatArray:
-        """Return its height at each ``x``."""
+        """Return the value of the line at each ``x``."""
         return np.asarray(self.level + self.slope * x, np.float64)
 
 
 def fit_line(x: _FloatArray, y: _FloatArray) -> Trend:
-    """Return the line of the median slope between all pairs of points (Theil and Sen).
+    """Return the line with the median slope between all pairs of points (Theil–Sen).
 
-    Up to 29 % of the points may lie anywhere. The slope is 0 where there are fewer than 8
-    points, or where over all ``x`` it amounts to less than three times the uncertainty of a
-    median: then it cannot be told from the scatter.
+    Up to 29% of the points may be outliers. The slope is 0 with fewer than 8 points. It is also 0
+    if its effect over the range of ``x`` is less than three times the uncertainty of a median,
+    since it cannot be distinguished from scatter then.
     """
     flat = Trend(float(np.median(y)))
     if len(x) < _MIN_FIT_POINTS:
@@ -89,21 +90,21 @@ def fit_line(x: _FloatArray, y: _FloatArray) -> Trend:
 
 
 def spread_of_ends_ns(table: Table) -> int:
-    """Return how far the ends of collectives are apart, the earliest to the latest, added up.
+    """Return the sum of the end spreads (latest minus earliest end) of the collectives, in ns.
 
-    ``table`` is that of `Matches`, or part of it. On one clock that is a few microseconds each;
-    beyond that the clocks differ.
+    ``table`` is the table of `Matches` or a part of it. With one clock the spread is a few
+    microseconds per collective. A larger spread means that the clocks differ.
     """
     return int(table["spread_ns"][table["op"].isin(ENDS_TOGETHER)].sum())
 
 
 def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:
-    """Return whether lateness cannot come from clocks that differ as much as the ends."""
+    """Return whether lateness is too large to come from clocks that differ by ``ends_ns``."""
     return late_ns > _MIN_LATENESS_FACTOR * ends_ns
 
 
 def describe_clocks(who: str, late_ns: float, ends_ns: float) -> Note:
-    """Return a note on lateness that the clocks may account for."""
+    """Return a note on lateness that different clocks can explain."""
     return Note.of(
         "{who} appears {late:ns} late in total, but the ends of the same collectives differ by "
         "{ends:ns}. Use --align collectives to align the clocks.",
@@ -115,13 +116,16 @@ def describe_clocks(who: str, late_ns: float, ends_ns: float) -> Note:
 
 @dataclass(frozen=True, slots=True)
 class RankClock:
-    """The clock of a rank against that of the first rank.
+    """The clock of a rank compared with the clock of the first rank.
 
-    ``offset_ns`` is how much it is ahead in the middle of the shared collectives, ``drift_ppm``
-    how fast that grows (0 where it cannot be told from the jitter), ``residual_ns`` the median
-    distance of the ends from that line, over ``collectives_count`` collectives. None where the
-    rank shares too few with the others; where the ends do not fit any line there is a residual
-    alone. ``device`` tells the ranks of one process apart, else None.
+    ``offset_ns``: how far the clock is ahead in the middle of the shared collectives.
+    ``drift_ppm``: growth of the offset; 0 if it cannot be distinguished from jitter.
+    ``residual_ns``: median distance of the ends from the fitted line.
+    ``collectives_count``: number of collectives in the fit.
+    ``device``: distinguishes the ranks of one process; None otherwise.
+
+    The values are None if the rank shares too few collectives with the others. If the ends do not
+    fit any line, only residual_ns is known.
     """
 
     rank: int | None
@@ -136,7 +140,7 @@ class RankClock:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The clocks of all ranks, and the correction of each process that is tied to the first."""
+    """The clocks of all ranks, and the correction of each process tied to the first clock."""
 
     clocks: tuple[RankClock, ...]
     corrections: dict[int, ClockCorrection]
@@ -144,7 +148,7 @@ class Alignment:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the collectives of some rank fit no clock."""
+        """Whether the collectives of some rank do not fit any clock."""
         return any(
             clock.offset_ns is None and clock.residual_ns is not None for clock in self.clocks
         )
@@ -152,7 +156,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class _Tie:
-    """How one clock stands to the first, and on how much that rests."""
+    """The correction of one clock to the first clock, its residual, and its sample count."""
 
     correction: ClockCorrection
     residual_ns: float
@@ -160,15 +164,15 @@ class _Tie:
 
     @property
     def is_good(self) -> bool:
-        """Whether the ends fit it: else some were matched wrongly."""
+        """Whether the ends fit the correction. Otherwise some collectives were matched wrongly."""
         return self.residual_ns <= LARGEST_RESIDUAL_NS
 
 
 @fact
 def find_alignment(ranks: Ranks) -> Alignment:
-    """Return how the clocks of the ranks stand to each other, over the whole recording.
+    """Compare the clocks of the ranks over the whole recording.
 
-    Of ranks that were aligned: as they stood before, by what they were corrected by.
+    For ranks that were aligned before, the result describes the clocks before that alignment.
     """
     matches = find_matches(ranks)
     members = matches.members
@@ -190,7 +194,7 @@ def find_alignment(ranks: Ranks) -> Alignment:
 
 
 def why_no_common_clock(ranks: Ranks) -> str:
-    """Return why times of several ranks cannot be held against each other; "" where they can."""
+    """Return why times of different ranks cannot be compared; "" if they can."""
     alignment = find_alignment(ranks)
     if alignment.is_doubtful:
         return DOUBTFUL_CLOCKS
@@ -198,10 +202,10 @@ def why_no_common_clock(ranks: Ranks) -> str:
 
 
 def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
-    """Return the whole recording with all ranks on the clock of the first.
+    """Return the whole recording with all ranks on the clock of the first rank.
 
-    ``alignment`` is that of `find_alignment`, if it is known already. Ranks that share no
-    collective with the others stay on their own clock; a warning says which.
+    ``alignment`` is the result of `find_alignment`, if known already. Ranks that share no
+    collective with the others keep their clock; a warning lists them.
     """
     alignment = alignment or find_alignment(ranks)
     whole = ranks.whole.parts
@@ -211,7 +215,7 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
     first = min(part.span.start_ns for part in moved)
     last = max(part.span.end_ns for part in moved)
     parts = tuple(change_each(moved, _with_span, [(TimeWindow(first, last),)] * len(moved)))
-    # What was said of clocks that nothing tied holds no longer; which still are not is said anew.
+    # The warning about untied clocks is outdated. `_warn_of_untied` lists those that remain.
     kept = tuple(text for text in ranks.info.warnings if text != UNTIED_CLOCKS)
     info = replace(ranks.info, warnings=kept) if len(alignment.corrections) > 1 else ranks.info
     aligned = replace(ranks.whole, parts=parts, info=info, clocks=alignment.corrections)
@@ -221,7 +225,7 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
 def _corrections_of(
     trace: Trace, corrections: Mapping[int, ClockCorrection]
 ) -> Mapping[int, ClockCorrection]:
-    """Return the corrections of the processes of a trace, as far as it knows which these are."""
+    """Return the corrections for the processes of a trace; all if its processes are unknown."""
     processes = trace.recordings or corrections
     return {process: corrections[process] for process in processes if process in corrections}
 
@@ -231,14 +235,14 @@ def _with_span(trace: Trace, span: TimeWindow) -> Trace:
 
 
 def clocks_of(members: tuple[Member, ...]) -> list[str]:
-    """Return the clock of each member: that of its host, if all say theirs, else its own."""
+    """Return the clock of each member: its host if all hosts are known, else its process."""
     if all(member.host for member in members):
         return [member.host for member in members]
     return [f"process {member.process}" for member in members]
 
 
 def _median_ends(matches: Matches, clocks: list[str], clock_of: list[str]) -> _FloatArray:
-    """Return the median end of each match on each of ``clocks``; NaN where it has none."""
+    """Return the median end of each match on each clock, shape (matches, clocks); NaN: no end."""
     rows = matches.shared
     rows = rows.take(rows["op"].isin(ENDS_TOGETHER))
     place = {clock: i for i, clock in enumerate(clocks)}
@@ -251,16 +255,17 @@ def _median_ends(matches: Matches, clocks: list[str], clock_of: list[str]) -> _F
 
 
 def _tie_clocks(clocks: list[str], ends_by_clock: _FloatArray) -> dict[str, _Tie]:
-    """Return the tie of each clock to the first, directly or over others that it shares more with.
+    """Return the tie of each clock to the first clock, directly or through other clocks.
 
-    ``instants`` are when matches ended on each of ``clocks``. Each clock is tied to the tied one
-    that it shares the most collectives with (Prim's way to a spanning tree), to the earlier one of
-    equals. Ties that are not good tie nothing else; those of too few collectives are left out.
+    ``ends_by_clock`` has the shape (matches, clocks), as `_median_ends` returns it. Each clock is
+    tied to the tied clock with which it shares the most collectives (Prim's algorithm for a
+    spanning tree). Of equal candidates the earlier clock wins. No clock is tied through a tie that
+    is not good. Clocks that share too few collectives are not tied.
     """
     if not clocks:
         return {}
     is_known = ~np.isnan(ends_by_clock)
-    # Only these can be tied: of thousands of processes without collectives there are no pairs.
+    # Only clocks with collectives can be tied. This avoids pairs of thousands of other processes.
     members = np.flatnonzero(is_known.any(axis=0))
     ties = {clocks[0]: _Tie(ClockCorrection(), 0.0, int(is_known[:, 0].sum()))}
     if not len(members) or members[0] != 0:
@@ -289,7 +294,10 @@ def _tie_clocks(clocks: list[str], ends_by_clock: _FloatArray) -> dict[str, _Tie
 
 
 def _count_shared(is_known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Return how many rows each pair of columns has in common: whole numbers, multiplied fast."""
+    """Return how many rows each pair of columns shares, as a float matrix.
+
+    The counts are integers; floats make the matrix product fast.
+    """
     n_rows, n_columns = is_known.shape
     counts = np.zeros((n_columns, n_columns))
     for first in range(0, n_rows, _ROWS_PER_PIECE):
@@ -299,7 +307,7 @@ def _count_shared(is_known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
 
 
 def _find_closest(most_shared: npt.NDArray[np.float64], nearest: Int64Array) -> tuple[int, int]:
-    """Return the tied column and the open one that share the most; of equals the first pair."""
+    """Return (tied, open) column indices that share the most rows; the first pair of equals."""
     candidates = np.flatnonzero(most_shared == most_shared.max())
     added = candidates[np.argmin(nearest[candidates])]
     return int(nearest[added]), int(added)
@@ -343,7 +351,7 @@ def _notes(clocks: tuple[RankClock, ...]) -> Iterator[Note]:
         return
     yield from map(Note, _warn_of_untied(clocks))
     known = [clock for clock in clocks[1:] if clock.residual_ns is not None]
-    # Ranks of one clock that agree to the ns were moved by nothing.
+    # Ranks that agree to the ns share a clock and were not moved.
     tied = [clock for clock in known if clock.offset_ns is not None]
     if any(clock.offset_ns or clock.residual_ns for clock in tied):
         text = (
@@ -360,13 +368,13 @@ def _notes(clocks: tuple[RankClock, ...]) -> Iterator[Note]:
 
 
 def _worst_fit(clocks: Sequence[RankClock]) -> dict[str, int | float]:
-    """Return the largest residual, and over how few collectives one was found."""
+    """Return the values of a note: the largest residual and the smallest number of collectives."""
     residual = max(clock.residual_ns or 0.0 for clock in clocks)
     return {"n": min(clock.collectives_count for clock in clocks), "residual": residual}
 
 
 def _warn_of_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
-    """Yield which ranks are not tied; nothing where all are."""
+    """Yield a warning that lists the ranks that are not tied; nothing if all are tied."""
     untied = [clock for clock in clocks if clock.offset_ns is None and clock.residual_ns is None]
     if untied:
         few = f"they share fewer than {_MIN_SHARED_COLLECTIVES} collectives with the other ranks"
@@ -398,7 +406,7 @@ _TABLE: Final = SPEC.tables[0]
 
 
 def measure_alignment(ranks: Ranks) -> Result:
-    """Return how the clocks stand to each other, over the whole recording."""
+    """Return the comparison of the clocks over the whole recording."""
     alignment = find_alignment(ranks)
     table = _TABLE.of_rows([asdict(clock) for clock in alignment.clocks])
     return Result("alignment", SPEC, {"clocks": table}, notes=alignment.notes)

@@ -1,13 +1,13 @@
-"""Which unnamed collectives belong to one communicator, as far as launches and times tell.
+"""Find which unnamed collectives belong to the same communicator, from launches and times.
 
-Old traces hold kernels and no names. On each device NCCL runs a communicator in one stream, so
-that streams are put together:
+Old traces contain kernels without communicator names. On each device NCCL runs a communicator in
+one stream, so this module groups streams:
 
-* streams whose kernels one call launched (a process that drives several devices);
-* else streams with the same sequence of operations whose kernels run side by side and end
-  together, since no rank leaves a collective before all have come.
+* streams whose kernels were launched by one call (a process that drives several devices);
+* otherwise streams with the same sequence of operations whose kernels run concurrently and end
+  together, since no rank leaves a collective before all ranks have arrived.
 
-Sequences that ranks recorded from different beginnings are lined up.
+If ranks started recording at different times, their sequences are aligned first.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MIN_MARGIN_NS: Final = 1000
 
 
 Recorded: TypeAlias = tuple[Int64Array, Int64Array]
-"""What a rank recorded of a sequence: ends in ns, and sizes."""
+"""Ends in ns and sizes of a sequence of operations of one rank."""
 
 
 class LinedUp(NamedTuple):
-    """A shift, and whether no other does about as well."""
+    """A shift, and whether no other shift fits about as well."""
 
     shift: int
     is_clear: bool
@@ -46,12 +46,13 @@ class LinedUp(NamedTuple):
 def line_up(reference: Recorded, other: Recorded, one_clock: bool = False) -> LinedUp:
     """Return k such that element i of ``other`` is element i + k of ``reference``.
 
-    Both are (ends in ns, sizes). What is the same has the same size and ends at the same time,
-    up to a difference of clocks that stays the same: the shift with the fewest unequal sizes
-    wins, then the one with the steadiest difference of ends. A hundredth of the difference counts
-    as unsteadiness, too, unless the clocks have nothing to do with each other (more than a second
-    apart at every shift); then the smallest shift wins that is about as steady as any. With
-    ``one_clock`` there is no difference of clocks: the whole of it counts.
+    Both are (ends in ns, sizes). The same operation has the same size on both ranks and ends at the
+    same time, up to a constant clock difference. The shift with the fewest unequal sizes wins. Of
+    equals, the shift with the lowest cost wins: the unsteadiness of the end difference plus 1% of
+    the difference itself. If the difference exceeds one second at every shift, the clocks are
+    unrelated: the difference does not count, and the smallest shift with about the lowest
+    unsteadiness wins. With ``one_clock`` both ranks have the same clock, so the whole difference
+    counts.
     """
     n_reference, n_other = len(reference[0]), len(other[0])
     min_overlap = max(1, int(_MIN_OVERLAP_RATIO * min(n_reference, n_other)))
@@ -75,14 +76,14 @@ def line_up(reference: Recorded, other: Recorded, one_clock: bool = False) -> Li
 
 
 def overlap_of(n_reference: int, n_other: int, shift: int) -> tuple[slice, slice]:
-    """Return which elements of two sequences belong together at this shift."""
+    """Return the slices of two sequences that correspond to each other at ``shift``."""
     first = max(0, shift)
     last = max(first, min(n_reference, n_other + shift))
     return slice(first, last), slice(first - shift, last - shift)
 
 
 def _cost(reference: Recorded, other: Recorded, shift: int) -> tuple[float, float, float]:
-    """Return the share of unequal sizes, the unsteadiness and the size of the difference (ns)."""
+    """Return the share of unequal sizes, then unsteadiness and size of the end difference (ns)."""
     there, here = overlap_of(len(reference[0]), len(other[0]), shift)
     unequal = float(np.mean(reference[1][there] != other[1][here]))
     difference = (other[0][here] - reference[0][there]).astype(np.float64)
@@ -91,7 +92,7 @@ def _cost(reference: Recorded, other: Recorded, shift: int) -> tuple[float, floa
 
 
 def _median(values: npt.NDArray[np.float64]) -> float:
-    """Return the median of at least one value, as np.median, which takes longer to begin."""
+    """Return the median of at least one value; faster than np.median for short arrays."""
     half, is_odd = divmod(len(values), 2)
     if is_odd:
         return float(np.partition(values, half)[half])
@@ -108,7 +109,7 @@ _KIND_COLUMNS: Final = ("op", "algorithm", "protocol", "n_bytes")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lane:
-    """The collectives of one member and stream, in order; ``clock`` is that of its process."""
+    """The collectives of one member and stream, in time order; ``clock`` is its process."""
 
     member: int
     clock: int
@@ -125,7 +126,7 @@ class _Communicator:
 
 
 def launch_of_rows(rows: Table) -> Int64Array:
-    """Return a number for rows whose kernels one call launched on several members, else -1."""
+    """Return a number per row for kernels that one call launched on several members; else -1."""
     found = np.full(len(rows), ABSENT, np.int64)
     members = groups_of(rows["process"], rows["member"]).keys
     if len({process for process, _ in members}) == len(members):
@@ -133,7 +134,7 @@ def launch_of_rows(rows: Table) -> Int64Array:
     places = np.flatnonzero(rows["call_ns"] != ABSENT)
     member = rows["member"][places]
     calls = groups_of(*(rows[name][places] for name in ("process", "thread", "call_ns")))
-    # A member twice in one call: several collectives in a group, which nothing tells apart.
+    # Two kernels of one member in one call: a group of collectives that cannot be distinguished.
     pairs = groups_of(calls.packed, member)
     is_shared = calls.reduced(np.logical_and, (pairs.counts == 1)[pairs.number])
     is_shared &= calls.differ(member)
@@ -142,10 +143,10 @@ def launch_of_rows(rows: Table) -> Int64Array:
 
 
 def number_communicators(rows: Table) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
-    """Return the number of the communicator of each row, and whether that is certain.
+    """Return the communicator number of each row, and whether it is certain.
 
-    ``rows`` have the columns of `find_collectives`, and member. Where each member has a single
-    stream there is a single communicator.
+    ``rows`` have the columns of `find_collectives` and member. If each member has a single stream,
+    there is one communicator.
     """
     found = np.zeros(len(rows), np.int64)
     certain = np.ones(len(rows), np.bool_)
@@ -173,7 +174,7 @@ def _lanes(work: Table) -> list[_Lane]:
 
 
 def _merge_lanes(lanes: list[_Lane], launch: Int64Array) -> list[_Communicator]:
-    """Return the communicators, those with the most collectives first."""
+    """Return the communicators; those with the most collectives first."""
     communicators: list[_Communicator] = []
     for launched in _lanes_by_launch(lanes, launch):
         if len(launched) > 1:
@@ -198,7 +199,7 @@ def _merge_lanes(lanes: list[_Lane], launch: Int64Array) -> list[_Communicator]:
 
 
 def _lanes_by_launch(lanes: list[_Lane], launch: Int64Array) -> list[list[_Lane]]:
-    """Return the lanes, those together whose kernels one call launched; the longest first."""
+    """Group the lanes whose kernels were launched by the same calls; longest groups first."""
     group = list(range(len(lanes)))
     lane_of: dict[int, int] = {}
     for i, lane in enumerate(lanes):
@@ -217,9 +218,9 @@ def _lanes_by_launch(lanes: list[_Lane], launch: Int64Array) -> list[list[_Lane]
 
 
 def _distance(lane: _Lane, other: _Lane) -> float | None:
-    """Return how far apart the ends of two lanes are (ns); None if they are not one communicator.
+    """Return the median distance of the ends of two lanes in ns; None for different communicators.
 
-    Clocks of different processes may differ by any constant.
+    The clocks of different processes may differ by any constant.
     """
     one_clock = lane.clock == other.clock
     shift = line_up((lane.ends, lane.kinds), (other.ends, other.kinds), one_clock).shift

@@ -1,4 +1,4 @@
-"""Every collective of the window by itself, in the order of its start."""
+"""Every collective in the window, in time order."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def measure_collective_events(ranks: Ranks) -> Result:
 
 
 def _step_numbers(part: Trace) -> npt.NDArray[np.float64]:
-    """Return the number of the step of each collective of the whole recording."""
+    """Return the step number of each collective of the whole recording; NaN outside all steps."""
     numbers = find_steps(part.whole).table["step"].astype(np.float64)
     return np.asarray(np.append(numbers, np.nan)[steps_of_collectives(part)], np.float64)
 
 
 def _peers(ranks: Ranks, work: Table) -> npt.NDArray[np.object_]:
-    """Return the other end of each send and receive; of several in one kernel, who takes part."""
+    """Return the peer of each send and receive; of several in one kernel, the ranks in it."""
     exchange: Names = work["exchange"]
     found = exchange.by_text([text and f"{{{text}}}" for text in exchange.texts.tolist()])
     found = found.astype(object)

@@ -1,9 +1,9 @@
-"""The same collective as every rank of it saw it.
+"""Match each collective across the ranks that took part in it.
 
-Collectives are matched within one communicator (its name and size) and operation: by their
-sequence number where every rank recorded one, else by their order, lined up where the ranks
-began to record at different times. Communicators without a name are told by launches and times
-(`communicators`), sends and receives by their ends (`messages`).
+Collectives are matched within one communicator (name and size) and operation. If every rank
+recorded sequence numbers, these decide. Otherwise the order decides; sequences that start at
+different times are aligned first. Communicators without a name are found by launches and times
+(`communicators`), sends and receives by their peers (`messages`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _MIN_NUMBERED_RATIO: Final = 0.5
 
 
 class MatchedBy(StrEnum):
-    """How it is known that rows are the same collective, the surest first."""
+    """How a match is known, the most reliable method first."""
 
-    NUMBER = "number"  # the ranks numbered it
-    PEER = "peer"  # a send and the receive that took it
-    LAUNCH = "launch"  # one call launched it on all
-    ORDER = "order"  # its place in a communicator that has a name
-    TIME = "time"  # what else runs at that time: its communicator has no name
-    GUESS = "guess"  # another match would fit about as well
+    NUMBER = "number"  # sequence number
+    PEER = "peer"  # a send and its receive
+    LAUNCH = "launch"  # one call launched the kernels on all members
+    ORDER = "order"  # position in a communicator with a name
+    TIME = "time"  # concurrent kernels; the communicator has no name
+    GUESS = "guess"  # another match fits about as well
 
 
 _METHODS: Final = tuple(MatchedBy)
@@ -59,16 +59,17 @@ _METHODS: Final = tuple(MatchedBy)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """The collectives that at least two ranks share.
+    """The collectives that at least two ranks recorded.
 
-    ``rows`` are the collectives of `find_collectives` with member (place in ``members``) and
-    match, -1 where no other rank has the same. ``table`` has one row per match, by its number:
-    match, op, group, group_size, n_bytes, members (how many), first_start_ns, last_start_ns,
-    end_ns (the earliest), spread_ns (from the earliest to the latest end), duration_ns (the
-    shortest: without the waiting), waited_ns (of all ranks together), last_member,
-    operation_bytes, bus_bytes, imbalance (of an all-to-all with uneven parts: the most that a rank
-    hands in over the mean, which n_bytes is then; else NaN), matched_by (how the match is known,
-    of `MatchedBy`).
+    ``rows`` are the collectives of `find_collectives` with member (position in ``members``) and
+    match; match is -1 if no other rank recorded the collective.
+
+    ``table`` has one row per match, sorted by match number. Columns: match, op, group, group_size,
+    n_bytes, members (number of rows), first_start_ns, last_start_ns, end_ns (the earliest end),
+    spread_ns (latest minus earliest end), duration_ns (the shortest, which excludes waiting),
+    waited_ns (sum over ranks), last_member, operation_bytes, bus_bytes, imbalance (largest input
+    size divided by the mean, for an all-to-all with uneven sizes; its n_bytes is the mean; NaN for
+    other operations), matched_by (a value of `MatchedBy`).
     """
 
     members: tuple[Member, ...]
@@ -77,7 +78,7 @@ class Matches:
 
     @property
     def is_shared(self) -> bool:
-        """Whether there is any match at all."""
+        """Whether there is any match."""
         return not self.table.empty
 
     @property
@@ -87,7 +88,7 @@ class Matches:
 
     @property
     def collectives(self) -> Matches:
-        """The same without sends and receives: in those, ranks wait by design (a pipeline)."""
+        """The same without sends and receives, in which ranks wait by design (a pipeline)."""
         single = self.rows["op"].isin(SINGLE_OPS)
         if not single.any():
             return self
@@ -95,27 +96,27 @@ class Matches:
         return Matches(self.members, self.rows.take(~single), table)
 
     def places(self, rows: Table) -> Int64Array:
-        """Return the row of ``table`` of each of ``rows``, which all have a match there."""
+        """Return the row of ``table`` for each of ``rows``. All rows must have a match in it."""
         return np.asarray(np.searchsorted(self.table["match"], rows["match"]), np.int64)
 
     def per_row(self, rows: Table, name: str) -> Any:
-        """Return the column ``name`` of ``table`` for each of ``rows``, which all have a match."""
+        """Return column ``name`` of ``table`` for each of ``rows``. All rows must have a match."""
         return self.table[name][self.places(rows)]
 
     def has_match_in(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
-        """Return which of the rows have one of the matches ``numbers``."""
+        """Return, for each of the rows, whether its match is one of ``numbers``."""
         match = self.rows["match"]
         chosen = np.zeros(max(match.max(initial=ABSENT), numbers.max(initial=ABSENT)) + 2, np.bool_)
-        chosen[numbers] = True  # the last place is for rows without a match
+        chosen[numbers] = True  # the last element stands for rows without a match
         found: npt.NDArray[np.bool_] = chosen[match]
         return found
 
 
 @of_window
 def find_matches(ranks: Ranks) -> Matches:
-    """Return the collectives of the recording that ranks share, of those in the window.
+    """Return the collectives that ranks share, for the window.
 
-    A match is in the window if its last rank starts in it.
+    A match is in the window if its last rank starts in the window.
     """
     found = _matches_of_whole(ranks)
     if ranks.uncut is None:
@@ -138,7 +139,7 @@ def _matches_of_whole(ranks: Ranks) -> Matches:
 
 
 def _summarize_matches(rows: Table) -> Table:
-    """Return one row per match of ``rows``, all of which have one, as `Matches` holds it."""
+    """Return the ``table`` of `Matches` for rows that all have a match."""
     rows = rows.in_order("match")
     match, starts, ends, sizes = (rows[n] for n in ("match", "start_ns", "end_ns", "n_bytes"))
     is_first = are_first(match)
@@ -147,7 +148,7 @@ def _summarize_matches(rows: Table) -> Table:
     members = np.diff(np.append(firsts, len(rows)))
 
     def first_of(name: str, places: Int64Array) -> npt.NDArray[Any]:
-        """Return the value of the first of the rows at ``places`` of each match, else NaN."""
+        """Return column ``name`` at the first of ``places`` in each match; NaN without any."""
         matches, first = np.unique(number[places], return_index=True)
         found = np.full(len(firsts), np.nan)
         found[matches] = rows[name][places[first]]
@@ -155,15 +156,14 @@ def _summarize_matches(rows: Table) -> Table:
 
     first_end, last_start = np.minimum.reduceat(ends, firsts), np.maximum.reduceat(starts, firsts)
     last = np.flatnonzero(starts == last_start[number])
-    # A receive is the other end of a send: the match is called after the latter.
+    # A send and its receive are one match, whose op is send.
     op = heads["op"]
     op = Names.coded(["send" if text == "recv" else text for text in op.texts.tolist()], op.packed)
     known = {
         name: first_of(name, np.flatnonzero(~np.isnan(rows[name])))
         for name in ("operation_bytes", "bus_bytes")
     }
-    # Of an all-to-all with uneven parts S is what a rank hands in on average, as in
-    # Mixture-of-Experts, where ranks differ.
+    # For an all-to-all with uneven sizes (Mixture-of-Experts), S is the mean input size.
     is_uneven = (op == "all_to_all_v") & (np.minimum.reduceat(sizes, firsts) >= 0)
     mean = np.add.reduceat(sizes, firsts) / members
     n_bytes = heads["n_bytes"].copy()
@@ -192,7 +192,7 @@ def _summarize_matches(rows: Table) -> Table:
 
 
 def _number_matches(members: tuple[Member, ...], work: Table) -> _MatchNumbers:
-    """Return match, a number for each row that equals that of the other ranks, and matched_by."""
+    """Number the matches of ``work``: equal numbers mean the same collective."""
     numbers = _MatchNumbers(len(work))
     is_usable = work["is_timed"] & (work["member"] >= 0)
     is_single = work["op"].isin(SINGLE_OPS)
@@ -207,7 +207,7 @@ def _number_matches(members: tuple[Member, ...], work: Table) -> _MatchNumbers:
 
 
 class _MatchNumbers:
-    """Numbers given to matches, and how each is known."""
+    """The match number of each row, and how each match is known."""
 
     def __init__(self, n_rows: int) -> None:
         self.match = np.full(n_rows, ABSENT, np.int64)
@@ -216,11 +216,11 @@ class _MatchNumbers:
 
     @property
     def matched_by(self) -> Names:
-        """How each is known: a value of `MatchedBy`, "" where it has no match."""
+        """The `MatchedBy` value of each row; "" without a match."""
         return Names(self._matched_by, [*map(str, _METHODS), ""])
 
     def take(self, rows: Int64Array, places: Int64Array, matched_by: MatchedBy) -> None:
-        """Number those of ``rows`` whose places are equal and not negative."""
+        """Number the matches of ``rows``: equal places are one match, negative places are none."""
         known = np.flatnonzero(places >= 0)
         distinct, number = np.unique(places[known], return_inverse=True)
         self.match[rows[known]] = self._next + number.ravel()
@@ -237,7 +237,7 @@ def _match_named(work: Table, places: Int64Array, numbers: _MatchNumbers) -> Non
         if _all_equal(rows["member"]):
             continue
         place, matched_by = _find_places(rows)
-        # More ranks than the communicator has: several communicators bear one name.
+        # More ranks than the communicator has: several communicators have the same name.
         head = rows.row(0)
         ranks_in_kernel = head["exchange"] if is_exchange[group_rows[0]] else ""
         limit = len(ranks_in_kernel.split(",")) if ranks_in_kernel else head["group_size"]
@@ -245,7 +245,7 @@ def _match_named(work: Table, places: Int64Array, numbers: _MatchNumbers) -> Non
 
 
 def _match_unnamed(work: Table, places: Int64Array, numbers: _MatchNumbers) -> None:
-    """Match kernels of which only their names and times are known."""
+    """Match kernels for which only names and times are known."""
     unnamed = work.take(places)
     for in_group in rows_by_first(unnamed["group_size"]):
         group, group_places = unnamed.take(in_group), places[in_group]
@@ -272,7 +272,10 @@ def _all_equal(values: npt.NDArray[Any]) -> bool:
 
 
 def _shared_places(place: Int64Array, limit: int) -> Int64Array:
-    """Return the places that at least two rows have, and at most ``limit``; else `ABSENT`."""
+    """Return the places that at least two and at most ``limit`` rows have; `ABSENT` for other rows.
+
+    A ``limit`` below 1 means no limit.
+    """
     number, _ = places_of(place)
     sizes = np.bincount(number)
     is_shared = (sizes > 1) & ((sizes <= limit) | (limit < 1))
@@ -280,9 +283,9 @@ def _shared_places(place: Int64Array, limit: int) -> Int64Array:
 
 
 def _are_concurrent(rows: Table, place: Int64Array) -> npt.NDArray[np.bool_]:
-    """Return whether each row runs at the time of the others at its place.
+    """Return whether each row overlaps in time with all other rows at its place.
 
-    Only rows of one process have one clock for certain.
+    All True for rows of several processes, since their clocks may differ.
     """
     if not _all_equal(rows["process"]):
         return np.ones(len(rows), np.bool_)
@@ -293,9 +296,9 @@ def _are_concurrent(rows: Table, place: Int64Array) -> npt.NDArray[np.bool_]:
 
 
 def _find_places(rows: Table) -> tuple[Int64Array, MatchedBy]:
-    """Return the place of each row in the sequence that the ranks share, and what tells it.
+    """Return the position of each row in the sequence that the ranks share, and how it is known.
 
-    Columns are looked at one by one: those of a thousand ranks are large.
+    The code reads one column at a time, because all columns of a thousand ranks are large.
     """
     if _is_numbered(rows):
         return rows["sequence"], MatchedBy.NUMBER
@@ -320,7 +323,7 @@ def _find_places(rows: Table) -> tuple[Int64Array, MatchedBy]:
 
 
 def _in_order_of_calls(rows: Table) -> list[Int64Array]:
-    """Return the rows of each member, in the order in which they were called or began."""
+    """Return the rows of each member, sorted by call time (start time if the call is unknown)."""
     called = rows["call_ns"]
     when = np.where(called >= 0, called, rows["start_ns"])
     rows_of_members = rows_by_value(rows["member"]).values()
@@ -328,7 +331,7 @@ def _in_order_of_calls(rows: Table) -> list[Int64Array]:
 
 
 def _is_numbered(rows: Table) -> bool:
-    """Return whether the ranks number the same collectives alike."""
+    """Return whether the ranks use the same sequence numbers for the same collectives."""
     member, sequence = rows["member"], rows["sequence"]
     if (sequence < 0).any() or groups_of(member, sequence).counts.max() > 1:
         return False
@@ -338,5 +341,5 @@ def _is_numbered(rows: Table) -> bool:
 
 
 def _ends_and_sizes(rows: Table) -> tuple[Int64Array, Int64Array]:
-    """Return ends and sizes; of uneven parts no size, since ranks differ in it."""
+    """Return ends and sizes; `ABSENT` as size of uneven all-to-alls, which differ between ranks."""
     return rows["end_ns"], np.where(rows["op"] == "all_to_all_v", ABSENT, rows["n_bytes"])

@@ -1,9 +1,9 @@
-"""Messages from one rank to another: each send with the receive that took it.
+"""Match each send with the receive of the same message.
 
-Whom a send goes to is told by its peer: as a rank of the job, or as a number in the group, where
-the group tells its numbers; a communicator of two needs neither, unless several calls share a
-kernel: an all-to-all sends to itself, too. Between the same two ranks, in
-one group and with one tag, the k-th send is the k-th receive: NCCL, gloo and MPI keep that order.
+The peer of a send is known as a rank of the job, or as a number in the group if the group numbers
+its ranks. A communicator of two ranks needs neither, unless several calls share a kernel (the
+sends of an all-to-all include one to the sender). Between two ranks, in one group and with one tag,
+the k-th send matches the k-th receive: NCCL, gloo and MPI keep this order.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _MESSAGE_COLUMNS: Final = (
 
 @of_window
 def find_messages(ranks: Ranks) -> Table:
-    """Return the messages of the recording whose send or receive starts in the window.
+    """Return the messages whose send or receive starts in the window.
 
-    One row per send with its receive, per send alone and per receive alone. Columns: source and
-    target (places in `find_members`, `ABSENT` for a rank that is not in the trace or not known),
-    source_rank and target_rank (ranks of the job, `ABSENT` where not known), group, group_size,
-    tag, backend, carrier (what its kernel carries out as a whole: send, recv, send_recv,
-    all_to_all …), device (of the sender, else of the receiver), n_bytes, send_start_ns,
-    send_end_ns, recv_start_ns, recv_end_ns (`ABSENT` where that end is not in the trace or not
-    timed), duration_ns (the shorter of the two, without the waiting; NaN where not both are
-    known), start_ns (of the end that started last), is_matched.
+    One row per matched pair, per unmatched send, and per unmatched receive. Columns: source and
+    target (positions in `find_members`; `ABSENT` for an unknown rank or a rank without a trace),
+    source_rank and target_rank (ranks of the job; `ABSENT` if unknown), group, group_size, tag,
+    backend, carrier (the operation of the whole kernel: send, recv, send_recv, all_to_all …),
+    device (of the sender, otherwise of the receiver), n_bytes, send_start_ns, send_end_ns,
+    recv_start_ns, recv_end_ns (`ABSENT` if that end is not in the trace or not timed), duration_ns
+    (the shorter duration, which excludes waiting; NaN unless both are known), start_ns (of the end
+    that started last), is_matched.
     """
     found = _messages_of_whole(ranks)
     if ranks.uncut is None:
@@ -80,9 +80,9 @@ def _messages_of_whole(ranks: Ranks) -> Table:
 
 
 def pair_messages(members: Sequence[Member], calls: Table) -> Int64Array:
-    """Return a number for each send and receive that its other end has, too; `ABSENT`: alone.
+    """Return a number per send and receive that both ends have in common; `ABSENT` for no match.
 
-    ``calls`` are as `peers_of_rows` takes them.
+    ``calls`` have the columns that `peers_of_rows` needs.
     """
     return _pair_ends(_with_ends(members, calls))
 
@@ -109,10 +109,10 @@ def _pair_ends(ends: Table) -> Int64Array:
 
 
 def peers_of_rows(members: Sequence[Member], rows: Table) -> Int64Array:
-    """Return the place in ``members`` of the peer of each row; `ABSENT` where it is not known.
+    """Return the position in ``members`` of the peer of each row; `ABSENT` if unknown.
 
-    ``rows`` are all of the recording, with the columns of `find_collectives`, member, and is_sole
-    (no other send or receive shares its kernel).
+    ``rows`` are all rows of the recording. They have the columns of `find_collectives`, member, and
+    is_sole (whether the kernel carries out no other send or receive).
     """
     by_rank = {member.rank: i for i, member in enumerate(members) if member.rank != ABSENT}
     found = _map_values(rows["peer_rank"], by_rank)
@@ -141,9 +141,9 @@ def _map_values(values: Int64Array, places: Mapping[int, int]) -> Int64Array:
 
 @fact
 def peers_of_collectives(ranks: Ranks) -> Int64Array:
-    """Return the place in `find_members` of the peer of each collective of the whole recording.
+    """Return the position in `find_members` of the peer of each collective of the whole recording.
 
-    In the order of `collectives_of_ranks`; `ABSENT` where there is none or it is not known.
+    The order is that of `collectives_of_ranks`. `ABSENT` if there is no peer or it is unknown.
     """
     members, work = find_members(ranks), collectives_of_ranks(ranks)
     names = ("group", "group_size", "group_rank", "peer", "peer_rank", "process", "device")
@@ -152,18 +152,18 @@ def peers_of_collectives(ranks: Ranks) -> Int64Array:
 
 
 def _world_size(members: Sequence[Member], by_rank: dict[int, int]) -> int:
-    """Return the number of ranks if all are there, else 0."""
+    """Return the number of ranks if the trace has all of them, else 0."""
     return len(members) if sorted(by_rank) == list(range(len(members))) else 0
 
 
 def _timed_calls(trace: Trace) -> Table:
-    """Return the single sends and receives of a whole trace, in the columns of `find_collectives`.
+    """Return the sends and receives of a whole trace, with the columns of `find_collectives`.
 
-    Those that share a kernel have its time, each.
+    Calls that share a kernel all have its time.
     """
     work = find_collectives(trace)
     single = work.take(work["op"].isin(SINGLE_OPS))
-    # A call whose kernel is missing may have shared it.
+    # A call without a recorded kernel may have shared its kernel.
     single = single.assign(is_sole=single["is_timed"], carrier=single["op"]).select(*_CALL_COLUMNS)
     calls = trace.collectives
     calls = calls.take(calls["op"].isin(SINGLE_OPS) & (calls["correlation"] != ABSENT))
@@ -188,7 +188,7 @@ def _timed_calls(trace: Trace) -> Table:
 
 
 def _with_ends(members: Sequence[Member], calls: Table) -> Table:
-    """Return the calls with order, and source and target as places in ``members``."""
+    """Return the calls with order, source, and target (positions in ``members``)."""
     peers, is_send, caller = peers_of_rows(members, calls), calls["op"] == "send", calls["member"]
     return calls.assign(
         order=np.where(calls["call_ns"] >= 0, calls["call_ns"], calls["start_ns"]),
@@ -202,7 +202,7 @@ def _ends_and_sizes(rows: Table) -> tuple[Int64Array, Int64Array]:
 
 
 def _join_pairs(members: Sequence[Member], ends: Table) -> Table:
-    """Return the messages of which ``ends`` are the sends and receives, with pair."""
+    """Join sends and receives with equal ``pair`` into messages."""
     ranks = np.array([member.rank for member in members] + [ABSENT], np.int64)
     caller_rank, is_send = ranks[ends["member"]], ends["op"] == "send"
     peer = np.where(is_send, ends["target"], ends["source"])
@@ -214,7 +214,7 @@ def _join_pairs(members: Sequence[Member], ends: Table) -> Table:
     sends, receives = ends.take(is_send), ends.take(~is_send)
     row_of = np.full(ends["pair"].max(initial=ABSENT) + 2, -1)
     paired = np.flatnonzero(receives["pair"] >= 0)
-    row_of[receives["pair"][paired]] = paired  # the last place is for sends without one
+    row_of[receives["pair"][paired]] = paired  # the last element stands for sends without a receive
     receive_of_send = row_of[sends["pair"]]
     received = {
         name: np.append(receives[name], ABSENT)[receive_of_send]

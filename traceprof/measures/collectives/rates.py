@@ -1,10 +1,11 @@
-"""Bandwidth of collectives, as NVIDIA's nccl-tests define it.
+"""Bandwidth of collectives, as defined by NVIDIA's nccl-tests.
 
-``algbw = S / t`` with S the size of the operation, ``busbw = algbw · factor``: what each link
-must carry, whatever the number of ranks n, so that it can be held against the link's peak.
+``algbw = S / t`` with S the size of the operation. ``busbw = algbw · factor`` is the rate that
+each link must carry. It does not depend on the number of ranks n, so it can be compared with the
+peak of the link.
 
 ==============  ==============================  ===========
-operation       S from what one rank hands in   factor
+operation       S from the input of one rank    factor
 ==============  ==============================  ===========
 all_reduce      n_bytes                         2(n-1)/n
 reduce_scatter  n_bytes (the whole input)       (n-1)/n
@@ -17,7 +18,7 @@ reduce          n_bytes                         1
 send, recv      n_bytes                         1
 ==============  ==============================  ===========
 
-With one rank nothing moves over a link: there is no bandwidth. Without bytes there is none either.
+There is no bandwidth with one rank, since nothing moves over a link, or without a known size.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _KIND_COLUMNS: Final = ["op", "n_bytes", "group_size"]
 
 
 def operation_bytes(op: str, n_bytes: int, n_ranks: int) -> int | None:
-    """Return S of one operation in which each rank hands in ``n_bytes``; None if not known."""
+    """Return S of an operation with an input of ``n_bytes`` per rank; None if unknown."""
     if n_bytes < 0 or op in ("barrier", "other"):
         return None
     if op not in _SHARD_INPUT_OPS:
@@ -54,7 +55,7 @@ def operation_bytes(op: str, n_bytes: int, n_ranks: int) -> int | None:
 
 
 def busbw_factor(op: str, n_ranks: int) -> float | None:
-    """Return busbw / algbw; None where it is not defined (one rank, uneven all-to-all)."""
+    """Return busbw / algbw; None if undefined (one rank, uneven all-to-all)."""
     if op in _UNIT_FACTOR_OPS and n_ranks != 1:
         return 1.0
     if n_ranks < 2:
@@ -65,12 +66,12 @@ def busbw_factor(op: str, n_ranks: int) -> float | None:
 
 
 def with_sizes(operations: Table) -> Table:
-    """Return the operations with operation_bytes and bus_bytes (S · factor); NaN: not known."""
+    """Return the operations with operation_bytes and bus_bytes (S · factor); NaN if unknown."""
     return operations.assign(**sizes_of(operations))
 
 
 def sizes_of(operations: Table) -> dict[str, npt.NDArray[np.float64]]:
-    """Return operation_bytes and bus_bytes of each of the operations; NaN: not known."""
+    """Return operation_bytes and bus_bytes of each operation; NaN if unknown."""
     number, first = numbered(*(codes_of(operations[name]) for name in _KIND_COLUMNS))
     distinct = (row.values() for row in operations.take(first).select(*_KIND_COLUMNS).rows())
     known: npt.NDArray[np.float64] = np.array([*(_sizes(*values) for values in distinct), _UNKNOWN])
@@ -85,7 +86,7 @@ def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:
 
 
 def devices_beside(ranks: Ranks, device: int) -> int:
-    """Return how many devices the machine of ``device`` has, itself included."""
+    """Return the number of devices in the machine of ``device``, including itself."""
     beside = _devices_by_machine(ranks)
     if beside is None:
         return len(_listed_devices(ranks))
@@ -99,7 +100,7 @@ def _listed_devices(ranks: Ranks) -> frozenset[int]:
 
 @fact
 def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
-    """Return the number of devices on the hosts of each device; None where there is one host."""
+    """Return, by device, how many devices its hosts have; None with fewer than two known hosts."""
     host_of: dict[int, str] = {}
     used = [lane for lanes in ranks.each(used_lanes) for lane in lanes]
     for part in ranks:
@@ -121,10 +122,10 @@ def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
 
 @fact
 def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
-    """Return the peak of the link that a group uses: within the machine as far as it fits there.
+    """Return the peak of the link that a group uses; inside the machine if the group fits into it.
 
-    None where the size of the group is not known, or where it spans machines whose network the
-    user has not described (``--link nic=400Gb/s``).
+    None if the group size is unknown, or if the group spans machines and the user has not specified
+    the network (``--link nic=400Gb/s``).
     """
     if group_size < 2 or device < 0:
         return None
@@ -135,12 +136,12 @@ def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
 
 
 def rates_of_peaks(peaks: Iterable[Peak | None]) -> npt.NDArray[np.float64]:
-    """Return the bytes per s of each of ``peaks``, NaN where it is not known."""
+    """Return the bytes per second of each peak; NaN if unknown."""
     return np.array([np.nan if peak is None else peak.bytes_per_s for peak in peaks], np.float64)
 
 
 def columns_of_peak(peak: Peak | None) -> dict[str, Any]:
-    """Return peak_bytes_per_s, link and source for a table; NaN and "" where it is not known."""
+    """Return peak_bytes_per_s, link, and source of a table row; NaN and "" if unknown."""
     if peak is None:
         return {"peak_bytes_per_s": np.nan, "link": "", "source": ""}
     return {"peak_bytes_per_s": peak.bytes_per_s, "link": peak.what, "source": peak.source}

@@ -1,4 +1,4 @@
-"""The collectives that ranks share: time without waiting, bandwidth, who came last."""
+"""The collectives that ranks share: duration without waiting, bandwidth, last rank."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _NOTES: Final = {
 
 
 def measure_shared(ranks: Ranks) -> Result:
-    """Return the collectives of the window, each once for all its ranks."""
+    """Return the collectives of the window, one row each for all ranks."""
     matches = find_matches(ranks)
     if matches.rows.empty:
         nothing = {"collectives": _COLLECTIVES.of_rows()}
@@ -116,7 +116,7 @@ def _rows_of_shared(matches: Matches, waited: Int64Array) -> Table:
 
 
 def _labels(matches: Matches, places: Int64Array) -> Names:
-    """Return what the ranks at some places are called; "" for none."""
+    """Return the labels of the members at ``places``; "" for negative places."""
     return Names.coded(
         [*(member.label for member in matches.members), ""],
         np.where(places < 0, len(matches.members), places),
@@ -124,7 +124,7 @@ def _labels(matches: Matches, places: Int64Array) -> Names:
 
 
 def _routes(matches: Matches) -> npt.NDArray[np.object_]:
-    """Return from whom to whom each message goes; "" for collectives."""
+    """Return source and target of each message as text; "" for collectives."""
     rows, n = matches.shared, len(matches.table)
     ends = []
     for op in SINGLE_OPS:
@@ -137,7 +137,7 @@ def _routes(matches: Matches) -> npt.NDArray[np.object_]:
 
 
 def _rows_of_unshared(matches: Matches) -> Table:
-    """Return the collectives that only one rank has."""
+    """Return the collectives that only one rank recorded."""
     rows = matches.rows
     rows = rows.take((rows["match"] < 0) & (rows["member"] >= 0))
     return Table(

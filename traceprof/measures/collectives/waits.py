@@ -1,7 +1,8 @@
-"""Who waits for whom, when, and what of it is but the skew with which the recordings began.
+"""Measure how long each rank waits for the last rank, and separate initial skew from waiting.
 
-A rank waits in a collective, or for a message, from its own start to that of the last rank. Ranks
-are in step once a collective of all of them has released them: before, nobody knows who was late.
+A rank waits in a collective, or for a message, from its start to the start of the last rank. Ranks
+are in step after a collective of all of them has released them. Before that, recordings and setup
+started at different times, so it is unknown which rank was late.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ _MESSAGE_OP: Final = "send"
 _PAIR_SIZE: Final = 2
 _NEVER: Final = int(np.iinfo(np.int64).max)
 _ROWS_PER_PIECE: Final = 200_000
-"""More rows than this are looked up in pieces."""
+"""Maximum number of rows that `where_in` looks up at once, to limit memory."""
 
 
 @of_window
 def find_waits(ranks: Ranks) -> CompactTable:
-    """Return one row per rank and shared collective or message, by the start of the last rank.
+    """Return one row per rank and shared collective or message, sorted by start of the last rank.
 
-    Columns: match, member, last_member (places in `find_members`), is_message (of two ranks, that
-    play different parts), device, start_ns, last_start_ns, wait_ns (until the last rank came, in
-    step), exposed_ns (of that, when the rank did not compute; each ns of a rank in one row alone),
-    skew_ns (the same before the ranks were in step: it belongs to nobody), is_in_step (whether they
-    were when the first of them came), sync_ns (when all these ranks were last released together
-    before; `ABSENT`: never), own_ns (since then until its start, without exposed waiting),
-    contradicted_ns (how much earlier it ended than the last one started).
+    Columns: match, member, last_member (positions in `find_members`), is_message (two ranks with
+    different roles), device, start_ns, last_start_ns, wait_ns (waiting for the last rank, in step),
+    exposed_ns (the part of it in which the rank did not compute; each ns of a rank counts in one
+    row only), skew_ns (the same before the ranks were in step; no rank causes it), is_in_step
+    (whether the ranks were in step before the first of them arrived), sync_ns (when all these ranks
+    were last released together before; `ABSENT`: never), own_ns (from sync_ns to the start of the
+    rank, without exposed waiting), contradicted_ns (time between the end on this rank and the start
+    on the last rank; above 0 means wrong clocks or a wrong match).
     """
     found = _waits_of_whole(ranks)
     if ranks.uncut is None:
@@ -52,10 +54,10 @@ def find_waits(ranks: Ranks) -> CompactTable:
 
 
 def matches_in_step(ranks: Ranks) -> Matches:
-    """Return the matches whose ranks were in step before the first of them came.
+    """Return the collectives whose ranks were in step before the first of them arrived.
 
-    In the others who came late is not known: the recordings, and the set-up, began at different
-    times. Without messages.
+    In other collectives the late rank is unknown, since recordings and setup started at different
+    times. Messages are not included.
     """
     matches = find_matches(ranks).collectives
     table = matches.table.take(np.isin(matches.table["match"], _in_step(ranks)))
@@ -72,13 +74,13 @@ def _in_step(ranks: Ranks) -> Int64Array:
 
 @fact
 def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
-    """Return when each rank waited for others and did not compute, by place in `find_members`."""
+    """Return when each rank waited for others without computing, by position in `find_members`."""
     return _waiting(ranks, find_matches(ranks))
 
 
 @fact
 def waiting_in_collectives(ranks: Ranks) -> tuple[Intervals, ...]:
-    """Return the same of collectives alone, without messages."""
+    """Return the same as `waiting_of_members` for collectives only, without messages."""
     return _waiting(ranks, find_matches(ranks).collectives)
 
 
@@ -120,7 +122,7 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
         }
     )
     contradicted = np.clip(last_ns - rows["end_ns"], 0, None)
-    # Who sends may be done before anybody receives, but nobody receives what is not sent yet.
+    # A send may end before its receive starts. A receive cannot end before its send starts.
     contradicted[~ends_together[matches.places(rows)] & (rows["op"] != "recv")] = 0
     known = known.assign(contradicted_ns=contradicted)
     del contradicted, last_ns
@@ -135,21 +137,22 @@ def _find_releases(matches: Matches, rows: Table) -> Int64Array:
 
 
 def _is_message(matches: Matches) -> npt.NDArray[np.bool_]:
-    """Return which matches are messages of two ranks."""
+    """Return which matches are messages between two ranks."""
     table = matches.table
     is_exchange = (table["op"] == "send_recv") & (table["members"] == _PAIR_SIZE)
     return np.asarray((table["op"] == _MESSAGE_OP) | is_exchange, np.bool_)
 
 
 def computing_of_devices(ranks: Ranks) -> Mapping[int, Intervals]:
-    """Return when each device of the ranks computed in their window."""
+    """Return, by device, when it computed in the window."""
     return {device: time.compute for part in ranks for device, time in device_times(part).items()}
 
 
 def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
-    """Return when all ranks of each collective were first released together, and last before it.
+    """Find the first and the latest common release of the ranks of each collective.
 
-    By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
+    Releases come from collectives of the same ranks or of more ranks. Return the first release per
+    row (`_NEVER` without any), and columns sync_ns and is_in_step.
     """
     is_first = are_first(waits["match"])
     firsts = np.flatnonzero(is_first)
@@ -174,7 +177,7 @@ def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, A
             earliest = min(earliest, int(times[0]))
             before = np.searchsorted(times, begin_ns[rows], side="right") - 1
             latest = np.maximum(latest, np.where(before >= 0, times[before], ABSENT))
-        # Begun by some before the ranks were first in step: what comes after that is known.
+        # Started by some ranks before the first sync and released after it: count from the sync.
         is_open = (latest == ABSENT) & (release_ns[rows] > earliest)
         first[rows] = earliest
         in_step[rows] = latest != ABSENT
@@ -184,7 +187,7 @@ def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, A
 
 
 def _members_by_match(members: Int64Array, firsts: Int64Array) -> Iterator[frozenset[int]]:
-    """Yield the ranks of each match, in the order in which the matches come."""
+    """Yield the set of members of each match, in order of the matches."""
     known: dict[bytes, frozenset[int]] = {}
     for begin, end in pairwise([*firsts.tolist(), len(members)]):
         key = members[begin:end].tobytes()
@@ -194,7 +197,7 @@ def _members_by_match(members: Int64Array, firsts: Int64Array) -> Iterator[froze
 
 
 def _find_supersets(groups: list[frozenset[int]]) -> dict[frozenset[int], list[frozenset[int]]]:
-    """Return, of each group of ranks, itself and those that hold all of it."""
+    """Return, for each set of members, all sets that contain it, including itself."""
     with_rank: dict[int, list[frozenset[int]]] = {}
     for group in groups:
         for rank in group:
@@ -208,7 +211,7 @@ def _find_supersets(groups: list[frozenset[int]]) -> dict[frozenset[int], list[f
 def _measure_waits(
     ranks: Ranks, waits: Table, releases: Int64Array, first_sync: Int64Array
 ) -> dict[str, Any]:
-    """Return how long each row waited, in step and before, and what its rank did itself."""
+    """Return wait_ns, exposed_ns, skew_ns, and own_ns of each row."""
     starts, syncs = waits["start_ns"], waits["sync_ns"]
     in_step = np.clip(first_sync, starts, releases)
     exposed, skew, busy_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
@@ -216,7 +219,7 @@ def _measure_waits(
     for member, rows in rows_by_value(waits["member"]).items():
         time = waiting[member]
         order = rows[np.argsort(starts[rows], kind="stable")]
-        # What an earlier row of the rank waits for already is not counted twice.
+        # Time in which the rank waits in an earlier row is not counted twice.
         covered = np.maximum.accumulate(np.concatenate([[ABSENT], releases[order][:-1]]))
         begin = np.minimum(np.maximum(starts[order], covered), releases[order])
         split = np.maximum(begin, in_step[order])
@@ -234,9 +237,9 @@ def _measure_waits(
 
 
 def where_in(table: Table, rows: Table) -> Int64Array:
-    """Return the first row of ``table`` with the match and the member of each of ``rows``.
+    """Return the first row of ``table`` with the match and member of each of ``rows``.
 
-    `ABSENT` where it has none, or there is no match.
+    `ABSENT` if there is none, or if the row has no match or member.
     """
     n_members = 1 + int(max(columns["member"].max(initial=ABSENT) for columns in (table, rows)))
     found = np.full(len(rows), ABSENT, np.int64)
@@ -245,7 +248,7 @@ def where_in(table: Table, rows: Table) -> Int64Array:
     sorted_keys = _keys(table, n_members)
     order = Packed(np.argsort(sorted_keys, kind="stable"))
     sorted_keys = order.pick(sorted_keys)
-    # Some after the others: what is laid out for every row takes several times the memory.
+    # Look up in pieces: the temporary arrays take several times the memory of the rows.
     for begin in range(0, len(rows), _ROWS_PER_PIECE):
         places = np.arange(begin, min(begin + _ROWS_PER_PIECE, len(rows)))
         wanted = _keys(rows.take(places), n_members)
@@ -256,7 +259,10 @@ def where_in(table: Table, rows: Table) -> Int64Array:
 
 
 def value_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
-    """Return what ``table`` says of the match and the member of each of ``rows``."""
+    """Return column ``name`` of ``table`` at the match and member of each of ``rows``.
+
+    ``nothing`` is the value for rows that ``table`` does not have.
+    """
     place = where_in(table, rows)
     values = np.append(table[name], nothing)
     found: Int64Array = values[place]

@@ -1,7 +1,7 @@
 """When each rank arrives at each shared collective, and what it did before.
 
-A shared collective ends on all ranks at once. What a rank does from the end of one until it
-arrives at its next holds no waiting for others, so that ranks compare.
+A shared collective ends on all ranks at the same time. Between the end of one collective and the
+arrival at the next, a rank does not wait for other ranks, so these times can be compared.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from traceprof.names.ranges import PHASES, UNCLAIMED
 NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
-"""Stands behind the phase that the host was in while the device had nothing to do."""
+"""Suffix of a host phase during which the device was idle."""
 USED_TABLES: Final = (
     *("kernels", "copies", "collectives", "api_calls", "ranges", "host_ops", "processes"),
     "devices",
 )
-"""What tells when ranks arrive and what they did: what analyses of lateness look at."""
+"""Tables that analyses of lateness read: arrivals, and what the ranks did before."""
 _KNOWN_COLUMNS: Final = ("match", "member", "late_ns")
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
 _ProcessPhases: TypeAlias = tuple[Mapping[str, Intervals], Intervals, str]
-"""When a process was in which phase, in any of them, and what the rest is called."""
+"""The times of each phase of a process, their union, and the name for the rest of the time."""
 _MemberSpans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
-"""A rank, its process, and starts and ends."""
+"""A member, its process, and the starts and ends of spans."""
 
 
 @of_window
 def find_arrivals(ranks: Ranks) -> CompactTable:
-    """Return one row per rank and collective that it shares, by the start of the last rank.
+    """Return one row per rank and shared collective, sorted by start of the last rank.
 
-    Sends and receives are left out: in those, ranks wait by design (a pipeline); and those before
-    which the ranks were not in step (`matches_in_step`).
+    Sends and receives are not included, because ranks wait in them by design (a pipeline).
+    Collectives before the ranks were in step (`matches_in_step`) are not included either.
 
-    Columns: match, member, late_ns (after the median of the other ranks), and one per phase with
-    its time since the collective before, or since the start of the window. Where device work was
-    recorded: on the device, then the phases of the host while the device was idle (`ON_HOST`),
-    then what is left as `DEVICE_IDLE`; else the phases of the host, with what is left as "outside
-    any phase". `NOT_RECORDED` is the time before the first event of the rank: then the rank was
-    late before its recording began.
+    Columns: match, member, late_ns (start minus the median start of the other ranks), and one
+    column per phase with its time since the previous collective, or since the start of the window.
+    With recorded device work, the phases are: device phases, host phases while the device was idle
+    (`ON_HOST`), and `DEVICE_IDLE` for the rest. Without it, they are host phases and "outside any
+    phase" for the rest. `NOT_RECORDED` is time before the first event of the rank: the rank was
+    late before its recording started.
     """
     matches = find_matches(ranks).collectives
     rows = matches.shared
@@ -77,7 +77,7 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
 
 
 def _order_in_step(ranks: Ranks, matches: Matches, rows: CompactTable) -> Packed:
-    """Return the places of the rows whose ranks were in step, by the start of the last rank."""
+    """Return the indices of the rows whose ranks were in step, sorted by start of the last rank."""
     in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
     known = np.flatnonzero(in_step.has_match_in(in_step.table["match"]))
     in_step_rows = rows.take(known)
@@ -86,24 +86,25 @@ def _order_in_step(ranks: Ranks, matches: Matches, rows: CompactTable) -> Packed
 
 
 def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
-    """Return the phases among the columns of `find_arrivals`."""
+    """Return the columns of `find_arrivals` that are phases."""
     return [name for name in arrivals if name not in _KNOWN_COLUMNS]
 
 
 @of_window
 def excess_of_members(ranks: Ranks) -> Table:
-    """Return each phase's time before arrivals beyond the median of the other ranks, added up.
+    """Return the total excess of each phase before arrivals, in ns.
 
-    In ns, one row per rank (its place in `find_members`), one column per phase.
+    The excess is the time beyond the median of the other ranks. One row per member (in the order of
+    `find_members`), one column per phase.
     """
     arrivals = find_arrivals(ranks)
     return excess_by(arrivals, arrivals["member"], len(find_matches(ranks).members))
 
 
 def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> Table:
-    """Return the same by the ``place`` of each row of ``arrivals``: from 0 to ``n`` - 1.
+    """Return the same as `excess_of_members`, summed by ``place`` (0 to ``n`` - 1) of each arrival.
 
-    Rows at a negative place do not count.
+    Arrivals with a negative place do not count.
     """
     sums = {name: np.zeros(n) for name in phases_of_arrivals(arrivals)}
     for rows in pieces_of(arrivals["match"]):
@@ -118,7 +119,7 @@ def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> Table:
 def _time_in_phases(
     ranks: Ranks, matches: Matches, rows: CompactTable
 ) -> Iterator[tuple[str, Int64Array]]:
-    """Yield each phase with its ns before each of ``rows``, which are in the order of ranks."""
+    """Yield each phase with its ns before each of ``rows``, which are sorted by member."""
     of_row = rows["member"]
     borders = [*np.flatnonzero(are_first(of_row)).tolist(), len(of_row)]
     rows_of = {int(of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
@@ -136,12 +137,12 @@ def _time_in_phases(
 def _spans_before_arrivals(
     ranks: Ranks, matches: Matches, rows: CompactTable, rows_of: Mapping[int, slice]
 ) -> list[tuple[tuple[_MemberSpans, ...]]]:
-    """Return what each part of the ranks is asked: the spans before the arrivals of its ranks."""
+    """Return, by part of the ranks, the spans before the arrivals of its members."""
     spans_of_part: list[list[_MemberSpans]] = [[] for _ in ranks.parts]
     starts, ends, part = (rows[name] for name in ("start_ns", "end_ns", "part"))
     begin_ns = ranks.span.start_ns
     for member, member_rows in rows_of.items():
-        # When the rank had ended the collective before each of its own, by their start.
+        # The end of the previous collective of the rank, in order of start.
         previous_end = np.maximum.accumulate(np.append(begin_ns, ends[member_rows]))[:-1]
         previous_end = np.minimum(previous_end, starts[member_rows])
         span = member, matches.members[member].process, previous_end, starts[member_rows]
@@ -150,7 +151,7 @@ def _spans_before_arrivals(
 
 
 def _measure_spans(trace: Trace, spans: tuple[_MemberSpans, ...]) -> dict[int, dict[str, Packed]]:
-    """Return, by rank, the ns of every phase in each of its spans, as small as they fit."""
+    """Return, by member, the ns of every phase in each of its spans, in compact arrays."""
     phases_of = _phases_of_processes(trace) if spans else {}
     found = {}
     for member, process, starts, ends in spans:
@@ -164,7 +165,7 @@ def _measure_spans(trace: Trace, spans: tuple[_MemberSpans, ...]) -> dict[int, d
 
 @fact
 def _phases_of_processes(trace: Trace) -> Mapping[int, _ProcessPhases]:
-    """Return what each process did when."""
+    """Return the phases of each process over the whole recording."""
     of_hosts = {phases.process: phases.times for phases in find_host_phases(trace)}
     has_device = "kernels" in trace.recorded
     on_device = _phases_on_devices(trace) if has_device else {}
@@ -186,7 +187,7 @@ def _phases_of_processes(trace: Trace) -> Mapping[int, _ProcessPhases]:
 
 
 def _phases_on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
-    """Return, by process, when its devices computed for which phase."""
+    """Return, by process, when its devices computed for each phase."""
     kernels = trace.kernels
     computing = kernels["activity"] != Activity.COMMUNICATION.value
     keys = kernels["process"], phases_of_work(trace, "kernels")

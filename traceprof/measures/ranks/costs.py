@@ -1,4 +1,4 @@
-"""What slow ranks cost the others, since when, and what they do more of."""
+"""What slow ranks cost the other ranks, since when, and what they spend more time on."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ _Float64Array = npt.NDArray[np.float64]
 _MIN_CAUSE_RATIO: Final = 0.25
 _MAX_REPLAY_ERROR_RATIO: Final = 0.02
 _SEQUENCE_LENGTH: Final = 8
-"""How many meetings before tell where in its step a rank is."""
+"""Number of previous waits that identify the position of a rank in its step."""
 
 _USUAL_QUANTILE: Final = 0.25
-"""The quantile of the gaps of a kind that counts as usual: a rank may be slow half of the time."""
+"""Quantile of the gaps of a kind that counts as usual, so a rank may be slow half of the time."""
 
 
 def saving_of(ranks: Ranks, shares: Mapping[int, float]) -> int | None:
-    """Return how much sooner the last release would be, in ns.
+    """Return how much earlier the last release would be if ranks worked less, in ns.
 
-    ``shares`` is what part of what a rank does itself would not be done, by place in
-    `find_members`: first where it takes longer than usual, then everywhere alike. None where even
-    the run as it was does not come out as it was: then what ranks wait for is not known well
-    enough.
+    ``shares`` maps a member to the share of its work to remove: first from gaps that are longer
+    than usual, then from all gaps proportionally. None if a replay of the unchanged run does not
+    reproduce its end, since the waiting relations are not known well enough then.
     """
     waits = find_waits(ranks)
     if waits.empty:
@@ -63,7 +62,13 @@ def saving_of(ranks: Ranks, shares: Mapping[int, float]) -> int | None:
 
 
 class _Replay:
-    """The waits in the order of their release; what each rank goes on from, and how much later."""
+    """Replay of the waits of a run with shorter gaps between them.
+
+    Rows are those of `find_waits`. ``blocks`` is whether the rank continues only after the release.
+    ``kind`` identifies the group of ranks and the operation. ``after`` is the previous blocking
+    wait of the same rank (`ABSENT` if none), ``gap_ns`` the time between its release and the start
+    of the row.
+    """
 
     def __init__(self, ranks: Ranks, waits: CompactTable) -> None:
         names = ("match", "member", "start_ns", "last_start_ns")
@@ -81,10 +86,10 @@ class _Replay:
             self.gap_ns[known_rows] = self.start_ns[known_rows] - release_ns[self.after[known_rows]]
 
     def _removed_ns(self, member: int, share: float) -> _Float64Array:
-        """Return what of each gap of a rank would not be, ``share`` of all of them together.
+        """Return the ns to remove from each gap of ``member``; in total ``share`` of all its gaps.
 
-        A rank that is slow now and then is so in gaps that are longer than others of their kind:
-        after the same sequence of meetings.
+        A rank that is slow periodically is slow in gaps that are longer than other gaps of their
+        kind, which follow the same sequence of waits. The excess of those gaps is removed first.
         """
         rows = np.flatnonzero(self.member == member)
         gaps = self.gap_ns[rows]
@@ -100,7 +105,7 @@ class _Replay:
         return found
 
     def end_ns(self, shares: Mapping[int, float]) -> float:
-        """Return when the last collective releases its ranks, without some of what they do."""
+        """Return when the last collective releases its ranks without the work in ``shares``."""
         kept_ns = self.gap_ns.copy()
         for member, share in shares.items():
             kept_ns -= self._removed_ns(member, share)
@@ -129,7 +134,7 @@ class _Replay:
 
 
 def _sequences(kinds: Int64Array) -> Int64Array:
-    """Return a number for each of ``kinds`` that says which ones came last, itself included."""
+    """Return a number per element that identifies it and the `_SEQUENCE_LENGTH` kinds before it."""
     found, n = kinds, int(kinds.max(initial=0)) + 1
     for _ in range(_SEQUENCE_LENGTH):
         before = np.concatenate(([ABSENT], found[:-1]))
@@ -138,7 +143,7 @@ def _sequences(kinds: Int64Array) -> Int64Array:
 
 
 def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
-    """Return a number for each row that says with whom its rank meets, and which end it is."""
+    """Return a number per row that identifies the ranks of its match and its operation."""
     by_match, rows = groups_of(waits["match"]), find_matches(ranks).rows
     members_of_match = np.split(waits["member"][by_match.order], by_match.first[1:])
     number: dict[frozenset[int], int] = {}
@@ -150,7 +155,10 @@ def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
 
 
 def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
-    """Return whether the rank of each row goes on only when that is over: no compute runs then."""
+    """Return whether the rank of each row continues only after the wait.
+
+    This is the case if no compute runs on its device at the end of the wait.
+    """
     (at_ns,) = ints(waits, "last_start_ns")
     computing = computing_of_devices(ranks.whole)
     blocks = np.ones(len(waits), np.bool_)
@@ -163,12 +171,12 @@ def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
 
 @of_window
 def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
-    """Return how much longer the run takes because of the ranks at ``places``, in ns.
+    """Return how much longer the run takes because of the members at ``places``, in ns.
 
-    What another rank waits because of them on average and, as far as compute hides it from them
-    alone, until the collectives that they come last to are done; no more than they do more
-    themselves. In a pipeline less: had the slow one been faster, it would have waited itself while
-    the pipeline fills; there the run is gone through again without what they do more.
+    In a run of collectives, this is the mean time that another rank waits because of them, at most
+    the median of their excess work. Delays that compute hides only on the other ranks are added. In
+    a pipeline the cost is lower: a faster rank would wait itself while the pipeline fills. There
+    the cost comes from a replay of the run without the excess work (`saving_of`).
     """
     blame = find_blame(ranks)
     slow = np.array(places, np.int64)
@@ -180,7 +188,7 @@ def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
     if not cost_ns:
         return 0
     if not find_waits(ranks)["is_message"].any():
-        # For the others this is no waiting: it is not in what the slow ones do more, either.
+        # The other ranks do not wait in these delays, and the excess work does not include them.
         return cost_ns + _overlapped_delay_ns(ranks, places, others)
     busy = blame.busy_ns[slow]
     shares = (blame.excess_ns[slow] / np.maximum(busy, 1)).tolist()
@@ -190,10 +198,11 @@ def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
 
 @of_window
 def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
-    """Return when each rank neither waits nor computes, in collectives that slow ones come last to.
+    """Return when each rank neither waits nor computes in collectives that ``places`` delay.
 
-    From the start of the last rank, one at ``places``, to the end; by place in `find_members`.
-    Of what hosts carry out beside the devices nothing: no rank is done with it as others are.
+    By position in `find_members`, from the start of the last rank, one of ``places``, to the end of
+    the collective. Collectives that run on the host are excluded if device work was recorded,
+    because they do not end on all ranks at the same time.
     """
     matches = find_matches(ranks).collectives
     chosen = matches.table["match"][np.isin(matches.table["last_member"], places)]
@@ -216,7 +225,7 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
 
 
 def _overlapped_delay_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
-    """Return how much longer the others are in these collectives than the slow ones, in the end."""
+    """Return how much longer the others are in these collectives than the slow ranks, on average."""
     totals = [time.total_ns for time in tails_after(ranks, places)]
     slow = sum(totals[place] for place in places)
     return max((sum(totals) - slow) // n_others - slow // len(places), 0)
@@ -224,7 +233,7 @@ def _overlapped_delay_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a rank does more of: in words, by how much in all, and of kernels how many times."""
+    """What a rank spends more time on: text, total ns, and for kernels the slowdown factor."""
 
     text: str
     excess_ns: int
@@ -233,10 +242,9 @@ class Cause:
 
 @of_window
 def cause_of(ranks: Ranks, place: int) -> Cause | None:
-    """Return what the rank at ``place`` does more of than the median of the others.
+    """Return what the member at ``place`` spends more time on than the median of the other ranks.
 
-    None where no device work was recorded, or where nothing stands out by a quarter of what the
-    rank does more.
+    None if no device work was recorded, or if no cause explains a quarter of the excess work.
     """
     parts_of = parts_of_members(ranks)
     others = [parts for i, parts in parts_of.items() if i != place]
@@ -258,9 +266,10 @@ def cause_of(ranks: Ranks, place: int) -> Cause | None:
 
 
 def _compare_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
-    """Return how much longer the same kernels take, how much more the rest takes, and the factor.
+    """Compare the kernels of ``place`` with the median of the other ranks that run the same kernel.
 
-    Each name is held against the median of the ranks that have it.
+    Return the ns that the same kernels take longer, the ns of additional kernels, and the slowdown
+    factor of the same kernels.
     """
     table = _kernels_of_members(ranks)
     is_mine = table["member"] == place
@@ -282,7 +291,7 @@ def _compare_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
 
 @of_window
 def _kernels_of_members(ranks: Ranks) -> Table:
-    """Return the kernels of each rank by name: member, name, n, ns; communication left out."""
+    """Return the kernels of each rank by name, without communication: member, name, n, ns."""
     kernels = Table.stacked(ranks.each(_sum_kernels))
     kernels = kernels.assign(member=member_of_rows(find_members(ranks), kernels))
     found, groups = grouped_by(kernels, "member", "name")
@@ -298,7 +307,7 @@ def _sum_kernels(part: Trace) -> Table:
 
 
 def _find_awaited(ranks: Ranks, place: int) -> str:
-    """Return whether it is data that a rank's idle device waits for, by the phase of its host."""
+    """Return what the idle device of a rank waits for, from host phases: data or other host work."""
     excess = excess_of_members(ranks)
     on_host = [name for name in excess if name.endswith(ON_HOST)]
     most = max(on_host, key=lambda name: float(excess[name][place]), default="")
@@ -307,10 +316,10 @@ def _find_awaited(ranks: Ranks, place: int) -> str:
 
 
 def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:
-    """Return when ``places`` first cost the others half of what is usual, from the start.
+    """Return when ``places`` first delayed the others by half of the usual delay.
 
-    Usual is what half of all that they cost comes from: many small delays make it no smaller.
-    None where they cost nothing.
+    In ns from the start of the recording; None if they delay nobody. The usual delay is the one
+    above which delays make up half of the total, so many small delays do not lower it.
     """
     rows = np.flatnonzero(np.isin(blame.origins["member"], places))
     if not len(rows):

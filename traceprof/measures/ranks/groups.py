@@ -1,8 +1,9 @@
-"""Whole hosts and racks that the others wait for, told apart from single late ranks.
+"""Find hosts and racks that are late as a whole, as opposed to single late ranks.
 
-In a collective that several hosts share, a host is late as a whole by what most of its ranks come
-after the median rank of the other hosts. What only its last rank is later is that rank's own. A
-host that passes on a delay of another is none: half of what everybody waits must go back to it.
+In a collective that several hosts share, the lateness of a host as a whole is how much later most
+of its ranks arrive than the median rank of the other hosts. Additional lateness of its last rank
+belongs to that rank only. A host that passes on the delay of another host is not a straggler: a
+straggler must cause half of all waiting.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from traceprof.model.table import Table
 _Float64Array = npt.NDArray[np.float64]
 
 LEAST_COST_RATIO: Final = 0.01
-"""The share of the window that whoever holds the others up costs them."""
+"""Minimum cost of a straggler, as a share of the window."""
 LEAST_SHARE_RATIO: Final = 0.5
-"""The share of what all wait that goes back to whoever is to blame."""
+"""Minimum share of all waiting that a straggler causes."""
 FEWEST_RANKS: Final = 2
-"""Fewer ranks are no group: what is late is one rank."""
+"""Minimum number of late ranks of a group; fewer late ranks are reported as single ranks."""
 
 LATE_GROUPS: Final = TableSpec.of("""
     table late_groups: hosts, racks, and stages whose ranks are late as a group, and whether they
@@ -60,33 +61,39 @@ LATE_GROUPS: Final = TableSpec.of("""
     total waited_ns: time that all ranks waited in collectives in which the group arrived last
     total ends_ns: difference between the ends of these collectives
     """)
-"""Those groups of `GroupLateness` that explain the lateness of ranks."""
+"""Groups (`GroupLateness`) that explain the lateness of ranks."""
 
 
 class Grouping(StrEnum):
-    """A way to put ranks together."""
+    """A way to group ranks."""
 
     HOST = "host"
     RACK = "rack"
 
     def of_member(self, member: Member) -> str:
-        """Return the group of a rank, "" where it is not known."""
+        """Return the group of a rank; "" if unknown."""
         return member.host if self is Grouping.HOST else member.rack
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLateness:
-    """How late the ranks of a group come to the collectives that they share with others.
+    """How late the ranks of a group arrive at the collectives that they share with other groups.
 
-    ``kind`` is host, rack or stage. ``held_up_ns`` adds up how long its last rank held up the
-    median rank of the others where it came last of all (``last_count`` times), ``cost_ns`` what of
-    that most of its ranks are late. ``late_ranks`` is how many of its ``ranks`` come as late as
-    half of the former and 1 % of the window, in all, and ``late_members`` their places.
-    ``phase`` is where its ranks take longer than the median of the others, by ``excess_ns`` each
-    in all; ``since_ns`` when it first held the others up by half of its usual lateness, from the
-    start of the trace; ``ends_ns`` how far apart the ends of the same collectives are, which
-    shows how much the clocks differ. A straggler holds the others up as a whole, for 1 % of the
-    window and half of the time for which anybody does, by more than the clocks differ.
+    ``kind``: host, rack, or stage.
+    ``held_up_ns``: total time that the last rank of the group delayed the median rank of the
+        others, in the ``last_count`` collectives in which it was the last of all ranks.
+    ``cost_ns``: the part of it by which most ranks of the group are late.
+    ``late_ranks``: number of its ``ranks`` that are late by at least half of held_up_ns and 1% of
+        the window in total; ``late_members`` are their positions in `find_members`.
+    ``phase``: phase in which its ranks take longer than the median of the others, by ``excess_ns``
+        each in total.
+    ``since_ns``: when it first delayed the others by half of its usual lateness, from the start of
+        the trace.
+    ``ends_ns``: total spread of the ends of these collectives, which shows how much the clocks
+        differ.
+
+    ``is_straggler``: the group delays the others as a whole, for at least 1% of the window and half
+    of all such delays, by more than the clocks differ.
     """
 
     kind: str
@@ -109,9 +116,9 @@ class GroupLateness:
 
 @of_window
 def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, ...]:
-    """Return the lateness of each group, in the order of their first ranks.
+    """Return the lateness of each group, in the order of its first rank.
 
-    Nothing where there is but one group, or no clock of all.
+    Empty with fewer than two groups, without shared collectives, or without a common clock.
     """
     matches = matches_in_step(ranks)
     names = [grouping.of_member(member) for member in matches.members]
@@ -138,7 +145,7 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
 
 
 def _is_cause(blame: Blame, is_member: npt.NDArray[np.bool_]) -> bool:
-    """Return whether waiting goes back to a group, and to most of its ranks alike."""
+    """Return whether a group causes half of all waiting, and its ranks have similar excess work."""
     excess = np.sort(blame.excess_ns[is_member])
     is_even = excess[(len(excess) - 1) // 2] >= LEAST_SHARE_RATIO * excess[-1]
     charged = blame.charged_ns
@@ -153,9 +160,9 @@ def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
 
 
 def find_late_whole(ranks: Ranks) -> GroupLateness | None:
-    """Return the rack, else the host, that is late as a whole with more than one rank.
+    """Return the rack, otherwise the host, that is late as a whole with more than one late rank.
 
-    A rack only where ranks of several hosts of it are late: else it is the host.
+    A rack counts only if ranks of several of its hosts are late; otherwise the host is late.
     """
     members = find_matches(ranks).members
     for grouping in (Grouping.RACK, Grouping.HOST):
@@ -168,12 +175,12 @@ def find_late_whole(ranks: Ranks) -> GroupLateness | None:
 
 
 def find_late_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
-    """Return the straggler among the groups."""
+    """Return the straggler among the groups; None without one."""
     return next((group for group in lateness if group.is_straggler), None)
 
 
 def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
-    """Return the group that would be the straggler if the clocks did not differ as much."""
+    """Return the group that would be the straggler if the clocks differed less; None without one."""
     total_ns = sum(group.held_up_ns for group in lateness)
     costly = (group for group in lateness if _is_costly(group, total_ns))
     return next(
@@ -182,10 +189,11 @@ def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | Non
 
 
 class _GroupArrivals:
-    """When each rank came to each collective that several groups share.
+    """The arrival of each member at each collective that several groups share.
 
-    ``come`` has a row per collective (``table``) and a column per member, in ns after the first
-    of them; NaN where a member takes no part.
+    ``table`` has one row per collective. ``arrival_ns`` has the shape (collectives, members), in ns
+    after the first arrival; NaN if a member does not take part. ``takes_part`` has the shape
+    (groups, collectives). ``last_group`` is the group of the last member of each collective.
     """
 
     def __init__(self, matches: Matches, group_of: Int64Array) -> None:
@@ -193,7 +201,7 @@ class _GroupArrivals:
         place = matches.places(rows)
         after = (rows["start_ns"] - matches.per_row(rows, "first_start_ns")).astype(np.float64)
         arrival_ns = np.full((len(matches.table), len(matches.members)), np.nan)
-        # The first row counts where a member has several: it is written last.
+        # If a member has several rows in a match, the first row counts: it is written last.
         arrival_ns[place[::-1], rows["member"][::-1]] = after[::-1]
         known = np.isfinite(arrival_ns)
         n_groups = int(group_of.max()) + 1
@@ -209,7 +217,7 @@ class _GroupArrivals:
 def _measure_group(
     ranks: Ranks, arrivals: _GroupArrivals, place: int, grouping: Grouping, name: str
 ) -> GroupLateness:
-    """Return the lateness of a group, not judged yet."""
+    """Return the lateness of a group, without a verdict yet."""
     rows = np.flatnonzero(arrivals.last_group == place)
     is_member = arrivals.group_of == place
     arrival_ns = arrivals.arrival_ns[rows]
@@ -217,9 +225,9 @@ def _measure_group(
     low, high = _medians(others)
     usual = (low + high) / 2
     last = np.clip(np.nanmax(of_group, axis=1) - usual, 0, None) if len(rows) else usual
-    # The lower median: of two ranks the one that comes first, so that both must be late.
+    # The lower median: of two ranks the earlier one, so that both must be late.
     late_ns = np.clip(_medians(of_group)[0] - usual, 0, None)
-    # Side by side each of its ranks may meet those of others apart: their delays are one.
+    # Each rank may share a separate collective with other groups. Concurrent delays count once.
     weight = np.isfinite(of_group).sum(axis=1) / int(is_member.sum())
     held_up_ns = int(np.rint((last * weight).sum()))
     per_rank = np.nansum(np.clip(of_group - usual[:, None], 0, None), axis=0)
@@ -248,7 +256,7 @@ def _measure_group(
 def _since(
     ranks: Ranks, arrivals: _GroupArrivals, rows: Int64Array, late: _Float64Array
 ) -> int | None:
-    """Return when the group first was late as a whole, by half of its usual lateness."""
+    """Return when the group was first late as a whole by half of its usual lateness, in ns."""
     if not (late > 0).any():
         return None
     is_late = late >= np.median(late[late > 0]) / 2
@@ -257,7 +265,7 @@ def _since(
 
 
 def _medians(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
-    """Return the lower and the upper median of each row; NaN does not count."""
+    """Return the lower and the upper median of each row; NaN values do not count."""
     ordered = np.sort(values, axis=1)  # NaN comes last
     known = np.isfinite(values).sum(axis=1)
     rows = np.arange(len(ordered))
@@ -267,7 +275,7 @@ def _medians(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
 def _find_phases(
     arrivals: CompactTable, group_arrivals: _GroupArrivals, wanted: list[int]
 ) -> dict[int, tuple[str, int]]:
-    """Return where the ranks of each group take longer than the others where it came last."""
+    """Return, by group, the phase in which its ranks take longer when it arrives last, and the ns."""
     match = arrivals["match"]
     place = np.searchsorted(group_arrivals.table["match"], match)
     place[np.append(group_arrivals.table["match"], -1)[place] != match] = -1
@@ -281,10 +289,13 @@ def _find_phases(
 
 
 def _find_phase(arrivals: CompactTable, is_member: npt.NDArray[np.bool_]) -> tuple[str, int]:
-    """Return where some ranks take longer than the median of the others, by how much each."""
+    """Return the phase with the largest excess of some ranks over the others, and the excess in ns.
+
+    The excess is the mean of these ranks minus the median of the others, summed over matches.
+    """
     match = arrivals["match"]
     of_group, others = groups_of(match[is_member]), groups_of(match[~is_member])
-    # Where both take part.
+    # Matches in which both take part.
     _, group_places, other_places = np.intersect1d(
         of_group.values[0], others.values[0], return_indices=True
     )
@@ -321,7 +332,7 @@ def describe_lateness(group: GroupLateness) -> Note:
 
 
 def table_of_late(groups: Iterable[GroupLateness]) -> Table:
-    """Return the table `LATE_GROUPS` of some groups."""
+    """Return the table `LATE_GROUPS` for some groups."""
     verdicts = {True: "straggler", False: "clocks"}
     rows = [
         {**asdict(group), "group": group.name, "verdict": verdicts[group.is_straggler]}

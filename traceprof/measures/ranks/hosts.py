@@ -1,4 +1,4 @@
-"""The hosts and racks of a run side by side: time, waiting, and which the others wait for."""
+"""Compare the hosts and racks of a run: time, waiting, and which one delays the others."""
 
 from __future__ import annotations
 
@@ -111,7 +111,11 @@ _SCOPES: Final = TableSpec.of("""
 
 
 def _make_analysis(grouping: Grouping, outer: Grouping | None = None) -> Analysis:
-    """Return the analysis of groups; of ``above``, larger ones, a late one excuses those in it."""
+    """Return the analysis of hosts or racks.
+
+    ``outer`` is a grouping into larger groups. A group is not a straggler if its whole outer group
+    is late.
+    """
     kind = grouping.value
     table = TableSpec(
         f"{kind}s",
@@ -166,7 +170,10 @@ def _measure_groups(
 def _find_outer_straggler(
     ranks: Ranks, outer: Grouping | None, straggler: GroupLateness | None
 ) -> GroupLateness | None:
-    """Return the larger group that is late as a whole, if it holds a late group and others."""
+    """Return the outer group that is late as a whole; None without one.
+
+    It must contain all late ranks of the straggler and other late ranks.
+    """
     if outer is None or straggler is None:
         return None
     larger = find_late_group(measure_lateness(ranks, outer))
@@ -182,7 +189,7 @@ def _group_rows(
     lateness: tuple[GroupLateness, ...],
     shared: Table,
 ) -> list[dict[str, Any]]:
-    """Return the rows of the groups, those that hold the others up notably first."""
+    """Return one row per group; groups that delay the others notably come first."""
     times, late = times_of_ranks(ranks), {group.name: group for group in lateness}
     steps, counts = _measure_steps(ranks, names), _counts_by_group(shared, names)
     rows: list[dict[str, Any]] = [
@@ -207,13 +214,13 @@ def _group_rows(
 
 
 def _mean(values: Array) -> float | None:
-    """Return the mean of those that are known."""
+    """Return the mean of the known values; None without any."""
     known = values[is_known(values)]
     return float(known.mean()) if len(known) else None
 
 
 def _measure_steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
-    """Return, by group, the mean step of its ranks, and how far these are apart in it."""
+    """Return, by group, the mean step of its ranks, and the mean difference between their steps."""
     members = find_matches(ranks).members
     group_of = {member.process: name for member, name in zip(members, names, strict=True)}
     table = find_rank_steps(ranks).table
@@ -253,7 +260,7 @@ def _notes(
 def _notes_on_single_ranks(
     members: tuple[Member, ...], lateness: tuple[GroupLateness, ...]
 ) -> Iterator[Note]:
-    """Yield whose lateness it is where a group comes last only because of some of its ranks."""
+    """Yield a note for each group that arrives last only because of some of its ranks."""
     whole = sum(group.held_up_ns for group in lateness)
     for group in lateness:
         if whole and group.held_up_ns >= whole / 2 and 0 < group.late_ranks < group.ranks:
@@ -274,10 +281,11 @@ def _list_members(members: list[Member]) -> str:
 
 
 def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
-    """Return each shared collective once for each group that has a part in it; ``names`` of ranks.
+    """Return one row per shared collective and participating group.
 
-    Columns: match, group, duration_ns, bus_bytes, scope: inside (all its ranks are of one group),
-    across, or not known where it has ranks without a trace and the others are of one group.
+    ``names`` are the groups of the ranks. Columns: match, group, duration_ns, bus_bytes, and scope.
+    The scope is inside (all ranks are in one group), across (several groups), or not known (one
+    known group, and ranks without a trace).
     """
     rows, table, groups = matches.shared, matches.table, Names.of(names)
     pairs = groups_of(rows["match"], groups.packed[rows["member"]])
@@ -299,7 +307,7 @@ def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
 
 
 def _counts_by_group(shared: Table, names: npt.NDArray[np.object_]) -> dict[str, dict[str, int]]:
-    """Return, by group, how many collectives are inside it and across, and their time."""
+    """Return, by group, the number and time of collectives inside the group and across groups."""
     nothing = {"inside_count": 0, "inside_ns": 0, "across_count": 0, "across_ns": 0}
     found = {str(name): dict(nothing) for name in names}
     table, groups = grouped_by(shared, "group", "scope")
@@ -311,7 +319,7 @@ def _counts_by_group(shared: Table, names: npt.NDArray[np.object_]) -> dict[str,
 
 
 def _summarize_scopes(shared: Table) -> Table:
-    """Return the table `_SCOPES` of collectives as `_with_scopes` returns them."""
+    """Return the table `_SCOPES` for the result of `_with_scopes`."""
     collectives = shared.take(are_first(shared["match"]))
     is_sized = is_known(collectives["bus_bytes"]) & (collectives["duration_ns"] > 0)
     rows: list[dict[str, Any]] = []
@@ -334,7 +342,7 @@ def _summarize_scopes(shared: Table) -> Table:
 
 
 def _notes_on_scopes(kind: str, scopes: Table) -> Iterator[Note]:
-    """Yield how many collectives there are in each scope, and their bandwidth where known."""
+    """Yield notes on the number of collectives in each scope, and their bandwidth if known."""
     words = {_INSIDE: f"Within a {kind}", _ACROSS: f"Across {kind}s"}
     for row in scopes.rows():
         if row["scope"] not in words:

@@ -1,7 +1,7 @@
-"""What each rank does in its own steps: what tells a slow rank without a clock that all share.
+"""Measure each rank within its own steps, to find a slow rank without a common clock.
 
-Ranks that wait for one another take as long for a step; who waits least comes last. Both the
-compute of a rank and its waiting are seen within its own steps, on its own clock.
+Ranks that wait for each other have the same step time; the rank that waits least arrives last. The
+compute and the waiting of a rank are both measured within its own steps, on its own clock.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 _MIN_EXCESS_RATIO: Final = 0.03
-"""What a rank does more than the others, of a step, to be told."""
+"""Minimum extra time of a slow rank, as a share of the step."""
 _MIN_SHARE_OF_SLOWEST: Final = 0.5
-"""Ranks that do at least this of what the slowest does more are slow together."""
+"""Ranks with at least this share of the extra time of the slowest rank are slow as well."""
 _MAX_LISTED_RANKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRanks:
-    """The ranks at ``places`` (in `find_members`), which do more in their own steps than others.
+    """The ranks at ``places`` (in `find_members`) that do more in their own steps than the others.
 
-    Per step, the median: ``compute_ns``, of the slowest, and ``usual_compute_ns``, of the median of
-    the others; ``exposed_ns`` and ``usual_exposed_ns`` of communication that no compute hides.
-    ``excess_ns`` is what the slowest does more than that median, ``least_ns`` than any other that
-    is not slow, ``is_compute`` whether that is compute: else it waits less than the others, for
-    what it does outside compute. ``n_steps``: of how many steps, 0 where none are known, and of the
-    whole recording.
+    Times are medians per step. ``compute_ns`` is that of the slowest rank, ``usual_compute_ns`` the
+    median of the others. ``exposed_ns`` and ``usual_exposed_ns`` are the same for communication not
+    overlapped with compute. ``excess_ns`` is how far the slowest rank is above that median,
+    ``least_ns`` how far above every rank that is not slow. ``is_compute``: the excess is compute;
+    otherwise the rank waits less than the others because of work outside compute. ``n_steps`` is
+    the number of measured steps; 0 if no steps are known, and the values are of the whole recording
+    then.
     """
 
     places: tuple[int, ...]
@@ -57,20 +58,21 @@ class SlowRanks:
 
     @property
     def factor(self) -> float:
-        """How many times as long it computes as the median of the others."""
+        """Compute time divided by the median of the other ranks."""
         return self.compute_ns / max(self.usual_compute_ns, 1)
 
 
 @of_window
 def own_times(ranks: Ranks) -> Table:
-    """Return what each rank does in its own steps, the median; of the recording without steps.
+    """Return the median step of each rank; of the recording if no steps are known.
 
-    Columns: place (in `find_members`), n_steps, step_ns, compute_ns, exposed_ns (communication that
-    no compute hides), has_messages. Ranks without device work are left out. Where the clocks are so
-    far apart that the window holds no steps of some ranks, it is of the whole recording.
+    Columns: place (in `find_members`), n_steps, step_ns, compute_ns, exposed_ns (communication not
+    overlapped with compute), has_messages. Ranks without device work are left out. If some ranks
+    have no steps in the window (the clocks differ that much), the result covers the whole
+    recording.
     """
     members, hull = find_members(ranks), ranks.span.hull
-    # A gap that is one rank's, where clocks differ, lies in a step of another.
+    # With different clocks, a gap between the windows of one rank is inside a step of another rank.
     widened = ranks if hull == ranks.span else ranks.whole.within(hull)
     within, whole = (
         Table.stacked(window.each(_measure_part, members)) for window in (widened, ranks.whole)
@@ -126,9 +128,9 @@ def _measure_rank(
 
 @of_window
 def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
-    """Return the ranks that do more in their own steps than the others, and wait less for these.
+    """Return the ranks that do more in their own steps than the others, and wait less for them.
 
-    Nothing where no rank stands out, or where not all communicate: they need not wait then.
+    None if no rank stands out, or if no rank has exposed communication: then ranks need not wait.
     """
     times = own_times(ranks)
     if len(times) < 2 or (times["exposed_ns"] == 0).all():
@@ -139,7 +141,7 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
     waits_less = exposed <= usual_exposed
     for is_compute, values, excess in (
         (True, compute, np.where(waits_less, compute - usual_compute, 0)),
-        # In a pipeline stages may also wait without a kernel that would show it.
+        # Pipeline stages may wait without a kernel that shows the waiting.
         (False, -exposed, np.where(times["has_messages"].any(), 0, usual_exposed - exposed)),
     ):
         most = int(excess.argmax())
@@ -166,10 +168,13 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
 
 
 def _median_of_others(values: Int64Array) -> Int64Array:
-    """Return the lower median of the others, for each: more than half must be slow to hide one."""
+    """Return, for each value, the lower median of the other values.
+
+    More than half of the ranks must be slow to hide a slow one.
+    """
     order = np.sort(values)
     middle = (len(values) - 2) // 2
-    place = np.searchsorted(order, values)  # without itself the others behind it move up
+    place = np.searchsorted(order, values)  # values after it move up by one
     found: Int64Array = order[middle + (place <= middle)]
     return found
 
@@ -181,7 +186,7 @@ def _list_members(members: list[Member]) -> str:
 
 
 def describe_slow(slow: SlowRanks) -> Note:
-    """Return a note on ranks that are slow by what they do in their own steps."""
+    """Return a note on ranks that are slow within their own steps."""
     of = "per step" if slow.n_steps else "in total"
     values = {
         "who": slow.label,

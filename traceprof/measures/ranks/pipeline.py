@@ -1,4 +1,4 @@
-"""Pipeline parallelism: the stages of a run, and the bubble of each."""
+"""Pipeline parallelism: find the stages of a run and measure the bubble of each stage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STAGE: Final = re.compile(r"\b(?:pipeline[ _]?)?stage[ _:#-]*(?P<number>\d+)", 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage: its place among ``n_stages`` of its pipeline, its rank, and how that is known."""
+    """A stage: position among ``n_stages`` of its pipeline, its rank, and how it was detected."""
 
     number: int
     n_stages: int
@@ -48,12 +48,12 @@ class Stage:
 
 @fact
 def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
-    """Return the stages in their order, one pipeline after another; none if they cannot be told.
+    """Return the stages in order, one pipeline after another; empty if no stages are found.
 
-    Ranges that name one stage in each process ("stage 2") decide, then the messages between
-    ranks: of two ranks the one that sends first comes first. Where nobody tells whom a send
-    goes to, processes that send and receive are stages, in the order in which they first compute.
-    Kernels named SendRecv do not suffice: all-to-all uses them, too.
+    Ranges that name one stage in each process ("stage 2") decide first. Otherwise messages between
+    ranks decide: of two ranks, the rank that sends first comes first. If the destinations of sends
+    are unknown, all processes that send and receive are stages, in the order of their first device
+    work. Kernels named SendRecv are not sufficient, because all-to-all uses them as well.
     """
     members = find_members(ranks)
     named = {
@@ -94,10 +94,10 @@ def _find_senders(trace: Trace) -> dict[int, int]:
 
 
 def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
-    """Return the ranks of each pipeline in their order.
+    """Return the ranks of each pipeline in order.
 
-    ``links`` holds when each rank first sent to another: (source, target) → ns. Ranks that pass
-    messages around a ring in one direction only (ring attention) are no pipeline.
+    ``links`` maps (source, target) to the time in ns when source first sent to target. Ranks that
+    pass messages around a ring in one direction only (ring attention) are not a pipeline.
     """
     after: dict[int, list[int]] = {}
     skipped: set[tuple[int, int]] = set()
@@ -106,7 +106,7 @@ def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
         if back_ns is not None and (back_ns, target, source) < (first_ns, source, target):
             continue
         if source in _reachable(after, target):
-            skipped.add((source, target))  # it closes a ring, as interleaved stages do
+            skipped.add((source, target))  # closes a ring, as interleaved stages do
         else:
             after.setdefault(source, []).append(target)
     chains = []
@@ -144,7 +144,7 @@ def _components(after: Mapping[int, list[int]]) -> list[set[int]]:
 def _order_stages(
     ranks: set[int], after: Mapping[int, list[int]], links: Mapping[tuple[int, int], int]
 ) -> list[int]:
-    """Return the ranks with each behind all that send to it; ties by the first message."""
+    """Return the ranks in topological order of their messages; ties by the first message."""
     depth = dict.fromkeys(ranks, 0)
     for _ in ranks:
         for source in ranks:
@@ -174,7 +174,7 @@ def _number_stages(members: list[Member], known_from: str, pipeline: int) -> tup
 
 
 def _named_stages(trace: Trace) -> dict[int, int]:
-    """Return the number of the one stage that the ranges of each process name."""
+    """Return the stage number of each process whose ranges name exactly one stage."""
     names = trace.ranges["name"]
     likely = codes_containing(names.texts, ["stage"])
     matches = zip(likely.tolist(), map(_STAGE.search, names.texts[likely]), strict=True)
@@ -217,10 +217,12 @@ _STAGES: Final = SPEC.tables[0]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bubbles:
-    """The bubble of each stage: ``rows`` as the table has them, in the order of `find_stages`.
+    """The bubble of each stage.
 
-    ``spans`` are the steps of the pipeline of each stage, while any stage of it computes: columns
-    step, start_ns, end_ns; ``own`` those while the stage itself does.
+    ``rows`` are the rows of the table, in the order of `find_stages`. ``spans`` are the steps of
+    the pipeline of each stage, from the first to the last compute of any of its stages; columns
+    step, start_ns, end_ns. ``own`` are the steps from the first to the last compute of the stage
+    itself.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -287,7 +289,7 @@ def measure_pipeline(ranks: Ranks) -> Result:
 
 
 def _compute_of(ranks: Ranks, stages: Sequence[Stage]) -> Note:
-    """Return how long each stage computes in its own steps, which needs no clock of all."""
+    """Return a note on the compute time of each stage in its own steps; needs no common clock."""
     times, members = own_times(ranks), find_members(ranks)
     known = dict(zip(times["place"].tolist(), times["compute_ns"].tolist(), strict=True))
     computed = {
@@ -300,10 +302,10 @@ def _compute_of(ranks: Ranks, stages: Sequence[Stage]) -> Note:
 
 
 def _stage_work(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:
-    """Return what keeps the stages of one file busy in the window.
+    """Return the work that keeps the stages of one trace busy in the window.
 
-    Columns: start_ns, end_ns, computes, stage (place in ``members``), step (its number; without
-    steps the window is one).
+    Columns: start_ns, end_ns, computes, stage (position in ``members``), step (step number, or
+    `_WHOLE_WINDOW` without steps).
     """
     work, stage = _work(trace), _stage_of_work(trace, members)
     if by_step:
@@ -322,7 +324,7 @@ def _stage_work(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> 
 def _work(trace: Trace) -> Table:
     """Return compute kernels and collectives: start_ns, end_ns, process, device, computes, step.
 
-    ``step`` is the row of the steps of the whole recording that it was called in, -1 for none.
+    ``step`` is the row of the calling step among the steps of the whole recording; -1 for none.
     """
     kernels, columns = trace.kernels, ("start_ns", "end_ns", "process", "device")
     rows = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
@@ -337,21 +339,21 @@ def _work(trace: Trace) -> Table:
 
 @fact
 def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> Int64Array:
-    """Return the place in ``members`` of each row of `_work`, -1 for none."""
+    """Return the position in ``members`` of each row of `_work`; -1 for none."""
     return member_of_rows(members, _work(trace))
 
 
 def _compute_spans(
     trace: Trace, members: tuple[Member, ...], pipelines: Int64Array, *, by_step: bool
 ) -> Table:
-    """Return, of each stage by step, the first start and last end of compute in one file."""
+    """Return the first start and last end of compute of each stage and step in one trace."""
     work = _stage_work(trace, members, by_step=by_step)
     found = _span_by_step(work.take(work["computes"]), "stage")
     return found.assign(pipeline=pipelines[found["stage"]])
 
 
 def _span_by_step(work: Table, of: str) -> Table:
-    """Return, of each stage or pipeline by step, the first start and last end of ``work``."""
+    """Return the first start and last end of ``work`` by step and by stage or pipeline."""
     found, groups = grouped_by(work, of, "step")
     starts, ends = bounds(work)
     return found.assign(
@@ -362,7 +364,7 @@ def _span_by_step(work: Table, of: str) -> Table:
 def _measure_busy(
     trace: Trace, members: tuple[Member, ...], spans: Sequence[Table], *, by_step: bool
 ) -> dict[int, int]:
-    """Return how long each stage of one file is busy in its ``spans``."""
+    """Return, by stage of one trace, how many ns it is busy within ``spans``."""
     work = _stage_work(trace, members, by_step=by_step)
     return {
         stage: int(busy.covered_ns(*bounds(spans[stage])).sum())
@@ -394,7 +396,7 @@ def _bubble_row(
 
 
 def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
-    """Return, by process, how many tensors a step sends on, and to how many known neighbours."""
+    """Return, by process, the number of sends per step, and the number of known neighbors."""
     steps, sends = find_steps(trace), _sends(trace)
     inside = sends.take(steps_of_calls(steps, sends) >= 0)
     known = inside.take(inside["peer"] >= 0)
@@ -409,7 +411,7 @@ def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
 
 @fact
 def _sends(trace: Trace) -> Table:
-    """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
+    """Return every send, also of sends that share a kernel; without the sends of an all-to-all."""
     calls, work = trace.collectives, find_collectives(trace)
     other = ~work["op"].isin(POINT_TO_POINT) & (work["correlation"] != ABSENT)
     sends = calls.select("process", "correlation", "group", "peer", "start_ns")

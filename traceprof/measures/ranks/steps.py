@@ -1,4 +1,4 @@
-"""Every step of every rank: its own time, waiting, and how late it came."""
+"""Every step of every rank: work, waiting, and lateness."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 class RankSteps:
     """The steps of all ranks.
 
-    ``table`` has a row per step and process: rank (None where not known), step (its number, the
-    same on all ranks), own_ns (its duration without the time in which the rank waited for others
-    and no compute hid it), slower_ratio (own_ns beyond the median of the ranks in this step, as a
-    share of that), duration_ns, waited_ns (in the collectives that it called in this step, for
-    the last rank, and no compute hid it; without what came before the ranks were in step), late_ns
-    (how much it held up the median of the others where it came last, in step), phase (where it
-    takes longer than the median of the others, by at least 1 % of the step; "" where nowhere or
-    not known), skew_ns (its duration beyond the shortest of the ranks in this
-    step), collectives_count (those shared with other ranks), host, rack, process.
-    ``shifts`` is what was added to the numbers of a process.
+    ``table`` has one row per step and process. Columns: rank (None if unknown), step (number, the
+    same on all ranks), own_ns (duration without exposed waiting for other ranks), slower_ratio
+    (own_ns beyond the median of the ranks in this step, as a share of the median), duration_ns,
+    waited_ns (exposed waiting for the last rank in collectives called in this step, after the ranks
+    were in step), late_ns (how long the rank delayed the median of the others when it arrived last,
+    in step), phase (phase in which the rank takes longer than the median of the others, by at least
+    1% of the step; "" if none or unknown), skew_ns (duration minus the shortest duration of the
+    ranks in this step), collectives_count (collectives shared with other ranks), host, rack,
+    process.
+
+    ``shifts`` maps a process to the offset that was added to its step numbers.
     """
 
     table: Table
@@ -57,7 +58,7 @@ class RankSteps:
 
 @of_window
 def find_rank_steps(ranks: Ranks) -> RankSteps:
-    """Return the steps that lie in the window, of every rank, step by step."""
+    """Return the steps of every rank that are inside the window, sorted by step."""
     whole = _rank_steps_of_whole(ranks)
     table, span = whole.table, ranks.span
     if ranks.uncut is not None:
@@ -102,10 +103,10 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
 
 
 def _align_numbers(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
-    """Return the steps with numbers that mean the same step on all ranks, and what was added.
+    """Return the steps with the same numbers on all ranks, and the offset of each changed process.
 
-    Where nobody numbers the steps they are counted from the first that a rank recorded: the
-    collectives that ranks share tell how many steps later one of them began.
+    Without recorded step numbers, each rank counts from the first step that it recorded. Shared
+    collectives show how many steps later a rank started recording.
     """
     table = steps.table
     if table.empty:
@@ -138,7 +139,7 @@ def _align_numbers(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int
 
 
 def _measure_waiting(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
-    """Return how long the rank of each step waited while the step lasted, and did not compute."""
+    """Return the exposed waiting during each step, in ns."""
     waiting: dict[int, Intervals] = {}
     for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
         waiting[member.process] = waiting.get(member.process, Intervals.empty()) | time
@@ -154,7 +155,7 @@ def _measure_waiting(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array
 def _sum_by_step(
     ranks: Ranks, matches: Matches, rows: CompactTable, place: Int64Array, n_steps: int
 ) -> dict[str, Int64Array]:
-    """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
+    """Return the sums of the shared collectives of each step; ``place`` is the step of each row."""
     waits = find_waits(ranks.whole)
     known = np.flatnonzero(place >= 0)
     waited = value_in(waits, rows, "exposed_ns", 0)[known]
@@ -172,7 +173,7 @@ def _sum_by_step(
 def _find_phases(
     ranks: Ranks, rows: CompactTable, place: Int64Array, steps: Steps
 ) -> npt.NDArray[np.object_]:
-    """Return the phase in which the rank of each step takes longer than the others."""
+    """Return the phase in which the rank of each step takes longer than the others; "" for none."""
     found = np.full(len(steps), "", object)
     arrivals = without_keeping(find_arrivals, ranks.whole)
     placed = np.append(place, ABSENT)[where_in(rows, arrivals)]
@@ -214,7 +215,7 @@ _RANK_STEPS, _SHIFTS = SPEC.tables
 
 
 def measure_rank_steps(ranks: Ranks) -> Result:
-    """Return every step that lies in the window, of every rank.
+    """Return every step of every rank that is inside the window.
 
     Raises:
         NotRecordedError: no steps are known.

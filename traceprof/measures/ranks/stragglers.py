@@ -1,4 +1,4 @@
-"""Ranks and stages that the others wait for: whose delays waiting goes back to, and why."""
+"""Find stragglers (ranks and stages that the other ranks wait for) and why they are late."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from traceprof.model.table import Table
 
 @of_window
 def stages_of_members(ranks: Ranks) -> dict[int, int]:
-    """Return the number of the stage of each rank, by place in `find_members`."""
+    """Return the stage number of each rank, by position in `find_members`."""
     place = {member: i for i, member in enumerate(find_members(ranks))}
     return {place[stage.member]: stage.number for stage in find_stages(ranks)}
 
 
 @of_window
 def find_late_stage(ranks: Ranks) -> GroupLateness | None:
-    """Return the stage for which the others wait, if all of its ranks are to blame alike.
+    """Return the stage that the other ranks wait for, if all its ranks are to blame about equally.
 
-    Of a stage of one rank it is that rank's.
+    None for a stage with one rank: that rank is reported instead.
     """
     blame = find_blame(ranks)
     stages = stages_of_members(ranks)
@@ -101,11 +101,12 @@ def describe_stage(stage: GroupLateness) -> Note:
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """What a rank costs the others, directly or along a chain of ranks that pass its delay on.
+    """What a rank costs the others, directly or through ranks that pass on its delay.
 
-    What the columns of the table ``ranks`` say, and ``member``, its place in `find_members`.
-    ``cost_ns`` is no more than it does more itself. "" and None stand where a cause is not known,
-    or nobody waits for it. Ranks whose whole stage, host or rack is late are no stragglers.
+    The fields are the columns of the table ``ranks``, and ``member``, the position in
+    `find_members`. ``cost_ns`` is at most the excess work of the rank. A cause is "" or None if it
+    is unknown or if nobody waits for the rank. Ranks are not stragglers if their whole stage, host,
+    or rack is late.
     """
 
     member: int
@@ -134,12 +135,12 @@ class RankLateness:
 
     @property
     def is_late_once(self) -> bool:
-        """Whether the others wait for it, and nearly all of that in a single collective."""
+        """Whether the others wait for the rank, nearly only in a single collective."""
         return self.is_blamed and self.delays_count == 1
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """The name for display."""
         return f"process {self.process}" if self.rank is None else f"rank {self.rank}"
 
 
@@ -147,7 +148,7 @@ class RankLateness:
 def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     """Return the lateness of each rank, in the order of `find_members`.
 
-    Nothing where no rank waited for another in step, or where the matches cannot be right.
+    Empty if no rank waited for another rank in step, or if the matches must be wrong.
     """
     blame = find_blame(ranks)
     if blame.why_not or not blame.busy_ns.any():
@@ -179,7 +180,7 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
 def _measure_rank(
     ranks: Ranks, blame: Blame, place: int, rank_arrivals: Table, longest_phase: tuple[str, int]
 ) -> RankLateness:
-    """Return the lateness of the rank with the arrivals ``own``, not judged yet."""
+    """Return the lateness of a rank from its arrivals, without a verdict yet."""
     member = find_members(ranks)[place]
     last = rank_arrivals.take(rank_arrivals["is_last"])
     phase, excess_ns = longest_phase
@@ -210,7 +211,7 @@ def _measure_rank(
 
 
 def _count_delays(blame: Blame, place: int) -> int:
-    """Return in how many collectives nearly all arises that the rank is charged."""
+    """Return the number of collectives in which 90% of the time charged to the rank arises."""
     charged = np.sort(blame.origins["charged_ns"][blame.origins["member"] == place])[::-1]
     return (
         int(np.searchsorted(np.cumsum(charged), _NEARLY_ALL_RATIO * charged.sum()) + 1)
@@ -220,11 +221,11 @@ def _count_delays(blame: Blame, place: int) -> int:
 
 
 def _with_verdict(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
-    """Return the rank with the verdict, and of a straggler the cause."""
+    """Return the rank with its verdict, and with the cause if it is a straggler."""
     is_blamed = rank.cost_ratio >= LEAST_COST_RATIO and rank.charged_ns >= LEAST_SHARE_RATIO * int(
         blame.charged_ns.sum()
     )
-    # On one clock ends that differ say that some are done later, as with gloo.
+    # With one clock, different ends are real: some ranks finish later, as with gloo.
     has_one_clock = len({*clocks_of(find_members(ranks))}) == 1
     is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.ends_ns)
     is_late = is_blamed and rank.delays_count > 1
@@ -288,7 +289,7 @@ SPEC: Final = ResultSpec.of(
 
 
 def measure_stragglers(ranks: Ranks) -> Result:
-    """Return which ranks the others wait for in the window, and where these lose the time."""
+    """Return which ranks the others wait for in the window, and where these ranks lose the time."""
     matches, blame = find_matches(ranks), find_blame(ranks)
     lateness = sorted(lateness_of_ranks(ranks), key=lambda rank: (-rank.cost_ns, rank.member))
     scalars: dict[str, int | float] = {"shared_count": len(matches.table)}
@@ -331,7 +332,7 @@ def measure_stragglers(ranks: Ranks) -> Result:
 
 
 def _notes_on_skew(blame: Blame) -> list[Note]:
-    """Return what the first collectives hold, where that is not next to nothing."""
+    """Return a note on the skew before the first synchronization, if it is notable."""
     mean_ns = blame.skew_ns / max(len(blame.waited_ns), 1)
     if mean_ns < _MIN_NOTABLE_SKEW_NS:
         return []
@@ -363,12 +364,12 @@ def _notes(
 
 
 def is_once_in_all(ranks: Ranks, rank: RankLateness) -> bool:
-    """Return whether a rank that is late once in the window is so in the whole recording."""
+    """Return whether a rank that is late once in the window is late once in the whole recording."""
     return rank.is_late_once and _count_delays(find_blame(ranks.whole), rank.member) == 1
 
 
 def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
-    """Return a note on a rank that is late once, in all that was recorded or in the window."""
+    """Return a note on a rank that is late once, in the whole recording or in the window."""
     is_in_all = is_once_in_all(ranks, rank)
     n = len(find_matches(ranks.whole if is_in_all else ranks).table)
     when = "once, in one of {n:count}" if is_in_all else "once in this window, in one of {n:count}"

@@ -1,4 +1,4 @@
-"""The ranks side by side: where the time of each went, and how long it waited for others."""
+"""Compare the ranks: time breakdown of each rank, and its waiting for other ranks."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _PARTS_NS: Final = tuple(f"{part}_ns" for part in PARTS)
 
 @of_window
 def parts_of_members(ranks: Ranks) -> Mapping[int, Mapping[str, Any]]:
-    """Return, by place in `find_members`, the parts of a rank's device, or of its devices added up.
+    """Return, by position in `find_members`, the time parts of a rank, summed over its devices.
 
-    Keys: device (its number as text, "all" of several) and the parts in ns (compute_ns …). A
-    member that uses no device, or of which device work was not recorded, is left out.
+    Keys: device (its number as text; "all" for several) and the parts in ns (compute_ns …).
+    Members without a device or without recorded device work are left out.
     """
     if not ranks.recorded & set(DEVICE_TABLES):
         return {}
@@ -70,21 +70,21 @@ def _parts_by_process(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def _process_device_pairs(trace: Trace) -> list[tuple[int, int]]:
-    """Return each process with each device that it uses, anywhere in the recording."""
+    """Return each process with each device that it uses in the recording."""
     by_process = devices_of_processes(trace)
     return [(process, device) for process, devices in by_process.items() for device in devices]
 
 
 @fact
 def _split_shared_devices(trace: Trace) -> Trace:
-    """Return the device work of a trace as if each process had devices of its own.
+    """Return the device work of a trace with separate devices for each process.
 
-    Their numbers are places among the pairs of process and device.
+    Device numbers are positions in `_process_device_pairs`.
     """
     place: dict[tuple[int, ...], int] = {
         pair: i for i, pair in enumerate(_process_device_pairs(trace))
     }
-    tables = {"ranges": trace.ranges}  # they tell when devices were recorded
+    tables = {"ranges": trace.ranges}  # they show when devices were recorded
     for name in DEVICE_TABLES:
         table = trace.table(name)
         users = groups_of(table["process"], table["device"])
@@ -98,11 +98,11 @@ def _split_shared_devices(trace: Trace) -> Trace:
 def times_of_ranks(ranks: Ranks) -> Table:
     """Return one row per rank, in the order of `find_members`.
 
-    Columns: rank, device, step_ns (its step time), compute_ns, exposed_communication_ns,
-    exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (in shared collectives and
-    for messages, for the last rank to come, without compute meanwhile), last_ratio (the share of
-    them to which it came last itself; both only where the ranks were in step),
-    collectives_count (how many it shares), host, process. None where not known, or withheld (see
+    Columns: rank, device, step_ns (step time), compute_ns, exposed_communication_ns,
+    exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (exposed waiting for the last rank in
+    shared collectives and for messages), last_ratio (share of these in which the rank arrived
+    last), collectives_count (number of shared collectives), host, process. waited_ns and last_ratio
+    count only after the ranks were in step. Values are None if unknown or withheld (see
     `why_withheld`).
     """
     base = base_of(ranks)
@@ -111,7 +111,7 @@ def times_of_ranks(ranks: Ranks) -> Table:
     step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
     whose, in_step = waits["member"], waits["is_in_step"]
-    # Who came last is known only of those before which the ranks were in step.
+    # The last rank is known only if the ranks were in step before.
     is_last = in_step & (waits["last_member"] == whose)
     counts, waited, last, known = (
         sums_at(whose, values, len(members)).tolist()
@@ -138,11 +138,11 @@ def times_of_ranks(ranks: Ranks) -> Table:
 
 
 def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
-    """Return which pattern the devices exchange data by, and what says so.
+    """Return a note on how the devices exchange data, and the evidence.
 
-    Collectives where there are any; else peer copies (replicas that copy to each other), or
-    copies that go up and down by the same devices (through the host, as with a parameter
-    server). Nothing where there is one device only.
+    Collectives if there are any. Otherwise peer copies (replicas that copy to each other), or
+    copies to and from the same devices (through the host, like a parameter server). Empty with one
+    device.
     """
     work = collectives_of_ranks(ranks)
     if len(work):
