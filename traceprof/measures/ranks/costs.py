@@ -225,7 +225,7 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
 
 
 def _overlapped_delay_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
-    """Return how much longer the others are in these collectives than the slow ranks, on average."""
+    """Return how much longer the others are in these tails than the slow ranks, on average."""
     totals = [time.total_ns for time in tails_after(ranks, places)]
     slow = sum(totals[place] for place in places)
     return max((sum(totals) - slow) // n_others - slow // len(places), 0)
@@ -307,7 +307,7 @@ def _sum_kernels(part: Trace) -> Table:
 
 
 def _find_awaited(ranks: Ranks, place: int) -> str:
-    """Return what the idle device of a rank waits for, from host phases: data or other host work."""
+    """Return what the idle device of a rank waits for ("data" or "the host"), from host phases."""
     excess = excess_of_members(ranks)
     on_host = [name for name in excess if name.endswith(ON_HOST)]
     most = max(on_host, key=lambda name: float(excess[name][place]), default="")

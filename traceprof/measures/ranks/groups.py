@@ -180,7 +180,7 @@ def find_late_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
 
 
 def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
-    """Return the group that would be the straggler if the clocks differed less; None without one."""
+    """Return the group that would be the straggler if the clocks differed less."""
     total_ns = sum(group.held_up_ns for group in lateness)
     costly = (group for group in lateness if _is_costly(group, total_ns))
     return next(
@@ -275,7 +275,7 @@ def _medians(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
 def _find_phases(
     arrivals: CompactTable, group_arrivals: _GroupArrivals, wanted: list[int]
 ) -> dict[int, tuple[str, int]]:
-    """Return, by group, the phase in which its ranks take longer when it arrives last, and the ns."""
+    """Return, by group, the phase in which it takes longer when it arrives last, and the ns."""
     match = arrivals["match"]
     place = np.searchsorted(group_arrivals.table["match"], match)
     place[np.append(group_arrivals.table["match"], -1)[place] != match] = -1
