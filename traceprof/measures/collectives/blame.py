@@ -301,8 +301,8 @@ class _Chain:
         charged = np.cumsum(self._charge_matches(self._blamed_shares(), waited))
         # Integers that add up to the rounded-down sum: each remainder carries over to the next row.
         exact = np.diff(np.floor(charged + 1e-6), prepend=0.0).astype(np.int64)
-        found = Table({"member": self.last, "at_ns": self.at_ns, "charged_ns": exact})
-        return found.take(exact > 0)
+        columns = {"member": self.last, "at_ns": self.at_ns, "charged_ns": exact}
+        return Table(columns).take(exact > 0)
 
     def origin_of_match(self) -> Mapping[int, int]:
         """Return, by match number, the member that causes most of the waiting.

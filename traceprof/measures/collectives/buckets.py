@@ -99,8 +99,12 @@ def measure_buckets(trace: Trace) -> Result:
     buckets = (
         _summarize_buckets(with_sizes(work), whole_steps["start_ns"][step]) if len(work) else ()
     )
-    tables = {"buckets": _BUCKETS.of_rows(buckets), "steps": counted}
-    return Result("buckets", SPEC, tables, {"step_source": steps.source})
+    return Result(
+        "buckets",
+        SPEC,
+        {"buckets": _BUCKETS.of_rows(buckets), "steps": counted},
+        {"step_source": steps.source},
+    )
 
 
 def _summarize_buckets(work: Table, step_starts: Int64Array) -> Table:
@@ -118,8 +122,7 @@ def _summarize_buckets(work: Table, step_starts: Int64Array) -> Table:
     medians = {}
     for name in ("after_ns", "duration_ns", "exposed_ns"):
         known = is_known(work[name])
-        samples = Samples(groups.number[known], work[name][known])
-        medians[name] = medians_of(table, samples)
+        medians[name] = medians_of(table, Samples(groups.number[known], work[name][known]))
     seconds = groups.sums(work["duration_ns"]) / 1e9
     return table.assign(
         **medians,

@@ -147,11 +147,10 @@ class _Classes:
         """Return the distinct texts of each class, sorted and joined by commas."""
         _, rows = numbered(self.number, *(codes_of(self.work[name]) for name in columns))
         distinct = self.work.take(rows)
-        every = zip(*(distinct[name] for name in columns), strict=True)
-        texts = (" ".join(parts).strip() for parts in every)
         found: list[set[str]] = [set() for _ in self.first]
-        for number, text in zip(self.number[rows].tolist(), texts, strict=True):
-            found[number].add(text)
+        texts = (distinct[name] for name in columns)
+        for number, *parts in zip(self.number[rows].tolist(), *texts, strict=True):
+            found[number].add(" ".join(parts).strip())
         return [", ".join(sorted(class_texts - {""})) for class_texts in found]
 
 
@@ -211,8 +210,8 @@ def _rate(transfers: Table, column: str) -> float:
 
 
 def _with_peaks(ranks: Ranks, classes: Table) -> Table:
-    ends = zip(classes["device"].tolist(), classes["group_size"].tolist(), strict=True)
-    peaks = [peak_of_group(ranks, device, size) for device, size in ends]
+    devices, sizes = classes["device"].tolist(), classes["group_size"].tolist()
+    peaks = [peak_of_group(ranks, *group) for group in zip(devices, sizes, strict=True)]
     rates = rates_of_peaks(peaks)
     return classes.assign(
         peak=peaks, peak_bytes_per_s=rates, peak_ratio=classes["busbw_bytes_per_s"] / rates
@@ -231,8 +230,8 @@ def _in_order(classes: Table) -> Table:
 def _by_phase(ranks: Ranks, work: Table) -> Table:
     phases = of_rows(work, ranks.each(phases_of_collectives))
     table, groups = grouped_by(Table({"phase": phases}), "phase")
-    table = table.assign(count=groups.counts, exposed_ns=groups.sums(work["exposed_ns"]))
-    return table.in_order("-exposed_ns")
+    exposed_ns = groups.sums(work["exposed_ns"])
+    return table.assign(count=groups.counts, exposed_ns=exposed_ns).in_order("-exposed_ns")
 
 
 def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:

@@ -71,8 +71,9 @@ def _find_calling_ranges(
     outside all candidates.
     """
     work = find_collectives(trace)
-    columns = {"start_ns": "call_ns", "end_ns": "call_end_ns", "thread": "thread"}
-    calls = Table({name: work[source] for name, source in columns.items()})
+    calls = Table(
+        {"start_ns": work["call_ns"], "end_ns": work["call_end_ns"], "thread": work["thread"]}
+    )
     call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
     rows = np.flatnonzero(is_candidate & (trace.ranges["kind"] == "push_pop"))
     launches = Launches(call, work["process"], calls)
@@ -97,8 +98,7 @@ def of_rows(rows: Table, facts: Sequence[Any]) -> Any:
     ``facts`` has one array or Names per part.
     """
     offsets = np.cumsum([0, *map(len, facts)])
-    are_names = isinstance(facts[0], Names)
-    together = Names.joined(facts) if are_names else np.concatenate(facts)
+    together = Names.joined(facts) if isinstance(facts[0], Names) else np.concatenate(facts)
     return together[offsets[rows["part"]] + rows["row"]]
 
 
@@ -179,8 +179,8 @@ def _are_sharded(work: Table) -> Bools:
     is_named = callers.by_text(is_sharded_name)
     elsewhere = reduces & (work["phase"] != "backward")
     by_phase = has_any(gathers) & has_any(reduces) & ~has_any(elsewhere)
-    is_sharded: Bools = (has_any(is_named) | by_phase)[groups.number] & (gathers | reduces)
-    return is_sharded
+    is_sharded = (has_any(is_named) | by_phase)[groups.number]
+    return np.asarray(is_sharded & (gathers | reduces), np.bool_)
 
 
 def _finish(result: Result) -> Result:

@@ -195,8 +195,7 @@ def find_alignment(ranks: Ranks) -> Alignment:
 
 def why_no_common_clock(ranks: Ranks) -> str:
     """Return why times of different ranks cannot be compared; "" if they can."""
-    alignment = find_alignment(ranks)
-    if alignment.is_doubtful:
+    if find_alignment(ranks).is_doubtful:
         return DOUBTFUL_CLOCKS
     return UNTIED_CLOCKS if UNTIED_CLOCKS in ranks.info.warnings else ""
 
@@ -212,9 +211,10 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
     moved = change_each(
         whole, retime, [(_corrections_of(part, alignment.corrections),) for part in whole]
     )
-    first = min(part.span.start_ns for part in moved)
-    last = max(part.span.end_ns for part in moved)
-    parts = tuple(change_each(moved, _with_span, [(TimeWindow(first, last),)] * len(moved)))
+    span = TimeWindow(
+        min(part.span.start_ns for part in moved), max(part.span.end_ns for part in moved)
+    )
+    parts = tuple(change_each(moved, _with_span, [(span,)] * len(moved)))
     # The warning about untied clocks is outdated. `_warn_of_untied` lists those that remain.
     kept = tuple(text for text in ranks.info.warnings if text != UNTIED_CLOCKS)
     info = replace(ranks.info, warnings=kept) if len(alignment.corrections) > 1 else ranks.info
@@ -226,8 +226,11 @@ def _corrections_of(
     trace: Trace, corrections: Mapping[int, ClockCorrection]
 ) -> Mapping[int, ClockCorrection]:
     """Return the corrections for the processes of a trace; all if its processes are unknown."""
-    processes = trace.recordings or corrections
-    return {process: corrections[process] for process in processes if process in corrections}
+    return {
+        process: corrections[process]
+        for process in trace.recordings or corrections
+        if process in corrections
+    }
 
 
 def _with_span(trace: Trace, span: TimeWindow) -> Trace:
@@ -408,8 +411,8 @@ _TABLE: Final = SPEC.tables[0]
 def measure_alignment(ranks: Ranks) -> Result:
     """Return the comparison of the clocks over the whole recording."""
     alignment = find_alignment(ranks)
-    table = _TABLE.of_rows([asdict(clock) for clock in alignment.clocks])
-    return Result("alignment", SPEC, {"clocks": table}, notes=alignment.notes)
+    tables = {"clocks": _TABLE.of_rows([asdict(clock) for clock in alignment.clocks])}
+    return Result("alignment", SPEC, tables, notes=alignment.notes)
 
 
 ALIGNMENT: Final = Analysis(

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.measures.collectives.communicators import (
-    LinedUp,
     launch_of_rows,
     line_up,
     number_communicators,
@@ -92,8 +91,8 @@ class Matches:
         single = self.rows["op"].isin(SINGLE_OPS)
         if not single.any():
             return self
-        table = self.table.take(self.table["op"] != "send")
-        return Matches(self.members, self.rows.take(~single), table)
+        is_collective = self.table["op"] != "send"
+        return Matches(self.members, self.rows.take(~single), self.table.take(is_collective))
 
     def places(self, rows: Table) -> Int64Array:
         """Return the row of ``table`` for each of ``rows``. All rows must have a match in it."""
@@ -304,20 +303,18 @@ def _find_places(rows: Table) -> tuple[Int64Array, MatchedBy]:
         return rows["sequence"], MatchedBy.NUMBER
     by_member = _in_order_of_calls(rows)
     reference = max(by_member, key=len)
-    ends, sizes = _ends_and_sizes(rows)
+    # Uneven all-to-alls have different sizes on each rank, so their sizes are not compared.
+    ends = rows["end_ns"]
+    sizes = np.where(rows["op"] == "all_to_all_v", ABSENT, rows["n_bytes"])
     one_clock = _all_equal(rows["process"])
     place, is_clear = np.zeros(len(rows), np.int64), True
+    place[reference] = np.arange(len(reference))
     for member_rows in by_member:
-        if member_rows is reference:
-            lined_up = LinedUp(0, is_clear=True)
-        else:
-            there, here = (
-                (ends[reference], sizes[reference]),
-                (ends[member_rows], sizes[member_rows]),
-            )
+        if member_rows is not reference:
+            there, here = ((ends[some], sizes[some]) for some in (reference, member_rows))
             lined_up = line_up(there, here, one_clock)
-        is_clear &= lined_up.is_clear
-        place[member_rows] = np.arange(len(member_rows)) + lined_up.shift
+            is_clear &= lined_up.is_clear
+            place[member_rows] = np.arange(len(member_rows)) + lined_up.shift
     place -= place.min(initial=0)
     return place, MatchedBy.ORDER if is_clear else MatchedBy.GUESS
 
@@ -326,8 +323,10 @@ def _in_order_of_calls(rows: Table) -> list[Int64Array]:
     """Return the rows of each member, sorted by call time (start time if the call is unknown)."""
     called = rows["call_ns"]
     when = np.where(called >= 0, called, rows["start_ns"])
-    rows_of_members = rows_by_value(rows["member"]).values()
-    return [places[np.argsort(when[places], kind="stable")] for places in rows_of_members]
+    return [
+        places[np.argsort(when[places], kind="stable")]
+        for places in rows_by_value(rows["member"]).values()
+    ]
 
 
 def _is_numbered(rows: Table) -> bool:
@@ -338,8 +337,3 @@ def _is_numbered(rows: Table) -> bool:
     counts = groups_of(member).counts
     complete_count = int((groups_of(sequence).counts == len(counts)).sum())
     return complete_count >= _MIN_NUMBERED_RATIO * int(counts.min())
-
-
-def _ends_and_sizes(rows: Table) -> tuple[Int64Array, Int64Array]:
-    """Return ends and sizes; `ABSENT` as size of uneven all-to-alls, which differ between ranks."""
-    return rows["end_ns"], np.where(rows["op"] == "all_to_all_v", ABSENT, rows["n_bytes"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+
+_MAX_LISTED_RANKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +89,10 @@ def member_of_rows(members: tuple[Member, ...], rows: Table) -> Int64Array:
     lanes = groups_of(rows["process"], rows["device"])
     found = [place.get((p, ABSENT), place.get((p, device), -1)) for p, device in lanes.keys]
     return np.asarray(np.array(found, np.int64)[lanes.number])
+
+
+def list_members(members: Sequence[Member]) -> str:
+    """Return the labels of the first members and the number of the others, for a sentence."""
+    labels = [member.label for member in members[:_MAX_LISTED_RANKS]]
+    more = len(members) - len(labels)
+    return ", ".join(labels) + (f" and {more} more" if more else "")

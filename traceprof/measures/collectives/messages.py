@@ -66,9 +66,7 @@ def find_messages(ranks: Ranks) -> Table:
     that started last), is_matched.
     """
     found = _messages_of_whole(ranks)
-    if ranks.uncut is None:
-        return found
-    return found.take(ranks.span.holds(found["start_ns"]))
+    return found if ranks.uncut is None else found.take(ranks.span.holds(found["start_ns"]))
 
 
 @fact
@@ -90,7 +88,8 @@ def pair_messages(members: Sequence[Member], calls: Table) -> Int64Array:
 def _pair_ends(ends: Table) -> Int64Array:
     found = np.full(len(ends), ABSENT, np.int64)
     usable = np.flatnonzero((ends["source"] >= 0) & (ends["target"] >= 0))
-    order, is_send, end_ns, sizes = ends["order"], ends["op"] == "send", *_ends_and_sizes(ends)
+    order, end_ns, sizes = (ends[name] for name in ("order", "end_ns", "n_bytes"))
+    is_send = ends["op"] == "send"
     next_number = 0
     for lane in rows_by_first(*(codes_of(ends[name])[usable] for name in _LANE_COLUMNS)):
         rows = usable[lane]
@@ -117,8 +116,7 @@ def peers_of_rows(members: Sequence[Member], rows: Table) -> Int64Array:
     by_rank = {member.rank: i for i, member in enumerate(members) if member.rank != ABSENT}
     found = _map_values(rows["peer_rank"], by_rank)
     is_open = (rows["member"] >= 0) & (rows["peer_rank"] < 0) & rows["is_sole"]
-    groups = rows_by_first(codes_of(rows["group"]), rows["group_size"])
-    for group in groups:
+    for group in rows_by_first(codes_of(rows["group"]), rows["group_size"]):
         size = int(rows["group_size"][group[0]])
         member, number = rows["member"][group], rows["group_rank"][group]
         known = (number >= 0) & (member >= 0)
@@ -197,10 +195,6 @@ def _with_ends(members: Sequence[Member], calls: Table) -> Table:
     )
 
 
-def _ends_and_sizes(rows: Table) -> tuple[Int64Array, Int64Array]:
-    return rows["end_ns"], rows["n_bytes"]
-
-
 def _join_pairs(members: Sequence[Member], ends: Table) -> Table:
     """Join sends and receives with equal ``pair`` into messages."""
     ranks = np.array([member.rank for member in members] + [ABSENT], np.int64)
@@ -233,8 +227,9 @@ def _join_pairs(members: Sequence[Member], ends: Table) -> Table:
         send_start_ns=ABSENT, send_end_ns=ABSENT, **_times("recv", unpaired), is_matched=False
     )
     table = Table.stacked([from_sends, from_receives])
-    shorter = np.minimum(_durations(table, "send"), _durations(table, "recv"))
-    return table.assign(duration_ns=shorter)
+    return table.assign(
+        duration_ns=np.minimum(_durations(table, "send"), _durations(table, "recv"))
+    )
 
 
 def _durations(table: Table, end: str) -> npt.NDArray[Any]:

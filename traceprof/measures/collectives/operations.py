@@ -48,8 +48,8 @@ def one_per_kernel(calls: Table) -> Table:
     is_shared[tied] = (kernels.counts > 1)[kernels.number]
     if not is_shared.any():
         return calls
-    both = Table.stacked([calls.take(~is_shared), _merge_calls(calls.take(is_shared))])
-    return both.in_order("start_ns")
+    merged = _merge_calls(calls.take(is_shared))
+    return Table.stacked([calls.take(~is_shared), merged]).in_order("start_ns")
 
 
 def _merge_calls(calls: Table) -> Table:
@@ -158,9 +158,7 @@ def find_collectives(trace: Trace) -> Table:
     are not clipped to the window.
     """
     found = _collectives_of_whole(trace)
-    if trace.uncut is None:
-        return found
-    return found.take(trace.span.holds(found["start_ns"]))
+    return found if trace.uncut is None else found.take(trace.span.holds(found["start_ns"]))
 
 
 @of_window
@@ -170,9 +168,7 @@ def collectives_of_ranks(ranks: Ranks) -> CompactTable:
     Columns: those of `find_collectives`, and part (position in ``ranks``; ``row`` is a row of it).
     """
     found = _of_all_ranks(ranks)
-    if ranks.uncut is None:
-        return found
-    return found.take(are_in_window(ranks))
+    return found if ranks.uncut is None else found.take(are_in_window(ranks))
 
 
 def are_in_window(ranks: Ranks) -> npt.NDArray[np.bool_]:

@@ -80,12 +80,11 @@ def measure_shared(ranks: Ranks) -> Result:
         table = table.take(ranks.span.holds(table["at_ns"] + ranks.whole.span.start_ns))
     scalars = _counts(matches)
     notes = [Note.of(text, n=scalars[name]) for name, text in _NOTES.items() if scalars[name]]
-    why = why_withheld(ranks)
-    if why:
+    if why := why_withheld(ranks):
         table = table.assign(waited_ns=None)
         notes.append(Note.of("Rank wait times are not reported: {why}", why=why))
-    rows = _COLLECTIVES.of_rows(table)
-    return Result("shared", SPEC, {"collectives": rows}, scalars, tuple(notes))
+    tables = {"collectives": _COLLECTIVES.of_rows(table)}
+    return Result("shared", SPEC, tables, scalars, tuple(notes))
 
 
 @fact

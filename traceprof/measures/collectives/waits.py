@@ -48,9 +48,7 @@ def find_waits(ranks: Ranks) -> CompactTable:
     on the last rank; above 0 means wrong clocks or a wrong match).
     """
     found = _waits_of_whole(ranks)
-    if ranks.uncut is None:
-        return found
-    return found.take(ranks.span.holds(found["last_start_ns"]))
+    return found if ranks.uncut is None else found.take(ranks.span.holds(found["last_start_ns"]))
 
 
 def matches_in_step(ranks: Ranks) -> Matches:
@@ -61,8 +59,7 @@ def matches_in_step(ranks: Ranks) -> Matches:
     """
     matches = find_matches(ranks).collectives
     table = matches.table.take(np.isin(matches.table["match"], _in_step(ranks)))
-    rows = matches.rows.take(matches.has_match_in(table["match"]))
-    return Matches(matches.members, rows, table)
+    return Matches(matches.members, matches.rows.take(matches.has_match_in(table["match"])), table)
 
 
 @of_window
@@ -89,8 +86,7 @@ def _waiting(ranks: Ranks, matches: Matches) -> tuple[Intervals, ...]:
     computing = computing_of_devices(ranks.whole)
     rows = _rows_of_matches(matches)
     starts, releases = rows["start_ns"], _find_releases(matches, rows)
-    lanes = rows_by_values(rows["member"], rows["device"])
-    for (place, device), lane_rows in lanes.items():
+    for (place, device), lane_rows in rows_by_values(rows["member"], rows["device"]).items():
         waited = Intervals.union_of(starts[lane_rows], releases[lane_rows])
         waiting[place] |= waited - computing.get(device, Intervals.empty())
     return tuple(waiting)

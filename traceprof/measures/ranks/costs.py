@@ -163,8 +163,7 @@ def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
     computing = computing_of_devices(ranks.whole)
     blocks = np.ones(len(waits), np.bool_)
     for device, rows in rows_by_value(waits["device"]).items():
-        time = computing.get(device)
-        if time is not None:
+        if (time := computing.get(device)) is not None:
             blocks[rows] = time.covered_ns(at_ns[rows], at_ns[rows] + 1) == 0
     return blocks
 
@@ -183,15 +182,13 @@ def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
     others = max(int(np.count_nonzero(blame.busy_ns)) - len(slow), 1)
     charged = int(blame.charged_ns[slow].sum()) // others
     excess = np.sort(blame.excess_ns[slow])
-    most_ns = int(excess[(len(excess) - 1) // 2])
-    cost_ns = min(charged, most_ns)
+    cost_ns = min(charged, int(excess[(len(excess) - 1) // 2]))  # at most the median excess
     if not cost_ns:
         return 0
     if not find_waits(ranks)["is_message"].any():
         # The other ranks do not wait in these delays, and the excess work does not include them.
         return cost_ns + _overlapped_delay_ns(ranks, places, others)
-    busy = blame.busy_ns[slow]
-    shares = (blame.excess_ns[slow] / np.maximum(busy, 1)).tolist()
+    shares = (blame.excess_ns[slow] / np.maximum(blame.busy_ns[slow], 1)).tolist()
     saving = saving_of(ranks, dict(zip(places, shares, strict=True)))
     return cost_ns if saving is None else saving
 
@@ -251,8 +248,10 @@ def cause_of(ranks: Ranks, place: int) -> Cause | None:
     if place not in parts_of or not others:
         return None
     slower_ns, more_ns, factor = _compare_kernels(ranks, place)
-    usual_ns = np.median([parts["exposed_transfer_ns"] for parts in others])
-    copies_ns = int(parts_of[place]["exposed_transfer_ns"] - usual_ns)
+    copies_ns = int(
+        parts_of[place]["exposed_transfer_ns"]
+        - np.median([parts["exposed_transfer_ns"] for parts in others])
+    )
     excess_ns = int(find_blame(ranks).excess_ns[place])
     rest_ns = excess_ns - max(slower_ns, 0) - max(more_ns, 0) - max(copies_ns, 0)
     found = [
@@ -311,8 +310,7 @@ def _find_awaited(ranks: Ranks, place: int) -> str:
     excess = excess_of_members(ranks)
     on_host = [name for name in excess if name.endswith(ON_HOST)]
     most = max(on_host, key=lambda name: float(excess[name][place]), default="")
-    is_data = most.startswith("data") and excess[most][place] > 0
-    return "data" if is_data else "the host"
+    return "data" if most.startswith("data") and excess[most][place] > 0 else "the host"
 
 
 def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:

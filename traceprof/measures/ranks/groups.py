@@ -155,8 +155,8 @@ def _is_cause(blame: Blame, is_member: npt.NDArray[np.bool_]) -> bool:
 
 
 def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
-    share_ns = LEAST_SHARE_RATIO * whole_ns
-    return group.cost_ratio >= LEAST_COST_RATIO and group.cost_ns >= share_ns
+    is_costly = group.cost_ratio >= LEAST_COST_RATIO
+    return is_costly and group.cost_ns >= LEAST_SHARE_RATIO * whole_ns
 
 
 def find_late_whole(ranks: Ranks) -> GroupLateness | None:
@@ -260,8 +260,8 @@ def _since(
     if not (late > 0).any():
         return None
     is_late = late >= np.median(late[late > 0]) / 2
-    at = arrivals.table["last_start_ns"][rows[is_late]]
-    return int(at.min()) - ranks.whole.span.start_ns
+    first_ns = int(arrivals.table["last_start_ns"][rows[is_late]].min())
+    return first_ns - ranks.whole.span.start_ns
 
 
 def _medians(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
@@ -334,8 +334,9 @@ def describe_lateness(group: GroupLateness) -> Note:
 def table_of_late(groups: Iterable[GroupLateness]) -> Table:
     """Return the table `LATE_GROUPS` for some groups."""
     verdicts = {True: "straggler", False: "clocks"}
-    rows = [
-        {**asdict(group), "group": group.name, "verdict": verdicts[group.is_straggler]}
-        for group in groups
-    ]
-    return LATE_GROUPS.of_rows(rows)
+    return LATE_GROUPS.of_rows(
+        [
+            {**asdict(group), "group": group.name, "verdict": verdicts[group.is_straggler]}
+            for group in groups
+        ]
+    )

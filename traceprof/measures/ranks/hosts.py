@@ -16,7 +16,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.clocks import describe_clocks
 from traceprof.measures.collectives.matches import Matches, find_matches
-from traceprof.measures.collectives.members import Member
+from traceprof.measures.collectives.members import Member, list_members
 from traceprof.measures.ranks.arrivals import USED_TABLES
 from traceprof.measures.ranks.groups import (
     LATE_GROUPS,
@@ -57,7 +57,6 @@ _HOW_TO_SPECIFY: Final = {
     "topology",
 }
 
-_MAX_LISTED_RANKS: Final = 4
 _LATENESS_COLUMNS: Final = (
     "cost_ns",
     "cost_ratio",
@@ -221,8 +220,8 @@ def _mean(values: Array) -> float | None:
 
 def _measure_steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
     """Return, by group, the mean step of its ranks, and the mean difference between their steps."""
-    members = find_matches(ranks).members
-    group_of = {member.process: name for member, name in zip(members, names, strict=True)}
+    members = zip(find_matches(ranks).members, names, strict=True)
+    group_of = {member.process: name for member, name in members}
     table = find_rank_steps(ranks).table
     table = table.take(np.isin(table["process"], list(group_of)))
     group = Names.of(group_of[process] for process in table["process"].tolist())
@@ -254,7 +253,7 @@ def _notes(
         yield Note("Rank wait times are unknown: no collective was recorded on several ranks.")
     unknown = [member for member, name in zip(matches.members, names, strict=True) if not name]
     if unknown:
-        yield Note.of(f"The {kind} of {{ranks}} is unknown.", ranks=_list_members(unknown))
+        yield Note.of(f"The {kind} of {{ranks}} is unknown.", ranks=list_members(unknown))
 
 
 def _notes_on_single_ranks(
@@ -268,16 +267,9 @@ def _notes_on_single_ranks(
                 f"{group.kind} {{group}} arrives last because of {{ranks}} ({{held_up:ns}}), not "
                 f"because the whole {group.kind} is late. Run `{shown_by('stragglers')} TRACE`.",
                 group=group.name,
-                ranks=_list_members([members[place] for place in group.late_members]),
+                ranks=list_members([members[place] for place in group.late_members]),
                 held_up=group.held_up_ns,
             )
-
-
-def _list_members(members: list[Member]) -> str:
-    more = (
-        f" and {len(members) - _MAX_LISTED_RANKS} more" if len(members) > _MAX_LISTED_RANKS else ""
-    )
-    return ", ".join(member.label for member in members[:_MAX_LISTED_RANKS]) + more
 
 
 def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
@@ -308,8 +300,8 @@ def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
 
 def _counts_by_group(shared: Table, names: npt.NDArray[np.object_]) -> dict[str, dict[str, int]]:
     """Return, by group, the number and time of collectives inside the group and across groups."""
-    nothing = {"inside_count": 0, "inside_ns": 0, "across_count": 0, "across_ns": 0}
-    found = {str(name): dict(nothing) for name in names}
+    columns = ("inside_count", "inside_ns", "across_count", "across_ns")
+    found = {str(name): dict.fromkeys(columns, 0) for name in names}
     table, groups = grouped_by(shared, "group", "scope")
     sums = table.assign(n=groups.counts, ns=groups.reduced(np.add, shared["duration_ns"]))
     for row in sums.rows():

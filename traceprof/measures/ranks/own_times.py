@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.collectives.members import Member, find_members
+from traceprof.measures.collectives.members import Member, find_members, list_members
 from traceprof.measures.collectives.operations import SINGLE_OPS, find_collectives
 from traceprof.measures.device.times import device_time, devices_of_processes, recorded_windows
 from traceprof.measures.facts import of_window
@@ -28,7 +28,6 @@ _MIN_EXCESS_RATIO: Final = 0.03
 """Minimum extra time of a slow rank, as a share of the step."""
 _MIN_SHARE_OF_SLOWEST: Final = 0.5
 """Ranks with at least this share of the extra time of the slowest rank are slow as well."""
-_MAX_LISTED_RANKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
         places = tuple(times["place"][slow].tolist())
         return SlowRanks(
             places=places,
-            label=_list_members([find_members(ranks)[place] for place in places]),
+            label=list_members([find_members(ranks)[place] for place in places]),
             is_compute=is_compute,
             excess_ns=int(excess[most]),
             least_ns=max(int((values[most] - np.delete(values, slow)).min()), 0),
@@ -175,14 +174,7 @@ def _median_of_others(values: Int64Array) -> Int64Array:
     order = np.sort(values)
     middle = (len(values) - 2) // 2
     place = np.searchsorted(order, values)  # values after it move up by one
-    found: Int64Array = order[middle + (place <= middle)]
-    return found
-
-
-def _list_members(members: list[Member]) -> str:
-    labels = [member.label for member in members[:_MAX_LISTED_RANKS]]
-    more = len(members) - len(labels)
-    return ", ".join(labels) + (f" and {more} more" if more else "")
+    return np.asarray(order[middle + (place <= middle)], np.int64)
 
 
 def describe_slow(slow: SlowRanks) -> Note:
