@@ -257,9 +257,9 @@ class _Chain:
         self.place_of_row = Packed.of_stored(np.repeat(places, self.ends - self.begins))
         # One value per match. The other arrays have one value per row and are large for many ranks.
         heads = waits.take(self.begins)
-        names = ("match", "last_member", "last_start_ns", "sync_ns")
         self.match, self.last, self.at_ns, self.sync_ns = (
-            heads[name].astype(np.int64) for name in names
+            heads[name].astype(np.int64)
+            for name in ("match", "last_member", "last_start_ns", "sync_ns")
         )
         self.is_message = heads["is_message"]
         self.member = waits["member"].astype(np.int64)
@@ -328,15 +328,13 @@ class _Chain:
         A range is (first, end) of positions in the rows of that rank; the end is exclusive.
         """
         found = np.zeros((len(self.begins), 2), np.int64)
-        sync = self.sync_ns
         for member, matches in rows_by_value(self.last).items():
-            rows = self.rows_of[member]
-            found[matches, 1] = np.searchsorted(rows, self.begins[matches])
-            after = np.searchsorted(
-                self.place_of_row[rows].pick(self.at_ns), sync[matches], side="right"
-            )
-            found[matches, 0] = np.minimum(after, found[matches, 1])
-            found[matches[sync[matches] == ABSENT], 0] = found[matches[sync[matches] == ABSENT], 1]
+            rows, sync_ns = self.rows_of[member], self.sync_ns[matches]
+            end = np.searchsorted(rows, self.begins[matches])
+            times = self.place_of_row[rows].pick(self.at_ns)
+            begin = np.minimum(np.searchsorted(times, sync_ns, side="right"), end)
+            found[matches, 0] = np.where(sync_ns == ABSENT, end, begin)
+            found[matches, 1] = end
         return [(int(a), int(b)) for a, b in found]
 
     def _blamed_shares(self) -> _Float64Array:
@@ -355,11 +353,10 @@ class _Chain:
             passed = self.passed_share[rows]
             if self.is_message[place]:
                 share = blamed_before / waited_before if waited_before > 0 else 0.0
-                blamed[rows] = self.blamed_here[rows] + passed * share
             else:
                 passed_ns = passed * self.wait[rows]
                 share = np.minimum(blamed_before / np.maximum(passed_ns, 1), 1)
-                blamed[rows] = self.blamed_here[rows] + passed * share
+            blamed[rows] = self.blamed_here[rows] + passed * share
             for row in range(begin, end):
                 member = self.member[row]
                 n = filled[member]
@@ -393,9 +390,8 @@ class _Chain:
                 total = blamed_ns[row] + blamed_of_row[row] * rates[member]
                 charged[place] += total * share_here[row]
                 passed += total * (1 - share_here[row])
-            if passed > 0:
-                weight = self.blamed_sums[last][until] - self.blamed_sums[last][first]
-                if weight > 0:
-                    changes[last][until] += passed / weight
-                    changes[last][first] -= passed / weight
+            weight = self.blamed_sums[last][until] - self.blamed_sums[last][first]
+            if passed > 0 and weight > 0:
+                changes[last][until] += passed / weight
+                changes[last][first] -= passed / weight
         return charged

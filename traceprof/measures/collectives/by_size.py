@@ -210,6 +210,7 @@ def _rate(transfers: Table, column: str) -> float:
 
 
 def _with_peaks(ranks: Ranks, classes: Table) -> Table:
+    """Return the classes with peak, peak_bytes_per_s, and peak_ratio."""
     devices, sizes = classes["device"].tolist(), classes["group_size"].tolist()
     peaks = [peak_of_group(ranks, *group) for group in zip(devices, sizes, strict=True)]
     rates = rates_of_peaks(peaks)
@@ -219,6 +220,7 @@ def _with_peaks(ranks: Ranks, classes: Table) -> Table:
 
 
 def _in_order(classes: Table) -> Table:
+    """Return the classes sorted by total time, operation, and size."""
     sizes = classes["group_size"]
     return classes.assign(
         longest=np.nan_to_num(classes["total_ns"]),
@@ -228,6 +230,7 @@ def _in_order(classes: Table) -> Table:
 
 
 def _by_phase(ranks: Ranks, work: Table) -> Table:
+    """Return the number and exposed time of collectives by phase, sorted by exposed time."""
     phases = of_rows(work, ranks.each(phases_of_collectives))
     table, groups = grouped_by(Table({"phase": phases}), "phase")
     exposed_ns = groups.sums(work["exposed_ns"])
@@ -249,6 +252,7 @@ def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
 
 
 def _scalars(ranks: Ranks, work: Table) -> dict[str, float | None]:
+    """Return the scalars of the result: counts, and the traffic per step."""
     n_ranks = len(groups_of(work["process"], work["member"]).keys)
     seconds = ranks.span.duration_ns / 1e9
     scalars: dict[str, float | None] = {
@@ -295,6 +299,7 @@ _MISSING: Final = {
 
 
 def _notes_on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
+    """Yield a note on how durations were measured, and a note on the traffic per step."""
     shared, count = scalars["shared_count"], scalars["count"]
     if shared:
         text = (
@@ -328,6 +333,7 @@ def _notes_on_phases(result: Result) -> Iterator[Note]:
 
 
 def _notes_on_peaks(result: Result) -> Iterator[Note]:
+    """Yield a note on each known peak, and a note on group sizes without a known peak."""
     peaks = result.tables["peaks"]
     known = is_known(peaks["peak_bytes_per_s"])
     for row in peaks.take(known).rows():

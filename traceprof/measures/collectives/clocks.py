@@ -317,6 +317,7 @@ def _find_closest(most_shared: npt.NDArray[np.float64], nearest: Int64Array) -> 
 
 
 def _fit_clock(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _Tie:
+    """Fit the difference ``ahead`` (ns) of a clock to the first clock at its ``instants`` (ns)."""
     at_ns = int(np.median(instants))
     is_long = float(np.ptp(instants)) >= _MIN_DRIFT_SPAN_NS
     line = fit_line(instants - at_ns, ahead) if is_long else Trend(float(np.median(ahead)))
@@ -325,6 +326,7 @@ def _fit_clock(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]
 
 
 def _make_rank_clock(member: Member, tie: _Tie | None, before: ClockCorrection) -> RankClock:
+    """Return the clock of a member; ``before`` is the correction that was already applied to it."""
     clock = RankClock(
         member.known_rank,
         offset_ns=None,
@@ -385,6 +387,7 @@ def _warn_of_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
 
 
 def _list_ranks(clocks: Sequence[RankClock]) -> str:
+    """Return the ranks (processes if a rank is unknown) as text for a sentence."""
     named = [str(clock.process if clock.rank is None else clock.rank) for clock in clocks]
     what = "process" if any(clock.rank is None for clock in clocks) else "rank"
     what += ("es" if what == "process" else "s") if len(named) > 1 else ""

@@ -121,6 +121,8 @@ class _Lane:
 
 @dataclass(slots=True)
 class _Communicator:
+    """The lanes of one communicator, and whether they are known to belong together."""
+
     lanes: list[_Lane] = field(default_factory=list)
     is_certain: bool = True
 
@@ -161,6 +163,7 @@ def number_communicators(rows: Table) -> tuple[Int64Array, npt.NDArray[np.bool_]
 
 
 def _lanes(work: Table) -> list[_Lane]:
+    """Return the lanes of the collectives, one per member and stream."""
     kinds = groups_of(*(codes_of(work[name]) for name in _KIND_COLUMNS)).number.astype(np.int64)
     starts, ends = bounds(work)
     order = np.argsort(starts, kind="stable")

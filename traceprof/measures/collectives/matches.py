@@ -228,6 +228,7 @@ class _MatchNumbers:
 
 
 def _match_named(work: Table, places: Int64Array, numbers: _MatchNumbers) -> None:
+    """Match the collectives at ``places``, whose communicator has a name or sequence numbers."""
     work_named = work.take(places)
     is_exchange = work_named["op"] == "send_recv"
     exchange = np.where(is_exchange, work_named["exchange"].codes, ABSENT)

@@ -63,6 +63,7 @@ def find_members(ranks: Ranks) -> tuple[Member, ...]:
 
 def _members_of(trace: Trace) -> list[Member]:
     # The first row of a process counts.
+    """Return the members in one trace. A process without a rank is split by device."""
     known = {row["process"]: row for row in reversed(trace.processes.rows())}
     devices: dict[int, list[int]] = {}
     for process, device in used_lanes(trace):

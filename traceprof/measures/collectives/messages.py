@@ -86,6 +86,7 @@ def pair_messages(members: Sequence[Member], calls: Table) -> Int64Array:
 
 
 def _pair_ends(ends: Table) -> Int64Array:
+    """Return a number per row that a send and its receive have in common; `ABSENT` for no match."""
     found = np.full(len(ends), ABSENT, np.int64)
     usable = np.flatnonzero((ends["source"] >= 0) & (ends["target"] >= 0))
     order, end_ns, sizes = (ends[name] for name in ("order", "end_ns", "n_bytes"))
@@ -132,6 +133,7 @@ def peers_of_rows(members: Sequence[Member], rows: Table) -> Int64Array:
 
 
 def _map_values(values: Int64Array, places: Mapping[int, int]) -> Int64Array:
+    """Return the place of each value; `ABSENT` for values without a place."""
     place, distinct = places_of(values)
     found = np.array([places.get(value, ABSENT) for value in distinct], np.int64)
     return place.pick(found)
@@ -144,8 +146,9 @@ def peers_of_collectives(ranks: Ranks) -> Int64Array:
     The order is that of `collectives_of_ranks`. `ABSENT` if there is no peer or it is unknown.
     """
     members, work = find_members(ranks), collectives_of_ranks(ranks)
-    names = ("group", "group_size", "group_rank", "peer", "peer_rank", "process", "device")
-    rows = work.select(*names)
+    rows = work.select(
+        "group", "group_size", "group_rank", "peer", "peer_rank", "process", "device"
+    )
     return peers_of_rows(members, rows.assign(member=member_of_rows(members, rows), is_sole=True))
 
 
@@ -233,11 +236,13 @@ def _join_pairs(members: Sequence[Member], ends: Table) -> Table:
 
 
 def _durations(table: Table, end: str) -> npt.NDArray[Any]:
+    """Return the duration of each send or recv (``end``) in ns; NaN if unknown."""
     ended = table[f"{end}_end_ns"]
     return where_known(ended - table[f"{end}_start_ns"], ended != ABSENT)
 
 
 def _times(end: str, rows: Table) -> dict[str, Int64Array]:
+    """Return the times of sends or receives (``end``) as columns; `ABSENT` if not timed."""
     return {
         f"{end}_{time}": np.where(rows["is_timed"], rows[time], ABSENT) for time in _TIME_COLUMNS
     }

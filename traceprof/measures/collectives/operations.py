@@ -91,8 +91,8 @@ def _name_exchanges(calls: Table) -> npt.NDArray[np.object_]:
         to_others = are_first(kernel, peer) & (peer >= 0) & (peer < n_ranks[kernel])
         for values in (kernel, kernel[to_others]):
             is_whole &= np.bincount(values, minlength=len(n_ranks)) == n_ranks
-    is_even = ~kernels.differ(calls["n_bytes"])
-    return np.where(is_whole, np.where(is_even, "all_to_all", "all_to_all_v"), "send_recv")
+    all_to_all = np.where(kernels.differ(calls["n_bytes"]), "all_to_all_v", "all_to_all")
+    return np.where(is_whole, all_to_all, "send_recv")
 
 
 def _list_exchange_ranks(calls: Table) -> list[str]:
@@ -192,6 +192,7 @@ def _of_all_ranks(ranks: Ranks) -> CompactTable:
 
 
 def _compact(trace: Trace) -> CompactTable:
+    """Return the collectives of a trace in a form that is cheap to send between processes."""
     return CompactTable(find_collectives(trace).columns)
 
 
@@ -260,6 +261,7 @@ def _communication_kernels(trace: Trace) -> Table:
 
 
 def _exposed_ns(trace: Trace, kernels: Table) -> npt.NDArray[np.float64]:
+    """Return the time of each kernel that does not overlap with compute on its device."""
     starts, ends = bounds(kernels)
     exposed = (ends - starts).astype(np.float64)
     for device, rows in rows_by_value(kernels["device"]).items():

@@ -79,6 +79,7 @@ def sizes_of(operations: Table) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:
+    """Return operation_bytes and bus_bytes of one operation; NaN if unknown."""
     size, factor = operation_bytes(op, n_bytes, n_ranks), busbw_factor(op, n_ranks)
     if size is None or n_ranks == 1:
         return _UNKNOWN

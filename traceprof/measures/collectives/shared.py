@@ -98,6 +98,7 @@ def _collectives_of_whole(ranks: Ranks) -> Table:
 
 
 def _rows_of_shared(matches: Matches, waited: Int64Array) -> Table:
+    """Return one row per match; ``waited`` is the waiting time of all its ranks."""
     table = matches.table
     seconds, size = table["duration_ns"] / 1e9, table["n_bytes"]
     return table.assign(
@@ -158,14 +159,14 @@ def _counts(matches: Matches) -> dict[str, int]:
     table = matches.table
     is_partial = (table["op"] != "send") & (table["members"] < table["group_size"])
     known_by = table["matched_by"].counts()
-    apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
+    is_apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
     return {
         "shared_count": len(table),
         "alone_count": int((matches.rows["match"] < 0).sum()),
         "partial_count": int(is_partial.sum()),
         "unnamed_count": known_by.get(MatchedBy.TIME, 0),
         "guessed_count": known_by.get(MatchedBy.GUESS, 0),
-        "apart_count": int(apart.sum()),
+        "apart_count": int(is_apart.sum()),
     }
 
 

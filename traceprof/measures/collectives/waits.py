@@ -64,6 +64,7 @@ def matches_in_step(ranks: Ranks) -> Matches:
 
 @of_window
 def _in_step(ranks: Ranks) -> Int64Array:
+    """Return the numbers of the matches whose ranks were in step."""
     waits = find_waits(ranks)
     found: Int64Array = np.unique(waits["match"][waits["is_in_step"]])
     return found
@@ -82,6 +83,7 @@ def waiting_in_collectives(ranks: Ranks) -> tuple[Intervals, ...]:
 
 
 def _waiting(ranks: Ranks, matches: Matches) -> tuple[Intervals, ...]:
+    """Return when each member waited in ``matches`` without computing."""
     waiting = [Intervals.empty() for _ in matches.members]
     computing = computing_of_devices(ranks.whole)
     rows = _rows_of_matches(matches)
@@ -93,6 +95,7 @@ def _waiting(ranks: Ranks, matches: Matches) -> tuple[Intervals, ...]:
 
 
 def _rows_of_matches(matches: Matches) -> CompactTable:
+    """Return the rows that have a match and a member."""
     rows = matches.shared
     return rows.take(rows["member"] >= 0)
 
@@ -128,6 +131,7 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
 
 
 def _find_releases(matches: Matches, rows: Table) -> Int64Array:
+    """Return the end of waiting in each row: the start of the last rank, within the row."""
     ended = np.minimum(matches.per_row(rows, "last_start_ns"), rows["end_ns"])
     return np.asarray(np.maximum(ended, rows["start_ns"]), np.int64)
 
@@ -266,6 +270,7 @@ def value_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
 
 
 def _keys(rows: Table, n_members: int) -> Int64Array:
+    """Return a unique number for the match and member of each row; `ABSENT` without either."""
     keys: Int64Array = rows["match"] * np.int64(n_members)
     member = rows["member"]
     is_unknown = (keys < 0) | (member < 0)

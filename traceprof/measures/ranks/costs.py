@@ -71,8 +71,9 @@ class _Replay:
     """
 
     def __init__(self, ranks: Ranks, waits: CompactTable) -> None:
-        names = ("match", "member", "start_ns", "last_start_ns")
-        self.match, self.member, self.start_ns, release_ns = ints(waits, *names)
+        self.match, self.member, self.start_ns, release_ns = ints(
+            waits, "match", "member", "start_ns", "last_start_ns"
+        )
         self.blocks = _blocks(ranks, waits)
         self.kind = _kinds(ranks, waits)
         self.after = np.full(len(waits), ABSENT, np.int64)
@@ -110,11 +111,11 @@ class _Replay:
         for member, share in shares.items():
             kept_ns -= self._removed_ns(member, share)
         gaps: list[float] = kept_ns.tolist()
-        match: list[int] = self.match.tolist()
-        members: list[int] = self.member.tolist()
-        after: list[int] = self.after.tolist()
-        starts: list[int] = self.start_ns.tolist()
-        blocks = self.blocks.tolist()
+        # Lists, because the loop below reads single elements.
+        match, members, after, starts, blocks = (
+            column.tolist()
+            for column in (self.match, self.member, self.after, self.start_ns, self.blocks)
+        )
         free = [0.0] * len(match)
         latest: dict[int, float] = {}
         place, released = 0, 0.0
@@ -300,6 +301,7 @@ def _kernels_of_members(ranks: Ranks) -> Table:
 
 
 def _sum_kernels(part: Trace) -> Table:
+    """Return the count and ns of compute kernels by process, device, and name."""
     kernels = part.kernels.take(part.kernels["activity"] != Activity.COMMUNICATION.value)
     found, groups = grouped_by(kernels, "process", "device", "name")
     return found.assign(n=groups.counts, ns=groups.reduced(np.add, lengths_of(kernels)))

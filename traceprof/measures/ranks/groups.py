@@ -155,6 +155,10 @@ def _is_cause(blame: Blame, is_member: npt.NDArray[np.bool_]) -> bool:
 
 
 def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
+    """Return whether a group costs 1% of the window and half of ``whole_ns``.
+
+    ``whole_ns`` is the time for which all groups hold up others.
+    """
     is_costly = group.cost_ratio >= LEAST_COST_RATIO
     return is_costly and group.cost_ns >= LEAST_SHARE_RATIO * whole_ns
 

@@ -81,6 +81,7 @@ def own_times(ranks: Ranks) -> Table:
 
 
 def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
+    """Return the columns of `own_times` for the members that used devices in one trace."""
     steps = find_steps(part)
     table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
     rows_of, used = rows_by(table, "process"), devices_of_processes(part)
@@ -113,6 +114,10 @@ def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
 def _measure_rank(
     part: Trace, place: int, devices: tuple[int, ...], spans: tuple[Int64Array, Int64Array], n: int
 ) -> dict[str, int | bool]:
+    """Return the medians of step, compute, and exposed communication over ``spans``.
+
+    ``n`` is the number of steps; 0 if the span is the recording.
+    """
     times = [device_time(part, device) for device in devices]
     parts = (
         ("compute_ns", [time.compute for time in times]),

@@ -64,12 +64,10 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
     ordered = sorted((named[m.process], m) for m in members if m.process in named)
     if len({number for number, _ in ordered}) == len(ordered) > 1:
         return _number_stages([member for _, member in ordered], "ranges", 0)
-    links = _first_messages(ranks)
-    if links:
-        chains = find_chains(links)
+    if links := _first_messages(ranks):
         return tuple(
             stage
-            for number, chain in enumerate(chains)
+            for number, chain in enumerate(find_chains(links))
             for stage in _number_stages([members[place] for place in chain], "messages", number)
         )
     begins = {
@@ -119,6 +117,7 @@ def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
 
 
 def _reachable(after: Mapping[int, list[int]], start: int) -> set[int]:
+    """Return the ranks that messages from ``start`` reach, including ``start``."""
     found, open_ranks = {start}, [start]
     while open_ranks:
         for target in after.get(open_ranks.pop(), ()):
@@ -129,6 +128,7 @@ def _reachable(after: Mapping[int, list[int]], start: int) -> set[int]:
 
 
 def _components(after: Mapping[int, list[int]]) -> list[set[int]]:
+    """Return the sets of ranks that are connected by messages in any direction."""
     both: dict[int, list[int]] = {}
     for source, targets in after.items():
         for target in targets:
@@ -155,16 +155,14 @@ def _order_stages(
 
 
 def _first_messages(ranks: Ranks) -> dict[tuple[int, int], int]:
+    """Return when each member first sent to another: (source, target) to ns."""
     messages = find_messages(ranks)
     source, target = messages["source"], messages["target"]
     known = (source >= 0) & (target >= 0) & (source != target)
     known &= messages["carrier"].isin(POINT_TO_POINT)
     pairs = groups_of(source[known], target[known])
     first_ns = pairs.reduced(np.minimum, messages["start_ns"][known]).tolist()
-    return {
-        (source_place, target_place): ns
-        for (source_place, target_place), ns in zip(pairs.keys, first_ns, strict=True)
-    }
+    return {(pair[0], pair[1]): ns for pair, ns in zip(pairs.keys, first_ns, strict=True)}
 
 
 def _number_stages(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
@@ -375,6 +373,11 @@ def _measure_busy(
 def _bubble_row(
     stage: Stage, busy_ns: int, spans: Table, sends: Mapping[int, tuple[float, int]]
 ) -> dict[str, Any]:
+    """Return the table row of a stage.
+
+    ``spans`` are the steps of its pipeline. ``sends`` maps a process to its sends per step and its
+    number of known neighbors.
+    """
     span_ns = int(lengths_of(spans).sum())
     micro_batches, others = None, stage.n_stages - 1
     if stage.member.process in sends:

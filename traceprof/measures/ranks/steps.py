@@ -236,15 +236,16 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     ]
     notes = [*_notes_on_shifts(found, members)]
     if n_ranks > 1 and not find_matches(ranks.whole).is_shared:
-        text = "No collective was recorded on several ranks, so own_ns includes waiting for ranks."
-        notes.append(Note(text))
+        notes.append(
+            Note(
+                "No collective was recorded on several ranks, so own_ns includes waiting for ranks."
+            )
+        )
     if n_ranks > 1 and (why_not := why_withheld(ranks)):
-        text = "The waiting times and own_ns are unreliable: {why}"
-        notes.append(Note.of(text, why=why_not))
+        notes.append(Note.of("The waiting times and own_ns are unreliable: {why}", why=why_not))
     if n_ranks > 1 and scalars["partial_count"]:
         text = "{fewer:count} of {n:count} steps are missing on some of the {ranks:count} ranks."
-        fewer = scalars["partial_count"]
-        notes.append(Note.of(text, fewer=fewer, n=len(sizes), ranks=n_ranks))
+        notes.append(Note.of(text, fewer=scalars["partial_count"], n=len(sizes), ranks=n_ranks))
     tables = {"rank_steps": _RANK_STEPS.of_rows(table), "shifts": _SHIFTS.of_rows(shifts)}
     return Result("rank-steps", SPEC, tables, scalars, tuple(notes))
 

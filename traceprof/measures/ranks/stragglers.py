@@ -153,8 +153,8 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     blame = find_blame(ranks)
     if blame.why_not or not blame.busy_ns.any():
         return ()
-    groups = (find_late_whole(ranks), find_late_stage(ranks))
-    excused = {place for group in groups if group for place in group.late_members}
+    late_groups = filter(None, (find_late_whole(ranks), find_late_stage(ranks)))
+    excused = {place for group in late_groups for place in group.late_members}
     matches = matches_in_step(ranks)
     table = matches.table
     spread_ns = np.where(table["op"].isin(ENDS_TOGETHER), table["spread_ns"], 0)
@@ -327,8 +327,7 @@ def measure_stragglers(ranks: Ranks) -> Result:
     }
     on_delays = [describe_delay(ranks, rank) for rank in lateness if rank.is_late_once]
     on_ranks = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
-    notes = (*on_groups, *on_ranks, *skew)
-    return Result("stragglers", SPEC, tables, scalars, notes)
+    return Result("stragglers", SPEC, tables, scalars, (*on_groups, *on_ranks, *skew))
 
 
 def _notes_on_skew(blame: Blame) -> list[Note]:
@@ -350,6 +349,7 @@ def _notes(
     *,
     is_explained: bool,
 ) -> list[Note]:
+    """Return notes on stragglers and on ranks that are late once, then on the mean wait time."""
     late = [_describe_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
     waiting = Note.of(
         "Mean wait time per rank: {waited:ns} ({share:ratio} of the window) in {n:count} "

@@ -169,6 +169,7 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
 
 
 def _sum_bytes(ranks: Ranks, direction: str) -> int:
+    """Return the bytes of all copies in one direction."""
     every = (part.copies for part in ranks)
     sizes = (copies["n_bytes"][copies["direction"] == direction] for copies in every)
     return sum(int(copies.clip(0).sum()) for copies in sizes)
