@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.measures.collectives.clocks import (
-    LARGEST_RESIDUAL_NS,
+    MAX_RESIDUAL_NS,
     find_alignment,
     why_no_common_clock,
 )
@@ -36,9 +36,9 @@ from traceprof.model.tables import ABSENT
 _Float64Array = npt.NDArray[np.float64]
 
 _ROWS_PER_PIECE: Final = 200_000
-_MAX_EARLY_RATIO: Final = 0.05
-_MAX_UNMATCHED_RATIO: Final = 0.5
-_MIN_CAUSED_RATIO: Final = 0.5
+_MAX_EARLY_RATIO: Final = 0.05  # of messages that are received before they are sent
+_MAX_UNMATCHED_RATIO: Final = 0.5  # of collectives in communicators that ranks share
+_MIN_CAUSED_RATIO: Final = 0.5  # of the waiting in a match, for the last rank to be its origin
 
 
 def beyond_others(values: npt.NDArray[Any], keys: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -49,8 +49,8 @@ def beyond_others(values: npt.NDArray[Any], keys: npt.NDArray[Any]) -> npt.NDArr
     differences are computed before rounding to float, so they are exact for any clock.
     """
     found = np.empty(len(values), np.float64)
-    for some in pieces_of(keys):
-        rows = some[np.lexsort((values[some], keys[some]))]
+    for piece in pieces_of(keys):
+        rows = piece[np.lexsort((values[piece], keys[piece]))]
         found[rows] = _excess_of_sorted(values[rows], are_first(keys[rows]))
     return found
 
@@ -148,7 +148,7 @@ def find_blame(ranks: Ranks) -> Blame:
     charged = sums_at(origins["member"], origins["charged_ns"], n)
     unclear_ns = int(exposed[is_unclear].sum())
     excess = np.rint(excess_shares * busy).astype(np.int64)
-    others = max(int(np.count_nonzero(spans)) - 1, 1)
+    n_others = max(int(np.count_nonzero(spans)) - 1, 1)
     return Blame(
         waited_ns=waited,
         charged_ns=charged,
@@ -158,7 +158,7 @@ def find_blame(ranks: Ranks) -> Blame:
         residual_ns=residual_ns,
         busy_ns=busy,
         excess_ns=excess,
-        cost_ns=np.minimum(charged // others, excess),
+        cost_ns=np.minimum(charged // n_others, excess),
         origins=origins,
         origin_of_match=chain.origin_of_match(),
         why_not=why_not,
@@ -215,7 +215,7 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
         )
     early_ns = waits["contradicted_ns"][waits["is_message"]]
     # Each message has two rows. Only the row of the receiver can show a contradiction.
-    if 2 * np.count_nonzero(early_ns > LARGEST_RESIDUAL_NS) > _MAX_EARLY_RATIO * len(early_ns):
+    if 2 * np.count_nonzero(early_ns > MAX_RESIDUAL_NS) > _MAX_EARLY_RATIO * len(early_ns):
         return (
             "some messages are received before they are sent, so the matching is wrong or the "
             "clocks differ"

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.callers import (
-    of_rows,
     phases_of_collectives,
     steps_of_collectives,
+    values_of_rows,
 )
 from traceprof.measures.collectives.operations import find_collectives, require_collectives
 from traceprof.measures.collectives.rates import with_sizes
@@ -40,7 +40,7 @@ def traffic_per_step(ranks: Ranks, work: Table) -> dict[str, float | None]:
     `collectives_of_ranks`.
     """
     steps = steps_of_ranks(ranks)
-    in_step = work.take(of_rows(work, ranks.each(are_in_steps)))
+    in_step = work.take(values_of_rows(work, ranks.each(are_in_steps)))
     if in_step.empty:
         return {}
     sizes = in_step["n_bytes"]

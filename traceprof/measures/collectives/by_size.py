@@ -11,7 +11,7 @@ import numpy.typing as npt
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.buckets import traffic_per_step
-from traceprof.measures.collectives.callers import of_rows, phases_of_collectives
+from traceprof.measures.collectives.callers import phases_of_collectives, values_of_rows
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.operations import require_collectives
 from traceprof.measures.collectives.rates import (
@@ -31,7 +31,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
-_MIN_UNEVEN_FACTOR: Final = 1.05  # times the mean
+_MIN_UNEVEN_FACTOR: Final = 1.05  # times the mean size
 _KEYS: Final = ("op", "group", "group_size")
 
 SPEC: Final = ResultSpec.of("""
@@ -103,8 +103,8 @@ def measure_collectives(ranks: Ranks) -> Result:
         "phases": _PHASES.of_rows(_by_phase(ranks, work)),
         "peaks": _PEAKS.of_rows(_peaks(ranks, classes, work)),
     }
-    found = Result("collectives", SPEC, tables, _scalars(ranks, work))
-    return found.with_notes(*_notes_on_uneven(matches.table["imbalance"]))
+    notes = tuple(_notes_on_uneven(matches.table["imbalance"]))
+    return Result("collectives", SPEC, tables, _scalars(ranks, work), notes)
 
 
 def _notes_on_uneven(imbalance: Floats) -> Iterator[Note]:
@@ -231,7 +231,7 @@ def _in_order(classes: Table) -> Table:
 
 def _by_phase(ranks: Ranks, work: Table) -> Table:
     """Return the number and exposed time of collectives by phase, sorted by exposed time."""
-    phases = of_rows(work, ranks.each(phases_of_collectives))
+    phases = values_of_rows(work, ranks.each(phases_of_collectives))
     table, groups = grouped_by(Table({"phase": phases}), "phase")
     exposed_ns = groups.sums(work["exposed_ns"])
     return table.assign(count=groups.counts, exposed_ns=exposed_ns).in_order("-exposed_ns")

@@ -33,7 +33,7 @@ _IS_COLLECTIVE: Final = re.compile(
 )
 _SHARDED: Final = re.compile(r"FSDP|FullySharded|all_gather_params|PartitionedParam|DeepSpeedZero")
 """Matches names of ranges that gather parameters or reduce-scatter gradients."""
-_WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
+_COLLECTIVE_WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
 """Every name that `_IS_COLLECTIVE` matches contains one of these."""
 
 
@@ -57,7 +57,7 @@ def callers_of_collectives(trace: Trace) -> Names:
     """
     names = trace.ranges["name"]
     is_collective = np.zeros(len(names.texts), np.bool_)
-    likely = codes_containing(names.texts, _WORDS)
+    likely = codes_containing(names.texts, _COLLECTIVE_WORDS)
     is_collective[likely] = [_IS_COLLECTIVE.match(text) is not None for text in names.texts[likely]]
     return _find_calling_ranges(trace, ~names.by_text(is_collective), names, "")
 
@@ -92,10 +92,10 @@ def steps_of_collectives(trace: Trace) -> Int64Array:
     return steps_of_calls(find_steps(trace), find_collectives(trace))
 
 
-def of_rows(rows: Table, facts: Sequence[Any]) -> Any:
-    """Return the element of a per-part fact for each of ``rows``, which have part and row.
+def values_of_rows(rows: Table, facts: Sequence[Any]) -> Any:
+    """Return the value of a fact for each of ``rows``, which have part and row.
 
-    ``facts`` has one array or Names per part.
+    ``facts`` has one array or Names per part, with a value per collective of the whole recording.
     """
     offsets = np.cumsum([0, *map(len, facts)])
     together = Names.joined(facts) if isinstance(facts[0], Names) else np.concatenate(facts)
@@ -177,8 +177,8 @@ def _are_sharded(work: Table) -> Bools:
     callers, gathers, reduces = work["caller"], work["op"] == _GATHER, work["op"] == _REDUCE
     is_sharded_name = np.array([bool(_SHARDED.search(name)) for name in callers.texts], np.bool_)
     is_named = callers.by_text(is_sharded_name)
-    elsewhere = reduces & (work["phase"] != "backward")
-    by_phase = has_any(gathers) & has_any(reduces) & ~has_any(elsewhere)
+    reduces_in_forward = reduces & (work["phase"] != "backward")
+    by_phase = has_any(gathers) & has_any(reduces) & ~has_any(reduces_in_forward)
     is_sharded = (has_any(is_named) | by_phase)[groups.number]
     return np.asarray(is_sharded & (gathers | reduces), np.bool_)
 

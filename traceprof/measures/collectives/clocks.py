@@ -35,11 +35,11 @@ ENDS_TOGETHER: Final = (
 )
 """Operations that end on all their ranks at the same time."""
 
-_MIN_LATENESS_FACTOR: Final = 2.0
-LARGEST_RESIDUAL_NS: Final = 1_000_000
+_MIN_LATENESS_FACTOR: Final = 2.0  # times the difference of the ends
+MAX_RESIDUAL_NS: Final = 1_000_000
 """If ends differ by more than this after alignment, collectives were matched wrongly."""
 _MIN_SHARED_COLLECTIVES: Final = 3  # a single one fits any clock
-DOUBTFUL_CLOCKS: Final = (
+UNRELIABLE_CLOCKS: Final = (
     "the ends of shared collectives differ by more than 1 ms after clock alignment, so some "
     "collectives are matched wrongly"
 )
@@ -49,7 +49,7 @@ _ROWS_PER_PIECE: Final = 1 << 14
 _MAX_LISTED_RANKS: Final = 8
 _MIN_FIT_POINTS: Final = 8
 _MAX_FIT_POINTS: Final = 400
-_MIN_SIGNIFICANCE: Final = 3.0
+_MIN_SIGNIFICANCE: Final = 3.0  # times the uncertainty of a median
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Alignment:
     notes: tuple[Note, ...] = ()
 
     @property
-    def is_doubtful(self) -> bool:
+    def has_unreliable_clock(self) -> bool:
         """Whether the collectives of some rank do not fit any clock."""
         return any(
             clock.offset_ns is None and clock.residual_ns is not None for clock in self.clocks
@@ -165,7 +165,7 @@ class _Tie:
     @property
     def is_good(self) -> bool:
         """Whether the ends fit the correction. Otherwise some collectives were matched wrongly."""
-        return self.residual_ns <= LARGEST_RESIDUAL_NS
+        return self.residual_ns <= MAX_RESIDUAL_NS
 
 
 @fact
@@ -195,8 +195,8 @@ def find_alignment(ranks: Ranks) -> Alignment:
 
 def why_no_common_clock(ranks: Ranks) -> str:
     """Return why times of different ranks cannot be compared; "" if they can."""
-    if find_alignment(ranks).is_doubtful:
-        return DOUBTFUL_CLOCKS
+    if find_alignment(ranks).has_unreliable_clock:
+        return UNRELIABLE_CLOCKS
     return UNTIED_CLOCKS if UNTIED_CLOCKS in ranks.info.warnings else ""
 
 
@@ -374,8 +374,10 @@ def _notes(clocks: tuple[RankClock, ...]) -> Iterator[Note]:
 
 def _worst_fit(clocks: Sequence[RankClock]) -> dict[str, int | float]:
     """Return the values of a note: the largest residual and the smallest number of collectives."""
-    residual = max(clock.residual_ns or 0.0 for clock in clocks)
-    return {"n": min(clock.collectives_count for clock in clocks), "residual": residual}
+    return {
+        "n": min(clock.collectives_count for clock in clocks),
+        "residual": max(clock.residual_ns or 0.0 for clock in clocks),
+    }
 
 
 def _warn_of_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:

@@ -24,12 +24,12 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
-_MAX_SHIFT: Final = 64
-_MIN_OVERLAP_RATIO: Final = 0.5
-_OFFSET_WEIGHT: Final = 0.01
-_MAX_SYNCED_OFFSET_NS: Final = 1_000_000_000
-_SIMILAR_FACTOR: Final = 2.0
-_MIN_MARGIN_NS: Final = 1000
+_MAX_SHIFT: Final = 64  # in operations
+_MIN_OVERLAP_RATIO: Final = 0.5  # of the shorter sequence
+_OFFSET_WEIGHT: Final = 0.01  # of the clock difference, in the cost of a shift
+_MAX_SYNCED_OFFSET_NS: Final = 1_000_000_000  # clocks that differ more are unrelated
+_SIMILAR_FACTOR: Final = 2.0  # costs within this factor are about equal
+_MIN_MARGIN_NS: Final = 1000  # by which rivals of a clear shift cost more
 
 
 Recorded: TypeAlias = tuple[Int64Array, Int64Array]
@@ -100,9 +100,9 @@ def _median(values: npt.NDArray[np.float64]) -> float:
     return float((middle[half - 1] + middle[half]) / 2)
 
 
-_MAX_UNEQUAL_RATIO: Final = 0.05
-_MIN_CONCURRENT_RATIO: Final = 0.5
-_MAX_END_DISTANCE_RATIO: Final = 0.5
+_MAX_UNEQUAL_RATIO: Final = 0.05  # of operations whose kinds differ between two lanes
+_MIN_CONCURRENT_RATIO: Final = 0.5  # of operations that overlap and end together
+_MAX_END_DISTANCE_RATIO: Final = 0.5  # of the shorter duration, for ends that are together
 _MAX_END_DISTANCE_NS: Final = 20_000
 _KIND_COLUMNS: Final = ("op", "algorithm", "protocol", "n_bytes")
 
@@ -212,11 +212,11 @@ def _lanes_by_launch(lanes: list[_Lane], launch: Int64Array) -> list[list[_Lane]
             old, new = group[i], group[lane_of.setdefault(number, i)]
             if old != new:
                 group = [new if number == old else number for number in group]
-    together: dict[int, list[_Lane]] = {}
+    lanes_of_group: dict[int, list[_Lane]] = {}
     for number, lane in zip(group, lanes, strict=True):
-        together.setdefault(number, []).append(lane)
+        lanes_of_group.setdefault(number, []).append(lane)
     return sorted(
-        together.values(), key=lambda lanes: (-len(lanes), -max(len(x.rows) for x in lanes))
+        lanes_of_group.values(), key=lambda lanes: (-len(lanes), -max(len(x.rows) for x in lanes))
     )
 
 

@@ -194,8 +194,7 @@ def _number_matches(members: tuple[Member, ...], work: Table) -> _MatchNumbers:
     """Number the matches of ``work``: equal numbers mean the same collective."""
     numbers = _MatchNumbers(len(work))
     is_usable = work["is_timed"] & (work["member"] >= 0)
-    is_single = work["op"].isin(SINGLE_OPS)
-    single = np.flatnonzero(is_usable & is_single)
+    single = np.flatnonzero(is_usable & work["op"].isin(SINGLE_OPS))
     calls = Table(work.take(single).columns).assign(is_sole=True)
     numbers.take(single, pair_messages(members, calls), MatchedBy.PEER)
     is_usable &= work["op"].isin(MATCHED_OPS)

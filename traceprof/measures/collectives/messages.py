@@ -174,12 +174,12 @@ def _timed_calls(trace: Trace) -> Table:
         return single
     ends = groups_of(*(shared[name] for name in _LAUNCH_COLUMNS), shared["op"].packed)
     launched = work.take(work["correlation"] != ABSENT)
-    place = first_alike(shared, launched, *_LAUNCH_COLUMNS)
-    is_there = place >= 0
-    kernel = launched.take(place[is_there])
+    kernel_row = first_alike(shared, launched, *_LAUNCH_COLUMNS)
+    has_kernel = kernel_row >= 0
+    kernel = launched.take(kernel_row[has_kernel])
     joined = shared.assign(
         call_ns=shared["start_ns"], is_sole=(ends.counts == 1)[ends.number]
-    ).take(is_there)
+    ).take(has_kernel)
     joined = joined.assign(
         **{name: kernel[name] for name in ("start_ns", "end_ns", "is_timed", "device")},
         carrier=kernel["op"],
@@ -209,10 +209,12 @@ def _join_pairs(members: Sequence[Member], ends: Table) -> Table:
         target_rank=np.where(is_send, peer_rank, caller_rank),
     )
     sends, receives = ends.take(is_send), ends.take(~is_send)
-    row_of = np.full(ends["pair"].max(initial=ABSENT) + 2, -1)
+    receive_of_pair = np.full(ends["pair"].max(initial=ABSENT) + 2, -1)
     paired = np.flatnonzero(receives["pair"] >= 0)
-    row_of[receives["pair"][paired]] = paired  # the last element stands for sends without a receive
-    receive_of_send = row_of[sends["pair"]]
+    receive_of_pair[receives["pair"][paired]] = (
+        paired  # the last element stands for sends without a receive
+    )
+    receive_of_send = receive_of_pair[sends["pair"]]
     received = {
         name: np.append(receives[name], ABSENT)[receive_of_send]
         for name in (*_TIME_COLUMNS, "n_bytes")

@@ -42,10 +42,10 @@ def one_per_kernel(calls: Table) -> Table:
     ("0,2"); it is "" if unknown and for single calls.
     """
     calls = calls.assign(exchange=Names.repeated("", len(calls)))
-    tied = np.flatnonzero(calls["correlation"] != ABSENT)
-    kernels = groups_of(*(calls[name][tied] for name in _KERNEL_KEYS))
+    with_kernel = np.flatnonzero(calls["correlation"] != ABSENT)
+    kernels = groups_of(*(calls[name][with_kernel] for name in _KERNEL_KEYS))
     is_shared = np.zeros(len(calls), np.bool_)
-    is_shared[tied] = (kernels.counts > 1)[kernels.number]
+    is_shared[with_kernel] = (kernels.counts > 1)[kernels.number]
     if not is_shared.any():
         return calls
     merged = _merge_calls(calls.take(is_shared))
@@ -99,8 +99,8 @@ def _list_exchange_ranks(calls: Table) -> list[str]:
     """Return the ranks that take part in each kernel, comma-separated; "" if any is unknown."""
     kernel = np.tile(groups_of(*(calls[name] for name in _KERNEL_KEYS)).number, 2)
     ends = np.concatenate([calls["group_rank"], calls["peer"]])
-    distinct = (np.unique(ends[rows]).tolist() for rows in rows_by_value(kernel).values())
-    return [",".join(map(str, ranks)) if ranks[0] >= 0 else "" for ranks in distinct]
+    ranks_of_kernels = (np.unique(ends[rows]).tolist() for rows in rows_by_value(kernel).values())
+    return [",".join(map(str, ranks)) if ranks[0] >= 0 else "" for ranks in ranks_of_kernels]
 
 
 USED_TABLES: Final = ("collectives", "kernels", "api_calls", "ranges")
@@ -247,11 +247,10 @@ def _communication_kernels(trace: Trace) -> Table:
     kernels = trace.kernels.take(rows)
     names = kernels["name"].used()
     kinds = [kernel_kind(str(name)) for name in names.texts]
-    columns = ("op", "algorithm", "protocol")
     return kernels.assign(
         **{
             column: Names.coded([getattr(kind, column) for kind in kinds], names.packed)
-            for column in columns
+            for column in ("op", "algorithm", "protocol")
         },
         launch_ns=launches.start_ns,
         launch_end_ns=launches.end_ns,

@@ -158,8 +158,8 @@ def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, A
     firsts = np.flatnonzero(is_first)
     release_ns = waits["last_start_ns"][firsts]
     begin_ns = np.minimum.reduceat(waits["start_ns"], firsts)
-    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE_OP))
-    holds = together[matches.places(waits.take(firsts))]
+    can_sync = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE_OP))
+    is_sync = can_sync[matches.places(waits.take(firsts))]
     places: dict[frozenset[int], list[int]] = {}
     for place, group in enumerate(_members_by_match(waits["member"], firsts)):
         places.setdefault(group, []).append(place)
@@ -167,7 +167,7 @@ def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, A
     supersets = _find_supersets(list(groups))
     first, last = np.full(len(firsts), _NEVER), np.full(len(firsts), ABSENT)
     in_step = np.zeros(len(firsts), np.bool_)
-    released = {ranks: np.sort(release_ns[rows][holds[rows]]) for ranks, rows in groups.items()}
+    released = {ranks: np.sort(release_ns[rows][is_sync[rows]]) for ranks, rows in groups.items()}
     for ranks, rows in groups.items():
         earliest, latest = _NEVER, np.full(len(rows), ABSENT, np.int64)
         for larger in supersets[ranks]:
@@ -178,10 +178,10 @@ def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, A
             before = np.searchsorted(times, begin_ns[rows], side="right") - 1
             latest = np.maximum(latest, np.where(before >= 0, times[before], ABSENT))
         # Started by some ranks before the first sync and released after it: count from the sync.
-        is_open = (latest == ABSENT) & (release_ns[rows] > earliest)
+        starts_before_sync = (latest == ABSENT) & (release_ns[rows] > earliest)
         first[rows] = earliest
         in_step[rows] = latest != ABSENT
-        last[rows] = np.where(is_open, earliest, latest)
+        last[rows] = np.where(starts_before_sync, earliest, latest)
     of_row = np.cumsum(is_first) - 1
     return first[of_row], {"sync_ns": last[of_row], "is_in_step": in_step[of_row]}
 

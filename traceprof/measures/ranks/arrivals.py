@@ -120,9 +120,9 @@ def _time_in_phases(
     ranks: Ranks, matches: Matches, rows: CompactTable
 ) -> Iterator[tuple[str, Int64Array]]:
     """Yield each phase with its ns before each of ``rows``, which are sorted by member."""
-    of_row = rows["member"]
-    borders = [*np.flatnonzero(are_first(of_row)).tolist(), len(of_row)]
-    rows_of = {int(of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
+    member_of_row = rows["member"]
+    borders = [*np.flatnonzero(are_first(member_of_row)).tolist(), len(member_of_row)]
+    rows_of = {int(member_of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
     measured = ranks.each_of(_measure_spans, _spans_before_arrivals(ranks, matches, rows, rows_of))
     spent = {member: phases for of_part in measured for member, phases in of_part.items()}
     del measured
@@ -157,8 +157,8 @@ def _measure_spans(trace: Trace, spans: tuple[_MemberSpans, ...]) -> dict[int, d
     for member, process, starts, ends in spans:
         phases, claimed, remainder = phases_of[process]
         spent = {name: time.covered_ns(starts, ends) for name, time in phases.items()}
-        left = ends - starts - claimed.covered_ns(starts, ends)
-        spent[remainder] = left + spent.get(remainder, 0)
+        unclaimed = ends - starts - claimed.covered_ns(starts, ends)
+        spent[remainder] = unclaimed + spent.get(remainder, 0)
         found[member] = {name: Packed(ns) for name, ns in spent.items()}
     return found
 

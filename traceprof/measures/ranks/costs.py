@@ -33,8 +33,8 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _Float64Array = npt.NDArray[np.float64]
 
-_MIN_CAUSE_RATIO: Final = 0.25
-_MAX_REPLAY_ERROR_RATIO: Final = 0.02
+_MIN_CAUSE_RATIO: Final = 0.25  # of the excess work of a rank
+_MAX_REPLAY_ERROR_RATIO: Final = 0.02  # of the span of the run
 _SEQUENCE_LENGTH: Final = 8
 """Number of previous waits that identify the position of a rank in its step."""
 
@@ -65,9 +65,9 @@ class _Replay:
     """Replay of the waits of a run with shorter gaps between them.
 
     Rows are those of `find_waits`. ``blocks`` is whether the rank continues only after the release.
-    ``kind`` identifies the group of ranks and the operation. ``after`` is the previous blocking
-    wait of the same rank (`ABSENT` if none), ``gap_ns`` the time between its release and the start
-    of the row.
+    ``kind`` identifies the group of ranks and the operation. ``previous_row`` is the previous
+    blocking wait of the same rank (`ABSENT` if none). ``gap_ns`` is the time between its release
+    and the start of the row.
     """
 
     def __init__(self, ranks: Ranks, waits: CompactTable) -> None:
@@ -76,15 +76,17 @@ class _Replay:
         )
         self.blocks = _blocks(ranks, waits)
         self.kind = _kinds(ranks, waits)
-        self.after = np.full(len(waits), ABSENT, np.int64)
+        self.previous_row = np.full(len(waits), ABSENT, np.int64)
         self.gap_ns = np.zeros(len(waits), np.float64)
         for rows in rows_by_value(self.member).values():
             blocking = np.asarray(rows)[self.blocks[rows]]
             place = np.searchsorted(release_ns[blocking], self.start_ns[rows]) - 1
             known = place >= 0
             known_rows = np.asarray(rows)[known]
-            self.after[known_rows] = blocking[place[known]]
-            self.gap_ns[known_rows] = self.start_ns[known_rows] - release_ns[self.after[known_rows]]
+            self.previous_row[known_rows] = blocking[place[known]]
+            self.gap_ns[known_rows] = (
+                self.start_ns[known_rows] - release_ns[self.previous_row[known_rows]]
+            )
 
     def _removed_ns(self, member: int, share: float) -> _Float64Array:
         """Return the ns to remove from each gap of ``member``; in total ``share`` of all its gaps.
@@ -112,26 +114,28 @@ class _Replay:
             kept_ns -= self._removed_ns(member, share)
         gaps: list[float] = kept_ns.tolist()
         # Lists, because the loop below reads single elements.
-        match, members, after, starts, blocks = (
+        match, members, previous_rows, starts, blocks = (
             column.tolist()
-            for column in (self.match, self.member, self.after, self.start_ns, self.blocks)
+            for column in (self.match, self.member, self.previous_row, self.start_ns, self.blocks)
         )
-        free = [0.0] * len(match)
-        latest: dict[int, float] = {}
-        place, released = 0, 0.0
+        released_at = [0.0] * len(match)
+        latest_release: dict[int, float] = {}
+        place, end_ns = 0, 0.0
         while place < len(match):
             begin, release = place, 0.0
             while place < len(match) and match[place] == match[begin]:
-                before = after[place]
-                start = starts[place] if before < 0 else free[before] + gaps[place]
+                previous = previous_rows[place]
+                start = starts[place] if previous < 0 else released_at[previous] + gaps[place]
                 release = max(release, start)
                 place += 1
             for row in range(begin, place):
                 if blocks[row]:
-                    latest[members[row]] = max(latest.get(members[row], 0.0), release)
-                    free[row] = latest[members[row]]
-            released = max(released, release)
-        return released
+                    latest_release[members[row]] = max(
+                        latest_release.get(members[row], 0.0), release
+                    )
+                    released_at[row] = latest_release[members[row]]
+            end_ns = max(end_ns, release)
+        return end_ns
 
 
 def _sequences(kinds: Int64Array) -> Int64Array:
@@ -261,8 +265,8 @@ def cause_of(ranks: Ranks, place: int) -> Cause | None:
         Cause("copies that nothing hides", copies_ns),
         Cause(f"the device waits for {_find_awaited(ranks, place)}", rest_ns),
     ]
-    most = max(found, key=lambda cause: cause.excess_ns)
-    return most if most.excess_ns > _MIN_CAUSE_RATIO * excess_ns > 0 else None
+    largest = max(found, key=lambda cause: cause.excess_ns)
+    return largest if largest.excess_ns > _MIN_CAUSE_RATIO * excess_ns > 0 else None
 
 
 def _compare_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
@@ -276,7 +280,7 @@ def _compare_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
     mine, others = table.take(is_mine), table.take(~is_mine)
     n, ns, name = mine["n"], mine["ns"], mine["name"].codes
     usual, n_ranks = groups_of(others["name"].packed), len(np.unique(others["member"]))
-    mean_ns, count = (np.full(len(mine["name"].texts), nothing) for nothing in (np.nan, 0.0))
+    mean_ns, count = (np.full(len(mine["name"].texts), value) for value in (np.nan, 0.0))
     (known,) = usual.values
     mean_ns[known] = usual.quantiles(others["ns"] / others["n"])
     count[known] = np.where(usual.counts * 2 > n_ranks, usual.quantiles(others["n"]), 0)
@@ -311,8 +315,8 @@ def _find_awaited(ranks: Ranks, place: int) -> str:
     """Return what the idle device of a rank waits for ("data" or "the host"), from host phases."""
     excess = excess_of_members(ranks)
     on_host = [name for name in excess if name.endswith(ON_HOST)]
-    most = max(on_host, key=lambda name: float(excess[name][place]), default="")
-    return "data" if most.startswith("data") and excess[most][place] > 0 else "the host"
+    longest = max(on_host, key=lambda name: float(excess[name][place]), default="")
+    return "data" if longest.startswith("data") and excess[longest][place] > 0 else "the host"
 
 
 def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:

@@ -36,11 +36,11 @@ from traceprof.model.table import Table
 
 _Float64Array = npt.NDArray[np.float64]
 
-LEAST_COST_RATIO: Final = 0.01
+MIN_COST_RATIO: Final = 0.01
 """Minimum cost of a straggler, as a share of the window."""
-LEAST_SHARE_RATIO: Final = 0.5
+MIN_SHARE_RATIO: Final = 0.5
 """Minimum share of all waiting that a straggler causes."""
-FEWEST_RANKS: Final = 2
+MIN_LATE_RANKS: Final = 2
 """Minimum number of late ranks of a group; fewer late ranks are reported as single ranks."""
 
 LATE_GROUPS: Final = TableSpec.of("""
@@ -127,7 +127,7 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
         return ()
     arrivals = _GroupArrivals(matches, np.array([groups.index(n) if n else -1 for n in names]))
     found = [_measure_group(ranks, arrivals, i, grouping, name) for i, name in enumerate(groups)]
-    costly = [i for i, group in enumerate(found) if group.cost_ratio >= LEAST_COST_RATIO]
+    costly = [i for i, group in enumerate(found) if group.cost_ratio >= MIN_COST_RATIO]
     phases = _find_phases(find_arrivals(ranks), arrivals, costly) if costly else {}
     blame = find_blame(ranks)
     total_ns = sum(group.held_up_ns for group in found)
@@ -147,10 +147,10 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
 def _is_cause(blame: Blame, is_member: npt.NDArray[np.bool_]) -> bool:
     """Return whether a group causes half of all waiting, and its ranks have similar excess work."""
     excess = np.sort(blame.excess_ns[is_member])
-    is_even = excess[(len(excess) - 1) // 2] >= LEAST_SHARE_RATIO * excess[-1]
+    is_even = excess[(len(excess) - 1) // 2] >= MIN_SHARE_RATIO * excess[-1]
     charged = blame.charged_ns
     return bool(
-        is_even and int(charged[is_member].sum()) >= LEAST_SHARE_RATIO * int(charged.sum()) > 0
+        is_even and int(charged[is_member].sum()) >= MIN_SHARE_RATIO * int(charged.sum()) > 0
     )
 
 
@@ -159,8 +159,8 @@ def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
 
     ``whole_ns`` is the time for which all groups hold up others.
     """
-    is_costly = group.cost_ratio >= LEAST_COST_RATIO
-    return is_costly and group.cost_ns >= LEAST_SHARE_RATIO * whole_ns
+    is_costly = group.cost_ratio >= MIN_COST_RATIO
+    return is_costly and group.cost_ns >= MIN_SHARE_RATIO * whole_ns
 
 
 def find_late_whole(ranks: Ranks) -> GroupLateness | None:
@@ -171,7 +171,7 @@ def find_late_whole(ranks: Ranks) -> GroupLateness | None:
     members = find_matches(ranks).members
     for grouping in (Grouping.RACK, Grouping.HOST):
         late = find_late_group(measure_lateness(ranks, grouping))
-        if late is None or late.late_ranks < FEWEST_RANKS:
+        if late is None or late.late_ranks < MIN_LATE_RANKS:
             continue
         if grouping is Grouping.HOST or len({members[i].host for i in late.late_members}) > 1:
             return late
@@ -208,8 +208,8 @@ class _GroupArrivals:
         # If a member has several rows in a match, the first row counts: it is written last.
         arrival_ns[place[::-1], rows["member"][::-1]] = after[::-1]
         known = np.isfinite(arrival_ns)
-        n_groups = int(group_of.max()) + 1
-        takes_part = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
+        groups = range(int(group_of.max()) + 1)
+        takes_part = [known[:, group_of == group].any(axis=1) for group in groups]
         is_shared = np.sum(takes_part, axis=0) > 1
         self.group_of = group_of
         self.table = matches.table.take(is_shared)
@@ -227,18 +227,18 @@ def _measure_group(
     arrival_ns = arrivals.arrival_ns[rows]
     of_group, others = arrival_ns[:, is_member], arrival_ns[:, ~is_member]
     low, high = _medians(others)
-    usual = (low + high) / 2
-    last = np.clip(np.nanmax(of_group, axis=1) - usual, 0, None) if len(rows) else usual
+    usual_ns = (low + high) / 2
+    last_ns = np.clip(np.nanmax(of_group, axis=1) - usual_ns, 0, None) if len(rows) else usual_ns
     # The lower median: of two ranks the earlier one, so that both must be late.
-    late_ns = np.clip(_medians(of_group)[0] - usual, 0, None)
+    late_ns = np.clip(_medians(of_group)[0] - usual_ns, 0, None)
     # Each rank may share a separate collective with other groups. Concurrent delays count once.
     weight = np.isfinite(of_group).sum(axis=1) / int(is_member.sum())
-    held_up_ns = int(np.rint((last * weight).sum()))
-    per_rank = np.nansum(np.clip(of_group - usual[:, None], 0, None), axis=0)
-    threshold_ns = max(LEAST_SHARE_RATIO * held_up_ns, LEAST_COST_RATIO * ranks.span.duration_ns)
+    held_up_ns = int(np.rint((last_ns * weight).sum()))
+    per_rank = np.nansum(np.clip(of_group - usual_ns[:, None], 0, None), axis=0)
+    threshold_ns = max(MIN_SHARE_RATIO * held_up_ns, MIN_COST_RATIO * ranks.span.duration_ns)
     late = np.flatnonzero(is_member)[(per_rank > 0) & (per_rank >= threshold_ns)]
     cost_ns = int(np.rint((late_ns * weight).sum()))
-    n_part = int(arrivals.takes_part[place].sum())
+    shared_count = int(arrivals.takes_part[place].sum())
     return GroupLateness(
         kind=grouping.value,
         name=name,
@@ -250,7 +250,7 @@ def _measure_group(
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         last_count=len(rows),
-        last_ratio=len(rows) / n_part if n_part else 0.0,
+        last_ratio=len(rows) / shared_count if shared_count else 0.0,
         since_ns=_since(ranks, arrivals, rows, late_ns),
         ends_ns=spread_of_ends_ns(arrivals.table.take(rows[late_ns > 0])),
         waited_ns=int(arrivals.table["waited_ns"][rows].sum()),
@@ -308,8 +308,8 @@ def _find_phase(arrivals: CompactTable, is_member: npt.NDArray[np.bool_]) -> tup
         spent = arrivals[name]
         usual = others.quantiles(spent[~is_member])[other_places]
         sums[name] = float((of_group.means(spent[is_member])[group_places] - usual).sum())
-    most = max(sums, key=lambda name: sums[name], default="")
-    return (most, int(np.rint(sums[most]))) if most and sums[most] > 0 else ("", 0)
+    longest = max(sums, key=lambda name: sums[name], default="")
+    return (longest, int(np.rint(sums[longest]))) if longest and sums[longest] > 0 else ("", 0)
 
 
 def describe_lateness(group: GroupLateness) -> Note:
@@ -337,10 +337,13 @@ def describe_lateness(group: GroupLateness) -> Note:
 
 def table_of_late(groups: Iterable[GroupLateness]) -> Table:
     """Return the table `LATE_GROUPS` for some groups."""
-    verdicts = {True: "straggler", False: "clocks"}
     return LATE_GROUPS.of_rows(
         [
-            {**asdict(group), "group": group.name, "verdict": verdicts[group.is_straggler]}
+            {
+                **asdict(group),
+                "group": group.name,
+                "verdict": "straggler" if group.is_straggler else "clocks",
+            }
             for group in groups
         ]
     )

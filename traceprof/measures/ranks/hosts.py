@@ -123,8 +123,13 @@ def _make_analysis(grouping: Grouping, outer: Grouping | None = None) -> Analysi
     )
     unknown = total("unknown_count", Unit.COUNT, f"number of ranks with unknown {kind}")
     spec = ResultSpec((table, LATE_GROUPS, _SCOPES), (unknown,))
-    measure = partial(_measure_groups, spec, grouping, outer)
-    return Analysis(f"{kind}s", spec, uses=USED_TABLES, of_steps=True, of_ranks=measure)
+    return Analysis(
+        f"{kind}s",
+        spec,
+        uses=USED_TABLES,
+        of_steps=True,
+        of_ranks=partial(_measure_groups, spec, grouping, outer),
+    )
 
 
 def _measure_groups(
@@ -156,8 +161,10 @@ def _measure_groups(
     notes = [] if larger is None else [describe_lateness(larger)]
     if unclear is not None:
         notes.append(describe_clocks(f"{kind} {unclear.name}", unclear.cost_ns, unclear.ends_ns))
-    why_not = why_withheld(ranks)
-    notes += [*_notes(kind, names, matches, lateness, why_not), *_notes_on_scopes(kind, scopes)]
+    notes += [
+        *_notes(kind, names, matches, lateness, why_withheld(ranks)),
+        *_notes_on_scopes(kind, scopes),
+    ]
     tables = {
         f"{kind}s": spec.tables[0].of_rows(_group_rows(ranks, kind, shown, lateness, shared)),
         "late_groups": table_of_late(group for group in (larger, straggler, unclear) if group),
@@ -230,9 +237,11 @@ def _measure_steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, di
         name: of_group.means(table[column]).tolist() for name, column in _STEP_MEAN_COLUMNS.items()
     }
     per_step = groups_of(of_group.packed, table["step"])
-    most, least = (per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum))
+    longest, shortest = (
+        per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum)
+    )
     owner = groups_of(of_group.packed[per_step.first_rows])
-    means["skew_ns"] = owner.means(most - least).tolist()
+    means["skew_ns"] = owner.means(longest - shortest).tolist()
     rows = Table(means, len(found)).rows()
     return dict(zip(found["group"].tolist(), rows, strict=True))
 
@@ -283,10 +292,10 @@ def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
     pairs = groups_of(rows["match"], groups.packed[rows["member"]])
     distinct = rows.take(pairs.first_rows)
     place = matches.places(distinct)
-    several = np.bincount(place, minlength=len(table)) > 1
+    is_across = np.bincount(place, minlength=len(table)) > 1
     size = table["group_size"]
     is_whole = (size == ABSENT) | (table["members"] >= size)
-    scope = np.where(several, 0, np.where(is_whole, 1, 2))
+    scope = np.where(is_across, 0, np.where(is_whole, 1, 2))
     return (
         table.select("duration_ns", "bus_bytes")
         .take(place)

@@ -86,7 +86,7 @@ def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
     table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
     rows_of, used = rows_by(table, "process"), devices_of_processes(part)
     work, windows = find_collectives(part), recorded_windows(part)
-    talking = set(work["process"][work["op"].isin(SINGLE_OPS)].tolist())
+    with_messages = set(work["process"][work["op"].isin(SINGLE_OPS)].tolist())
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
     found = []
     for place, member in enumerate(members):
@@ -97,16 +97,16 @@ def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
             continue
         recorded = part.recordings.get(member.process, part.span) & part.span
         rows = rows_of.get(member.process, np.empty(0, np.int64))
-        if (seen := windows.get(member.process)) is not None:
+        if (recorded_device := windows.get(member.process)) is not None:
             lengths = ends[rows] - starts[rows]
-            rows = rows[seen.covered_ns(starts[rows], ends[rows]) == lengths]
+            rows = rows[recorded_device.covered_ns(starts[rows], ends[rows]) == lengths]
         spans = (
             (starts[rows], ends[rows])
             if len(rows)
             else (np.array([recorded.start_ns]), np.array([recorded.end_ns]))
         )
         found.append(_measure_rank(part, place, devices, spans, len(rows)))
-        found[-1]["has_messages"] = member.process in talking
+        found[-1]["has_messages"] = member.process in with_messages
     names = ("place", "n_steps", "step_ns", "compute_ns", "exposed_ns", "has_messages")
     return Table({name: np.array([row[name] for row in found], np.int64) for name in names})
 
@@ -148,10 +148,10 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
         # Pipeline stages may wait without a kernel that shows the waiting.
         (False, -exposed, np.where(times["has_messages"].any(), 0, usual_exposed - exposed)),
     ):
-        most = int(excess.argmax())
-        if excess[most] < _MIN_EXCESS_RATIO * step_ns:
+        slowest = int(excess.argmax())
+        if excess[slowest] < _MIN_EXCESS_RATIO * step_ns:
             continue
-        slow = np.flatnonzero(excess >= _MIN_SHARE_OF_SLOWEST * excess[most])
+        slow = np.flatnonzero(excess >= _MIN_SHARE_OF_SLOWEST * excess[slowest])
         if 2 * len(slow) > len(times):
             continue
         places = tuple(times["place"][slow].tolist())
@@ -159,14 +159,14 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
             places=places,
             label=list_members([find_members(ranks)[place] for place in places]),
             is_compute=is_compute,
-            excess_ns=int(excess[most]),
-            least_ns=max(int((values[most] - np.delete(values, slow)).min()), 0),
+            excess_ns=int(excess[slowest]),
+            least_ns=max(int((values[slowest] - np.delete(values, slow)).min()), 0),
             step_ns=step_ns,
-            compute_ns=int(compute[most]),
-            usual_compute_ns=int(usual_compute[most]),
-            exposed_ns=int(exposed[most]),
-            usual_exposed_ns=int(usual_exposed[most]),
-            n_steps=int(times["n_steps"][most]),
+            compute_ns=int(compute[slowest]),
+            usual_compute_ns=int(usual_compute[slowest]),
+            exposed_ns=int(exposed[slowest]),
+            usual_exposed_ns=int(usual_exposed[slowest]),
+            n_steps=int(times["n_steps"][slowest]),
         )
     return None
 

@@ -83,11 +83,11 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
 def _find_senders(trace: Trace) -> dict[int, int]:
     """Return the processes that send or receive, and when each first used a device."""
     work, starts = find_collectives(trace), trace.kernels["start_ns"]
-    talking = work["process"][work["op"].isin(("send", "recv"))]
-    rows_of = rows_by(trace.kernels, "process")
+    senders = work["process"][work["op"].isin(("send", "recv"))]
+    kernels_of = rows_by(trace.kernels, "process")
     return {
-        process: int(starts[rows_of[process][0]])
-        for process in {*talking.tolist()} & rows_of.keys()
+        process: int(starts[kernels_of[process][0]])
+        for process in {*senders.tolist()} & kernels_of.keys()
     }
 
 
@@ -110,8 +110,8 @@ def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
     chains = []
     for ranks in _components(after):
         is_mutual = any((b, a) in links for a, b in links if a in ranks)
-        closes = any(a in ranks for a, _ in skipped)
-        if is_mutual or not closes:
+        closes_ring = any(a in ranks for a, _ in skipped)
+        if is_mutual or not closes_ring:
             chains.append(_order_stages(ranks, after, links))
     return sorted(chains)
 
@@ -129,15 +129,15 @@ def _reachable(after: Mapping[int, list[int]], start: int) -> set[int]:
 
 def _components(after: Mapping[int, list[int]]) -> list[set[int]]:
     """Return the sets of ranks that are connected by messages in any direction."""
-    both: dict[int, list[int]] = {}
+    neighbors: dict[int, list[int]] = {}
     for source, targets in after.items():
         for target in targets:
-            both.setdefault(source, []).append(target)
-            both.setdefault(target, []).append(source)
+            neighbors.setdefault(source, []).append(target)
+            neighbors.setdefault(target, []).append(source)
     found: list[set[int]] = []
-    for rank in sorted(both):
+    for rank in sorted(neighbors):
         if not any(rank in ranks for ranks in found):
-            found.append(_reachable(both, rank))
+            found.append(_reachable(neighbors, rank))
     return found
 
 
@@ -238,23 +238,28 @@ def find_bubbles(ranks: Ranks) -> Bubbles:
     stage_spans = Table.stacked(
         ranks.each(_compute_spans, members, np.array(numbers), by_step=by_step)
     )
-    every = _span_by_step(stage_spans, "pipeline")
-    spans = [every.take(every["pipeline"] == number) for number in range(max(numbers) + 1)]
+    pipeline_spans = _span_by_step(stage_spans, "pipeline")
+    spans = [
+        pipeline_spans.take(pipeline_spans["pipeline"] == number)
+        for number in range(max(numbers) + 1)
+    ]
     of_stages = [spans[number] for number in numbers]
     compute_spans = [
         stage_spans.take(stage_spans["stage"] == place) for place in range(len(stages))
     ]
-    found = ranks.each(_measure_busy, members, of_stages, by_step=by_step)
-    busy_ns = {place: ns for of_part in found for place, ns in of_part.items()}
+    busy_of_parts = ranks.each(_measure_busy, members, of_stages, by_step=by_step)
+    busy_ns = {place: ns for of_part in busy_of_parts for place, ns in of_part.items()}
     place_of = {member: place for place, member in enumerate(find_members(ranks))}
     waiting = waiting_in_collectives(ranks.whole)
-    micro = {process: n for part in ranks.each(_sends_per_step) for process, n in part.items()}
+    sends_per_step = {
+        process: n for part in ranks.each(_sends_per_step) for process, n in part.items()
+    }
     rows = []
     for place, stage in enumerate(stages):
         time = waiting[place_of[stage.member]]
         waited_ns = int(time.covered_ns(*bounds(of_stages[place])).sum())
         working_ns = max(busy_ns.get(place, 0) - waited_ns, 0)
-        rows.append(_bubble_row(stage, working_ns, of_stages[place], micro))
+        rows.append(_bubble_row(stage, working_ns, of_stages[place], sends_per_step))
     return Bubbles(tuple(rows), tuple(of_stages), tuple(compute_spans))
 
 
@@ -314,8 +319,8 @@ def _stage_work(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> 
     else:
         step = np.where(trace.span.overlaps(*bounds(work)), _WHOLE_WINDOW, _OUTSIDE)
     rows = np.flatnonzero((stage >= 0) & (step != _OUTSIDE))
-    kept = work.select("start_ns", "end_ns", "computes").take(rows)
-    return kept.assign(stage=stage[rows], step=step[rows])
+    work = work.select("start_ns", "end_ns", "computes").take(rows)
+    return work.assign(stage=stage[rows], step=step[rows])
 
 
 @fact
@@ -326,13 +331,13 @@ def _work(trace: Trace) -> Table:
     """
     kernels, columns = trace.kernels, ("start_ns", "end_ns", "process", "device")
     rows = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
-    called = launches_of(trace, "kernels").start_ns[rows]
-    computing = kernels.select(*columns).take(rows).assign(call_ns=called, computes=True)
+    call_ns = launches_of(trace, "kernels").start_ns[rows]
+    computing = kernels.select(*columns).take(rows).assign(call_ns=call_ns, computes=True)
     work = find_collectives(trace)
     is_collective = ~work["op"].isin(POINT_TO_POINT) & (work["device"] != ABSENT)
     collective = work.select(*columns, "call_ns").take(is_collective).assign(computes=False)
-    both = Table.stacked([computing, collective])
-    return both.assign(step=steps_of_calls(find_steps(trace), both)).without("call_ns")
+    all_work = Table.stacked([computing, collective])
+    return all_work.assign(step=steps_of_calls(find_steps(trace), all_work)).without("call_ns")
 
 
 @fact
@@ -363,10 +368,9 @@ def _measure_busy(
     trace: Trace, members: tuple[Member, ...], spans: Sequence[Table], *, by_step: bool
 ) -> dict[int, int]:
     """Return, by stage of one trace, how many ns it is busy within ``spans``."""
-    work = _stage_work(trace, members, by_step=by_step)
+    busy_of = unions_by(_stage_work(trace, members, by_step=by_step), "stage")
     return {
-        stage: int(busy.covered_ns(*bounds(spans[stage])).sum())
-        for stage, busy in unions_by(work, "stage").items()
+        stage: int(busy.covered_ns(*bounds(spans[stage])).sum()) for stage, busy in busy_of.items()
     }
 
 
@@ -404,10 +408,10 @@ def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
     inside = sends.take(steps_of_calls(steps, sends) >= 0)
     known = inside.take(inside["peer"] >= 0)
     distinct = groups_of(known["process"], known["group"].packed, known["peer"])
-    neighbours = Counter(process for process, *_ in distinct.keys)
+    neighbors = Counter(process for process, *_ in distinct.keys)
     n_steps = {process: len(rows) for process, rows in rows_by(steps.table, "process").items()}
     return {
-        process: (len(rows) / n_steps[process], neighbours[process])
+        process: (len(rows) / n_steps[process], neighbors[process])
         for process, rows in rows_by(inside, "process").items()
     }
 

@@ -121,17 +121,19 @@ def _align_numbers(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int
     processes = groups_of(table["process"])
     reference = int(processes.values[0][processes.counts.argmax()])
     numbered, first = np.unique(match[called.get(reference, _NO_ROWS)], return_index=True)
-    there = step[called.get(reference, _NO_ROWS)][first]
+    reference_step = step[called.get(reference, _NO_ROWS)][first]
     shifts = {}
     for process, called_rows in called.items():
         shared = np.isin(match[called_rows], numbered)
         place = np.searchsorted(numbered, match[called_rows][shared])
-        shift, counts = np.unique(there[place] - step[called_rows][shared], return_counts=True)
+        shift, counts = np.unique(
+            reference_step[place] - step[called_rows][shared], return_counts=True
+        )
         if counts.sum() <= 1:
             continue
-        most = int(shift[counts.argmax()])
-        if most and counts.max() >= _MIN_CONSISTENT_RATIO * counts.sum():
-            shifts[process] = most
+        best_shift = int(shift[counts.argmax()])
+        if best_shift and counts.max() >= _MIN_CONSISTENT_RATIO * counts.sum():
+            shifts[process] = best_shift
     numbers = table["step"] + looked_up(table["process"], shifts, 0)
     if shifts:
         numbers -= min(0, int(numbers.min()))
@@ -182,9 +184,9 @@ def _find_phases(
         return found
     sums = excess_by(arrivals, placed, len(steps)).take(known)
     excess = np.stack([sums[name] for name in sums], axis=1)
-    least = _MIN_NOTABLE_RATIO * steps.durations_ns[known]
+    threshold_ns = _MIN_NOTABLE_RATIO * steps.durations_ns[known]
     names = np.array(list(sums), object)[excess.argmax(axis=1)]
-    found[known] = np.where(excess.max(axis=1) >= least, names, "")
+    found[known] = np.where(excess.max(axis=1) >= threshold_ns, names, "")
     return found
 
 

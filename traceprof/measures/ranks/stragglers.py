@@ -23,10 +23,10 @@ from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import USED_TABLES, excess_of_members, find_arrivals
 from traceprof.measures.ranks.costs import cause_of, cost_of, since_of
 from traceprof.measures.ranks.groups import (
-    FEWEST_RANKS,
     LATE_GROUPS,
-    LEAST_COST_RATIO,
-    LEAST_SHARE_RATIO,
+    MIN_COST_RATIO,
+    MIN_LATE_RANKS,
+    MIN_SHARE_RATIO,
     GroupLateness,
     describe_lateness,
     find_late_whole,
@@ -58,16 +58,16 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
     if blame.why_not or not stages:
         return None
     of_member = np.array([stages.get(i, -1) for i in range(len(blame.charged_ns))])
-    threshold_ns = LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    threshold_ns = MIN_SHARE_RATIO * int(blame.charged_ns.sum())
     for number in sorted(set(stages.values())):
         members = np.flatnonzero(of_member == number)
         charged = int(blame.charged_ns[members].sum())
-        if not FEWEST_RANKS <= len(members) < len(of_member) or charged < threshold_ns:
+        if not MIN_LATE_RANKS <= len(members) < len(of_member) or charged < threshold_ns:
             continue
         places, excess = tuple(members.tolist()), np.sort(blame.excess_ns[members])
         cost_ns = cost_of(ranks, places)
         cost_ratio = cost_ns / (ranks.span.duration_ns or 1)
-        if excess[0] < LEAST_SHARE_RATIO * excess[-1] or cost_ratio < LEAST_COST_RATIO:
+        if excess[0] < MIN_SHARE_RATIO * excess[-1] or cost_ratio < MIN_COST_RATIO:
             continue
         return GroupLateness(
             kind="stage",
@@ -161,16 +161,16 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     excess = excess_of_members(ranks)
     arrivals = find_arrivals(ranks)
     rows_of = rows_by_value(arrivals["member"])
-    nothing = np.empty(0, np.intp)
+    no_rows = np.empty(0, np.intp)
     found = []
     for place in range(len(matches.members)):
-        most = max(excess, key=lambda name: float(excess[name][place]), default="")
-        phase = (most, int(np.rint(excess[most][place]))) if most else ("", 0)
-        rows = arrivals.take(rows_of.get(place, nothing))
-        at = matches.places(rows)
-        is_last = table["last_member"][at] == place
+        longest = max(excess, key=lambda name: float(excess[name][place]), default="")
+        phase = (longest, int(np.rint(excess[longest][place]))) if longest else ("", 0)
+        rows = arrivals.take(rows_of.get(place, no_rows))
+        match_rows = matches.places(rows)
+        is_last = table["last_member"][match_rows] == place
         rank_arrivals = Table(
-            {"late_ns": rows["late_ns"], "is_last": is_last, "spread_ns": spread_ns[at]}
+            {"late_ns": rows["late_ns"], "is_last": is_last, "spread_ns": spread_ns[match_rows]}
         )
         rank = _measure_rank(ranks, blame, place, rank_arrivals, phase)
         found.append(rank if place in excused else _with_verdict(ranks, rank, blame))
@@ -184,7 +184,7 @@ def _measure_rank(
     member = find_members(ranks)[place]
     last = rank_arrivals.take(rank_arrivals["is_last"])
     phase, excess_ns = longest_phase
-    is_most = blame.charged_ns[place] >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    is_most = blame.charged_ns[place] >= MIN_SHARE_RATIO * int(blame.charged_ns.sum())
     cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
     return RankLateness(
         member=place,
@@ -222,7 +222,7 @@ def _count_delays(blame: Blame, place: int) -> int:
 
 def _with_verdict(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
     """Return the rank with its verdict, and with the cause if it is a straggler."""
-    is_blamed = rank.cost_ratio >= LEAST_COST_RATIO and rank.charged_ns >= LEAST_SHARE_RATIO * int(
+    is_blamed = rank.cost_ratio >= MIN_COST_RATIO and rank.charged_ns >= MIN_SHARE_RATIO * int(
         blame.charged_ns.sum()
     )
     # With one clock, different ends are real: some ranks finish later, as with gloo.
@@ -298,11 +298,11 @@ def measure_stragglers(ranks: Ranks) -> Result:
         why = f"Rank wait times are not reported: {blame.why_not}"
     skew = _notes_on_skew(blame)
     if why or not lateness:
-        nothing = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
+        empty_tables = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
         why = why or "The ranks share no collective after they first synchronized."
         slow = find_slow_ranks(ranks)
         on_compute = () if slow is None else (describe_slow(slow),)
-        return Result("stragglers", SPEC, nothing, scalars, (Note(why), *on_compute, *skew))
+        return Result("stragglers", SPEC, empty_tables, scalars, (Note(why), *on_compute, *skew))
     mean_ns = blame.whole_ns / len(matches.members)
     scalars |= {
         "waited_ns": blame.whole_ns,

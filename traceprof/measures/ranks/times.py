@@ -71,8 +71,11 @@ def _parts_by_process(trace: Trace) -> Iterator[dict[str, Any]]:
 
 def _process_device_pairs(trace: Trace) -> list[tuple[int, int]]:
     """Return each process with each device that it uses in the recording."""
-    by_process = devices_of_processes(trace)
-    return [(process, device) for process, devices in by_process.items() for device in devices]
+    return [
+        (process, device)
+        for process, devices in devices_of_processes(trace).items()
+        for device in devices
+    ]
 
 
 @fact
@@ -90,8 +93,9 @@ def _split_shared_devices(trace: Trace) -> Trace:
         users = groups_of(table["process"], table["device"])
         places = np.array([place.get(pair, ABSENT) for pair in users.keys], np.int64)
         tables[name] = table.assign(device=places[users.number])
-    apart = make_trace(trace.info, tables, trace.recorded, trace.span)
-    return replace(apart, recordings=trace.recordings)
+    return replace(
+        make_trace(trace.info, tables, trace.recorded, trace.span), recordings=trace.recordings
+    )
 
 
 @of_window
@@ -110,14 +114,14 @@ def times_of_ranks(ranks: Ranks) -> Table:
     means = (column.tolist() for column in (*by_process.values, by_process.means(base.lengths_ns)))
     step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
-    whose, in_step = waits["member"], waits["is_in_step"]
+    member_of_wait, in_step = waits["member"], waits["is_in_step"]
     # The last rank is known only if the ranks were in step before.
-    is_last = in_step & (waits["last_member"] == whose)
+    is_last = in_step & (waits["last_member"] == member_of_wait)
     counts, waited, last, known = (
-        sums_at(whose, values, len(members)).tolist()
+        sums_at(member_of_wait, values, len(members)).tolist()
         for values in (1, waits["exposed_ns"], is_last, in_step)
     )
-    is_sure = not why_withheld(ranks)
+    is_reliable = not why_withheld(ranks)
     rows: list[dict[str, Any]] = []
     for i, member in enumerate(members):
         breakdown = parts.get(i, {})
@@ -127,8 +131,8 @@ def times_of_ranks(ranks: Ranks) -> Table:
                 "device": breakdown.get("device", ""),
                 "step_ns": step_ns.get(member.process),
                 **{name: breakdown.get(name) for name in _PARTS_NS},
-                "waited_ns": waited[i] if counts[i] and is_sure else None,
-                "last_ratio": last[i] / known[i] if known[i] and is_sure else None,
+                "waited_ns": waited[i] if counts[i] and is_reliable else None,
+                "last_ratio": last[i] / known[i] if known[i] and is_reliable else None,
                 "collectives_count": counts[i],
                 "host": member.host,
                 "process": member.process,
@@ -148,8 +152,8 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
         ops, by_op = work["op"], groups_of(work["op"].packed)
-        most = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
-        named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
+        most_frequent = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
+        named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most_frequent)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
         text = "The GPUs exchange data by collectives ({backends}): {ops} among {n:count} ranks."
         return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
@@ -170,9 +174,10 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
 
 def _sum_bytes(ranks: Ranks, direction: str) -> int:
     """Return the bytes of all copies in one direction."""
-    every = (part.copies for part in ranks)
-    sizes = (copies["n_bytes"][copies["direction"] == direction] for copies in every)
-    return sum(int(copies.clip(0).sum()) for copies in sizes)
+    return sum(
+        int(copies["n_bytes"][copies["direction"] == direction].clip(0).sum())
+        for copies in (part.copies for part in ranks)
+    )
 
 
 SPEC: Final = ResultSpec.of("""
