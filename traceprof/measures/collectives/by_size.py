@@ -16,7 +16,7 @@ from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.operations import require_collectives
 from traceprof.measures.collectives.rates import (
     columns_of_peak,
-    devices_beside,
+    count_devices_of_machine,
     peak_of_group,
     rates_of_peaks,
 )
@@ -241,7 +241,7 @@ def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
     """Return the peak link bandwidth of each group size, and group sizes without a known peak."""
     is_sized = ~np.isnan(work["bus_bytes"]) & (work["device"] >= 0)
     pairs = groups_of(work["device"][is_sized], work["group_size"][is_sized]).keys
-    wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
+    wider = {size for device, size in pairs if size > count_devices_of_machine(ranks, device)}
     is_compared = is_known(classes["busbw_bytes_per_s"]) & is_known(classes["peak"])
     sizes = (classes[name][is_compared].tolist() for name in ("group_size", "peak"))
     peaks: dict[int, Any] = dict(zip(*sizes, strict=True))

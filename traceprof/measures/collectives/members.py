@@ -66,7 +66,7 @@ def _members_of(trace: Trace) -> list[Member]:
     """Return the members in one trace. A process without a rank is split by device."""
     known = {row["process"]: row for row in reversed(trace.processes.rows())}
     devices: dict[int, list[int]] = {}
-    for process, device in used_lanes(trace):
+    for process, device in find_device_users(trace):
         devices.setdefault(process, []).append(device)
     ranked = {process for process, row in known.items() if row["rank"] != ABSENT}
     found: list[Member] = []
@@ -79,7 +79,7 @@ def _members_of(trace: Trace) -> list[Member]:
     return found
 
 
-def used_lanes(trace: Trace) -> list[tuple[int, ...]]:
+def find_device_users(trace: Trace) -> list[tuple[int, ...]]:
     """Return the distinct (process, device) pairs of the kernels, sorted."""
     return groups_of(trace.kernels["process"], trace.kernels["device"]).keys
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.hardware.catalogue import Link, Peak
-from traceprof.measures.collectives.members import used_lanes
+from traceprof.measures.collectives.members import find_device_users
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact
@@ -86,12 +86,12 @@ def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:
     return float(size), float("nan") if factor is None else size * factor
 
 
-def devices_beside(ranks: Ranks, device: int) -> int:
+def count_devices_of_machine(ranks: Ranks, device: int) -> int:
     """Return the number of devices in the machine of ``device``, including itself."""
-    beside = _devices_by_machine(ranks)
-    if beside is None:
+    count_by_device = _devices_by_machine(ranks)
+    if count_by_device is None:
         return len(_listed_devices(ranks))
-    return beside.get(device, 0)
+    return count_by_device.get(device, 0)
 
 
 @fact
@@ -103,7 +103,7 @@ def _listed_devices(ranks: Ranks) -> frozenset[int]:
 def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
     """Return, by device, how many devices its hosts have; None with fewer than two known hosts."""
     host_of: dict[int, str] = {}
-    used = [lane for lanes in ranks.each(used_lanes) for lane in lanes]
+    used = [lane for lanes in ranks.each(find_device_users) for lane in lanes]
     for part in ranks:
         processes = part.processes
         host_of.update(zip(processes["process"].tolist(), processes["host"], strict=True))
@@ -131,7 +131,7 @@ def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
     if group_size < 2 or device < 0:
         return None
     part = part_of_device(ranks, device)
-    if group_size > devices_beside(ranks, device):
+    if group_size > count_devices_of_machine(ranks, device):
         return peak_of(part, device, Link.NIC)
     return peak_of(part, device, Link.NVLINK) or peak_of(part, device, Link.PCIE)
 
