@@ -17,7 +17,7 @@ def test_beyond_the_others_is_what_one_counts_by_hand(
 ) -> None:
     keys, values = ([row[i] for row in rows] for i in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blame, "_AT_ONCE", n_at_once)
+        patch.setattr(blame, "_ROWS_PER_PIECE", n_at_once)
         found = beyond_others(np.array(values, np.int64), np.array(keys, np.int64))
     for i, (key, value) in enumerate(rows):
         theirs = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
@@ -34,7 +34,7 @@ def test_beyond_the_others_is_exact_on_any_clock() -> None:
 @given(st.lists(st.integers(-2, 3), max_size=20), st.integers(1, 21))
 def test_rows_of_one_key_are_in_one_piece(keys: list[int], n_at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blame, "_AT_ONCE", n_at_once)
+        patch.setattr(blame, "_ROWS_PER_PIECE", n_at_once)
         pieces = [rows.tolist() for rows in pieces_of(np.array(keys, np.int64))]
     assert sorted(row for rows in pieces for row in rows) == [*range(len(keys))]
     held = [{keys[row] for row in rows} for rows in pieces]

@@ -10,7 +10,7 @@ from tests.builders import TraceBuilder
 from tests.measures.generated_run import MS, Clock, Plan, make_ranks_of
 from tests.truth.scenarios import SCENARIOS
 from traceprof.measures.collectives.blame import why_withheld
-from traceprof.measures.collectives.clocks import DOUBTFUL_CLOCKS, find_alignment
+from traceprof.measures.collectives.clocks import UNRELIABLE_CLOCKS, find_alignment
 from traceprof.measures.ranks.own_times import find_slow_ranks
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.placement import place_run
@@ -63,9 +63,9 @@ def test_ends_that_fit_no_clock_tie_none(n: int) -> None:
     """Ends that are up to 15 ms off: matched wrongly, or by clocks that jump."""
     ranks = ranks_of(n, jitter_ns=15 * MS, extra_ns={(n - 1, "backward"): 40 * MS})
     alignment = find_alignment(ranks)
-    assert alignment.is_doubtful
+    assert alignment.has_unreliable_clock
     assert len(alignment.corrections) < n
-    assert why_withheld(ranks) == DOUBTFUL_CLOCKS
+    assert why_withheld(ranks) == UNRELIABLE_CLOCKS
     run, told = opened(ranks)
     assert "traceprof did not align the clocks" in told
     assert first_straggler(run).startswith(f"Slow rank {n - 1}: ")

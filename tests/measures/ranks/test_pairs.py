@@ -22,7 +22,7 @@ def test_rows_are_found_by_match_and_member(
 ) -> None:
     table, asked = table_of(there), table_of(wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("traceprof.measures.collectives.waits._AT_ONCE", 5)
+        patch.setattr("traceprof.measures.collectives.waits._ROWS_PER_PIECE", 5)
         pieces = where_in(table, asked).tolist()
     known = [pair if min(pair) >= 0 else None for pair in there]
     expected = [known.index(pair) if pair in known else -1 for pair in wanted]

@@ -1,1 +1,1 @@
-"""Collectives: each once, matched over ranks, by size and caller, and the clocks they tell."""
+"""Collectives: found once, matched across ranks, grouped by size and caller; clock alignment."""

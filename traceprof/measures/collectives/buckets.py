@@ -1,4 +1,4 @@
-"""The collectives of a step in their order: the buckets of DDP, the shards of FSDP."""
+"""The collectives of a step in order: buckets of DDP, shards of FSDP."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.callers import (
-    of_rows,
     phases_of_collectives,
     steps_of_collectives,
+    values_of_rows,
 )
 from traceprof.measures.collectives.operations import find_collectives, require_collectives
 from traceprof.measures.collectives.rates import with_sizes
@@ -33,14 +33,14 @@ def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def traffic_per_step(ranks: Ranks, work: Table) -> dict[str, float | None]:
-    """Return what the collectives ``work`` add up to in an average step of one process.
+    """Return the mean traffic of ``work`` per step and process; empty if there are no steps.
 
-    per_step_count, per_step_bytes (what the rank hands in; None where a size is not known) and
-    all_reduce_ratio (the share of the steps in which an all-reduce ran); nothing without steps.
-    ``work`` has the columns of `collectives_of_ranks`.
+    Keys: per_step_count, per_step_bytes (input size of the rank; None if any size is unknown), and
+    all_reduce_ratio (share of step time in which an all-reduce ran). ``work`` has the columns of
+    `collectives_of_ranks`.
     """
     steps = steps_of_ranks(ranks)
-    in_step = work.take(of_rows(work, ranks.each(are_in_steps)))
+    in_step = work.take(values_of_rows(work, ranks.each(are_in_steps)))
     if in_step.empty:
         return {}
     sizes = in_step["n_bytes"]
@@ -80,14 +80,14 @@ _BUCKETS, _ = SPEC.tables
 
 
 def measure_buckets(trace: Trace) -> Result:
-    """Return the collectives of the steps in the window by their place in the step.
+    """Return the collectives of the steps in the window by their position in the step.
 
     Raises:
         NotRecordedError: neither collectives nor kernels were recorded.
     """
     require_collectives(trace)
     steps = find_steps(trace)
-    # What a step called may run after the end of the window.
+    # A collective that a step called may run after the end of the window.
     inside = np.flatnonzero(are_in_steps(trace))
     step = steps_of_collectives(trace)[inside]
     whole_steps = find_steps(trace.whole).table
@@ -96,16 +96,22 @@ def measure_buckets(trace: Trace) -> Result:
     count = Counter(whole_steps["step"][step].tolist())
     numbers = np.unique(steps.table["step"])
     counted = Table({"step": numbers, "count": [count[number] for number in numbers.tolist()]})
-    buckets = _summed(with_sizes(work), whole_steps["start_ns"][step]) if len(work) else ()
-    tables = {"buckets": _BUCKETS.of_rows(buckets), "steps": counted}
-    return Result("buckets", SPEC, tables, {"step_source": steps.source})
+    buckets = (
+        _summarize_buckets(with_sizes(work), whole_steps["start_ns"][step]) if len(work) else ()
+    )
+    return Result(
+        "buckets",
+        SPEC,
+        {"buckets": _BUCKETS.of_rows(buckets), "steps": counted},
+        {"step_source": steps.source},
+    )
 
 
-def _summed(work: Table, starts: Int64Array) -> Table:
-    """Return the buckets of ``work``; ``starts`` are those of the steps."""
+def _summarize_buckets(work: Table, step_starts: Int64Array) -> Table:
+    """Return one row per bucket; ``step_starts`` is the start of the step of each collective."""
     timed, sizes = work["is_timed"], work["n_bytes"]
     work = work.assign(
-        after_ns=work["start_ns"] - starts,
+        after_ns=work["start_ns"] - step_starts,
         duration_ns=where_known(lengths_of(work), timed),
         size_bytes=where_known(sizes, sizes >= 0).astype(np.float64),
         operation_bytes=where_known(work["operation_bytes"], timed),
@@ -116,8 +122,7 @@ def _summed(work: Table, starts: Int64Array) -> Table:
     medians = {}
     for name in ("after_ns", "duration_ns", "exposed_ns"):
         known = is_known(work[name])
-        samples = Samples(groups.number[known], work[name][known])
-        medians[name] = medians_of(table, samples)
+        medians[name] = medians_of(table, Samples(groups.number[known], work[name][known]))
     seconds = groups.sums(work["duration_ns"]) / 1e9
     return table.assign(
         **medians,

@@ -1,4 +1,4 @@
-"""Collectives by operation, group and message size: time, bandwidth, and what compute hides."""
+"""Collectives by operation, group and message size: time, bandwidth, and overlap with compute."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.buckets import traffic_per_step
-from traceprof.measures.collectives.callers import of_rows, phases_of_collectives
+from traceprof.measures.collectives.callers import phases_of_collectives, values_of_rows
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.operations import require_collectives
 from traceprof.measures.collectives.rates import (
     columns_of_peak,
-    devices_beside,
+    count_devices_of_machine,
     peak_of_group,
     rates_of_peaks,
 )
@@ -31,7 +31,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
-_UNEVEN: Final = 1.05  # times the mean
+_MIN_UNEVEN_FACTOR: Final = 1.05  # times the mean size
 _KEYS: Final = ("op", "group", "group_size")
 
 SPEC: Final = ResultSpec.of("""
@@ -94,31 +94,33 @@ def measure_collectives(ranks: Ranks) -> Result:
     if work.empty:
         tables = {table.name: table.of_rows() for table in SPEC.tables}
         return Result("collectives", SPEC, tables, {"count": 0})
-    # How long each rank waited in each row and did not compute, once all were in step.
+    # Waiting time of each row without compute, after the ranks first synchronized.
     waits = value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
     waits = np.full(len(work), np.nan) if why_withheld(ranks) else waits
-    classes = _with_peaks(ranks, _summed(_Classes(work), waits, matches.table))
+    classes = _with_peaks(ranks, _summarize_classes(_Classes(work), waits, matches.table))
     tables = {
         "classes": _CLASSES.of_rows(_in_order(classes)),
         "phases": _PHASES.of_rows(_by_phase(ranks, work)),
         "peaks": _PEAKS.of_rows(_peaks(ranks, classes, work)),
     }
-    found = Result("collectives", SPEC, tables, _scalars(ranks, work))
-    return found.with_notes(*_on_uneven(matches.table["imbalance"]))
+    notes = tuple(_notes_on_uneven(matches.table["imbalance"]))
+    return Result("collectives", SPEC, tables, _scalars(ranks, work), notes)
 
 
-def _on_uneven(imbalance: Floats) -> Iterator[Note]:
-    """Yield how uneven all-to-alls are: of tokens of experts, or rows of embeddings."""
-    uneven = imbalance[imbalance >= _UNEVEN]
+def _notes_on_uneven(imbalance: Floats) -> Iterator[Note]:
+    """Yield a note on the size imbalance of all-to-alls (tokens of experts, rows of embeddings)."""
+    uneven = imbalance[imbalance >= _MIN_UNEVEN_FACTOR]
     if len(uneven):
         text = "{n:count} uneven all-to-all(s): one rank sends {times:number} times the mean size."
         yield Note.of(text, n=len(uneven), times=float(np.median(uneven)))
 
 
 class _Classes:
-    """The class of each row: 0, 1, … in the order in which they occur; ``first`` rows of each.
+    """The class (operation, group, size) of each collective.
 
-    Columns are looked at one by one: of a thousand ranks all together are large.
+    ``number`` is the class of each row: 0, 1, … in order of first occurrence. ``first`` is the
+    first row of each class. The code reads one column at a time, because all columns of a thousand
+    ranks together are large.
     """
 
     def __init__(self, work: Table) -> None:
@@ -129,34 +131,39 @@ class _Classes:
         self.keys = self.keys.assign(sizes=labels_of_sizes(sizes[self.first]))
         self.groups = groups_of(self.number)
 
-    def total(self, values: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """Return the sum of each over the rows that count and are known; NaN without such a row."""
-        counts = counts & ~np.isnan(values)
-        has_any = self.groups.reduced(np.logical_or, counts)
-        return where_known(self.groups.reduced(np.add, np.where(counts, values, 0)), has_any)
+    def total(
+        self, values: npt.NDArray[Any], is_counted: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[Any]:
+        """Return the sum of the known values of counted rows in each class; NaN without any."""
+        is_counted = is_counted & ~np.isnan(values)
+        has_any = self.groups.reduced(np.logical_or, is_counted)
+        return where_known(self.groups.reduced(np.add, np.where(is_counted, values, 0)), has_any)
 
     def rows(self) -> Iterator[Int64Array]:
-        """Yield the rows of each."""
+        """Yield the row indices of each class."""
         yield from np.split(self.groups.order, self.groups.first[1:])
 
     def texts(self, *columns: str) -> list[str]:
-        """Return the distinct texts of each class, sorted, as one text."""
+        """Return the distinct texts of each class, sorted and joined by commas."""
         _, rows = numbered(self.number, *(codes_of(self.work[name]) for name in columns))
-        own = self.work.take(rows)
-        every = zip(*(own[name] for name in columns), strict=True)
-        texts = (" ".join(parts).strip() for parts in every)
+        distinct = self.work.take(rows)
         found: list[set[str]] = [set() for _ in self.first]
-        for number, text in zip(self.number[rows].tolist(), texts, strict=True):
-            found[number].add(text)
-        return [", ".join(sorted(several - {""})) for several in found]
+        texts = (distinct[name] for name in columns)
+        for number, *parts in zip(self.number[rows].tolist(), *texts, strict=True):
+            found[number].add(" ".join(parts).strip())
+        return [", ".join(sorted(class_texts - {""})) for class_texts in found]
 
 
-def _summed(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) -> Table:
-    """Return one row per class in the order in which they occur, with device, the largest."""
+def _summarize_classes(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) -> Table:
+    """Return one row per class, in order of first occurrence.
+
+    ``wait_ns`` is the waiting time of each row. ``device`` is the largest device number of the
+    class.
+    """
     work = classes.work
     is_timed, n_bytes, times = work["is_timed"], work["n_bytes"], lengths_of(work)
     is_sized = classes.groups.reduced(np.minimum, n_bytes) >= 0
-    moved = list(_without_waiting(classes, is_timed, shared))
+    transfers = list(_transfers_by_class(classes, is_timed, shared))
     return classes.keys.assign(
         count=classes.groups.counts,
         size_bytes=where_known(classes.groups.reduced(np.add, n_bytes), is_sized),
@@ -165,20 +172,24 @@ def _summed(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) 
         exposed_ns=classes.total(work["exposed_ns"], is_timed),
         median_ns=[
             float(np.median(times[rows])) if len(rows) else np.nan
-            for rows in (own[is_timed[own]] for own in classes.rows())
+            for rows in (class_rows[is_timed[class_rows]] for class_rows in classes.rows())
         ],
         waited_ns=classes.total(wait_ns, is_timed & (work["match"] >= 0)),
         algorithm=classes.texts("algorithm", "protocol"),
         dtype=classes.texts("dtype"),
-        algbw_bytes_per_s=[_rate(own, "operation_bytes") for own in moved],
-        busbw_bytes_per_s=[_rate(own, "bus_bytes") for own in moved],
+        algbw_bytes_per_s=[_rate(table, "operation_bytes") for table in transfers],
+        busbw_bytes_per_s=[_rate(table, "bus_bytes") for table in transfers],
     )
 
 
-def _without_waiting(
+def _transfers_by_class(
     classes: _Classes, is_timed: npt.NDArray[np.bool_], shared: Table
 ) -> Iterator[Table]:
-    """Yield what moved in each class: what ranks share, in their shortest time; else all."""
+    """Yield a table of transfers for each class.
+
+    Collectives that several ranks recorded count once, with the time of the shortest rank. A class
+    without them lists all its rows.
+    """
     match = classes.work["match"]
     for rows in classes.rows():
         timed = rows[is_timed[rows]]
@@ -191,16 +202,17 @@ def _without_waiting(
             yield alone.assign(duration_ns=lengths_of(alone))
 
 
-def _rate(moved: Table, column: str) -> float:
-    """Return how much moved over how long, in bytes per second; NaN where that is not known."""
-    known = ~np.isnan(moved[column])
-    total_ns = int(moved["duration_ns"][known].sum())
-    return float(moved[column][known].sum()) / total_ns * 1e9 if total_ns > 0 else np.nan
+def _rate(transfers: Table, column: str) -> float:
+    """Return total ``column`` divided by total duration, in bytes per second; NaN if unknown."""
+    known = ~np.isnan(transfers[column])
+    total_ns = int(transfers["duration_ns"][known].sum())
+    return float(transfers[column][known].sum()) / total_ns * 1e9 if total_ns > 0 else np.nan
 
 
 def _with_peaks(ranks: Ranks, classes: Table) -> Table:
-    ends = zip(classes["device"].tolist(), classes["group_size"].tolist(), strict=True)
-    peaks = [peak_of_group(ranks, device, size) for device, size in ends]
+    """Return the classes with peak, peak_bytes_per_s, and peak_ratio."""
+    devices, sizes = classes["device"].tolist(), classes["group_size"].tolist()
+    peaks = [peak_of_group(ranks, *group) for group in zip(devices, sizes, strict=True)]
     rates = rates_of_peaks(peaks)
     return classes.assign(
         peak=peaks, peak_bytes_per_s=rates, peak_ratio=classes["busbw_bytes_per_s"] / rates
@@ -208,6 +220,7 @@ def _with_peaks(ranks: Ranks, classes: Table) -> Table:
 
 
 def _in_order(classes: Table) -> Table:
+    """Return the classes sorted by total time, operation, and size."""
     sizes = classes["group_size"]
     return classes.assign(
         longest=np.nan_to_num(classes["total_ns"]),
@@ -217,19 +230,20 @@ def _in_order(classes: Table) -> Table:
 
 
 def _by_phase(ranks: Ranks, work: Table) -> Table:
-    phases = of_rows(work, ranks.each(phases_of_collectives))
+    """Return the number and exposed time of collectives by phase, sorted by exposed time."""
+    phases = values_of_rows(work, ranks.each(phases_of_collectives))
     table, groups = grouped_by(Table({"phase": phases}), "phase")
-    table = table.assign(count=groups.counts, exposed_ns=groups.sums(work["exposed_ns"]))
-    return table.in_order("-exposed_ns")
+    exposed_ns = groups.sums(work["exposed_ns"])
+    return table.assign(count=groups.counts, exposed_ns=exposed_ns).in_order("-exposed_ns")
 
 
 def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
-    """Return what bandwidths are held against, and what groups have nothing of the kind."""
+    """Return the peak link bandwidth of each group size, and group sizes without a known peak."""
     is_sized = ~np.isnan(work["bus_bytes"]) & (work["device"] >= 0)
     pairs = groups_of(work["device"][is_sized], work["group_size"][is_sized]).keys
-    wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
-    judged = is_known(classes["busbw_bytes_per_s"]) & is_known(classes["peak"])
-    sizes = (classes[name][judged].tolist() for name in ("group_size", "peak"))
+    wider = {size for device, size in pairs if size > count_devices_of_machine(ranks, device)}
+    is_compared = is_known(classes["busbw_bytes_per_s"]) & is_known(classes["peak"])
+    sizes = (classes[name][is_compared].tolist() for name in ("group_size", "peak"))
     peaks: dict[int, Any] = dict(zip(*sizes, strict=True))
     return [
         {"group_size": size, **columns_of_peak(peaks.get(size)), "is_wider": size in wider}
@@ -238,6 +252,7 @@ def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
 
 
 def _scalars(ranks: Ranks, work: Table) -> dict[str, float | None]:
+    """Return the scalars of the result: counts, and the traffic per step."""
     n_ranks = len(groups_of(work["process"], work["member"]).keys)
     seconds = ranks.span.duration_ns / 1e9
     scalars: dict[str, float | None] = {
@@ -253,7 +268,7 @@ def _scalars(ranks: Ranks, work: Table) -> dict[str, float | None]:
 
 
 def _with_notes(result: Result) -> Result:
-    """Return the collectives with remarks on them and the peaks that they are judged by."""
+    """Return the result with notes on the collectives, missing data, and the peaks."""
     if not result.scalars["count"]:
         return result.with_notes(Note("No collective starts in this window."))
     scalars = result.scalars
@@ -262,7 +277,9 @@ def _with_notes(result: Result) -> Result:
         for name, text in _MISSING.items()
         if scalars[name]
     ]
-    return result.with_notes(*_on_all(scalars), *_on_phases(result), *missing, *_on_peaks(result))
+    return result.with_notes(
+        *_notes_on_all(scalars), *_notes_on_phases(result), *missing, *_notes_on_peaks(result)
+    )
 
 
 _PACE: Final = {
@@ -281,7 +298,8 @@ _MISSING: Final = {
 }
 
 
-def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
+def _notes_on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
+    """Yield a note on how durations were measured, and a note on the traffic per step."""
     shared, count = scalars["shared_count"], scalars["count"]
     if shared:
         text = (
@@ -299,8 +317,8 @@ def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
         yield Note(", ".join(_PACE[name][1] for name in pace), pace)
 
 
-def _on_phases(result: Result) -> Iterator[Note]:
-    """Yield which phases called the collectives whose time compute does not hide."""
+def _notes_on_phases(result: Result) -> Iterator[Note]:
+    """Yield a note that lists the exposed time by calling phase."""
     phases = result.tables["phases"]
     exposed = phases.take(phases["exposed_ns"].astype(np.float64) > 0)
     if exposed.empty or exposed["phase"].tolist() == [UNCLAIMED]:
@@ -314,7 +332,8 @@ def _on_phases(result: Result) -> Iterator[Note]:
     yield Note(f"Exposed time by calling phase: {', '.join(parts)}", values)
 
 
-def _on_peaks(result: Result) -> Iterator[Note]:
+def _notes_on_peaks(result: Result) -> Iterator[Note]:
+    """Yield a note on each known peak, and a note on group sizes without a known peak."""
     peaks = result.tables["peaks"]
     known = is_known(peaks["peak_bytes_per_s"])
     for row in peaks.take(known).rows():

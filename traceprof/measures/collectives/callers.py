@@ -1,6 +1,6 @@
-"""Whose code called a collective: its phase, its layer, its step; and what compute hides of it.
+"""The code that called each collective (phase, caller range, step), and its overlap with compute.
 
-What is found for every collective of the whole recording once, by its row there.
+Facts are computed once for every collective of the whole recording and indexed by its row.
 """
 
 from __future__ import annotations
@@ -32,67 +32,73 @@ _IS_COLLECTIVE: Final = re.compile(
     r"comm:|comm\.async:|[nr]ccl|gloo:|record_param_comms", re.IGNORECASE
 )
 _SHARDED: Final = re.compile(r"FSDP|FullySharded|all_gather_params|PartitionedParam|DeepSpeedZero")
-"""In names of ranges in which parameters are gathered, or gradients reduced to shards."""
-_WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
-"""One of them is in every name that `_IS_COLLECTIVE` matches."""
+"""Matches names of ranges that gather parameters or reduce-scatter gradients."""
+_COLLECTIVE_WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
+"""Every name that `_IS_COLLECTIVE` matches contains one of these."""
 
 
 @fact
 def phases_of_collectives(trace: Trace) -> Names:
-    """Return the phase whose code called each collective of the whole recording, by its row.
+    """Return the phase that called each collective of the whole recording, by row.
 
-    The ranges of the collectives themselves do not count.
+    Ranges of the collectives themselves do not count.
     """
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (phases != PHASES.index("communication"))
-    return _called_in(trace, kept, Names(phases, PHASES), UNCLAIMED)
+    return _find_calling_ranges(trace, kept, Names(phases, PHASES), UNCLAIMED)
 
 
 @fact
 def callers_of_collectives(trace: Trace) -> Names:
-    """Return the innermost range (a layer, a module, a user's own) around each call; "" for none.
+    """Return the innermost range (layer, module, user range) around each call; "" without a range.
 
-    Of the collectives of the whole recording, by row. The ranges of the collectives themselves and
-    NCCL's own do not count.
+    One name per collective of the whole recording, by row. Ranges of the collectives themselves and
+    NCCL's own ranges do not count.
     """
     names = trace.ranges["name"]
-    own = np.zeros(len(names.texts), np.bool_)
-    likely = codes_containing(names.texts, _WORDS)
-    own[likely] = [_IS_COLLECTIVE.match(text) is not None for text in names.texts[likely]]
-    return _called_in(trace, ~names.by_text(own), names, "")
+    is_collective = np.zeros(len(names.texts), np.bool_)
+    likely = codes_containing(names.texts, _COLLECTIVE_WORDS)
+    is_collective[likely] = [_IS_COLLECTIVE.match(text) is not None for text in names.texts[likely]]
+    return _find_calling_ranges(trace, ~names.by_text(is_collective), names, "")
 
 
-def _called_in(trace: Trace, kept: npt.NDArray[np.bool_], names: Names, none: str) -> Names:
-    """Return the name of the innermost of the ``kept`` ranges around the call of each collective.
+def _find_calling_ranges(
+    trace: Trace, is_candidate: npt.NDArray[np.bool_], names: Names, nothing: str
+) -> Names:
+    """Return the name of the innermost candidate range around the call of each collective.
 
-    ``names`` are those of the ranges.
+    ``is_candidate`` and ``names`` have one value per range. ``nothing`` is the name for a call
+    outside all candidates.
     """
     work = find_collectives(trace)
-    columns = {"start_ns": "call_ns", "end_ns": "call_end_ns", "thread": "thread"}
-    calls = Table({name: work[own] for name, own in columns.items()})
+    calls = Table(
+        {"start_ns": work["call_ns"], "end_ns": work["call_end_ns"], "thread": work["thread"]}
+    )
     call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
-    rows = np.flatnonzero(kept & (trace.ranges["kind"] == "push_pop"))
+    rows = np.flatnonzero(is_candidate & (trace.ranges["kind"] == "push_pop"))
     launches = Launches(call, work["process"], calls)
     found = adopting_range_of_launches(trace, trace.ranges.take(rows), launches)
     codes = np.append(names.codes[rows], len(names.texts))
     used, place = np.unique(codes[found], return_inverse=True)
-    return Names.coded([*names.texts[used[used < len(names.texts)]], none], place)
+    return Names.coded([*names.texts[used[used < len(names.texts)]], nothing], place)
 
 
 @fact
 def steps_of_collectives(trace: Trace) -> Int64Array:
-    """Return the row of the whole recording's steps that each collective was called in, by its row.
+    """Return the step that called each collective, as a row of the steps of the whole recording.
 
-    `ABSENT` for none. A collective whose call is not known belongs to the step in which it started.
+    `ABSENT` for no step. A collective without a known call belongs to the step in which it started.
     """
     return steps_of_calls(find_steps(trace), find_collectives(trace))
 
 
-def of_rows(rows: Table, facts: Sequence[Any]) -> Any:
-    """Return the element of each of ``rows`` (with part and row), of ``facts`` of every part."""
+def values_of_rows(rows: Table, facts: Sequence[Any]) -> Any:
+    """Return the value of a fact for each of ``rows``, which have part and row.
+
+    ``facts`` has one array or Names per part, with a value per collective of the whole recording.
+    """
     offsets = np.cumsum([0, *map(len, facts)])
-    are_names = isinstance(facts[0], Names)
-    together = Names.joined(facts) if are_names else np.concatenate(facts)
+    together = Names.joined(facts) if isinstance(facts[0], Names) else np.concatenate(facts)
     return together[offsets[rows["part"]] + rows["row"]]
 
 
@@ -120,7 +126,7 @@ _CALLERS: Final = SPEC.tables[0]
 
 
 def measure_callers(trace: Trace) -> Result:
-    """Return the collectives that start in the window by the code that called them.
+    """Return the collectives that start in the window, by the code that called them.
 
     Raises:
         NotRecordedError: neither collectives nor kernels were recorded.
@@ -157,9 +163,11 @@ _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
 
 def _are_sharded(work: Table) -> Bools:
-    """Return which gather parameters, or reduce their gradients.
+    """Return which rows gather parameters or reduce-scatter gradients (FSDP, ZeRO).
 
-    Tensor parallelism does so with activations, but it reduces in the forward pass, too.
+    A group counts if a range around its calls has a matching name, or if it both gathers and
+    reduces, and reduces only in backward. Tensor parallelism also gathers and reduces
+    (activations), but it reduces in the forward pass as well.
     """
     groups = groups_of(work["process"], work["group"].packed)
 
@@ -167,12 +175,12 @@ def _are_sharded(work: Table) -> Bools:
         return np.asarray(groups.reduced(np.logical_or, rows), np.bool_)
 
     callers, gathers, reduces = work["caller"], work["op"] == _GATHER, work["op"] == _REDUCE
-    own = np.array([bool(_SHARDED.search(name)) for name in callers.texts], np.bool_)
-    is_named = callers.by_text(own)
-    elsewhere = reduces & (work["phase"] != "backward")
-    by_phase = has_any(gathers) & has_any(reduces) & ~has_any(elsewhere)
-    is_own: Bools = (has_any(is_named) | by_phase)[groups.number] & (gathers | reduces)
-    return is_own
+    is_sharded_name = np.array([bool(_SHARDED.search(name)) for name in callers.texts], np.bool_)
+    is_named = callers.by_text(is_sharded_name)
+    reduces_in_forward = reduces & (work["phase"] != "backward")
+    by_phase = has_any(gathers) & has_any(reduces) & ~has_any(reduces_in_forward)
+    is_sharded = (has_any(is_named) | by_phase)[groups.number]
+    return np.asarray(is_sharded & (gathers | reduces), np.bool_)
 
 
 def _finish(result: Result) -> Result:
@@ -193,11 +201,11 @@ def _finish(result: Result) -> Result:
         most=np.nan_to_num(exposed),
     )
     table = table.in_order("-most", "-longest", "caller", "op", "phase")
-    return result.with_table(table).with_notes(*_on_gathers(table))
+    return result.with_table(table).with_notes(*_notes_on_gathers(table))
 
 
-def _on_gathers(table: Table) -> Iterator[Note]:
-    """Yield what gathers of parameters take, and how many nothing hides."""
+def _notes_on_gathers(table: Table) -> Iterator[Note]:
+    """Yield notes on the size of parameter all-gathers and their missing overlap with compute."""
     gathers = table.take((table["op"] == _GATHER) & (table["sharded_count"] > 0))
     names = ("sharded_count", "gathered_bytes", "alone_count", "exposed_ns", "total_ns")
     n, size, alone, exposed, total = (float(gathers[name].sum()) for name in names)

@@ -1,4 +1,4 @@
-"""Every collective of the window by itself, in the order of its start."""
+"""Every collective in the window, in time order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.callers import (
     callers_of_collectives,
-    of_rows,
     phases_of_collectives,
     steps_of_collectives,
+    values_of_rows,
 )
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.messages import peers_of_collectives
@@ -57,7 +57,7 @@ SPEC: Final = ResultSpec.of("""
     key number [number]: index of the collective in the recording of the process, starting at 0
     """)
 _TABLE: Final = SPEC.tables[0]
-_WORDS: Final = {"send": "to", "recv": "from"}
+_DIRECTION_WORDS: Final = {"send": "to", "recv": "from"}
 
 
 def measure_collective_events(ranks: Ranks) -> Result:
@@ -74,9 +74,9 @@ def measure_collective_events(ranks: Ranks) -> Result:
     numbers = ("group_size", "sequence", "device", "stream")
     table = work.assign(
         at_ns=work["start_ns"] - ranks.whole.span.start_ns,
-        phase=of_rows(work, ranks.each(phases_of_collectives)),
-        caller=of_rows(work, ranks.each(callers_of_collectives)),
-        step=of_rows(work, ranks.each(_step_numbers)),
+        phase=values_of_rows(work, ranks.each(phases_of_collectives)),
+        caller=values_of_rows(work, ranks.each(callers_of_collectives)),
+        step=values_of_rows(work, ranks.each(_step_numbers)),
         size_bytes=where_known(work["n_bytes"], work["n_bytes"] >= 0),
         peer=_peers(ranks, work),
         **{name: where_known(work[name], work[name] >= 0) for name in numbers},
@@ -90,17 +90,17 @@ def measure_collective_events(ranks: Ranks) -> Result:
 
 
 def _step_numbers(part: Trace) -> npt.NDArray[np.float64]:
-    """Return the number of the step of each collective of the whole recording."""
+    """Return the step number of each collective of the whole recording; NaN outside all steps."""
     numbers = find_steps(part.whole).table["step"].astype(np.float64)
     return np.asarray(np.append(numbers, np.nan)[steps_of_collectives(part)], np.float64)
 
 
 def _peers(ranks: Ranks, work: Table) -> npt.NDArray[np.object_]:
-    """Return the other end of each send and receive; of several in one kernel, who takes part."""
+    """Return the peer of each send and receive; of several in one kernel, the ranks in it."""
     exchange: Names = work["exchange"]
     found = exchange.by_text([text and f"{{{text}}}" for text in exchange.texts.tolist()])
     found = found.astype(object)
-    single = np.flatnonzero(work["op"].isin(_WORDS))
+    single = np.flatnonzero(work["op"].isin(_DIRECTION_WORDS))
     if not len(single):
         return found
     labels = [*(member.label for member in find_members(ranks)), ""]
@@ -109,7 +109,7 @@ def _peers(ranks: Ranks, work: Table) -> npt.NDArray[np.object_]:
     rows = zip(single.tolist(), calls["op"], places, calls["peer_rank"].tolist(), strict=True)
     for row, op, place, rank in rows:
         other = labels[place] if place >= 0 else f"rank {rank}" if rank >= 0 else ""
-        found[row] = f"{_WORDS[op]} {other}" if other else found[row]
+        found[row] = f"{_DIRECTION_WORDS[op]} {other}" if other else found[row]
     return found
 
 

@@ -1,8 +1,8 @@
-"""Every collective of a trace once: what the host asked for, tied to the kernels that did it.
+"""Find every collective of a trace once: the call on the host and its kernels.
 
-A call belongs to the kernel with its correlation, and to the kernels that were launched inside
-it on its thread. A kernel that no call claims is a collective by itself: its name tells the
-operation, and nobody knows its size. Calls that NCCL runs in one kernel (its groups) are one.
+A call owns the kernel with its correlation ID and the kernels launched inside the call on its
+thread. A kernel without a call is a collective by itself: its name shows the operation; its size
+is unknown. Calls that NCCL runs in one kernel (a group) count as one collective.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from traceprof.model.trace import Trace, how_to_record
 from traceprof.names.messages import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.names.ranges import codes_containing
 
-_KEYS: Final = ["process", "correlation"]
+_KERNEL_KEYS: Final = ["process", "correlation"]
 SINGLE_OPS: Final = ("send", "recv")
 
 
 def one_per_kernel(calls: Table) -> Table:
-    """Return the calls with exchange, those that share a kernel as one.
+    """Return the calls with exchange; calls that share a kernel are merged into one.
 
-    Its size is that of all of them. Sends and receives together are one ``send_recv`` of the bytes
-    that are sent; to and from every rank of the group they are an all-to-all, as NCCL and PyTorch
-    carry it out. exchange says which ranks of the group take part in such ("0,2"), "" where that
-    is not known or a call stands alone.
+    The size is the sum of their sizes. Sends and receives become one ``send_recv`` with the bytes
+    that are sent. If they go to and come from every rank of the group, they are an all-to-all, as
+    NCCL and PyTorch implement it. exchange lists the ranks of the group in a merged exchange
+    ("0,2"); it is "" if unknown and for single calls.
     """
     calls = calls.assign(exchange=Names.repeated("", len(calls)))
-    tied = np.flatnonzero(calls["correlation"] != ABSENT)
-    kernels = groups_of(*(calls[name][tied] for name in _KEYS))
+    with_kernel = np.flatnonzero(calls["correlation"] != ABSENT)
+    kernels = groups_of(*(calls[name][with_kernel] for name in _KERNEL_KEYS))
     is_shared = np.zeros(len(calls), np.bool_)
-    is_shared[tied] = (kernels.counts > 1)[kernels.number]
+    is_shared[with_kernel] = (kernels.counts > 1)[kernels.number]
     if not is_shared.any():
         return calls
-    both = Table.stacked([calls.take(~is_shared), _merged(calls.take(is_shared))])
-    return both.in_order("start_ns")
+    merged = _merge_calls(calls.take(is_shared))
+    return Table.stacked([calls.take(~is_shared), merged]).in_order("start_ns")
 
 
-def _merged(calls: Table) -> Table:
-    """Return the first call of each kernel, with what holds for all of them."""
-    kernels = groups_of(*(calls[name] for name in _KEYS))
+def _merge_calls(calls: Table) -> Table:
+    """Return one row per kernel: its first call, with values that hold for all its calls."""
+    kernels = groups_of(*(calls[name] for name in _KERNEL_KEYS))
     first = calls.take(kernels.first_rows)
     several = kernels.differ(calls["op"].codes)
     is_exchange = several & kernels.reduced(np.logical_and, calls["op"].isin(SINGLE_OPS))
     in_exchange = is_exchange[kernels.number]
-    # What is received in an exchange is what others send.
-    counts = ~in_exchange | (calls["op"] == "send")
-    sizes = kernels.reduced(np.add, np.where(counts, calls["n_bytes"], 0))
-    is_sized = kernels.reduced(np.logical_and, ~counts | (calls["n_bytes"] != ABSENT))
+    # In an exchange only sends count: other ranks send the bytes that this rank receives.
+    is_counted = ~in_exchange | (calls["op"] == "send")
+    sizes = kernels.reduced(np.add, np.where(is_counted, calls["n_bytes"], 0))
+    is_sized = kernels.reduced(np.logical_and, ~is_counted | (calls["n_bytes"] != ABSENT))
     op = np.where(several, "other", np.asarray(first["op"])).astype(object)
     exchange = np.full(len(first), "", object)
-    own = calls.take(in_exchange)
-    if len(own):
-        op[is_exchange] = _names(own)
-        exchange[is_exchange] = _ends(own)
+    exchanges = calls.take(in_exchange)
+    if len(exchanges):
+        op[is_exchange] = _name_exchanges(exchanges)
+        exchange[is_exchange] = _list_exchange_ranks(exchanges)
     has_peers = kernels.differ(calls["peer"])
     return first.assign(
         op=Names.of(op),
@@ -79,98 +79,110 @@ def _merged(calls: Table) -> Table:
     )
 
 
-def _names(calls: Table) -> npt.NDArray[np.object_]:
-    """Return what the sends and receives of each kernel are together."""
-    kernels = groups_of(*(calls[name] for name in _KEYS))
+def _name_exchanges(calls: Table) -> npt.NDArray[np.object_]:
+    """Return the operation of each kernel that its sends and receives form together."""
+    kernels = groups_of(*(calls[name] for name in _KERNEL_KEYS))
     n_ranks = kernels.reduced(np.maximum, calls["group_size"])
     is_whole = ~kernels.differ(calls["group_size"])
     for op in SINGLE_OPS:
-        kernel, peer = (own[calls["op"] == op] for own in (kernels.number, calls["peer"]))
+        kernel, peer = (values[calls["op"] == op] for values in (kernels.number, calls["peer"]))
         order = np.lexsort((peer, kernel))
         kernel, peer = kernel[order], peer[order]
         to_others = are_first(kernel, peer) & (peer >= 0) & (peer < n_ranks[kernel])
-        for own in (kernel, kernel[to_others]):
-            is_whole &= np.bincount(own, minlength=len(n_ranks)) == n_ranks
-    is_even = ~kernels.differ(calls["n_bytes"])
-    return np.where(is_whole, np.where(is_even, "all_to_all", "all_to_all_v"), "send_recv")
+        for values in (kernel, kernel[to_others]):
+            is_whole &= np.bincount(values, minlength=len(n_ranks)) == n_ranks
+    all_to_all = np.where(kernels.differ(calls["n_bytes"]), "all_to_all_v", "all_to_all")
+    return np.where(is_whole, all_to_all, "send_recv")
 
 
-def _ends(calls: Table) -> list[str]:
-    """Return the numbers of the ranks that take part in each kernel, where all are known."""
-    kernel = np.tile(groups_of(*(calls[name] for name in _KEYS)).number, 2)
+def _list_exchange_ranks(calls: Table) -> list[str]:
+    """Return the ranks that take part in each kernel, comma-separated; "" if any is unknown."""
+    kernel = np.tile(groups_of(*(calls[name] for name in _KERNEL_KEYS)).number, 2)
     ends = np.concatenate([calls["group_rank"], calls["peer"]])
-    distinct = (np.unique(ends[rows]).tolist() for rows in rows_by_value(kernel).values())
-    return [",".join(map(str, own)) if own[0] >= 0 else "" for own in distinct]
+    ranks_of_kernels = (np.unique(ends[rows]).tolist() for rows in rows_by_value(kernel).values())
+    return [",".join(map(str, ranks)) if ranks[0] >= 0 else "" for ranks in ranks_of_kernels]
 
 
 USED_TABLES: Final = ("collectives", "kernels", "api_calls", "ranges")
-"""What tells of collectives, and who called them."""
+"""Tables that contain collectives and their callers."""
 
-_ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
-_NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
-_FROM_CALL: Final = ("op", "dtype", "group", "backend", "exchange", "correlation", *_NUMBERS)
+_ASYNC_BACKENDS: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
+_NUMBER_COLUMNS: Final = (
+    "n_bytes",
+    "group_size",
+    "sequence",
+    "group_rank",
+    "peer",
+    "peer_rank",
+    "tag",
+)
+_CALL_COLUMNS: Final = (
+    "op",
+    "dtype",
+    "group",
+    "backend",
+    "exchange",
+    "correlation",
+    *_NUMBER_COLUMNS,
+)
 _ANNOTATION: Final = re.compile(r"(?:nccl|rccl|xccl|hccl):(\w+)")
 
 
-def is_recorded(of: Trace | Ranks) -> bool:
-    """Return whether collectives could be there, as calls or as kernels."""
-    return bool(of.recorded & {"collectives", "kernels"})
+def is_recorded(trace: Trace | Ranks) -> bool:
+    """Return whether the trace can contain collectives, as calls or as kernels."""
+    return bool(trace.recorded & {"collectives", "kernels"})
 
 
-def require_collectives(of: Trace | Ranks) -> None:
-    """Check that collectives could be there.
+def require_collectives(trace: Trace | Ranks) -> None:
+    """Check that the trace can contain collectives.
 
     Raises:
         NotRecordedError: neither collectives nor kernels were recorded.
     """
-    if not is_recorded(of):
-        how = how_to_record("collectives", of.info, of.recorded)
+    if not is_recorded(trace):
+        how = how_to_record("collectives", trace.info, trace.recorded)
         raise NotRecordedError(f"no collectives recorded: {how}")
 
 
 @of_window
 def find_collectives(trace: Trace) -> Table:
-    """Return the collectives that start in the window, one row each, in the order of their start.
+    """Return the collectives that start in the window, one row each, in order of start.
 
-    Columns: those of ``collectives`` from op to tag; exchange (which ranks of the group send and
-    receive in one kernel, "" where that is not known); start_ns and end_ns of the kernels
-    where they are known, else of the call; is_timed (whether these are the time of the collective
-    and not only of a call that enqueued it); call_ns and call_end_ns (`ABSENT` where no call is
-    known), process, thread, device, stream, algorithm and protocol ("" where not named), kernels
-    (how many), exposed_ns (the time that compute on the device does not hide; NaN without
-    kernels), row (its number among those of the whole recording) and number (among those of its
-    process there). All times are whole, whatever the window cuts.
+    Columns: those of ``collectives`` from op to tag; exchange (ranks of the group that send and
+    receive in one kernel; "" if unknown); start_ns and end_ns of the kernels if known, else of the
+    call; is_timed (whether these are the times of the collective itself, not of a call that only
+    enqueued it); call_ns and call_end_ns (`ABSENT` without a known call), process, thread, device,
+    stream, algorithm and protocol ("" if unknown), kernels (number of kernels), exposed_ns (time
+    not overlapped with compute on the device; NaN without kernels), row (index in the whole
+    recording) and number (index among the collectives of its process in the whole recording). Times
+    are not clipped to the window.
     """
     found = _collectives_of_whole(trace)
-    if trace.uncut is None:
-        return found
-    return found.take(trace.span.holds(found["start_ns"]))
+    return found if trace.uncut is None else found.take(trace.span.holds(found["start_ns"]))
 
 
 @of_window
 def collectives_of_ranks(ranks: Ranks) -> CompactTable:
-    """Return the collectives of all ranks, in the order of their start.
+    """Return the collectives of all ranks, in order of start.
 
-    Columns: those of `find_collectives` and part (the place in ``ranks`` whose row ``row`` is).
+    Columns: those of `find_collectives`, and part (position in ``ranks``; ``row`` is a row of it).
     """
     found = _of_all_ranks(ranks)
-    if ranks.uncut is None:
-        return found
-    return found.take(are_in_window(ranks))
+    return found if ranks.uncut is None else found.take(are_in_window(ranks))
 
 
 def are_in_window(ranks: Ranks) -> npt.NDArray[np.bool_]:
-    """Return which of the collectives of all ranks of the whole recording start in the window."""
+    """Return which collectives of the whole recording, of all ranks, start in the window."""
     starts = _of_all_ranks(ranks)["start_ns"]
     return np.ones(len(starts), np.bool_) if ranks.uncut is None else ranks.span.holds(starts)
 
 
 @fact
 def _of_all_ranks(ranks: Ranks) -> CompactTable:
-    # Not asked as facts of the ranks: the command would keep them beside what it makes of them.
+    # Do not store this as a fact of each rank: the process would keep both copies in memory.
     parts = [
-        own.assign(part=np.full(len(own), i, np.int64))
-        for i, own in enumerate(ranks.each(_compact))
+        work.assign(part=np.full(len(work), i, np.int64))
+        for i, work in enumerate(ranks.each(_compact))
     ]
     filled = [part for part in parts if len(part)] or parts[:1]
     if len(filled) == 1:
@@ -180,6 +192,7 @@ def _of_all_ranks(ranks: Ranks) -> CompactTable:
 
 
 def _compact(trace: Trace) -> CompactTable:
+    """Return the collectives of a trace in a form that is cheap to send between processes."""
     return CompactTable(find_collectives(trace).columns)
 
 
@@ -189,16 +202,16 @@ def _collectives_of_whole(trace: Trace) -> Table:
     calls = one_per_kernel(trace.collectives)
     owner = _owner_of_kernels(kernels, calls)
     claimed = owner >= 0
-    described = _described(calls, kernels.take(claimed), owner[claimed])
-    both = Table.stacked([described, _alone(kernels.take(~claimed))])
-    both = _as_annotated(trace, both).in_order("start_ns", "call_ns")
+    described = _describe_calls(calls, kernels.take(claimed), owner[claimed])
+    both = Table.stacked([described, _describe_unclaimed(kernels.take(~claimed))])
+    both = _rename_annotated(trace, both).in_order("start_ns", "call_ns")
     return both.assign(row=np.arange(len(both)), number=groups_of(both["process"]).earlier)
 
 
-def _as_annotated(trace: Trace, work: Table) -> Table:
-    """Return ``work`` with what PyTorch calls sends and receives that share a kernel.
+def _rename_annotated(trace: Trace, work: Table) -> Table:
+    """Return ``work`` with the names that PyTorch gives to exchanges in one kernel.
 
-    It carries an all-to-all, a gather or a scatter out by them, inside a range of that name.
+    PyTorch runs all-to-all, gather and scatter as sends and receives inside a range with that name.
     """
     unnamed = np.flatnonzero((work["op"] == "send_recv") & (work["call_ns"] != ABSENT))
     if not len(unnamed):
@@ -210,39 +223,44 @@ def _as_annotated(trace: Trace, work: Table) -> Table:
     for code, text in zip(likely, names[likely], strict=True):
         if match := _ANNOTATION.match(text):
             ops[code] = collective_op(match[1])
-    told = ranges["name"].by_text(ops)
-    kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop"))
+    op_of_range = ranges["name"].by_text(ops)
+    kept = np.flatnonzero((op_of_range != "") & (ranges["kind"] == "push_pop"))
     if not len(kept):
         return work
-    asked = work.take(unnamed)
-    found = innermost(ranges.take(kept), asked["process"], asked["thread"], asked["call_ns"])
-    own = np.asarray(asked["op"])
-    op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], own)
-    # Even parts of known size were recognised before; of a gather, sizes are not what they send.
-    uneven = np.where(op == "all_to_all", "all_to_all_v", own)
+    exchanges = work.take(unnamed)
+    found = innermost(
+        ranges.take(kept), exchanges["process"], exchanges["thread"], exchanges["call_ns"]
+    )
+    recorded_op = np.asarray(exchanges["op"])
+    op = np.where(found >= 0, op_of_range[kept[np.maximum(found, 0)]], recorded_op)
+    # All-to-alls with even, known sizes have their name already. Sizes of a gather are unreliable.
+    uneven = np.where(op == "all_to_all", "all_to_all_v", recorded_op)
     renamed = np.asarray(work["op"]).copy()
-    renamed[unnamed] = np.where(asked["n_bytes"] >= 0, uneven, op)
+    renamed[unnamed] = np.where(exchanges["n_bytes"] >= 0, uneven, op)
     return work.assign(op=Names.of(renamed))
 
 
 def _communication_kernels(trace: Trace) -> Table:
-    """Return the kernels with algorithm, protocol, launch, and the time that compute leaves."""
+    """Return the communication kernels with op, algorithm, protocol, launch, and exposed_ns."""
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.COMMUNICATION.value)
     launches = launches_of(trace, "kernels").of_rows(rows)
     kernels = trace.kernels.take(rows)
     names = kernels["name"].used()
     kinds = [kernel_kind(str(name)) for name in names.texts]
-    told = ("op", "algorithm", "protocol")
     return kernels.assign(
-        **{own: Names.coded([getattr(kind, own) for kind in kinds], names.packed) for own in told},
+        **{
+            column: Names.coded([getattr(kind, column) for kind in kinds], names.packed)
+            for column in ("op", "algorithm", "protocol")
+        },
         launch_ns=launches.start_ns,
         launch_end_ns=launches.end_ns,
         thread=launches.thread,
-        exposed_ns=_exposed(trace, kernels),
+        exposed_ns=_exposed_ns(trace, kernels),
     )
 
 
-def _exposed(trace: Trace, kernels: Table) -> npt.NDArray[np.float64]:
+def _exposed_ns(trace: Trace, kernels: Table) -> npt.NDArray[np.float64]:
+    """Return the time of each kernel that does not overlap with compute on its device."""
     starts, ends = bounds(kernels)
     exposed = (ends - starts).astype(np.float64)
     for device, rows in rows_by_value(kernels["device"]).items():
@@ -252,30 +270,33 @@ def _exposed(trace: Trace, kernels: Table) -> npt.NDArray[np.float64]:
 
 
 def _owner_of_kernels(kernels: Table, calls: Table) -> Int64Array:
-    """Return the row of the call that each kernel belongs to, -1 where it belongs to none."""
+    """Return the row of the call that owns each kernel; -1 without a call."""
     if calls.empty or kernels.empty:
         return np.full(len(kernels), ABSENT, np.int64)
-    # The last one of a number: numbers may be used anew.
+    # The last call with a correlation ID counts, since IDs may be reused.
     known = np.flatnonzero(calls["correlation"] != ABSENT)[::-1]
-    place = first_alike(kernels, calls.take(known), *_KEYS)
-    by_number = np.append(known, ABSENT)[place]
+    place = first_alike(kernels, calls.take(known), *_KERNEL_KEYS)
+    by_correlation = np.append(known, ABSENT)[place]
     threaded = np.flatnonzero(calls["thread"] != ABSENT)
-    asked = (kernels[name] for name in ("process", "thread", "launch_ns"))
-    # Of who was called before the trace no thread is known: then there may be no calls to be in.
-    by_place = np.append(threaded, ABSENT)[innermost(calls.take(threaded), *asked)]
-    return np.where(by_number >= 0, by_number, by_place)
+    launches = (kernels[name] for name in ("process", "thread", "launch_ns"))
+    # Launches before the trace have no known thread, so no call contains them.
+    by_launch = np.append(threaded, ABSENT)[innermost(calls.take(threaded), *launches)]
+    return np.where(by_correlation >= 0, by_correlation, by_launch)
 
 
-def _described(calls: Table, kernels: Table, owner: Int64Array) -> Table:
-    """Return a row per call, with the time of its kernels where it has any."""
+def _describe_calls(calls: Table, kernels: Table, owner: Int64Array) -> Table:
+    """Return one row per call, with the times of its kernels if it has any."""
     order = np.argsort(owner, kind="stable")
     owners, firsts = np.unique(owner[order], return_index=True)
-    is_enqueued = calls["backend"].isin(_ENQUEUED)
+    is_enqueued = calls["backend"].isin(_ASYNC_BACKENDS)
     counts = np.zeros(len(calls), np.int64)
     counts[owners] = np.diff(np.append(firsts, len(order)))
 
     def of_kernels(name: str, nothing: Any, combine: np.ufunc | None = None) -> Any:
-        """Return what the kernels of each call say: the first of them, or all combined."""
+        """Return column ``name`` of the first kernel of each call, or of all its kernels combined.
+
+        ``nothing`` is the value (or one value per call) for calls without kernels.
+        """
         found = np.full(len(calls), nothing) if np.ndim(nothing) == 0 else nothing.copy()
         if len(owners):
             values = kernels[name][order]
@@ -289,7 +310,7 @@ def _described(calls: Table, kernels: Table, owner: Int64Array) -> Table:
         for name in ("algorithm", "protocol")
     }
     starts, ends = bounds(calls)
-    return calls.select(*_FROM_CALL).assign(
+    return calls.select(*_CALL_COLUMNS).assign(
         start_ns=of_kernels("start_ns", starts, np.minimum),
         end_ns=of_kernels("end_ns", ends, np.maximum),
         device=of_kernels("device", ABSENT),
@@ -305,13 +326,13 @@ def _described(calls: Table, kernels: Table, owner: Int64Array) -> Table:
     )
 
 
-def _alone(kernels: Table) -> Table:
-    """Return a row per kernel that no call claims."""
+def _describe_unclaimed(kernels: Table) -> Table:
+    """Return one row per kernel that no call owns."""
     columns = ["start_ns", "end_ns", "process", "thread", "device", "stream", "exposed_ns"]
     op, nothing = kernels["op"], Names.repeated("", len(kernels))
     return kernels.select(*columns, "algorithm", "protocol", "correlation").assign(
         op=Names.coded([text or "other" for text in op.texts.tolist()], op.packed),
-        **dict.fromkeys(_NUMBERS, ABSENT),
+        **dict.fromkeys(_NUMBER_COLUMNS, ABSENT),
         **dict.fromkeys(("dtype", "group", "backend", "exchange"), nothing),
         kernels=1,
         is_timed=True,

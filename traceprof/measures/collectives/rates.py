@@ -1,10 +1,11 @@
-"""Bandwidth of collectives, as NVIDIA's nccl-tests define it.
+"""Bandwidth of collectives, as defined by NVIDIA's nccl-tests.
 
-``algbw = S / t`` with S the size of the operation, ``busbw = algbw · factor``: what each link
-must carry, whatever the number of ranks n, so that it can be held against the link's peak.
+``algbw = S / t`` with S the size of the operation. ``busbw = algbw · factor`` is the rate that
+each link must carry. It does not depend on the number of ranks n, so it can be compared with the
+peak of the link.
 
 ==============  ==============================  ===========
-operation       S from what one rank hands in   factor
+operation       S from the input of one rank    factor
 ==============  ==============================  ===========
 all_reduce      n_bytes                         2(n-1)/n
 reduce_scatter  n_bytes (the whole input)       (n-1)/n
@@ -17,7 +18,7 @@ reduce          n_bytes                         1
 send, recv      n_bytes                         1
 ==============  ==============================  ===========
 
-With one rank nothing moves over a link: there is no bandwidth. Without bytes there is none either.
+There is no bandwidth with one rank, since nothing moves over a link, or without a known size.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.hardware.catalogue import Link, Peak
-from traceprof.measures.collectives.members import used_lanes
+from traceprof.measures.collectives.members import find_device_users
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact
@@ -37,59 +38,60 @@ from traceprof.model.grouping import codes_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 
-_ONE: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
-_SHARED: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
-_FROM_SHARD: Final = ("all_gather", "gather", "scatter")
+_UNIT_FACTOR_OPS: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
+_SHARD_FACTOR_OPS: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
+_SHARD_INPUT_OPS: Final = ("all_gather", "gather", "scatter")
 _UNKNOWN: Final = (float("nan"), float("nan"))
-_KIND: Final = ["op", "n_bytes", "group_size"]
+_KIND_COLUMNS: Final = ["op", "n_bytes", "group_size"]
 
 
 def operation_bytes(op: str, n_bytes: int, n_ranks: int) -> int | None:
-    """Return S of one operation in which each rank hands in ``n_bytes``; None if not known."""
+    """Return S of an operation with an input of ``n_bytes`` per rank; None if unknown."""
     if n_bytes < 0 or op in ("barrier", "other"):
         return None
-    if op not in _FROM_SHARD:
+    if op not in _SHARD_INPUT_OPS:
         return n_bytes
     return n_bytes * n_ranks if n_ranks > 0 else None
 
 
 def busbw_factor(op: str, n_ranks: int) -> float | None:
-    """Return busbw / algbw; None where it is not defined (one rank, uneven all-to-all)."""
-    if op in _ONE and n_ranks != 1:
+    """Return busbw / algbw; None if undefined (one rank, uneven all-to-all)."""
+    if op in _UNIT_FACTOR_OPS and n_ranks != 1:
         return 1.0
     if n_ranks < 2:
         return None
     if op == "all_reduce":
         return 2 * (n_ranks - 1) / n_ranks
-    return (n_ranks - 1) / n_ranks if op in _SHARED else None
+    return (n_ranks - 1) / n_ranks if op in _SHARD_FACTOR_OPS else None
 
 
 def with_sizes(operations: Table) -> Table:
-    """Return the operations with operation_bytes and bus_bytes (S · factor); NaN: not known."""
+    """Return the operations with operation_bytes and bus_bytes (S · factor); NaN if unknown."""
     return operations.assign(**sizes_of(operations))
 
 
 def sizes_of(operations: Table) -> dict[str, npt.NDArray[np.float64]]:
-    """Return operation_bytes and bus_bytes of each of the operations; NaN: not known."""
-    number, first = numbered(*(codes_of(operations[name]) for name in _KIND))
-    distinct = (row.values() for row in operations.take(first).select(*_KIND).rows())
-    known: npt.NDArray[np.float64] = np.array([*(_sizes(*one) for one in distinct), _UNKNOWN])
+    """Return operation_bytes and bus_bytes of each operation; NaN if unknown."""
+    number, first = numbered(*(codes_of(operations[name]) for name in _KIND_COLUMNS))
+    distinct = (row.values() for row in operations.take(first).select(*_KIND_COLUMNS).rows())
+    known: npt.NDArray[np.float64] = np.array([*(_sizes(*values) for values in distinct), _UNKNOWN])
     return {name: known[number, i] for i, name in enumerate(("operation_bytes", "bus_bytes"))}
 
 
 def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:
+    """Return operation_bytes and bus_bytes of one operation; NaN if unknown."""
     size, factor = operation_bytes(op, n_bytes, n_ranks), busbw_factor(op, n_ranks)
     if size is None or n_ranks == 1:
         return _UNKNOWN
     return float(size), float("nan") if factor is None else size * factor
 
 
-def devices_beside(ranks: Ranks, device: int) -> int:
-    """Return how many devices the machine of ``device`` has, itself included."""
-    beside = _devices_by_machine(ranks)
-    if beside is None:
+def count_devices_of_machine(ranks: Ranks, device: int) -> int:
+    """Return the number of devices in the machine of ``device``, including itself."""
+    count_by_device = _devices_by_machine(ranks)
+    if count_by_device is None:
         return len(_listed_devices(ranks))
-    return beside.get(device, 0)
+    return count_by_device.get(device, 0)
 
 
 @fact
@@ -99,9 +101,9 @@ def _listed_devices(ranks: Ranks) -> frozenset[int]:
 
 @fact
 def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
-    """Return the number of devices on the hosts of each device; None where there is one host."""
+    """Return, by device, how many devices its hosts have; None with fewer than two known hosts."""
     host_of: dict[int, str] = {}
-    used = [lane for lanes in ranks.each(used_lanes) for lane in lanes]
+    used = [lane for lanes in ranks.each(find_device_users) for lane in lanes]
     for part in ranks:
         processes = part.processes
         host_of.update(zip(processes["process"].tolist(), processes["host"], strict=True))
@@ -121,26 +123,26 @@ def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
 
 @fact
 def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
-    """Return the peak of the link that a group uses: within the machine as far as it fits there.
+    """Return the peak of the link that a group uses; inside the machine if the group fits into it.
 
-    None where the size of the group is not known, or where it spans machines whose network the
-    user has not described (``--link nic=400Gb/s``).
+    None if the group size is unknown, or if the group spans machines and the user has not specified
+    the network (``--link nic=400Gb/s``).
     """
     if group_size < 2 or device < 0:
         return None
     part = part_of_device(ranks, device)
-    if group_size > devices_beside(ranks, device):
+    if group_size > count_devices_of_machine(ranks, device):
         return peak_of(part, device, Link.NIC)
     return peak_of(part, device, Link.NVLINK) or peak_of(part, device, Link.PCIE)
 
 
 def rates_of_peaks(peaks: Iterable[Peak | None]) -> npt.NDArray[np.float64]:
-    """Return the bytes per s of each of ``peaks``, NaN where it is not known."""
+    """Return the bytes per second of each peak; NaN if unknown."""
     return np.array([np.nan if peak is None else peak.bytes_per_s for peak in peaks], np.float64)
 
 
 def columns_of_peak(peak: Peak | None) -> dict[str, Any]:
-    """Return peak_bytes_per_s, link and source for a table; NaN and "" where it is not known."""
+    """Return peak_bytes_per_s, link, and source of a table row; NaN and "" if unknown."""
     if peak is None:
         return {"peak_bytes_per_s": np.nan, "link": "", "source": ""}
     return {"peak_bytes_per_s": peak.bytes_per_s, "link": peak.what, "source": peak.source}

@@ -1,4 +1,4 @@
-"""The collectives that ranks share: time without waiting, bandwidth, who came last."""
+"""The collectives that ranks share: duration without waiting, bandwidth, last rank."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _NOTES: Final = {
 
 
 def measure_shared(ranks: Ranks) -> Result:
-    """Return the collectives of the window, each once for all its ranks."""
+    """Return the collectives of the window, one row each for all ranks."""
     matches = find_matches(ranks)
     if matches.rows.empty:
         nothing = {"collectives": _COLLECTIVES.of_rows()}
@@ -80,12 +80,11 @@ def measure_shared(ranks: Ranks) -> Result:
         table = table.take(ranks.span.holds(table["at_ns"] + ranks.whole.span.start_ns))
     scalars = _counts(matches)
     notes = [Note.of(text, n=scalars[name]) for name, text in _NOTES.items() if scalars[name]]
-    why = why_withheld(ranks)
-    if why:
+    if why := why_withheld(ranks):
         table = table.assign(waited_ns=None)
         notes.append(Note.of("Rank wait times are not reported: {why}", why=why))
-    rows = _COLLECTIVES.of_rows(table)
-    return Result("shared", SPEC, {"collectives": rows}, scalars, tuple(notes))
+    tables = {"collectives": _COLLECTIVES.of_rows(table)}
+    return Result("shared", SPEC, tables, scalars, tuple(notes))
 
 
 @fact
@@ -93,12 +92,13 @@ def _collectives_of_whole(ranks: Ranks) -> Table:
     matches, waits = find_matches(ranks), find_waits(ranks)
     place = np.searchsorted(matches.table["match"], waits["match"])
     waited = sums_at(place, waits["exposed_ns"], len(matches.table))
-    table = Table.stacked([_shared(matches, waited), _alone(matches)])
+    table = Table.stacked([_rows_of_shared(matches, waited), _rows_of_unshared(matches)])
     table = table.assign(at_ns=table["at_ns"] - ranks.span.start_ns).in_order("at_ns")
     return table.assign(number=np.arange(len(table)))
 
 
-def _shared(matches: Matches, waited: Int64Array) -> Table:
+def _rows_of_shared(matches: Matches, waited: Int64Array) -> Table:
+    """Return one row per match; ``waited`` is the waiting time of all its ranks."""
     table = matches.table
     seconds, size = table["duration_ns"] / 1e9, table["n_bytes"]
     return table.assign(
@@ -116,7 +116,7 @@ def _shared(matches: Matches, waited: Int64Array) -> Table:
 
 
 def _labels(matches: Matches, places: Int64Array) -> Names:
-    """Return what the ranks at some places are called; "" for none."""
+    """Return the labels of the members at ``places``; "" for negative places."""
     return Names.coded(
         [*(member.label for member in matches.members), ""],
         np.where(places < 0, len(matches.members), places),
@@ -124,20 +124,20 @@ def _labels(matches: Matches, places: Int64Array) -> Names:
 
 
 def _routes(matches: Matches) -> npt.NDArray[np.object_]:
-    """Return from whom to whom each message goes; "" for collectives."""
+    """Return source and target of each message as text; "" for collectives."""
     rows, n = matches.shared, len(matches.table)
     ends = []
     for op in SINGLE_OPS:
-        own = rows.take(rows["op"] == op)
+        op_rows = rows.take(rows["op"] == op)
         places = np.full(n, ABSENT)
-        places[matches.places(own)] = own["member"]
+        places[matches.places(op_rows)] = op_rows["member"]
         ends.append(_labels(matches, places).plain())
     source, target = ends
     return np.where((source != "") & (target != ""), source + " → " + target, "")
 
 
-def _alone(matches: Matches) -> Table:
-    """Return the collectives that only one rank has."""
+def _rows_of_unshared(matches: Matches) -> Table:
+    """Return the collectives that only one rank recorded."""
     rows = matches.rows
     rows = rows.take((rows["match"] < 0) & (rows["member"] >= 0))
     return Table(
@@ -159,14 +159,14 @@ def _counts(matches: Matches) -> dict[str, int]:
     table = matches.table
     is_partial = (table["op"] != "send") & (table["members"] < table["group_size"])
     known_by = table["matched_by"].counts()
-    apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
+    is_apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
     return {
         "shared_count": len(table),
         "alone_count": int((matches.rows["match"] < 0).sum()),
         "partial_count": int(is_partial.sum()),
         "unnamed_count": known_by.get(MatchedBy.TIME, 0),
         "guessed_count": known_by.get(MatchedBy.GUESS, 0),
-        "apart_count": int(apart.sum()),
+        "apart_count": int(is_apart.sum()),
     }
 
 

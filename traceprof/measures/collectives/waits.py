@@ -1,7 +1,8 @@
-"""Who waits for whom, when, and what of it is but the skew with which the recordings began.
+"""Measure how long each rank waits for the last rank, and separate initial skew from waiting.
 
-A rank waits in a collective, or for a message, from its own start to that of the last rank. Ranks
-are in step once a collective of all of them has released them: before, nobody knows who was late.
+A rank waits in a collective, or for a message, from its start to the start of the last rank. Ranks
+are in step after a collective of all of them has released them. Before that, recordings and setup
+started at different times, so it is unknown which rank was late.
 """
 
 from __future__ import annotations
@@ -26,45 +27,44 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
-_MESSAGE: Final = "send"
-_PAIR: Final = 2
+_MESSAGE_OP: Final = "send"
+_PAIR_SIZE: Final = 2
 _NEVER: Final = int(np.iinfo(np.int64).max)
-_AT_ONCE: Final = 200_000
-"""More rows than this are looked up in pieces."""
+_ROWS_PER_PIECE: Final = 200_000
+"""Maximum number of rows that `where_in` looks up at once, to limit memory."""
 
 
 @of_window
 def find_waits(ranks: Ranks) -> CompactTable:
-    """Return one row per rank and shared collective or message, by the start of the last rank.
+    """Return one row per rank and shared collective or message, sorted by start of the last rank.
 
-    Columns: match, member, last_member (places in `find_members`), is_message (of two ranks, that
-    play different parts), device, start_ns, last_start_ns, wait_ns (until the last rank came, in
-    step), exposed_ns (of that, when the rank did not compute; each ns of a rank in one row alone),
-    skew_ns (the same before the ranks were in step: it belongs to nobody), is_in_step (whether they
-    were when the first of them came), sync_ns (when all these ranks were last released together
-    before; `ABSENT`: never), own_ns (since then until its start, without exposed waiting),
-    contradicted_ns (how much earlier it ended than the last one started).
+    Columns: match, member, last_member (positions in `find_members`), is_message (two ranks with
+    different roles), device, start_ns, last_start_ns, wait_ns (waiting for the last rank, in step),
+    exposed_ns (the part of it in which the rank did not compute; each ns of a rank counts in one
+    row only), skew_ns (the same before the ranks were in step; no rank causes it), is_in_step
+    (whether the ranks were in step before the first of them arrived), sync_ns (when all these ranks
+    were last released together before; `ABSENT`: never), own_ns (from sync_ns to the start of the
+    rank, without exposed waiting), contradicted_ns (time between the end on this rank and the start
+    on the last rank; above 0 means wrong clocks or a wrong match).
     """
     found = _waits_of_whole(ranks)
-    if ranks.uncut is None:
-        return found
-    return found.take(ranks.span.holds(found["last_start_ns"]))
+    return found if ranks.uncut is None else found.take(ranks.span.holds(found["last_start_ns"]))
 
 
 def matches_in_step(ranks: Ranks) -> Matches:
-    """Return the matches whose ranks were in step before the first of them came.
+    """Return the collectives whose ranks were in step before the first of them arrived.
 
-    In the others who came late is not known: the recordings, and the set-up, began at different
-    times. Without messages.
+    In other collectives the late rank is unknown, since recordings and setup started at different
+    times. Messages are not included.
     """
     matches = find_matches(ranks).collectives
     table = matches.table.take(np.isin(matches.table["match"], _in_step(ranks)))
-    rows = matches.rows.take(matches.among(table["match"]))
-    return Matches(matches.members, rows, table)
+    return Matches(matches.members, matches.rows.take(matches.has_match_in(table["match"])), table)
 
 
 @of_window
 def _in_step(ranks: Ranks) -> Int64Array:
+    """Return the numbers of the matches whose ranks were in step."""
     waits = find_waits(ranks)
     found: Int64Array = np.unique(waits["match"][waits["is_in_step"]])
     return found
@@ -72,29 +72,30 @@ def _in_step(ranks: Ranks) -> Int64Array:
 
 @fact
 def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
-    """Return when each rank waited for others and did not compute, by place in `find_members`."""
+    """Return when each rank waited for others without computing, by position in `find_members`."""
     return _waiting(ranks, find_matches(ranks))
 
 
 @fact
 def waiting_in_collectives(ranks: Ranks) -> tuple[Intervals, ...]:
-    """Return the same of collectives alone, without messages."""
+    """Return the same as `waiting_of_members` for collectives only, without messages."""
     return _waiting(ranks, find_matches(ranks).collectives)
 
 
 def _waiting(ranks: Ranks, matches: Matches) -> tuple[Intervals, ...]:
+    """Return when each member waited in ``matches`` without computing."""
     waiting = [Intervals.empty() for _ in matches.members]
     computing = computing_of_devices(ranks.whole)
-    rows = _shared(matches)
-    starts, releases = rows["start_ns"], _releases(matches, rows)
-    lanes = rows_by_values(rows["member"], rows["device"])
-    for (place, device), own in lanes.items():
-        held = Intervals.union_of(starts[own], releases[own])
-        waiting[place] |= held - computing.get(device, Intervals.empty())
+    rows = _rows_of_matches(matches)
+    starts, releases = rows["start_ns"], _find_releases(matches, rows)
+    for (place, device), lane_rows in rows_by_values(rows["member"], rows["device"]).items():
+        waited = Intervals.union_of(starts[lane_rows], releases[lane_rows])
+        waiting[place] |= waited - computing.get(device, Intervals.empty())
     return tuple(waiting)
 
 
-def _shared(matches: Matches) -> CompactTable:
+def _rows_of_matches(matches: Matches) -> CompactTable:
+    """Return the rows that have a match and a member."""
     rows = matches.shared
     return rows.take(rows["member"] >= 0)
 
@@ -102,7 +103,7 @@ def _shared(matches: Matches) -> CompactTable:
 @fact
 def _waits_of_whole(ranks: Ranks) -> CompactTable:
     matches = find_matches(ranks)
-    rows = _shared(matches)
+    rows = _rows_of_matches(matches)
     last_ns = matches.per_row(rows, "last_start_ns")
     order = np.lexsort((rows["member"], rows["match"], last_ns))
     rows, last_ns = rows.take(order), last_ns[order]
@@ -120,71 +121,73 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
         }
     )
     contradicted = np.clip(last_ns - rows["end_ns"], 0, None)
-    # Who sends may be done before anybody receives, but nobody receives what is not sent yet.
+    # A send may end before its receive starts. A receive cannot end before its send starts.
     contradicted[~ends_together[matches.places(rows)] & (rows["op"] != "recv")] = 0
     known = known.assign(contradicted_ns=contradicted)
     del contradicted, last_ns
-    first_sync, synced = _syncs(matches, known)
+    first_sync, synced = _find_syncs(matches, known)
     known = known.assign(**synced)
-    return known.assign(**_exposed(ranks, known, _releases(matches, rows), first_sync))
+    return known.assign(**_measure_waits(ranks, known, _find_releases(matches, rows), first_sync))
 
 
-def _releases(matches: Matches, rows: Table) -> Int64Array:
+def _find_releases(matches: Matches, rows: Table) -> Int64Array:
+    """Return the end of waiting in each row: the start of the last rank, within the row."""
     ended = np.minimum(matches.per_row(rows, "last_start_ns"), rows["end_ns"])
     return np.asarray(np.maximum(ended, rows["start_ns"]), np.int64)
 
 
 def _is_message(matches: Matches) -> npt.NDArray[np.bool_]:
-    """Return which matches are messages of two ranks."""
+    """Return which matches are messages between two ranks."""
     table = matches.table
-    is_exchange = (table["op"] == "send_recv") & (table["members"] == _PAIR)
-    return np.asarray((table["op"] == _MESSAGE) | is_exchange, np.bool_)
+    is_exchange = (table["op"] == "send_recv") & (table["members"] == _PAIR_SIZE)
+    return np.asarray((table["op"] == _MESSAGE_OP) | is_exchange, np.bool_)
 
 
 def computing_of_devices(ranks: Ranks) -> Mapping[int, Intervals]:
-    """Return when each device of the ranks computed in their window."""
+    """Return, by device, when it computed in the window."""
     return {device: time.compute for part in ranks for device, time in device_times(part).items()}
 
 
-def _syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
-    """Return when all ranks of each collective were first released together, and last before it.
+def _find_syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
+    """Find the first and the latest common release of the ranks of each collective.
 
-    By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
+    Releases come from collectives of the same ranks or of more ranks. Return the first release per
+    row (`_NEVER` without any), and columns sync_ns and is_in_step.
     """
     is_first = are_first(waits["match"])
     firsts = np.flatnonzero(is_first)
     release_ns = waits["last_start_ns"][firsts]
     begin_ns = np.minimum.reduceat(waits["start_ns"], firsts)
-    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE))
-    holds = together[matches.places(waits.take(firsts))]
+    can_sync = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE_OP))
+    is_sync = can_sync[matches.places(waits.take(firsts))]
     places: dict[frozenset[int], list[int]] = {}
     for place, group in enumerate(_members_by_match(waits["member"], firsts)):
         places.setdefault(group, []).append(place)
-    groups = {group: np.array(own, np.int64) for group, own in places.items()}
-    above = _groups_above(list(groups))
+    groups = {group: np.array(match_places, np.int64) for group, match_places in places.items()}
+    supersets = _find_supersets(list(groups))
     first, last = np.full(len(firsts), _NEVER), np.full(len(firsts), ABSENT)
     in_step = np.zeros(len(firsts), np.bool_)
-    released = {ranks: np.sort(release_ns[rows][holds[rows]]) for ranks, rows in groups.items()}
+    released = {ranks: np.sort(release_ns[rows][is_sync[rows]]) for ranks, rows in groups.items()}
     for ranks, rows in groups.items():
         earliest, latest = _NEVER, np.full(len(rows), ABSENT, np.int64)
-        for larger in above[ranks]:
+        for larger in supersets[ranks]:
             times = released[larger]
             if not len(times):
                 continue
             earliest = min(earliest, int(times[0]))
             before = np.searchsorted(times, begin_ns[rows], side="right") - 1
             latest = np.maximum(latest, np.where(before >= 0, times[before], ABSENT))
-        # Begun by some before the ranks were first in step: what comes after that is known.
-        is_open = (latest == ABSENT) & (release_ns[rows] > earliest)
+        # Started by some ranks before the first sync and released after it: count from the sync.
+        starts_before_sync = (latest == ABSENT) & (release_ns[rows] > earliest)
         first[rows] = earliest
         in_step[rows] = latest != ABSENT
-        last[rows] = np.where(is_open, earliest, latest)
+        last[rows] = np.where(starts_before_sync, earliest, latest)
     of_row = np.cumsum(is_first) - 1
     return first[of_row], {"sync_ns": last[of_row], "is_in_step": in_step[of_row]}
 
 
 def _members_by_match(members: Int64Array, firsts: Int64Array) -> Iterator[frozenset[int]]:
-    """Yield the ranks of each match, in the order in which the matches come."""
+    """Yield the set of members of each match, in order of the matches."""
     known: dict[bytes, frozenset[int]] = {}
     for begin, end in pairwise([*firsts.tolist(), len(members)]):
         key = members[begin:end].tobytes()
@@ -193,8 +196,8 @@ def _members_by_match(members: Int64Array, firsts: Int64Array) -> Iterator[froze
         yield known[key]
 
 
-def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[frozenset[int]]]:
-    """Return, of each group of ranks, itself and those that hold all of it."""
+def _find_supersets(groups: list[frozenset[int]]) -> dict[frozenset[int], list[frozenset[int]]]:
+    """Return, for each set of members, all sets that contain it, including itself."""
     with_rank: dict[int, list[frozenset[int]]] = {}
     for group in groups:
         for rank in group:
@@ -205,18 +208,18 @@ def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[fro
     }
 
 
-def _exposed(
+def _measure_waits(
     ranks: Ranks, waits: Table, releases: Int64Array, first_sync: Int64Array
 ) -> dict[str, Any]:
-    """Return how long each row waited, in step and before, and what its rank did itself."""
+    """Return wait_ns, exposed_ns, skew_ns, and own_ns of each row."""
     starts, syncs = waits["start_ns"], waits["sync_ns"]
     in_step = np.clip(first_sync, starts, releases)
-    exposed, skew, own_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
+    exposed, skew, busy_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
     waiting = waiting_of_members(ranks)
     for member, rows in rows_by_value(waits["member"]).items():
         time = waiting[member]
         order = rows[np.argsort(starts[rows], kind="stable")]
-        # What an earlier row of the rank waits for already is not counted twice.
+        # Time in which the rank waits in an earlier row is not counted twice.
         covered = np.maximum.accumulate(np.concatenate([[ABSENT], releases[order][:-1]]))
         begin = np.minimum(np.maximum(starts[order], covered), releases[order])
         split = np.maximum(begin, in_step[order])
@@ -224,43 +227,52 @@ def _exposed(
         exposed[order] = time.covered_ns(split, releases[order])
         since = np.maximum(syncs[rows], 0)
         until = np.maximum(starts[rows], since)
-        own_ns[rows] = until - since - time.covered_ns(since, until)
-    return {"wait_ns": releases - in_step, "exposed_ns": exposed, "skew_ns": skew, "own_ns": own_ns}
+        busy_ns[rows] = until - since - time.covered_ns(since, until)
+    return {
+        "wait_ns": releases - in_step,
+        "exposed_ns": exposed,
+        "skew_ns": skew,
+        "own_ns": busy_ns,
+    }
 
 
 def where_in(table: Table, rows: Table) -> Int64Array:
-    """Return the first row of ``table`` with the match and the member of each of ``rows``.
+    """Return the first row of ``table`` with the match and member of each of ``rows``.
 
-    `ABSENT` where it has none, or there is no match.
+    `ABSENT` if there is none, or if the row has no match or member.
     """
-    n_members = 1 + int(max(own["member"].max(initial=ABSENT) for own in (table, rows)))
+    n_members = 1 + int(max(columns["member"].max(initial=ABSENT) for columns in (table, rows)))
     found = np.full(len(rows), ABSENT, np.int64)
     if table.empty:
         return found
-    there = _keys(table, n_members)
-    order = Packed(np.argsort(there, kind="stable"))
-    there = order.pick(there)
-    # Some after the others: what is laid out for every row takes several times the memory.
-    for begin in range(0, len(rows), _AT_ONCE):
-        places = np.arange(begin, min(begin + _AT_ONCE, len(rows)))
+    sorted_keys = _keys(table, n_members)
+    order = Packed(np.argsort(sorted_keys, kind="stable"))
+    sorted_keys = order.pick(sorted_keys)
+    # Look up in pieces: the temporary arrays take several times the memory of the rows.
+    for begin in range(0, len(rows), _ROWS_PER_PIECE):
+        places = np.arange(begin, min(begin + _ROWS_PER_PIECE, len(rows)))
         wanted = _keys(rows.take(places), n_members)
-        place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-        is_there = (there[place] == wanted) & (wanted >= 0)
+        place = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
+        is_there = (sorted_keys[place] == wanted) & (wanted >= 0)
         found[places[is_there]] = order[place[is_there]].wide()
     return found
 
 
 def value_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
-    """Return what ``table`` says of the match and the member of each of ``rows``."""
+    """Return column ``name`` of ``table`` at the match and member of each of ``rows``.
+
+    ``nothing`` is the value for rows that ``table`` does not have.
+    """
     place = where_in(table, rows)
     values = np.append(table[name], nothing)
     found: Int64Array = values[place]
     return found
 
 
-def _keys(own: Table, n_members: int) -> Int64Array:
-    keys: Int64Array = own["match"] * np.int64(n_members)
-    member = own["member"]
+def _keys(rows: Table, n_members: int) -> Int64Array:
+    """Return a unique number for the match and member of each row; `ABSENT` without either."""
+    keys: Int64Array = rows["match"] * np.int64(n_members)
+    member = rows["member"]
     is_unknown = (keys < 0) | (member < 0)
     keys += member
     keys[is_unknown] = ABSENT

@@ -1,1 +1,1 @@
-"""Ranks against one another: whose time went where, who comes late, and what that costs."""
+"""Compare ranks: where their time goes, which arrive late, and what the lateness costs."""

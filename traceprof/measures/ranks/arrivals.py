@@ -1,7 +1,7 @@
 """When each rank arrives at each shared collective, and what it did before.
 
-A shared collective ends on all ranks at once. What a rank does from the end of one until it
-arrives at its next holds no waiting for others, so that ranks compare.
+A shared collective ends on all ranks at the same time. Between the end of one collective and the
+arrival at the next, a rank does not wait for other ranks, so these times can be compared.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ from traceprof.names.ranges import PHASES, UNCLAIMED
 NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
-"""Stands behind the phase that the host was in while the device had nothing to do."""
+"""Suffix of a host phase during which the device was idle."""
 USED_TABLES: Final = (
     *("kernels", "copies", "collectives", "api_calls", "ranges", "host_ops", "processes"),
     "devices",
 )
-"""What tells when ranks arrive and what they did: what analyses of lateness look at."""
+"""Tables that analyses of lateness read: arrivals, and what the ranks did before."""
 _KNOWN_COLUMNS: Final = ("match", "member", "late_ns")
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
-_Doings: TypeAlias = tuple[Mapping[str, Intervals], Intervals, str]
-"""When a process was in which phase, in any of them, and what the rest is called."""
-_Spans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
-"""A rank, its process, and starts and ends."""
+_ProcessPhases: TypeAlias = tuple[Mapping[str, Intervals], Intervals, str]
+"""The times of each phase of a process, their union, and the name for the rest of the time."""
+_MemberSpans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
+"""A member, its process, and the starts and ends of spans."""
 
 
 @of_window
 def find_arrivals(ranks: Ranks) -> CompactTable:
-    """Return one row per rank and collective that it shares, by the start of the last rank.
+    """Return one row per rank and shared collective, sorted by start of the last rank.
 
-    Sends and receives are left out: in those, ranks wait by design (a pipeline); and those before
-    which the ranks were not in step (`matches_in_step`).
+    Sends and receives are not included, because ranks wait in them by design (a pipeline).
+    Collectives before the ranks were in step (`matches_in_step`) are not included either.
 
-    Columns: match, member, late_ns (after the median of the other ranks), and one per phase with
-    its time since the collective before, or since the start of the window. Where device work was
-    recorded: on the device, then the phases of the host while the device was idle (`ON_HOST`),
-    then what is left as `DEVICE_IDLE`; else the phases of the host, with what is left as "outside
-    any phase". `NOT_RECORDED` is the time before the first event of the rank: then the rank was
-    late before its recording began.
+    Columns: match, member, late_ns (start minus the median start of the other ranks), and one
+    column per phase with its time since the previous collective, or since the start of the window.
+    With recorded device work, the phases are: device phases, host phases while the device was idle
+    (`ON_HOST`), and `DEVICE_IDLE` for the rest. Without it, they are host phases and "outside any
+    phase" for the rest. `NOT_RECORDED` is time before the first event of the rank: the rank was
+    late before its recording started.
     """
     matches = find_matches(ranks).collectives
     rows = matches.shared
     rows = rows.take(np.lexsort((rows["start_ns"], rows["member"])))
     late_ns = beyond_others(rows["start_ns"], rows["match"])
     known = {"match": rows["match"], "member": rows["member"], "late_ns": late_ns}
-    order = _in_step_in_order(ranks, matches, rows)
+    order = _order_in_step(ranks, matches, rows)
     found = CompactTable({name: order.pick(values) for name, values in known.items()})
     del known, late_ns
     for name, spent in _time_in_phases(ranks, matches, rows):
@@ -76,98 +76,99 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
     return found
 
 
-def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> Packed:
-    """Return the places of the rows whose ranks were in step, by the start of the last rank."""
+def _order_in_step(ranks: Ranks, matches: Matches, rows: CompactTable) -> Packed:
+    """Return the indices of the rows whose ranks were in step, sorted by start of the last rank."""
     in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
-    known = np.flatnonzero(in_step.among(in_step.table["match"]))
-    own = rows.take(known)
-    order = np.lexsort((own["member"], in_step.per_row(own, "last_start_ns")))
+    known = np.flatnonzero(in_step.has_match_in(in_step.table["match"]))
+    in_step_rows = rows.take(known)
+    order = np.lexsort((in_step_rows["member"], in_step.per_row(in_step_rows, "last_start_ns")))
     return Packed.below(len(rows), known[order])
 
 
 def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
-    """Return the phases among the columns of `find_arrivals`."""
+    """Return the columns of `find_arrivals` that are phases."""
     return [name for name in arrivals if name not in _KNOWN_COLUMNS]
 
 
 @of_window
 def excess_of_members(ranks: Ranks) -> Table:
-    """Return each phase's time before arrivals beyond the median of the other ranks, added up.
+    """Return the total excess of each phase before arrivals, in ns.
 
-    In ns, one row per rank (its place in `find_members`), one column per phase.
+    The excess is the time beyond the median of the other ranks. One row per member (in the order of
+    `find_members`), one column per phase.
     """
     arrivals = find_arrivals(ranks)
     return excess_by(arrivals, arrivals["member"], len(find_matches(ranks).members))
 
 
 def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> Table:
-    """Return the same by the ``place`` of each row of ``arrivals``: from 0 to ``n`` - 1.
+    """Return the same as `excess_of_members`, summed by ``place`` (0 to ``n`` - 1) of each arrival.
 
-    Rows at a negative place do not count.
+    Arrivals with a negative place do not count.
     """
     sums = {name: np.zeros(n) for name in phases_of_arrivals(arrivals)}
     for rows in pieces_of(arrivals["match"]):
-        some, own = arrivals.take(rows), place[rows]
-        kept, match = own >= 0, some["match"]
+        piece, piece_place = arrivals.take(rows), place[rows]
+        kept, match = piece_place >= 0, piece["match"]
         for name in sums:
-            beyond = np.nan_to_num(beyond_others(some[name], match))
-            sums[name] += np.bincount(own[kept], beyond[kept], minlength=n)
+            excess = np.nan_to_num(beyond_others(piece[name], match))
+            sums[name] += np.bincount(piece_place[kept], excess[kept], minlength=n)
     return Table(sums, n)
 
 
 def _time_in_phases(
     ranks: Ranks, matches: Matches, rows: CompactTable
 ) -> Iterator[tuple[str, Int64Array]]:
-    """Yield each phase with its ns before each of ``rows``, which are in the order of ranks."""
-    of_row = rows["member"]
-    borders = [*np.flatnonzero(are_first(of_row)).tolist(), len(of_row)]
-    rows_of = {int(of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
-    told = ranks.each_of(_before_arrivals, _spans(ranks, matches, rows, rows_of))
-    spent = {member: phases for own in told for member, phases in own.items()}
-    del told
+    """Yield each phase with its ns before each of ``rows``, which are sorted by member."""
+    member_of_row = rows["member"]
+    borders = [*np.flatnonzero(are_first(member_of_row)).tolist(), len(member_of_row)]
+    rows_of = {int(member_of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
+    measured = ranks.each_of(_measure_spans, _spans_before_arrivals(ranks, matches, rows, rows_of))
+    spent = {member: phases for of_part in measured for member, phases in of_part.items()}
+    del measured
     for name in dict.fromkeys(name for member in rows_of for name in spent[member]):
         column = np.zeros(len(rows), np.int64)
-        for member, own in rows_of.items():
+        for member, member_rows in rows_of.items():
             if name in spent[member]:
-                column[own] = spent[member].pop(name)
+                column[member_rows] = spent[member].pop(name)
         yield name, column
 
 
-def _spans(
+def _spans_before_arrivals(
     ranks: Ranks, matches: Matches, rows: CompactTable, rows_of: Mapping[int, slice]
-) -> list[tuple[tuple[_Spans, ...]]]:
-    """Return what each part of the ranks is asked: the spans before the arrivals of its ranks."""
-    asked: list[list[_Spans]] = [[] for _ in ranks.parts]
+) -> list[tuple[tuple[_MemberSpans, ...]]]:
+    """Return, by part of the ranks, the spans before the arrivals of its members."""
+    spans_of_part: list[list[_MemberSpans]] = [[] for _ in ranks.parts]
     starts, ends, part = (rows[name] for name in ("start_ns", "end_ns", "part"))
     begin_ns = ranks.span.start_ns
-    for member, own in rows_of.items():
-        # When the rank had ended the collective before each of its own, by their start.
-        before = np.maximum.accumulate(np.append(begin_ns, ends[own]))[:-1]
-        before = np.minimum(before, starts[own])
-        span = member, matches.members[member].process, before, starts[own]
-        asked[int(part[own.start])].append(span)
-    return [(tuple(own),) for own in asked]
+    for member, member_rows in rows_of.items():
+        # The end of the previous collective of the rank, in order of start.
+        previous_end = np.maximum.accumulate(np.append(begin_ns, ends[member_rows]))[:-1]
+        previous_end = np.minimum(previous_end, starts[member_rows])
+        span = member, matches.members[member].process, previous_end, starts[member_rows]
+        spans_of_part[int(part[member_rows.start])].append(span)
+    return [(tuple(member_rows),) for member_rows in spans_of_part]
 
 
-def _before_arrivals(trace: Trace, asked: tuple[_Spans, ...]) -> dict[int, dict[str, Packed]]:
-    """Return, by rank, the ns of every phase in each of its spans, as small as they fit."""
-    doings = _doings(trace) if asked else {}
+def _measure_spans(trace: Trace, spans: tuple[_MemberSpans, ...]) -> dict[int, dict[str, Packed]]:
+    """Return, by member, the ns of every phase in each of its spans, in compact arrays."""
+    phases_of = _phases_of_processes(trace) if spans else {}
     found = {}
-    for member, process, starts, ends in asked:
-        phases, claimed, rest = doings[process]
+    for member, process, starts, ends in spans:
+        phases, claimed, remainder = phases_of[process]
         spent = {name: time.covered_ns(starts, ends) for name, time in phases.items()}
-        left = ends - starts - claimed.covered_ns(starts, ends)
-        spent[rest] = left + spent.get(rest, 0)
+        unclaimed = ends - starts - claimed.covered_ns(starts, ends)
+        spent[remainder] = unclaimed + spent.get(remainder, 0)
         found[member] = {name: Packed(ns) for name, ns in spent.items()}
     return found
 
 
 @fact
-def _doings(trace: Trace) -> Mapping[int, _Doings]:
-    """Return what each process did when."""
+def _phases_of_processes(trace: Trace) -> Mapping[int, _ProcessPhases]:
+    """Return the phases of each process over the whole recording."""
     of_hosts = {phases.process: phases.times for phases in find_host_phases(trace)}
     has_device = "kernels" in trace.recorded
-    on_device = _on_devices(trace) if has_device else {}
+    on_device = _phases_on_devices(trace) if has_device else {}
     found = {}
     for process, first in _first_events(trace).items():
         phases = {NOT_RECORDED: Intervals.single(trace.span.start_ns, first)}
@@ -185,8 +186,8 @@ def _doings(trace: Trace) -> Mapping[int, _Doings]:
     return found
 
 
-def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
-    """Return, by process, when its devices computed for which phase."""
+def _phases_on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """Return, by process, when its devices computed for each phase."""
     kernels = trace.kernels
     computing = kernels["activity"] != Activity.COMMUNICATION.value
     keys = kernels["process"], phases_of_work(trace, "kernels")

@@ -1,4 +1,4 @@
-"""What slow ranks cost the others, since when, and what they do more of."""
+"""What slow ranks cost the other ranks, since when, and what they spend more time on."""
 
 from __future__ import annotations
 
@@ -33,167 +33,182 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _Float64Array = npt.NDArray[np.float64]
 
-_LEAST_SHARE: Final = 0.25
-_LARGEST_ERROR: Final = 0.02
-_REMEMBERED: Final = 8
-"""How many meetings before tell where in its step a rank is."""
+_MIN_CAUSE_RATIO: Final = 0.25  # of the excess work of a rank
+_MAX_REPLAY_ERROR_RATIO: Final = 0.02  # of the span of the run
+_SEQUENCE_LENGTH: Final = 8
+"""Number of previous waits that identify the position of a rank in its step."""
 
-_USUAL: Final = 0.25
-"""The quantile of the gaps of a kind that counts as usual: a rank may be slow half of the time."""
+_USUAL_QUANTILE: Final = 0.25
+"""Quantile of the gaps of a kind that counts as usual, so a rank may be slow half of the time."""
 
 
 def saving_of(ranks: Ranks, shares: Mapping[int, float]) -> int | None:
-    """Return how much sooner the last release would be, in ns.
+    """Return how much earlier the last release would be if ranks worked less, in ns.
 
-    ``shares`` is what part of what a rank does itself would not be done, by place in
-    `find_members`: first where it takes longer than usual, then everywhere alike. None where even
-    the run as it was does not come out as it was: then what ranks wait for is not known well
-    enough.
+    ``shares`` maps a member to the share of its work to remove: first from gaps that are longer
+    than usual, then from all gaps proportionally. None if a replay of the unchanged run does not
+    reproduce its end, since the waiting relations are not known well enough then.
     """
     waits = find_waits(ranks)
     if waits.empty:
         return None
-    order = _Order(ranks, waits)
+    replay = _Replay(ranks, waits)
     end_ns = int(waits["last_start_ns"].max())
     span = max(end_ns - int(waits["last_start_ns"].min()), 1)
-    as_it_was = order.end_ns({})
-    if abs(as_it_was - end_ns) > _LARGEST_ERROR * span:
+    replayed_ns = replay.end_ns({})
+    if abs(replayed_ns - end_ns) > _MAX_REPLAY_ERROR_RATIO * span:
         return None
-    return max(round(as_it_was - order.end_ns(shares)), 0)
+    return max(round(replayed_ns - replay.end_ns(shares)), 0)
 
 
-class _Order:
-    """The waits in the order of their release; what each rank goes on from, and how much later."""
+class _Replay:
+    """Replay of the waits of a run with shorter gaps between them.
+
+    Rows are those of `find_waits`. ``blocks`` is whether the rank continues only after the release.
+    ``kind`` identifies the group of ranks and the operation. ``previous_row`` is the previous
+    blocking wait of the same rank (`ABSENT` if none). ``gap_ns`` is the time between its release
+    and the start of the row.
+    """
 
     def __init__(self, ranks: Ranks, waits: CompactTable) -> None:
-        names = ("match", "member", "start_ns", "last_start_ns")
-        self.match, self.member, self.start_ns, release_ns = ints(waits, *names)
+        self.match, self.member, self.start_ns, release_ns = ints(
+            waits, "match", "member", "start_ns", "last_start_ns"
+        )
         self.blocks = _blocks(ranks, waits)
         self.kind = _kinds(ranks, waits)
-        self.after = np.full(len(waits), ABSENT, np.int64)
+        self.previous_row = np.full(len(waits), ABSENT, np.int64)
         self.gap_ns = np.zeros(len(waits), np.float64)
         for rows in rows_by_value(self.member).values():
             blocking = np.asarray(rows)[self.blocks[rows]]
             place = np.searchsorted(release_ns[blocking], self.start_ns[rows]) - 1
             known = place >= 0
-            own = np.asarray(rows)[known]
-            self.after[own] = blocking[place[known]]
-            self.gap_ns[own] = self.start_ns[own] - release_ns[self.after[own]]
+            known_rows = np.asarray(rows)[known]
+            self.previous_row[known_rows] = blocking[place[known]]
+            self.gap_ns[known_rows] = (
+                self.start_ns[known_rows] - release_ns[self.previous_row[known_rows]]
+            )
 
-    def _left_out(self, member: int, share: float) -> _Float64Array:
-        """Return what of each gap of a rank would not be, ``share`` of all of them together.
+    def _removed_ns(self, member: int, share: float) -> _Float64Array:
+        """Return the ns to remove from each gap of ``member``; in total ``share`` of all its gaps.
 
-        A rank that is slow now and then is so in gaps that are longer than others of their kind:
-        after the same sequence of meetings.
+        A rank that is slow periodically is slow in gaps that are longer than other gaps of their
+        kind, which follow the same sequence of waits. The excess of those gaps is removed first.
         """
         rows = np.flatnonzero(self.member == member)
         gaps = self.gap_ns[rows]
-        alike = groups_of(_sequences(self.kind[rows]))
-        longer = np.clip(gaps - alike.quantiles(gaps, _USUAL)[alike.number], 0, None)
-        due = share * gaps.sum()
-        less = longer * min(1.0, due / max(longer.sum(), 1))
-        rest = gaps - less
+        sequences = groups_of(_sequences(self.kind[rows]))
+        excess = np.clip(
+            gaps - sequences.quantiles(gaps, _USUAL_QUANTILE)[sequences.number], 0, None
+        )
+        to_remove = share * gaps.sum()
+        removed = excess * min(1.0, to_remove / max(excess.sum(), 1))
+        rest = gaps - removed
         found = np.zeros(len(self.member), np.float64)
-        found[rows] = less + rest * max(due - less.sum(), 0) / max(rest.sum(), 1)
+        found[rows] = removed + rest * max(to_remove - removed.sum(), 0) / max(rest.sum(), 1)
         return found
 
     def end_ns(self, shares: Mapping[int, float]) -> float:
-        """Return when the last collective releases its ranks, without some of what they do."""
+        """Return when the last collective releases its ranks without the work in ``shares``."""
         kept_ns = self.gap_ns.copy()
         for member, share in shares.items():
-            kept_ns -= self._left_out(member, share)
+            kept_ns -= self._removed_ns(member, share)
         gaps: list[float] = kept_ns.tolist()
-        match: list[int] = self.match.tolist()
-        members: list[int] = self.member.tolist()
-        after: list[int] = self.after.tolist()
-        starts: list[int] = self.start_ns.tolist()
-        blocks = self.blocks.tolist()
-        free = [0.0] * len(match)
-        latest: dict[int, float] = {}
-        place, released = 0, 0.0
+        # Lists, because the loop below reads single elements.
+        match, members, previous_rows, starts, blocks = (
+            column.tolist()
+            for column in (self.match, self.member, self.previous_row, self.start_ns, self.blocks)
+        )
+        released_at = [0.0] * len(match)
+        latest_release: dict[int, float] = {}
+        place, end_ns = 0, 0.0
         while place < len(match):
             begin, release = place, 0.0
             while place < len(match) and match[place] == match[begin]:
-                before = after[place]
-                start = starts[place] if before < 0 else free[before] + gaps[place]
+                previous = previous_rows[place]
+                start = starts[place] if previous < 0 else released_at[previous] + gaps[place]
                 release = max(release, start)
                 place += 1
             for row in range(begin, place):
                 if blocks[row]:
-                    latest[members[row]] = max(latest.get(members[row], 0.0), release)
-                    free[row] = latest[members[row]]
-            released = max(released, release)
-        return released
+                    latest_release[members[row]] = max(
+                        latest_release.get(members[row], 0.0), release
+                    )
+                    released_at[row] = latest_release[members[row]]
+            end_ns = max(end_ns, release)
+        return end_ns
 
 
 def _sequences(kinds: Int64Array) -> Int64Array:
-    """Return a number for each of ``kinds`` that says which ones came last, itself included."""
+    """Return a number per element that identifies it and the `_SEQUENCE_LENGTH` kinds before it."""
     found, n = kinds, int(kinds.max(initial=0)) + 1
-    for _ in range(_REMEMBERED):
+    for _ in range(_SEQUENCE_LENGTH):
         before = np.concatenate(([ABSENT], found[:-1]))
         found = places_of((before + 1) * n + kinds)[0].wide()
     return found
 
 
 def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
-    """Return a number for each row that says with whom its rank meets, and which end it is."""
+    """Return a number per row that identifies the ranks of its match and its operation."""
     by_match, rows = groups_of(waits["match"]), find_matches(ranks).rows
-    there = np.split(waits["member"][by_match.order], by_match.first[1:])
+    members_of_match = np.split(waits["member"][by_match.order], by_match.first[1:])
     number: dict[frozenset[int], int] = {}
-    met = [number.setdefault(frozenset(own.tolist()), len(number)) for own in there]
+    group = [
+        number.setdefault(frozenset(members.tolist()), len(number)) for members in members_of_match
+    ]
     op = np.append(rows["op"].codes, ABSENT)[where_in(rows, waits)]
-    return numbered(np.array(met)[by_match.number], op)[0].astype(np.int64)
+    return numbered(np.array(group)[by_match.number], op)[0].astype(np.int64)
 
 
 def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
-    """Return whether the rank of each row goes on only when that is over: no compute runs then."""
+    """Return whether the rank of each row continues only after the wait.
+
+    This is the case if no compute runs on its device at the end of the wait.
+    """
     (at_ns,) = ints(waits, "last_start_ns")
     computing = computing_of_devices(ranks.whole)
     blocks = np.ones(len(waits), np.bool_)
     for device, rows in rows_by_value(waits["device"]).items():
-        time = computing.get(device)
-        if time is not None:
+        if (time := computing.get(device)) is not None:
             blocks[rows] = time.covered_ns(at_ns[rows], at_ns[rows] + 1) == 0
     return blocks
 
 
 @of_window
 def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
-    """Return how much longer the run takes because of the ranks at ``places``, in ns.
+    """Return how much longer the run takes because of the members at ``places``, in ns.
 
-    What another rank waits because of them on average and, as far as compute hides it from them
-    alone, until the collectives that they come last to are done; no more than they do more
-    themselves. In a pipeline less: had the slow one been faster, it would have waited itself while
-    the pipeline fills; there the run is gone through again without what they do more.
+    In a run of collectives, this is the mean time that another rank waits because of them, at most
+    the median of their excess work. Delays that compute hides only on the other ranks are added. In
+    a pipeline the cost is lower: a faster rank would wait itself while the pipeline fills. There
+    the cost comes from a replay of the run without the excess work (`saving_of`).
     """
     blame = find_blame(ranks)
-    own = np.array(places, np.int64)
-    others = max(int(np.count_nonzero(blame.busy_ns)) - len(own), 1)
-    charged = int(blame.charged_ns[own].sum()) // others
-    excess = np.sort(blame.excess_ns[own])
-    most_ns = int(excess[(len(excess) - 1) // 2])
-    cost_ns = min(charged, most_ns)
+    slow = np.array(places, np.int64)
+    others = max(int(np.count_nonzero(blame.busy_ns)) - len(slow), 1)
+    charged = int(blame.charged_ns[slow].sum()) // others
+    excess = np.sort(blame.excess_ns[slow])
+    cost_ns = min(charged, int(excess[(len(excess) - 1) // 2]))  # at most the median excess
     if not cost_ns:
         return 0
     if not find_waits(ranks)["is_message"].any():
-        # For the others this is no waiting: it is not in what the slow ones do more, either.
-        return cost_ns + _hidden_ns(ranks, places, others)
-    busy = blame.busy_ns[own]
-    shares = (blame.excess_ns[own] / np.maximum(busy, 1)).tolist()
+        # The other ranks do not wait in these delays, and the excess work does not include them.
+        return cost_ns + _overlapped_delay_ns(ranks, places, others)
+    shares = (blame.excess_ns[slow] / np.maximum(blame.busy_ns[slow], 1)).tolist()
     saving = saving_of(ranks, dict(zip(places, shares, strict=True)))
     return cost_ns if saving is None else saving
 
 
 @of_window
 def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
-    """Return when each rank neither waits nor computes, in collectives that slow ones come last to.
+    """Return when each rank neither waits nor computes in collectives that ``places`` delay.
 
-    From the start of the last rank, one at ``places``, to the end; by place in `find_members`.
-    Of what hosts carry out beside the devices nothing: no rank is done with it as others are.
+    By position in `find_members`, from the start of the last rank, one of ``places``, to the end of
+    the collective. Collectives that run on the host are excluded if device work was recorded,
+    because they do not end on all ranks at the same time.
     """
     matches = find_matches(ranks).collectives
     chosen = matches.table["match"][np.isin(matches.table["last_member"], places)]
-    is_chosen = matches.among(chosen) & (matches.rows["member"] >= 0)
+    is_chosen = matches.has_match_in(chosen) & (matches.rows["member"] >= 0)
     if ranks.recorded & set(DEVICE_TABLES):
         is_chosen &= matches.rows["device"] != ABSENT
     rows = matches.rows.take(is_chosen)
@@ -202,15 +217,17 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     computing = computing_of_devices(ranks)
     waiting = waiting_of_members(ranks.whole)
     tails = [Intervals.empty() for _ in matches.members]
-    for place, own in rows_by_value(rows["member"]).items():
-        time = Intervals.union_of(begin[own], np.maximum(end[own], begin[own]))
-        of_device = computing.get(int(device[own[0]]), Intervals.empty())
+    for place, member_rows in rows_by_value(rows["member"]).items():
+        time = Intervals.union_of(
+            begin[member_rows], np.maximum(end[member_rows], begin[member_rows])
+        )
+        of_device = computing.get(int(device[member_rows[0]]), Intervals.empty())
         tails[place] = time - of_device - waiting[place]
     return tuple(tails)
 
 
-def _hidden_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
-    """Return how much longer the others are in these collectives than the slow ones, in the end."""
+def _overlapped_delay_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
+    """Return how much longer the others are in these tails than the slow ranks, on average."""
     totals = [time.total_ns for time in tails_after(ranks, places)]
     slow = sum(totals[place] for place in places)
     return max((sum(totals) - slow) // n_others - slow // len(places), 0)
@@ -218,7 +235,7 @@ def _hidden_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a rank does more of: in words, by how much in all, and of kernels how many times."""
+    """What a rank spends more time on: text, total ns, and for kernels the slowdown factor."""
 
     text: str
     excess_ns: int
@@ -227,41 +244,43 @@ class Cause:
 
 @of_window
 def cause_of(ranks: Ranks, place: int) -> Cause | None:
-    """Return what the rank at ``place`` does more of than the median of the others.
+    """Return what the member at ``place`` spends more time on than the median of the other ranks.
 
-    None where no device work was recorded, or where nothing stands out by a quarter of what the
-    rank does more.
+    None if no device work was recorded, or if no cause explains a quarter of the excess work.
     """
-    own = parts_of_members(ranks)
-    others = [parts for i, parts in own.items() if i != place]
-    if place not in own or not others:
+    parts_of = parts_of_members(ranks)
+    others = [parts for i, parts in parts_of.items() if i != place]
+    if place not in parts_of or not others:
         return None
-    slower_ns, more_ns, factor = _of_kernels(ranks, place)
-    usual_ns = np.median([parts["exposed_transfer_ns"] for parts in others])
-    copies_ns = int(own[place]["exposed_transfer_ns"] - usual_ns)
+    slower_ns, more_ns, factor = _compare_kernels(ranks, place)
+    copies_ns = int(
+        parts_of[place]["exposed_transfer_ns"]
+        - np.median([parts["exposed_transfer_ns"] for parts in others])
+    )
     excess_ns = int(find_blame(ranks).excess_ns[place])
     rest_ns = excess_ns - max(slower_ns, 0) - max(more_ns, 0) - max(copies_ns, 0)
     found = [
         Cause("the same kernels take longer", slower_ns, factor),
         Cause("more kernels", more_ns),
         Cause("copies that nothing hides", copies_ns),
-        Cause(f"the device waits for {_awaited(ranks, place)}", rest_ns),
+        Cause(f"the device waits for {_find_awaited(ranks, place)}", rest_ns),
     ]
-    most = max(found, key=lambda cause: cause.excess_ns)
-    return most if most.excess_ns > _LEAST_SHARE * excess_ns > 0 else None
+    largest = max(found, key=lambda cause: cause.excess_ns)
+    return largest if largest.excess_ns > _MIN_CAUSE_RATIO * excess_ns > 0 else None
 
 
-def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
-    """Return how much longer the same kernels take, how much more the rest takes, and the factor.
+def _compare_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
+    """Compare the kernels of ``place`` with the median of the other ranks that run the same kernel.
 
-    Each name is held against the median of the ranks that have it.
+    Return the ns that the same kernels take longer, the ns of additional kernels, and the slowdown
+    factor of the same kernels.
     """
     table = _kernels_of_members(ranks)
     is_mine = table["member"] == place
     mine, others = table.take(is_mine), table.take(~is_mine)
     n, ns, name = mine["n"], mine["ns"], mine["name"].codes
     usual, n_ranks = groups_of(others["name"].packed), len(np.unique(others["member"]))
-    mean_ns, count = (np.full(len(mine["name"].texts), nothing) for nothing in (np.nan, 0.0))
+    mean_ns, count = (np.full(len(mine["name"].texts), value) for value in (np.nan, 0.0))
     (known,) = usual.values
     mean_ns[known] = usual.quantiles(others["ns"] / others["n"])
     count[known] = np.where(usual.counts * 2 > n_ranks, usual.quantiles(others["n"]), 0)
@@ -276,38 +295,40 @@ def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
 
 @of_window
 def _kernels_of_members(ranks: Ranks) -> Table:
-    """Return the kernels of each rank by name: member, name, n, ns; communication left out."""
-    every = Table.stacked(ranks.each(_kernels_of_one))
-    every = every.assign(member=member_of_rows(find_members(ranks), every))
-    found, groups = grouped_by(every, "member", "name")
-    return found.assign(**{own: groups.reduced(np.add, every[own]) for own in ("n", "ns")})
+    """Return the kernels of each rank by name, without communication: member, name, n, ns."""
+    kernels = Table.stacked(ranks.each(_sum_kernels))
+    kernels = kernels.assign(member=member_of_rows(find_members(ranks), kernels))
+    found, groups = grouped_by(kernels, "member", "name")
+    return found.assign(
+        **{column: groups.reduced(np.add, kernels[column]) for column in ("n", "ns")}
+    )
 
 
-def _kernels_of_one(part: Trace) -> Table:
+def _sum_kernels(part: Trace) -> Table:
+    """Return the count and ns of compute kernels by process, device, and name."""
     kernels = part.kernels.take(part.kernels["activity"] != Activity.COMMUNICATION.value)
     found, groups = grouped_by(kernels, "process", "device", "name")
     return found.assign(n=groups.counts, ns=groups.reduced(np.add, lengths_of(kernels)))
 
 
-def _awaited(ranks: Ranks, place: int) -> str:
-    """Return whether it is data that a rank's idle device waits for, by the phase of its host."""
+def _find_awaited(ranks: Ranks, place: int) -> str:
+    """Return what the idle device of a rank waits for ("data" or "the host"), from host phases."""
     excess = excess_of_members(ranks)
     on_host = [name for name in excess if name.endswith(ON_HOST)]
-    most = max(on_host, key=lambda name: float(excess[name][place]), default="")
-    is_data = most.startswith("data") and excess[most][place] > 0
-    return "data" if is_data else "the host"
+    longest = max(on_host, key=lambda name: float(excess[name][place]), default="")
+    return "data" if longest.startswith("data") and excess[longest][place] > 0 else "the host"
 
 
 def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:
-    """Return when ``places`` first cost the others half of what is usual, from the start.
+    """Return when ``places`` first delayed the others by half of the usual delay.
 
-    Usual is what half of all that they cost comes from: many small delays make it no smaller.
-    None where they cost nothing.
+    In ns from the start of the recording; None if they delay nobody. The usual delay is the one
+    above which delays make up half of the total, so many small delays do not lower it.
     """
-    own = np.flatnonzero(np.isin(blame.origins["member"], places))
-    if not len(own):
+    rows = np.flatnonzero(np.isin(blame.origins["member"], places))
+    if not len(rows):
         return None
-    charged, at_ns = ints(blame.origins, "charged_ns", "at_ns", rows=own)
+    charged, at_ns = ints(blame.origins, "charged_ns", "at_ns", rows=rows)
     largest = np.sort(charged)[::-1]
     usual = int(largest[np.searchsorted(np.cumsum(largest), largest.sum() / 2)])
     return int(at_ns[charged >= usual / 2].min()) - ranks.whole.span.start_ns

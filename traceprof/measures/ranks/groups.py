@@ -1,8 +1,9 @@
-"""Whole hosts and racks that the others wait for, told apart from single late ranks.
+"""Find hosts and racks that are late as a whole, as opposed to single late ranks.
 
-In a collective that several hosts share, a host is late as a whole by what most of its ranks come
-after the median rank of the other hosts. What only its last rank is later is that rank's own. A
-host that passes on a delay of another is none: half of what everybody waits must go back to it.
+In a collective that several hosts share, the lateness of a host as a whole is how much later most
+of its ranks arrive than the median rank of the other hosts. Additional lateness of its last rank
+belongs to that rank only. A host that passes on the delay of another host is not a straggler: a
+straggler must cause half of all waiting.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from traceprof.model.table import Table
 
 _Float64Array = npt.NDArray[np.float64]
 
-LEAST_COST_RATIO: Final = 0.01
-"""The share of the window that whoever holds the others up costs them."""
-LEAST_SHARE_RATIO: Final = 0.5
-"""The share of what all wait that goes back to whoever is to blame."""
-FEWEST_RANKS: Final = 2
-"""Fewer ranks are no group: what is late is one rank."""
+MIN_COST_RATIO: Final = 0.01
+"""Minimum cost of a straggler, as a share of the window."""
+MIN_SHARE_RATIO: Final = 0.5
+"""Minimum share of all waiting that a straggler causes."""
+MIN_LATE_RANKS: Final = 2
+"""Minimum number of late ranks of a group; fewer late ranks are reported as single ranks."""
 
 LATE_GROUPS: Final = TableSpec.of("""
     table late_groups: hosts, racks, and stages whose ranks are late as a group, and whether they
@@ -60,33 +61,39 @@ LATE_GROUPS: Final = TableSpec.of("""
     total waited_ns: time that all ranks waited in collectives in which the group arrived last
     total ends_ns: difference between the ends of these collectives
     """)
-"""Those groups of `GroupLateness` that explain the lateness of ranks."""
+"""Groups (`GroupLateness`) that explain the lateness of ranks."""
 
 
 class Grouping(StrEnum):
-    """A way to put ranks together."""
+    """A way to group ranks."""
 
     HOST = "host"
     RACK = "rack"
 
     def of_member(self, member: Member) -> str:
-        """Return the group of a rank, "" where it is not known."""
+        """Return the group of a rank; "" if unknown."""
         return member.host if self is Grouping.HOST else member.rack
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLateness:
-    """How late the ranks of a group come to the collectives that they share with others.
+    """How late the ranks of a group arrive at the collectives that they share with other groups.
 
-    ``kind`` is host, rack or stage. ``held_up_ns`` adds up how long its last rank held up the
-    median rank of the others where it came last of all (``last_count`` times), ``cost_ns`` what of
-    that most of its ranks are late. ``late_ranks`` is how many of its ``ranks`` come as late as
-    half of the former and 1 % of the window, in all, and ``late_members`` their places.
-    ``phase`` is where its ranks take longer than the median of the others, by ``excess_ns`` each
-    in all; ``since_ns`` when it first held the others up by half of its usual lateness, from the
-    start of the trace; ``ends_ns`` how far apart the ends of the same collectives are, which
-    shows how much the clocks differ. A straggler holds the others up as a whole, for 1 % of the
-    window and half of the time for which anybody does, by more than the clocks differ.
+    ``kind``: host, rack, or stage.
+    ``held_up_ns``: total time that the last rank of the group delayed the median rank of the
+        others, in the ``last_count`` collectives in which it was the last of all ranks.
+    ``cost_ns``: the part of it by which most ranks of the group are late.
+    ``late_ranks``: number of its ``ranks`` that are late by at least half of held_up_ns and 1% of
+        the window in total; ``late_members`` are their positions in `find_members`.
+    ``phase``: phase in which its ranks take longer than the median of the others, by ``excess_ns``
+        each in total.
+    ``since_ns``: when it first delayed the others by half of its usual lateness, from the start of
+        the trace.
+    ``ends_ns``: total spread of the ends of these collectives, which shows how much the clocks
+        differ.
+
+    ``is_straggler``: the group delays the others as a whole, for at least 1% of the window and half
+    of all such delays, by more than the clocks differ.
     """
 
     kind: str
@@ -109,56 +116,62 @@ class GroupLateness:
 
 @of_window
 def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, ...]:
-    """Return the lateness of each group, in the order of their first ranks.
+    """Return the lateness of each group, in the order of its first rank.
 
-    Nothing where there is but one group, or no clock of all.
+    Empty with fewer than two groups, without shared collectives, or without a common clock.
     """
     matches = matches_in_step(ranks)
     names = [grouping.of_member(member) for member in matches.members]
     groups = list(dict.fromkeys(filter(None, names)))
     if len(groups) < 2 or not matches.is_shared or why_no_common_clock(ranks):
         return ()
-    meetings = _Meetings(matches, np.array([groups.index(n) if n else -1 for n in names]))
-    found = [_measure(ranks, meetings, i, grouping, name) for i, name in enumerate(groups)]
-    costly = [i for i, group in enumerate(found) if group.cost_ratio >= LEAST_COST_RATIO]
-    phases = _phases(find_arrivals(ranks), meetings, costly) if costly else {}
+    arrivals = _GroupArrivals(matches, np.array([groups.index(n) if n else -1 for n in names]))
+    found = [_measure_group(ranks, arrivals, i, grouping, name) for i, name in enumerate(groups)]
+    costly = [i for i, group in enumerate(found) if group.cost_ratio >= MIN_COST_RATIO]
+    phases = _find_phases(find_arrivals(ranks), arrivals, costly) if costly else {}
     blame = find_blame(ranks)
-    whole = sum(group.held_up_ns for group in found)
-    judged = []
+    total_ns = sum(group.held_up_ns for group in found)
+    evaluated = []
     for i, group in enumerate(found):
         phase, excess_ns = phases.get(i, ("", 0))
         is_late = (
-            _is_root(blame, meetings.group_of == i)
-            and _is_costly(group, whole)
+            _is_cause(blame, arrivals.group_of == i)
+            and _is_costly(group, total_ns)
             and group.last_count > 1
             and is_beyond_clocks(group.cost_ns, group.ends_ns)
         )
-        judged.append(replace(group, is_straggler=is_late, phase=phase, excess_ns=excess_ns))
-    return tuple(judged)
+        evaluated.append(replace(group, is_straggler=is_late, phase=phase, excess_ns=excess_ns))
+    return tuple(evaluated)
 
 
-def _is_root(blame: Blame, own: npt.NDArray[np.bool_]) -> bool:
-    """Return whether waiting goes back to a group, and to most of its ranks alike."""
-    excess = np.sort(blame.excess_ns[own])
-    is_alike = excess[(len(excess) - 1) // 2] >= LEAST_SHARE_RATIO * excess[-1]
+def _is_cause(blame: Blame, is_member: npt.NDArray[np.bool_]) -> bool:
+    """Return whether a group causes half of all waiting, and its ranks have similar excess work."""
+    excess = np.sort(blame.excess_ns[is_member])
+    is_even = excess[(len(excess) - 1) // 2] >= MIN_SHARE_RATIO * excess[-1]
     charged = blame.charged_ns
-    return bool(is_alike and int(charged[own].sum()) >= LEAST_SHARE_RATIO * int(charged.sum()) > 0)
+    return bool(
+        is_even and int(charged[is_member].sum()) >= MIN_SHARE_RATIO * int(charged.sum()) > 0
+    )
 
 
 def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
-    share_ns = LEAST_SHARE_RATIO * whole_ns
-    return group.cost_ratio >= LEAST_COST_RATIO and group.cost_ns >= share_ns
+    """Return whether a group costs 1% of the window and half of ``whole_ns``.
+
+    ``whole_ns`` is the time for which all groups hold up others.
+    """
+    is_costly = group.cost_ratio >= MIN_COST_RATIO
+    return is_costly and group.cost_ns >= MIN_SHARE_RATIO * whole_ns
 
 
 def find_late_whole(ranks: Ranks) -> GroupLateness | None:
-    """Return the rack, else the host, that is late as a whole with more than one rank.
+    """Return the rack, otherwise the host, that is late as a whole with more than one late rank.
 
-    A rack only where ranks of several hosts of it are late: else it is the host.
+    A rack counts only if ranks of several of its hosts are late; otherwise the host is late.
     """
     members = find_matches(ranks).members
     for grouping in (Grouping.RACK, Grouping.HOST):
         late = find_late_group(measure_lateness(ranks, grouping))
-        if late is None or late.late_ranks < FEWEST_RANKS:
+        if late is None or late.late_ranks < MIN_LATE_RANKS:
             continue
         if grouping is Grouping.HOST or len({members[i].host for i in late.late_members}) > 1:
             return late
@@ -166,67 +179,70 @@ def find_late_whole(ranks: Ranks) -> GroupLateness | None:
 
 
 def find_late_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
-    """Return the straggler among the groups."""
+    """Return the straggler among the groups; None without one."""
     return next((group for group in lateness if group.is_straggler), None)
 
 
 def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
-    """Return the group that would be the straggler if the clocks did not differ as much."""
-    whole = sum(group.held_up_ns for group in lateness)
-    costly = (group for group in lateness if _is_costly(group, whole))
-    return next((own for own in costly if not is_beyond_clocks(own.cost_ns, own.ends_ns)), None)
+    """Return the group that would be the straggler if the clocks differed less."""
+    total_ns = sum(group.held_up_ns for group in lateness)
+    costly = (group for group in lateness if _is_costly(group, total_ns))
+    return next(
+        (group for group in costly if not is_beyond_clocks(group.cost_ns, group.ends_ns)), None
+    )
 
 
-class _Meetings:
-    """When each rank came to each collective that several groups share.
+class _GroupArrivals:
+    """The arrival of each member at each collective that several groups share.
 
-    ``come`` has a row per collective (``table``) and a column per member, in ns after the first
-    of them; NaN where a member takes no part.
+    ``table`` has one row per collective. ``arrival_ns`` has the shape (collectives, members), in ns
+    after the first arrival; NaN if a member does not take part. ``takes_part`` has the shape
+    (groups, collectives). ``last_group`` is the group of the last member of each collective.
     """
 
     def __init__(self, matches: Matches, group_of: Int64Array) -> None:
         rows = matches.shared
         place = matches.places(rows)
         after = (rows["start_ns"] - matches.per_row(rows, "first_start_ns")).astype(np.float64)
-        come = np.full((len(matches.table), len(matches.members)), np.nan)
-        # The first row counts where a member has several: it is written last.
-        come[place[::-1], rows["member"][::-1]] = after[::-1]
-        known = np.isfinite(come)
-        n_groups = int(group_of.max()) + 1
-        here = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
-        spans = np.sum(here, axis=0) > 1
+        arrival_ns = np.full((len(matches.table), len(matches.members)), np.nan)
+        # If a member has several rows in a match, the first row counts: it is written last.
+        arrival_ns[place[::-1], rows["member"][::-1]] = after[::-1]
+        known = np.isfinite(arrival_ns)
+        groups = range(int(group_of.max()) + 1)
+        takes_part = [known[:, group_of == group].any(axis=1) for group in groups]
+        is_shared = np.sum(takes_part, axis=0) > 1
         self.group_of = group_of
-        self.table = matches.table.take(spans)
-        self.come = come[spans]
-        self.takes_part = np.stack(here)[:, spans]
+        self.table = matches.table.take(is_shared)
+        self.arrival_ns = arrival_ns[is_shared]
+        self.takes_part = np.stack(takes_part)[:, is_shared]
         self.last_group = group_of[self.table["last_member"]]
 
 
-def _measure(
-    ranks: Ranks, meetings: _Meetings, place: int, grouping: Grouping, name: str
+def _measure_group(
+    ranks: Ranks, arrivals: _GroupArrivals, place: int, grouping: Grouping, name: str
 ) -> GroupLateness:
-    """Return the lateness of a group, not judged yet."""
-    rows = np.flatnonzero(meetings.last_group == place)
-    own = meetings.group_of == place
-    come = meetings.come[rows]
-    mine, others = come[:, own], come[:, ~own]
-    low, high = _middles(others)
-    usual = (low + high) / 2
-    last = np.clip(np.nanmax(mine, axis=1) - usual, 0, None) if len(rows) else usual
-    # The lower median: of two ranks the one that comes first, so that both must be late.
-    as_a_whole = np.clip(_middles(mine)[0] - usual, 0, None)
-    # Side by side each of its ranks may meet those of others apart: their delays are one.
-    weight = np.isfinite(mine).sum(axis=1) / int(own.sum())
-    held_up_ns = int(np.rint((last * weight).sum()))
-    per_rank = np.nansum(np.clip(mine - usual[:, None], 0, None), axis=0)
-    least = max(LEAST_SHARE_RATIO * held_up_ns, LEAST_COST_RATIO * ranks.span.duration_ns)
-    late = np.flatnonzero(own)[(per_rank > 0) & (per_rank >= least)]
-    cost_ns = int(np.rint((as_a_whole * weight).sum()))
-    n_part = int(meetings.takes_part[place].sum())
+    """Return the lateness of a group, without a verdict yet."""
+    rows = np.flatnonzero(arrivals.last_group == place)
+    is_member = arrivals.group_of == place
+    arrival_ns = arrivals.arrival_ns[rows]
+    of_group, others = arrival_ns[:, is_member], arrival_ns[:, ~is_member]
+    low, high = _medians(others)
+    usual_ns = (low + high) / 2
+    last_ns = np.clip(np.nanmax(of_group, axis=1) - usual_ns, 0, None) if len(rows) else usual_ns
+    # The lower median: of two ranks the earlier one, so that both must be late.
+    late_ns = np.clip(_medians(of_group)[0] - usual_ns, 0, None)
+    # Each rank may share a separate collective with other groups. Concurrent delays count once.
+    weight = np.isfinite(of_group).sum(axis=1) / int(is_member.sum())
+    held_up_ns = int(np.rint((last_ns * weight).sum()))
+    per_rank = np.nansum(np.clip(of_group - usual_ns[:, None], 0, None), axis=0)
+    threshold_ns = max(MIN_SHARE_RATIO * held_up_ns, MIN_COST_RATIO * ranks.span.duration_ns)
+    late = np.flatnonzero(is_member)[(per_rank > 0) & (per_rank >= threshold_ns)]
+    cost_ns = int(np.rint((late_ns * weight).sum()))
+    shared_count = int(arrivals.takes_part[place].sum())
     return GroupLateness(
         kind=grouping.value,
         name=name,
-        ranks=int(own.sum()),
+        ranks=int(is_member.sum()),
         late_ranks=len(late),
         late_members=tuple(late.tolist()),
         is_straggler=False,
@@ -234,59 +250,66 @@ def _measure(
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         last_count=len(rows),
-        last_ratio=len(rows) / n_part if n_part else 0.0,
-        since_ns=_since(ranks, meetings, rows, as_a_whole),
-        ends_ns=spread_of_ends_ns(meetings.table.take(rows[as_a_whole > 0])),
-        waited_ns=int(meetings.table["waited_ns"][rows].sum()),
+        last_ratio=len(rows) / shared_count if shared_count else 0.0,
+        since_ns=_since(ranks, arrivals, rows, late_ns),
+        ends_ns=spread_of_ends_ns(arrivals.table.take(rows[late_ns > 0])),
+        waited_ns=int(arrivals.table["waited_ns"][rows].sum()),
     )
 
 
-def _since(ranks: Ranks, meetings: _Meetings, rows: Int64Array, late: _Float64Array) -> int | None:
-    """Return when the group first was late as a whole, by half of its usual lateness."""
+def _since(
+    ranks: Ranks, arrivals: _GroupArrivals, rows: Int64Array, late: _Float64Array
+) -> int | None:
+    """Return when the group was first late as a whole by half of its usual lateness, in ns."""
     if not (late > 0).any():
         return None
     is_late = late >= np.median(late[late > 0]) / 2
-    at = meetings.table["last_start_ns"][rows[is_late]]
-    return int(at.min()) - ranks.whole.span.start_ns
+    first_ns = int(arrivals.table["last_start_ns"][rows[is_late]].min())
+    return first_ns - ranks.whole.span.start_ns
 
 
-def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
-    """Return the lower and the upper median of each row; NaN does not count."""
+def _medians(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
+    """Return the lower and the upper median of each row; NaN values do not count."""
     ordered = np.sort(values, axis=1)  # NaN comes last
     known = np.isfinite(values).sum(axis=1)
     rows = np.arange(len(ordered))
     return ordered[rows, (known - 1) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
 
 
-def _phases(
-    arrivals: CompactTable, meetings: _Meetings, wanted: list[int]
+def _find_phases(
+    arrivals: CompactTable, group_arrivals: _GroupArrivals, wanted: list[int]
 ) -> dict[int, tuple[str, int]]:
-    """Return where the ranks of each group take longer than the others where it came last."""
+    """Return, by group, the phase in which it takes longer when it arrives last, and the ns."""
     match = arrivals["match"]
-    place = np.searchsorted(meetings.table["match"], match)
-    place[np.append(meetings.table["match"], -1)[place] != match] = -1
-    rows_of = rows_by_value(np.append(meetings.last_group, -1)[place])
-    of_rows = meetings.group_of[arrivals["member"]]
+    place = np.searchsorted(group_arrivals.table["match"], match)
+    place[np.append(group_arrivals.table["match"], -1)[place] != match] = -1
+    rows_of = rows_by_value(np.append(group_arrivals.last_group, -1)[place])
+    of_rows = group_arrivals.group_of[arrivals["member"]]
     return {
-        group: _phase(arrivals.take(rows_of[group]), of_rows[rows_of[group]] == group)
+        group: _find_phase(arrivals.take(rows_of[group]), of_rows[rows_of[group]] == group)
         for group in wanted
         if group in rows_of
     }
 
 
-def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
-    """Return where some ranks take longer than the median of the others, by how much each."""
+def _find_phase(arrivals: CompactTable, is_member: npt.NDArray[np.bool_]) -> tuple[str, int]:
+    """Return the phase with the largest excess of some ranks over the others, and the excess in ns.
+
+    The excess is the mean of these ranks minus the median of the others, summed over matches.
+    """
     match = arrivals["match"]
-    own, others = groups_of(match[is_own]), groups_of(match[~is_own])
-    # Where both take part.
-    _, mine, theirs = np.intersect1d(own.values[0], others.values[0], return_indices=True)
+    of_group, others = groups_of(match[is_member]), groups_of(match[~is_member])
+    # Matches in which both take part.
+    _, group_places, other_places = np.intersect1d(
+        of_group.values[0], others.values[0], return_indices=True
+    )
     sums = {}
     for name in phases_of_arrivals(arrivals):
         spent = arrivals[name]
-        usual = others.quantiles(spent[~is_own])[theirs]
-        sums[name] = float((own.means(spent[is_own])[mine] - usual).sum())
-    most = max(sums, key=lambda name: sums[name], default="")
-    return (most, int(np.rint(sums[most]))) if most and sums[most] > 0 else ("", 0)
+        usual = others.quantiles(spent[~is_member])[other_places]
+        sums[name] = float((of_group.means(spent[is_member])[group_places] - usual).sum())
+    longest = max(sums, key=lambda name: sums[name], default="")
+    return (longest, int(np.rint(sums[longest]))) if longest and sums[longest] > 0 else ("", 0)
 
 
 def describe_lateness(group: GroupLateness) -> Note:
@@ -313,9 +336,14 @@ def describe_lateness(group: GroupLateness) -> Note:
 
 
 def table_of_late(groups: Iterable[GroupLateness]) -> Table:
-    """Return the table `LATE_GROUPS` of some groups."""
-    verdicts = {True: "straggler", False: "clocks"}
-    rows = [
-        {**asdict(own), "group": own.name, "verdict": verdicts[own.is_straggler]} for own in groups
-    ]
-    return LATE_GROUPS.of_rows(rows)
+    """Return the table `LATE_GROUPS` for some groups."""
+    return LATE_GROUPS.of_rows(
+        [
+            {
+                **asdict(group),
+                "group": group.name,
+                "verdict": "straggler" if group.is_straggler else "clocks",
+            }
+            for group in groups
+        ]
+    )

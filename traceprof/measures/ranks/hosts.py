@@ -1,4 +1,4 @@
-"""The hosts and racks of a run side by side: time, waiting, and which the others wait for."""
+"""Compare the hosts and racks of a run: time, waiting, and which one delays the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.clocks import describe_clocks
 from traceprof.measures.collectives.matches import Matches, find_matches
-from traceprof.measures.collectives.members import Member
+from traceprof.measures.collectives.members import Member, list_members
 from traceprof.measures.ranks.arrivals import USED_TABLES
 from traceprof.measures.ranks.groups import (
     LATE_GROUPS,
@@ -48,8 +48,8 @@ from traceprof.model.table import Names, Table, is_known
 from traceprof.model.tables import ABSENT
 
 _INSIDE, _ACROSS, _NOT_KNOWN = "inside", "across", "not known"
-_NOTABLE_RATIO: Final = 0.01
-_TOLD_BY: Final = {
+_MIN_NOTABLE_RATIO: Final = 0.01
+_HOW_TO_SPECIFY: Final = {
     Grouping.HOST: "specify the host of each rank with --cluster FILE ([hosts]) or in a manifest, "
     "or record with `traceprof record`",
     Grouping.RACK: "specify the rack of each host with --rack r1=node[1-4], with --cluster FILE "
@@ -57,9 +57,15 @@ _TOLD_BY: Final = {
     "topology",
 }
 
-_MOST_NAMED: Final = 4
-_LATENESS: Final = ("cost_ns", "cost_ratio", "late_ranks", "last_ratio", "excess_ns", "since_ns")
-_MEANS: Final = (
+_LATENESS_COLUMNS: Final = (
+    "cost_ns",
+    "cost_ratio",
+    "late_ranks",
+    "last_ratio",
+    "excess_ns",
+    "since_ns",
+)
+_MEAN_COLUMNS: Final = (
     "compute_ns",
     "exposed_communication_ns",
     "exposed_transfer_ns",
@@ -67,7 +73,7 @@ _MEANS: Final = (
     "idle_ns",
     "waited_ns",
 )
-_STEP_MEANS: Final = {"step_ns": "duration_ns", "own_ns": "own_ns"}
+_STEP_MEAN_COLUMNS: Final = {"step_ns": "duration_ns", "own_ns": "own_ns"}
 _COLUMNS: Final[tuple[Column, ...]] = columns("""
     total ranks [count]: number of ranks
     same is_straggler: whether the group is late as a whole and the other ranks wait for it
@@ -103,8 +109,12 @@ _SCOPES: Final = TableSpec.of("""
     """)
 
 
-def _analysis(grouping: Grouping, above: Grouping | None = None) -> Analysis:
-    """Return the analysis of groups; of ``above``, larger ones, a late one excuses those in it."""
+def _make_analysis(grouping: Grouping, outer: Grouping | None = None) -> Analysis:
+    """Return the analysis of hosts or racks.
+
+    ``outer`` is a grouping into larger groups. A group is not a straggler if its whole outer group
+    is late.
+    """
     kind = grouping.value
     table = TableSpec(
         f"{kind}s",
@@ -113,11 +123,18 @@ def _analysis(grouping: Grouping, above: Grouping | None = None) -> Analysis:
     )
     unknown = total("unknown_count", Unit.COUNT, f"number of ranks with unknown {kind}")
     spec = ResultSpec((table, LATE_GROUPS, _SCOPES), (unknown,))
-    measure = partial(_measure, spec, grouping, above)
-    return Analysis(f"{kind}s", spec, uses=USED_TABLES, of_steps=True, of_ranks=measure)
+    return Analysis(
+        f"{kind}s",
+        spec,
+        uses=USED_TABLES,
+        of_steps=True,
+        of_ranks=partial(_measure_groups, spec, grouping, outer),
+    )
 
 
-def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks: Ranks) -> Result:
+def _measure_groups(
+    spec: ResultSpec, grouping: Grouping, outer: Grouping | None, ranks: Ranks
+) -> Result:
     """Return where the time of the ranks of each group went in the window."""
     kind = grouping.value
     matches = find_matches(ranks)
@@ -131,59 +148,64 @@ def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks
         alone = Note("The trace contains only one rank, so there are no groups to compare.")
         return Result(f"{kind}s", spec, tables, {"unknown_count": 0}, (alone,))
     if not any(names):
-        raise NotRecordedError(f"the {kind} of the ranks is unknown: {_TOLD_BY[grouping]}")
+        raise NotRecordedError(f"the {kind} of the ranks is unknown: {_HOW_TO_SPECIFY[grouping]}")
     lateness = measure_lateness(ranks, grouping)
     straggler, unclear = find_late_group(lateness), find_unclear_group(lateness)
-    larger = _excuse(ranks, above, straggler)
+    larger = _find_outer_straggler(ranks, outer, straggler)
     if larger is not None:
         straggler = None
         lateness = tuple(replace(group, is_straggler=False) for group in lateness)
     shown = np.array([name or _NOT_KNOWN for name in names], object)
     shared = _with_scopes(matches, shown)
-    scopes = _scopes(shared)
+    scopes = _summarize_scopes(shared)
     notes = [] if larger is None else [describe_lateness(larger)]
     if unclear is not None:
         notes.append(describe_clocks(f"{kind} {unclear.name}", unclear.cost_ns, unclear.ends_ns))
-    why_not = why_withheld(ranks)
-    notes += [*_notes(kind, names, matches, lateness, why_not), *_on_scopes(kind, scopes)]
+    notes += [
+        *_notes(kind, names, matches, lateness, why_withheld(ranks)),
+        *_notes_on_scopes(kind, scopes),
+    ]
     tables = {
-        f"{kind}s": spec.tables[0].of_rows(_groups(ranks, kind, shown, lateness, shared)),
-        "late_groups": table_of_late(own for own in (larger, straggler, unclear) if own),
+        f"{kind}s": spec.tables[0].of_rows(_group_rows(ranks, kind, shown, lateness, shared)),
+        "late_groups": table_of_late(group for group in (larger, straggler, unclear) if group),
         "scopes": scopes,
     }
     return Result(f"{kind}s", spec, tables, {"unknown_count": names.count("")}, tuple(notes))
 
 
-def _excuse(
-    ranks: Ranks, above: Grouping | None, straggler: GroupLateness | None
+def _find_outer_straggler(
+    ranks: Ranks, outer: Grouping | None, straggler: GroupLateness | None
 ) -> GroupLateness | None:
-    """Return the larger group that is late as a whole, if it holds a late group and others."""
-    if above is None or straggler is None:
+    """Return the outer group that is late as a whole; None without one.
+
+    It must contain all late ranks of the straggler and other late ranks.
+    """
+    if outer is None or straggler is None:
         return None
-    larger = find_late_group(measure_lateness(ranks, above))
+    larger = find_late_group(measure_lateness(ranks, outer))
     if larger is None or not set(larger.late_members) > set(straggler.late_members):
         return None
     return larger
 
 
-def _groups(
+def _group_rows(
     ranks: Ranks,
     kind: str,
     names: npt.NDArray[np.object_],
     lateness: tuple[GroupLateness, ...],
     shared: Table,
 ) -> list[dict[str, Any]]:
-    """Return the rows of the groups, those that hold the others up notably first."""
+    """Return one row per group; groups that delay the others notably come first."""
     times, late = times_of_ranks(ranks), {group.name: group for group in lateness}
-    steps, counts = _steps(ranks, names), _counts_by_group(shared, names)
+    steps, counts = _measure_steps(ranks, names), _counts_by_group(shared, names)
     rows: list[dict[str, Any]] = [
         {
             kind: name,
             "ranks": int((names == name).sum()),
             "is_straggler": name in late and late[name].is_straggler,
             "phase": late[name].phase if name in late else "",
-            **{column: getattr(late.get(name), column, None) for column in _LATENESS},
-            **{part: _mean(times[part][names == name]) for part in _MEANS},
+            **{column: getattr(late.get(name), column, None) for column in _LATENESS_COLUMNS},
+            **{part: _mean(times[part][names == name]) for part in _MEAN_COLUMNS},
             **steps.get(name, {}),
             **counts[name],
         }
@@ -192,30 +214,34 @@ def _groups(
 
     def order(row: Mapping[str, Any]) -> float:
         cost = row["cost_ratio"]
-        return -cost if cost is not None and cost >= _NOTABLE_RATIO else 0.0
+        return -cost if cost is not None and cost >= _MIN_NOTABLE_RATIO else 0.0
 
     return sorted(rows, key=order)
 
 
 def _mean(values: Array) -> float | None:
-    """Return the mean of those that are known."""
+    """Return the mean of the known values; None without any."""
     known = values[is_known(values)]
     return float(known.mean()) if len(known) else None
 
 
-def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
-    """Return, by group, the mean step of its ranks, and how far these are apart in it."""
-    members = find_matches(ranks).members
-    group_of = {member.process: name for member, name in zip(members, names, strict=True)}
+def _measure_steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
+    """Return, by group, the mean step of its ranks, and the mean difference between their steps."""
+    members = zip(find_matches(ranks).members, names, strict=True)
+    group_of = {member.process: name for member, name in members}
     table = find_rank_steps(ranks).table
     table = table.take(np.isin(table["process"], list(group_of)))
     group = Names.of(group_of[process] for process in table["process"].tolist())
     found, of_group = grouped_by(table.assign(group=group), "group")
-    means = {name: of_group.means(table[own]).tolist() for name, own in _STEP_MEANS.items()}
+    means = {
+        name: of_group.means(table[column]).tolist() for name, column in _STEP_MEAN_COLUMNS.items()
+    }
     per_step = groups_of(of_group.packed, table["step"])
-    most, least = (per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum))
+    longest, shortest = (
+        per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum)
+    )
     owner = groups_of(of_group.packed[per_step.first_rows])
-    means["skew_ns"] = owner.means(most - least).tolist()
+    means["skew_ns"] = owner.means(longest - shortest).tolist()
     rows = Table(means, len(found)).rows()
     return dict(zip(found["group"].tolist(), rows, strict=True))
 
@@ -227,7 +253,7 @@ def _notes(
     if straggler is not None:
         yield describe_lateness(straggler)
     elif lateness:
-        yield from _on_single_ranks(matches.members, lateness)
+        yield from _notes_on_single_ranks(matches.members, lateness)
     elif why_not:
         yield Note.of("Rank wait times are not reported: {why}", why=why_not)
     elif len(set(names)) == 1:
@@ -236,13 +262,13 @@ def _notes(
         yield Note("Rank wait times are unknown: no collective was recorded on several ranks.")
     unknown = [member for member, name in zip(matches.members, names, strict=True) if not name]
     if unknown:
-        yield Note.of(f"The {kind} of {{ranks}} is unknown.", ranks=_some(unknown))
+        yield Note.of(f"The {kind} of {{ranks}} is unknown.", ranks=list_members(unknown))
 
 
-def _on_single_ranks(
+def _notes_on_single_ranks(
     members: tuple[Member, ...], lateness: tuple[GroupLateness, ...]
 ) -> Iterator[Note]:
-    """Yield whose lateness it is where a group comes last only because of some of its ranks."""
+    """Yield a note for each group that arrives last only because of some of its ranks."""
     whole = sum(group.held_up_ns for group in lateness)
     for group in lateness:
         if whole and group.held_up_ns >= whole / 2 and 0 < group.late_ranks < group.ranks:
@@ -250,45 +276,41 @@ def _on_single_ranks(
                 f"{group.kind} {{group}} arrives last because of {{ranks}} ({{held_up:ns}}), not "
                 f"because the whole {group.kind} is late. Run `{shown_by('stragglers')} TRACE`.",
                 group=group.name,
-                ranks=_some([members[place] for place in group.late_members]),
+                ranks=list_members([members[place] for place in group.late_members]),
                 held_up=group.held_up_ns,
             )
 
 
-def _some(members: list[Member]) -> str:
-    more = f" and {len(members) - _MOST_NAMED} more" if len(members) > _MOST_NAMED else ""
-    return ", ".join(member.label for member in members[:_MOST_NAMED]) + more
-
-
 def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
-    """Return each shared collective once for each group that has a part in it; ``names`` of ranks.
+    """Return one row per shared collective and participating group.
 
-    Columns: match, group, duration_ns, bus_bytes, scope: inside (all its ranks are of one group),
-    across, or not known where it has ranks without a trace and the others are of one group.
+    ``names`` are the groups of the ranks. Columns: match, group, duration_ns, bus_bytes, and scope.
+    The scope is inside (all ranks are in one group), across (several groups), or not known (one
+    known group, and ranks without a trace).
     """
     rows, table, groups = matches.shared, matches.table, Names.of(names)
     pairs = groups_of(rows["match"], groups.packed[rows["member"]])
-    own = rows.take(pairs.first_rows)
-    place = matches.places(own)
-    several = np.bincount(place, minlength=len(table)) > 1
+    distinct = rows.take(pairs.first_rows)
+    place = matches.places(distinct)
+    is_across = np.bincount(place, minlength=len(table)) > 1
     size = table["group_size"]
     is_whole = (size == ABSENT) | (table["members"] >= size)
-    scope = np.where(several, 0, np.where(is_whole, 1, 2))
+    scope = np.where(is_across, 0, np.where(is_whole, 1, 2))
     return (
         table.select("duration_ns", "bus_bytes")
         .take(place)
         .assign(
-            match=own["match"],
-            group=groups[own["member"]],
+            match=distinct["match"],
+            group=groups[distinct["member"]],
             scope=Names(scope[place], (_ACROSS, _INSIDE, _NOT_KNOWN)),
         )
     )
 
 
 def _counts_by_group(shared: Table, names: npt.NDArray[np.object_]) -> dict[str, dict[str, int]]:
-    """Return, by group, how many collectives are inside it and across, and their time."""
-    nothing = {"inside_count": 0, "inside_ns": 0, "across_count": 0, "across_ns": 0}
-    found = {str(name): dict(nothing) for name in names}
+    """Return, by group, the number and time of collectives inside the group and across groups."""
+    columns = ("inside_count", "inside_ns", "across_count", "across_ns")
+    found = {str(name): dict.fromkeys(columns, 0) for name in names}
     table, groups = grouped_by(shared, "group", "scope")
     sums = table.assign(n=groups.counts, ns=groups.reduced(np.add, shared["duration_ns"]))
     for row in sums.rows():
@@ -297,31 +319,31 @@ def _counts_by_group(shared: Table, names: npt.NDArray[np.object_]) -> dict[str,
     return found
 
 
-def _scopes(shared: Table) -> Table:
-    """Return the table `_SCOPES` of collectives as `_with_scopes` returns them."""
-    each = shared.take(are_first(shared["match"]))
-    is_sized = is_known(each["bus_bytes"]) & (each["duration_ns"] > 0)
+def _summarize_scopes(shared: Table) -> Table:
+    """Return the table `_SCOPES` for the result of `_with_scopes`."""
+    collectives = shared.take(are_first(shared["match"]))
+    is_sized = is_known(collectives["bus_bytes"]) & (collectives["duration_ns"] > 0)
     rows: list[dict[str, Any]] = []
     for scope in (_INSIDE, _ACROSS, _NOT_KNOWN):
-        is_own = each["scope"] == scope
-        own, sized = each.take(is_own), each.take(is_own & is_sized)
-        if own.empty:
+        is_in_scope = collectives["scope"] == scope
+        chosen, sized = collectives.take(is_in_scope), collectives.take(is_in_scope & is_sized)
+        if chosen.empty:
             continue
         seconds = int(sized["duration_ns"].sum()) / 1e9
         rows.append(
             {
                 "scope": scope,
-                "count": len(own),
-                "total_ns": int(own["duration_ns"].sum()),
-                "sized_ratio": len(sized) / len(own),
+                "count": len(chosen),
+                "total_ns": int(chosen["duration_ns"].sum()),
+                "sized_ratio": len(sized) / len(chosen),
                 "busbw_bytes_per_s": sized["bus_bytes"].sum() / seconds if seconds else None,
             }
         )
     return _SCOPES.of_rows(rows)
 
 
-def _on_scopes(kind: str, scopes: Table) -> Iterator[Note]:
-    """Yield how many collectives there are in each scope, and their bandwidth where known."""
+def _notes_on_scopes(kind: str, scopes: Table) -> Iterator[Note]:
+    """Yield notes on the number of collectives in each scope, and their bandwidth if known."""
     words = {_INSIDE: f"Within a {kind}", _ACROSS: f"Across {kind}s"}
     for row in scopes.rows():
         if row["scope"] not in words:
@@ -339,5 +361,5 @@ def _on_scopes(kind: str, scopes: Table) -> Iterator[Note]:
         yield Note.of(text, **values)
 
 
-HOSTS: Final = _analysis(Grouping.HOST, above=Grouping.RACK)
-RACKS: Final = _analysis(Grouping.RACK)
+HOSTS: Final = _make_analysis(Grouping.HOST, outer=Grouping.RACK)
+RACKS: Final = _make_analysis(Grouping.RACK)

@@ -1,7 +1,7 @@
-"""What each rank does in its own steps: what tells a slow rank without a clock that all share.
+"""Measure each rank within its own steps, to find a slow rank without a common clock.
 
-Ranks that wait for one another take as long for a step; who waits least comes last. Both the
-compute of a rank and its waiting are seen within its own steps, on its own clock.
+Ranks that wait for each other have the same step time; the rank that waits least arrives last. The
+compute and the waiting of a rank are both measured within its own steps, on its own clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.collectives.members import Member, find_members
+from traceprof.measures.collectives.members import Member, find_members, list_members
 from traceprof.measures.collectives.operations import SINGLE_OPS, find_collectives
 from traceprof.measures.device.times import device_time, devices_of_processes, recorded_windows
 from traceprof.measures.facts import of_window
@@ -24,23 +24,23 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.03
-"""What a rank does more than the others, of a step, to be told."""
-_ALIKE: Final = 0.5
-"""Ranks that do at least this of what the slowest does more are slow together."""
-_MOST_NAMED: Final = 4
+_MIN_EXCESS_RATIO: Final = 0.03
+"""Minimum extra time of a slow rank, as a share of the step."""
+_MIN_SHARE_OF_SLOWEST: Final = 0.5
+"""Ranks with at least this share of the extra time of the slowest rank are slow as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRanks:
-    """The ranks at ``places`` (in `find_members`), which do more in their own steps than others.
+    """The ranks at ``places`` (in `find_members`) that do more in their own steps than the others.
 
-    Per step, the median: ``compute_ns``, of the slowest, and ``usual_compute_ns``, of the median of
-    the others; ``exposed_ns`` and ``usual_exposed_ns`` of communication that no compute hides.
-    ``excess_ns`` is what the slowest does more than that median, ``least_ns`` than any other that
-    is not slow, ``is_compute`` whether that is compute: else it waits less than the others, for
-    what it does outside compute. ``n_steps``: of how many steps, 0 where none are known, and of the
-    whole recording.
+    Times are medians per step. ``compute_ns`` is that of the slowest rank, ``usual_compute_ns`` the
+    median of the others. ``exposed_ns`` and ``usual_exposed_ns`` are the same for communication not
+    overlapped with compute. ``excess_ns`` is how far the slowest rank is above that median,
+    ``least_ns`` how far above every rank that is not slow. ``is_compute``: the excess is compute;
+    otherwise the rank waits less than the others because of work outside compute. ``n_steps`` is
+    the number of measured steps; 0 if no steps are known, and the values are of the whole recording
+    then.
     """
 
     places: tuple[int, ...]
@@ -57,129 +57,133 @@ class SlowRanks:
 
     @property
     def factor(self) -> float:
-        """How many times as long it computes as the median of the others."""
+        """Compute time divided by the median of the other ranks."""
         return self.compute_ns / max(self.usual_compute_ns, 1)
 
 
 @of_window
 def own_times(ranks: Ranks) -> Table:
-    """Return what each rank does in its own steps, the median; of the recording without steps.
+    """Return the median step of each rank; of the recording if no steps are known.
 
-    Columns: place (in `find_members`), n_steps, step_ns, compute_ns, exposed_ns (communication that
-    no compute hides), has_messages. Ranks without device work are left out. Where the clocks are so
-    far apart that the window holds no steps of some ranks, it is of the whole recording.
+    Columns: place (in `find_members`), n_steps, step_ns, compute_ns, exposed_ns (communication not
+    overlapped with compute), has_messages. Ranks without device work are left out. If some ranks
+    have no steps in the window (the clocks differ that much), the result covers the whole
+    recording.
     """
     members, hull = find_members(ranks), ranks.span.hull
-    # A gap that is one rank's, where clocks differ, lies in a step of another.
-    around = ranks if hull == ranks.span else ranks.whole.within(hull)
-    within, whole = (Table.stacked(one.each(_of_one, members)) for one in (around, ranks.whole))
+    # With different clocks, a gap between the windows of one rank is inside a step of another rank.
+    widened = ranks if hull == ranks.span else ranks.whole.within(hull)
+    within, whole = (
+        Table.stacked(window.each(_measure_part, members)) for window in (widened, ranks.whole)
+    )
     is_missing = len(within) < len(whole) or (within["n_steps"] == 0).any()
     return (whole if is_missing else within).in_order("place")
 
 
-def _of_one(part: Trace, members: tuple[Member, ...]) -> Table:
+def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
+    """Return the columns of `own_times` for the members that used devices in one trace."""
     steps = find_steps(part)
     table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
     rows_of, used = rows_by(table, "process"), devices_of_processes(part)
     work, windows = find_collectives(part), recorded_windows(part)
-    talking = set(work["process"][work["op"].isin(SINGLE_OPS)].tolist())
+    with_messages = set(work["process"][work["op"].isin(SINGLE_OPS)].tolist())
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
     found = []
     for place, member in enumerate(members):
         devices = used.get(member.process, ())
         if member.device != ABSENT:
-            devices = tuple(own for own in devices if own == member.device)
+            devices = tuple(device for device in devices if device == member.device)
         if not devices:
             continue
-        own = part.recordings.get(member.process, part.span) & part.span
+        recorded = part.recordings.get(member.process, part.span) & part.span
         rows = rows_of.get(member.process, np.empty(0, np.int64))
-        if (seen := windows.get(member.process)) is not None:
+        if (recorded_device := windows.get(member.process)) is not None:
             lengths = ends[rows] - starts[rows]
-            rows = rows[seen.covered_ns(starts[rows], ends[rows]) == lengths]
+            rows = rows[recorded_device.covered_ns(starts[rows], ends[rows]) == lengths]
         spans = (
             (starts[rows], ends[rows])
             if len(rows)
-            else (np.array([own.start_ns]), np.array([own.end_ns]))
+            else (np.array([recorded.start_ns]), np.array([recorded.end_ns]))
         )
-        found.append(_of_rank(part, place, devices, spans, len(rows)))
-        found[-1]["has_messages"] = member.process in talking
+        found.append(_measure_rank(part, place, devices, spans, len(rows)))
+        found[-1]["has_messages"] = member.process in with_messages
     names = ("place", "n_steps", "step_ns", "compute_ns", "exposed_ns", "has_messages")
     return Table({name: np.array([row[name] for row in found], np.int64) for name in names})
 
 
-def _of_rank(
+def _measure_rank(
     part: Trace, place: int, devices: tuple[int, ...], spans: tuple[Int64Array, Int64Array], n: int
 ) -> dict[str, int | bool]:
+    """Return the medians of step, compute, and exposed communication over ``spans``.
+
+    ``n`` is the number of steps; 0 if the span is the recording.
+    """
     times = [device_time(part, device) for device in devices]
     parts = (
         ("compute_ns", [time.compute for time in times]),
         ("exposed_ns", [time.communication - time.compute for time in times]),
     )
     medians = {
-        name: int(np.median(np.mean([time.covered_ns(*spans) for time in own], axis=0)))
-        for name, own in parts
+        name: int(np.median(np.mean([time.covered_ns(*spans) for time in intervals], axis=0)))
+        for name, intervals in parts
     }
     return {"place": place, "n_steps": n, "step_ns": int(np.median(spans[1] - spans[0])), **medians}
 
 
 @of_window
 def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
-    """Return the ranks that do more in their own steps than the others, and wait less for these.
+    """Return the ranks that do more in their own steps than the others, and wait less for them.
 
-    Nothing where no rank stands out, or where not all communicate: they need not wait then.
+    None if no rank stands out, or if no rank has exposed communication: then ranks need not wait.
     """
     times = own_times(ranks)
     if len(times) < 2 or (times["exposed_ns"] == 0).all():
         return None
     step_ns = int(np.median(times["step_ns"]))
     compute, exposed = ints(times, "compute_ns", "exposed_ns")
-    usual_compute, usual_exposed = map(_of_others, (compute, exposed))
+    usual_compute, usual_exposed = map(_median_of_others, (compute, exposed))
     waits_less = exposed <= usual_exposed
-    for is_compute, own, excess in (
+    for is_compute, values, excess in (
         (True, compute, np.where(waits_less, compute - usual_compute, 0)),
-        # In a pipeline stages may also wait without a kernel that would show it.
+        # Pipeline stages may wait without a kernel that shows the waiting.
         (False, -exposed, np.where(times["has_messages"].any(), 0, usual_exposed - exposed)),
     ):
-        most = int(excess.argmax())
-        if excess[most] < _LEAST * step_ns:
+        slowest = int(excess.argmax())
+        if excess[slowest] < _MIN_EXCESS_RATIO * step_ns:
             continue
-        slow = np.flatnonzero(excess >= _ALIKE * excess[most])
+        slow = np.flatnonzero(excess >= _MIN_SHARE_OF_SLOWEST * excess[slowest])
         if 2 * len(slow) > len(times):
             continue
         places = tuple(times["place"][slow].tolist())
         return SlowRanks(
             places=places,
-            label=_label([find_members(ranks)[place] for place in places]),
+            label=list_members([find_members(ranks)[place] for place in places]),
             is_compute=is_compute,
-            excess_ns=int(excess[most]),
-            least_ns=max(int((own[most] - np.delete(own, slow)).min()), 0),
+            excess_ns=int(excess[slowest]),
+            least_ns=max(int((values[slowest] - np.delete(values, slow)).min()), 0),
             step_ns=step_ns,
-            compute_ns=int(compute[most]),
-            usual_compute_ns=int(usual_compute[most]),
-            exposed_ns=int(exposed[most]),
-            usual_exposed_ns=int(usual_exposed[most]),
-            n_steps=int(times["n_steps"][most]),
+            compute_ns=int(compute[slowest]),
+            usual_compute_ns=int(usual_compute[slowest]),
+            exposed_ns=int(exposed[slowest]),
+            usual_exposed_ns=int(usual_exposed[slowest]),
+            n_steps=int(times["n_steps"][slowest]),
         )
     return None
 
 
-def _of_others(values: Int64Array) -> Int64Array:
-    """Return the lower median of the others, for each: more than half must be slow to hide one."""
+def _median_of_others(values: Int64Array) -> Int64Array:
+    """Return, for each value, the lower median of the other values.
+
+    More than half of the ranks must be slow to hide a slow one.
+    """
     order = np.sort(values)
     middle = (len(values) - 2) // 2
-    place = np.searchsorted(order, values)  # without itself the others behind it move up
-    found: Int64Array = order[middle + (place <= middle)]
-    return found
-
-
-def _label(members: list[Member]) -> str:
-    labels = [member.label for member in members[:_MOST_NAMED]]
-    more = len(members) - len(labels)
-    return ", ".join(labels) + (f" and {more} more" if more else "")
+    place = np.searchsorted(order, values)  # values after it move up by one
+    return np.asarray(order[middle + (place <= middle)], np.int64)
 
 
 def describe_slow(slow: SlowRanks) -> Note:
-    """Return a note on ranks that are slow by what they do in their own steps."""
+    """Return a note on ranks that are slow within their own steps."""
     of = "per step" if slow.n_steps else "in total"
     values = {
         "who": slow.label,

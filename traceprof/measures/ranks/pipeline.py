@@ -1,4 +1,4 @@
-"""Pipeline parallelism: the stages of a run, and the bubble of each."""
+"""Pipeline parallelism: find the stages of a run and measure the bubble of each stage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STAGE: Final = re.compile(r"\b(?:pipeline[ _]?)?stage[ _:#-]*(?P<number>\d+)", 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage: its place among ``n_stages`` of its pipeline, its rank, and how that is known."""
+    """A stage: position among ``n_stages`` of its pipeline, its rank, and how it was detected."""
 
     number: int
     n_stages: int
@@ -48,49 +48,54 @@ class Stage:
 
 @fact
 def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
-    """Return the stages in their order, one pipeline after another; none if they cannot be told.
+    """Return the stages in order, one pipeline after another; empty if no stages are found.
 
-    Ranges that name one stage in each process ("stage 2") decide, then the messages between
-    ranks: of two ranks the one that sends first comes first. Where nobody tells whom a send
-    goes to, processes that send and receive are stages, in the order in which they first compute.
-    Kernels named SendRecv do not suffice: all-to-all uses them, too.
+    Ranges that name one stage in each process ("stage 2") decide first. Otherwise messages between
+    ranks decide: of two ranks, the rank that sends first comes first. If the destinations of sends
+    are unknown, all processes that send and receive are stages, in the order of their first device
+    work. Kernels named SendRecv are not sufficient, because all-to-all uses them as well.
     """
     members = find_members(ranks)
     named = {
-        process: number for own in ranks.each(_named_stages) for process, number in own.items()
+        process: number
+        for of_part in ranks.each(_named_stages)
+        for process, number in of_part.items()
     }
     ordered = sorted((named[m.process], m) for m in members if m.process in named)
     if len({number for number, _ in ordered}) == len(ordered) > 1:
-        return _numbered([member for _, member in ordered], "ranges", 0)
-    links = _first_messages(ranks)
-    if links:
-        chains = find_chains(links)
+        return _number_stages([member for _, member in ordered], "ranges", 0)
+    if links := _first_messages(ranks):
         return tuple(
             stage
-            for number, chain in enumerate(chains)
-            for stage in _numbered([members[place] for place in chain], "messages", number)
+            for number, chain in enumerate(find_chains(links))
+            for stage in _number_stages([members[place] for place in chain], "messages", number)
         )
-    begins = {process: ns for own in ranks.each(_talking) for process, ns in own.items()}
+    begins = {
+        process: ns for of_part in ranks.each(_find_senders) for process, ns in of_part.items()
+    }
     stages = [member for member in members if member.process in begins]
     if len(stages) < 2:
         return ()
     stages.sort(key=lambda member: begins[member.process])
-    return _numbered(stages, "sends and receives", 0)
+    return _number_stages(stages, "sends and receives", 0)
 
 
-def _talking(trace: Trace) -> dict[int, int]:
+def _find_senders(trace: Trace) -> dict[int, int]:
     """Return the processes that send or receive, and when each first used a device."""
     work, starts = find_collectives(trace), trace.kernels["start_ns"]
-    talking = work["process"][work["op"].isin(("send", "recv"))]
-    rows_of = rows_by(trace.kernels, "process")
-    return {own: int(starts[rows_of[own][0]]) for own in {*talking.tolist()} & rows_of.keys()}
+    senders = work["process"][work["op"].isin(("send", "recv"))]
+    kernels_of = rows_by(trace.kernels, "process")
+    return {
+        process: int(starts[kernels_of[process][0]])
+        for process in {*senders.tolist()} & kernels_of.keys()
+    }
 
 
 def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
-    """Return the ranks of each pipeline in their order.
+    """Return the ranks of each pipeline in order.
 
-    ``links`` holds when each rank first sent to another: (source, target) → ns. Ranks that pass
-    messages around a ring in one direction only (ring attention) are no pipeline.
+    ``links`` maps (source, target) to the time in ns when source first sent to target. Ranks that
+    pass messages around a ring in one direction only (ring attention) are not a pipeline.
     """
     after: dict[int, list[int]] = {}
     skipped: set[tuple[int, int]] = set()
@@ -99,19 +104,20 @@ def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
         if back_ns is not None and (back_ns, target, source) < (first_ns, source, target):
             continue
         if source in _reachable(after, target):
-            skipped.add((source, target))  # it closes a ring, as interleaved stages do
+            skipped.add((source, target))  # closes a ring, as interleaved stages do
         else:
             after.setdefault(source, []).append(target)
     chains = []
     for ranks in _components(after):
         is_mutual = any((b, a) in links for a, b in links if a in ranks)
-        closes = any(a in ranks for a, _ in skipped)
-        if is_mutual or not closes:
-            chains.append(_in_order(ranks, after, links))
+        closes_ring = any(a in ranks for a, _ in skipped)
+        if is_mutual or not closes_ring:
+            chains.append(_order_stages(ranks, after, links))
     return sorted(chains)
 
 
 def _reachable(after: Mapping[int, list[int]], start: int) -> set[int]:
+    """Return the ranks that messages from ``start`` reach, including ``start``."""
     found, open_ranks = {start}, [start]
     while open_ranks:
         for target in after.get(open_ranks.pop(), ()):
@@ -122,22 +128,23 @@ def _reachable(after: Mapping[int, list[int]], start: int) -> set[int]:
 
 
 def _components(after: Mapping[int, list[int]]) -> list[set[int]]:
-    both: dict[int, list[int]] = {}
+    """Return the sets of ranks that are connected by messages in any direction."""
+    neighbors: dict[int, list[int]] = {}
     for source, targets in after.items():
         for target in targets:
-            both.setdefault(source, []).append(target)
-            both.setdefault(target, []).append(source)
+            neighbors.setdefault(source, []).append(target)
+            neighbors.setdefault(target, []).append(source)
     found: list[set[int]] = []
-    for rank in sorted(both):
+    for rank in sorted(neighbors):
         if not any(rank in ranks for ranks in found):
-            found.append(_reachable(both, rank))
+            found.append(_reachable(neighbors, rank))
     return found
 
 
-def _in_order(
+def _order_stages(
     ranks: set[int], after: Mapping[int, list[int]], links: Mapping[tuple[int, int], int]
 ) -> list[int]:
-    """Return the ranks with each behind all that send to it; ties by the first message."""
+    """Return the ranks in topological order of their messages; ties by the first message."""
     depth = dict.fromkeys(ranks, 0)
     for _ in ranks:
         for source in ranks:
@@ -148,37 +155,38 @@ def _in_order(
 
 
 def _first_messages(ranks: Ranks) -> dict[tuple[int, int], int]:
+    """Return when each member first sent to another: (source, target) to ns."""
     messages = find_messages(ranks)
     source, target = messages["source"], messages["target"]
     known = (source >= 0) & (target >= 0) & (source != target)
     known &= messages["carrier"].isin(POINT_TO_POINT)
     pairs = groups_of(source[known], target[known])
     first_ns = pairs.reduced(np.minimum, messages["start_ns"][known]).tolist()
-    return {(one, other): ns for (one, other), ns in zip(pairs.keys, first_ns, strict=True)}
+    return {(pair[0], pair[1]): ns for pair, ns in zip(pairs.keys, first_ns, strict=True)}
 
 
-def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
+def _number_stages(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
     return tuple(
         Stage(i, len(members), member, known_from, pipeline) for i, member in enumerate(members)
     )
 
 
 def _named_stages(trace: Trace) -> dict[int, int]:
-    """Return the number of the one stage that the ranges of each process name."""
+    """Return the stage number of each process whose ranges name exactly one stage."""
     names = trace.ranges["name"]
     likely = codes_containing(names.texts, ["stage"])
-    every = zip(likely.tolist(), map(_STAGE.search, names.texts[likely]), strict=True)
-    found = {code: match for code, match in every if match}
+    matches = zip(likely.tolist(), map(_STAGE.search, names.texts[likely]), strict=True)
+    found = {code: match for code, match in matches if match}
     if not found:
         return {}
     rows = np.flatnonzero(np.isin(names.codes, list(found)))
     by_process: dict[int, set[int]] = {}
     for process, code in groups_of(trace.ranges["process"][rows], names.packed[rows]).keys:
         by_process.setdefault(process, set()).add(int(found[code]["number"]))
-    return {process: min(own) for process, own in by_process.items() if len(own) == 1}
+    return {process: min(stages) for process, stages in by_process.items() if len(stages) == 1}
 
 
-_MOST_NAMED: Final = 16
+_MAX_LISTED_STAGES: Final = 16
 _WHOLE_WINDOW: Final = -1
 _OUTSIDE: Final = -2
 
@@ -207,10 +215,12 @@ _STAGES: Final = SPEC.tables[0]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bubbles:
-    """The bubble of each stage: ``rows`` as the table has them, in the order of `find_stages`.
+    """The bubble of each stage.
 
-    ``spans`` are the steps of the pipeline of each stage, while any stage of it computes: columns
-    step, start_ns, end_ns; ``own`` those while the stage itself does.
+    ``rows`` are the rows of the table, in the order of `find_stages`. ``spans`` are the steps of
+    the pipeline of each stage, from the first to the last compute of any of its stages; columns
+    step, start_ns, end_ns. ``own`` are the steps from the first to the last compute of the stage
+    itself.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -225,23 +235,32 @@ def find_bubbles(ranks: Ranks) -> Bubbles:
     members = tuple(stage.member for stage in stages)
     by_step = any(len(find_steps(part)) for part in ranks)
     numbers = [stage.pipeline for stage in stages]
-    told = Table.stacked(ranks.each(_spans, members, np.array(numbers), by_step=by_step))
-    every = _hulls(told, "pipeline")
-    spans = [every.take(every["pipeline"] == number) for number in range(max(numbers) + 1)]
+    stage_spans = Table.stacked(
+        ranks.each(_compute_spans, members, np.array(numbers), by_step=by_step)
+    )
+    pipeline_spans = _span_by_step(stage_spans, "pipeline")
+    spans = [
+        pipeline_spans.take(pipeline_spans["pipeline"] == number)
+        for number in range(max(numbers) + 1)
+    ]
     of_stages = [spans[number] for number in numbers]
-    own = [told.take(told["stage"] == place) for place in range(len(stages))]
-    found = ranks.each(_busy, members, of_stages, by_step=by_step)
-    busy_ns = {place: ns for one in found for place, ns in one.items()}
+    compute_spans = [
+        stage_spans.take(stage_spans["stage"] == place) for place in range(len(stages))
+    ]
+    busy_of_parts = ranks.each(_measure_busy, members, of_stages, by_step=by_step)
+    busy_ns = {place: ns for of_part in busy_of_parts for place, ns in of_part.items()}
     place_of = {member: place for place, member in enumerate(find_members(ranks))}
     waiting = waiting_in_collectives(ranks.whole)
-    micro = {process: n for part in ranks.each(_sends_per_step) for process, n in part.items()}
+    sends_per_step = {
+        process: n for part in ranks.each(_sends_per_step) for process, n in part.items()
+    }
     rows = []
     for place, stage in enumerate(stages):
         time = waiting[place_of[stage.member]]
         waited_ns = int(time.covered_ns(*bounds(of_stages[place])).sum())
         working_ns = max(busy_ns.get(place, 0) - waited_ns, 0)
-        rows.append(_measure(stage, working_ns, of_stages[place], micro))
-    return Bubbles(tuple(rows), tuple(of_stages), tuple(own))
+        rows.append(_bubble_row(stage, working_ns, of_stages[place], sends_per_step))
+    return Bubbles(tuple(rows), tuple(of_stages), tuple(compute_spans))
 
 
 def measure_pipeline(ranks: Ranks) -> Result:
@@ -273,23 +292,23 @@ def measure_pipeline(ranks: Ranks) -> Result:
 
 
 def _compute_of(ranks: Ranks, stages: Sequence[Stage]) -> Note:
-    """Return how long each stage computes in its own steps, which needs no clock of all."""
+    """Return a note on the compute time of each stage in its own steps; needs no common clock."""
     times, members = own_times(ranks), find_members(ranks)
     known = dict(zip(times["place"].tolist(), times["compute_ns"].tolist(), strict=True))
     computed = {
         f"stage{i}": known.get(members.index(stage.member))
-        for i, stage in enumerate(stages[:_MOST_NAMED])
+        for i, stage in enumerate(stages[:_MAX_LISTED_STAGES])
     }
     listed = ", ".join(f"stage {stages[i].number} {{stage{i}:ns}}" for i in range(len(computed)))
-    more = " …" if len(stages) > _MOST_NAMED else ""
+    more = " …" if len(stages) > _MAX_LISTED_STAGES else ""
     return Note.of(f"Median compute time per step: {listed}{more}", **computed)
 
 
-def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:
-    """Return what keeps the stages of one file busy in the window.
+def _stage_work(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:
+    """Return the work that keeps the stages of one trace busy in the window.
 
-    Columns: start_ns, end_ns, computes, stage (place in ``members``), step (its number; without
-    steps the window is one).
+    Columns: start_ns, end_ns, computes, stage (position in ``members``), step (step number, or
+    `_WHOLE_WINDOW` without steps).
     """
     work, stage = _work(trace), _stage_of_work(trace, members)
     if by_step:
@@ -300,44 +319,44 @@ def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> T
     else:
         step = np.where(trace.span.overlaps(*bounds(work)), _WHOLE_WINDOW, _OUTSIDE)
     rows = np.flatnonzero((stage >= 0) & (step != _OUTSIDE))
-    kept = work.select("start_ns", "end_ns", "computes").take(rows)
-    return kept.assign(stage=stage[rows], step=step[rows])
+    work = work.select("start_ns", "end_ns", "computes").take(rows)
+    return work.assign(stage=stage[rows], step=step[rows])
 
 
 @fact
 def _work(trace: Trace) -> Table:
     """Return compute kernels and collectives: start_ns, end_ns, process, device, computes, step.
 
-    ``step`` is the row of the steps of the whole recording that it was called in, -1 for none.
+    ``step`` is the row of the calling step among the steps of the whole recording; -1 for none.
     """
     kernels, columns = trace.kernels, ("start_ns", "end_ns", "process", "device")
     rows = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
-    called = launches_of(trace, "kernels").start_ns[rows]
-    computing = kernels.select(*columns).take(rows).assign(call_ns=called, computes=True)
+    call_ns = launches_of(trace, "kernels").start_ns[rows]
+    computing = kernels.select(*columns).take(rows).assign(call_ns=call_ns, computes=True)
     work = find_collectives(trace)
     is_collective = ~work["op"].isin(POINT_TO_POINT) & (work["device"] != ABSENT)
     collective = work.select(*columns, "call_ns").take(is_collective).assign(computes=False)
-    both = Table.stacked([computing, collective])
-    return both.assign(step=steps_of_calls(find_steps(trace), both)).without("call_ns")
+    all_work = Table.stacked([computing, collective])
+    return all_work.assign(step=steps_of_calls(find_steps(trace), all_work)).without("call_ns")
 
 
 @fact
 def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> Int64Array:
-    """Return the place in ``members`` of each row of `_work`, -1 for none."""
+    """Return the position in ``members`` of each row of `_work`; -1 for none."""
     return member_of_rows(members, _work(trace))
 
 
-def _spans(
+def _compute_spans(
     trace: Trace, members: tuple[Member, ...], pipelines: Int64Array, *, by_step: bool
 ) -> Table:
-    """Return, of each stage by step, the first start and last end of compute in one file."""
-    work = _of_stages(trace, members, by_step=by_step)
-    found = _hulls(work.take(work["computes"]), "stage")
+    """Return the first start and last end of compute of each stage and step in one trace."""
+    work = _stage_work(trace, members, by_step=by_step)
+    found = _span_by_step(work.take(work["computes"]), "stage")
     return found.assign(pipeline=pipelines[found["stage"]])
 
 
-def _hulls(work: Table, of: str) -> Table:
-    """Return, of each stage or pipeline by step, the first start and last end of ``work``."""
+def _span_by_step(work: Table, of: str) -> Table:
+    """Return the first start and last end of ``work`` by step and by stage or pipeline."""
     found, groups = grouped_by(work, of, "step")
     starts, ends = bounds(work)
     return found.assign(
@@ -345,20 +364,24 @@ def _hulls(work: Table, of: str) -> Table:
     )
 
 
-def _busy(
+def _measure_busy(
     trace: Trace, members: tuple[Member, ...], spans: Sequence[Table], *, by_step: bool
 ) -> dict[int, int]:
-    """Return how long each stage of one file is busy in its ``spans``."""
-    work = _of_stages(trace, members, by_step=by_step)
+    """Return, by stage of one trace, how many ns it is busy within ``spans``."""
+    busy_of = unions_by(_stage_work(trace, members, by_step=by_step), "stage")
     return {
-        stage: int(busy.covered_ns(*bounds(spans[stage])).sum())
-        for stage, busy in unions_by(work, "stage").items()
+        stage: int(busy.covered_ns(*bounds(spans[stage])).sum()) for stage, busy in busy_of.items()
     }
 
 
-def _measure(
+def _bubble_row(
     stage: Stage, busy_ns: int, spans: Table, sends: Mapping[int, tuple[float, int]]
 ) -> dict[str, Any]:
+    """Return the table row of a stage.
+
+    ``spans`` are the steps of its pipeline. ``sends`` maps a process to its sends per step and its
+    number of known neighbors.
+    """
     span_ns = int(lengths_of(spans).sum())
     micro_batches, others = None, stage.n_stages - 1
     if stage.member.process in sends:
@@ -380,22 +403,22 @@ def _measure(
 
 
 def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
-    """Return, by process, how many tensors a step sends on, and to how many known neighbours."""
+    """Return, by process, the number of sends per step, and the number of known neighbors."""
     steps, sends = find_steps(trace), _sends(trace)
     inside = sends.take(steps_of_calls(steps, sends) >= 0)
     known = inside.take(inside["peer"] >= 0)
     distinct = groups_of(known["process"], known["group"].packed, known["peer"])
-    neighbours = Counter(process for process, *_ in distinct.keys)
+    neighbors = Counter(process for process, *_ in distinct.keys)
     n_steps = {process: len(rows) for process, rows in rows_by(steps.table, "process").items()}
     return {
-        process: (len(rows) / n_steps[process], neighbours[process])
+        process: (len(rows) / n_steps[process], neighbors[process])
         for process, rows in rows_by(inside, "process").items()
     }
 
 
 @fact
 def _sends(trace: Trace) -> Table:
-    """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
+    """Return every send, also of sends that share a kernel; without the sends of an all-to-all."""
     calls, work = trace.collectives, find_collectives(trace)
     other = ~work["op"].isin(POINT_TO_POINT) & (work["correlation"] != ABSENT)
     sends = calls.select("process", "correlation", "group", "peer", "start_ns")

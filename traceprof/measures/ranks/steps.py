@@ -1,4 +1,4 @@
-"""Every step of every rank: its own time, waiting, and how late it came."""
+"""Every step of every rank: work, waiting, and lateness."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import Steps
 
-_NOTABLE_RATIO: Final = 0.01
-_CONSISTENT_RATIO: Final = 0.9
-_MOST_NAMED: Final = 4
+_MIN_NOTABLE_RATIO: Final = 0.01
+_MIN_CONSISTENT_RATIO: Final = 0.9
+_MAX_LISTED_RANKS: Final = 4
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
@@ -39,16 +39,17 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 class RankSteps:
     """The steps of all ranks.
 
-    ``table`` has a row per step and process: rank (None where not known), step (its number, the
-    same on all ranks), own_ns (its duration without the time in which the rank waited for others
-    and no compute hid it), slower_ratio (own_ns beyond the median of the ranks in this step, as a
-    share of that), duration_ns, waited_ns (in the collectives that it called in this step, for
-    the last rank, and no compute hid it; without what came before the ranks were in step), late_ns
-    (how much it held up the median of the others where it came last, in step), phase (where it
-    takes longer than the median of the others, by at least 1 % of the step; "" where nowhere or
-    not known), skew_ns (its duration beyond the shortest of the ranks in this
-    step), collectives_count (those shared with other ranks), host, rack, process.
-    ``shifts`` is what was added to the numbers of a process.
+    ``table`` has one row per step and process. Columns: rank (None if unknown), step (number, the
+    same on all ranks), own_ns (duration without exposed waiting for other ranks), slower_ratio
+    (own_ns beyond the median of the ranks in this step, as a share of the median), duration_ns,
+    waited_ns (exposed waiting for the last rank in collectives called in this step, after the ranks
+    were in step), late_ns (how long the rank delayed the median of the others when it arrived last,
+    in step), phase (phase in which the rank takes longer than the median of the others, by at least
+    1% of the step; "" if none or unknown), skew_ns (duration minus the shortest duration of the
+    ranks in this step), collectives_count (collectives shared with other ranks), host, rack,
+    process.
+
+    ``shifts`` maps a process to the offset that was added to its step numbers.
     """
 
     table: Table
@@ -57,7 +58,7 @@ class RankSteps:
 
 @of_window
 def find_rank_steps(ranks: Ranks) -> RankSteps:
-    """Return the steps that lie in the window, of every rank, step by step."""
+    """Return the steps of every rank that are inside the window, sorted by step."""
     whole = _rank_steps_of_whole(ranks)
     table, span = whole.table, ranks.span
     if ranks.uncut is not None:
@@ -76,7 +77,7 @@ def find_rank_steps(ranks: Ranks) -> RankSteps:
 @fact
 def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     matches = find_matches(ranks)
-    steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
+    steps, shifts = _align_numbers(steps_of_ranks(ranks), matches)
     table = steps.table
     rows = matches.shared
     place = steps_of_calls(steps, rows)
@@ -87,10 +88,10 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
         {
             "rank": [m and m.known_rank for m in known],
             "step": table["step"],
-            "own_ns": ends - starts - _waited_in(ranks, matches, steps),
+            "own_ns": ends - starts - _measure_waiting(ranks, matches, steps),
             "duration_ns": ends - starts,
-            **_sums(ranks, matches, rows, place, len(steps)),
-            "phase": _phases(ranks, rows, place, steps),
+            **_sum_by_step(ranks, matches, rows, place, len(steps)),
+            "phase": _find_phases(ranks, rows, place, steps),
             "host": np.array([m.host if m else "" for m in known], object),
             "rack": np.array([m.rack if m else "" for m in known], object),
             "process": table["process"],
@@ -101,11 +102,11 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     return RankSteps(result.in_order("step", "rank", "process"), shifts)
 
 
-def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
-    """Return the steps with numbers that mean the same step on all ranks, and what was added.
+def _align_numbers(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
+    """Return the steps with the same numbers on all ranks, and the offset of each changed process.
 
-    Where nobody numbers the steps they are counted from the first that a rank recorded: the
-    collectives that ranks share tell how many steps later one of them began.
+    Without recorded step numbers, each rank counts from the first step that it recorded. Shared
+    collectives show how many steps later a rank started recording.
     """
     table = steps.table
     if table.empty:
@@ -120,25 +121,27 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     processes = groups_of(table["process"])
     reference = int(processes.values[0][processes.counts.argmax()])
     numbered, first = np.unique(match[called.get(reference, _NO_ROWS)], return_index=True)
-    there = step[called.get(reference, _NO_ROWS)][first]
+    reference_step = step[called.get(reference, _NO_ROWS)][first]
     shifts = {}
-    for process, own in called.items():
-        shared = np.isin(match[own], numbered)
-        place = np.searchsorted(numbered, match[own][shared])
-        ahead, counts = np.unique(there[place] - step[own][shared], return_counts=True)
+    for process, called_rows in called.items():
+        shared = np.isin(match[called_rows], numbered)
+        place = np.searchsorted(numbered, match[called_rows][shared])
+        shift, counts = np.unique(
+            reference_step[place] - step[called_rows][shared], return_counts=True
+        )
         if counts.sum() <= 1:
             continue
-        most = int(ahead[counts.argmax()])
-        if most and counts.max() >= _CONSISTENT_RATIO * counts.sum():
-            shifts[process] = most
+        best_shift = int(shift[counts.argmax()])
+        if best_shift and counts.max() >= _MIN_CONSISTENT_RATIO * counts.sum():
+            shifts[process] = best_shift
     numbers = table["step"] + looked_up(table["process"], shifts, 0)
     if shifts:
         numbers -= min(0, int(numbers.min()))
     return replace(steps, table=table.assign(step=numbers)), shifts
 
 
-def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
-    """Return how long the rank of each step waited while the step lasted, and did not compute."""
+def _measure_waiting(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
+    """Return the exposed waiting during each step, in ns."""
     waiting: dict[int, Intervals] = {}
     for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
         waiting[member.process] = waiting.get(member.process, Intervals.empty()) | time
@@ -151,10 +154,10 @@ def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
     return waited
 
 
-def _sums(
+def _sum_by_step(
     ranks: Ranks, matches: Matches, rows: CompactTable, place: Int64Array, n_steps: int
 ) -> dict[str, Int64Array]:
-    """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
+    """Return the sums of the shared collectives of each step; ``place`` is the step of each row."""
     waits = find_waits(ranks.whole)
     known = np.flatnonzero(place >= 0)
     waited = value_in(waits, rows, "exposed_ns", 0)[known]
@@ -169,10 +172,10 @@ def _sums(
     return {name: sums_at(place[known], values, n_steps) for name, values in sums.items()}
 
 
-def _phases(
+def _find_phases(
     ranks: Ranks, rows: CompactTable, place: Int64Array, steps: Steps
 ) -> npt.NDArray[np.object_]:
-    """Return the phase in which the rank of each step takes longer than the others."""
+    """Return the phase in which the rank of each step takes longer than the others; "" for none."""
     found = np.full(len(steps), "", object)
     arrivals = without_keeping(find_arrivals, ranks.whole)
     placed = np.append(place, ABSENT)[where_in(rows, arrivals)]
@@ -180,10 +183,10 @@ def _phases(
     if not len(known):
         return found
     sums = excess_by(arrivals, placed, len(steps)).take(known)
-    each = np.stack([sums[name] for name in sums], axis=1)
-    least = _NOTABLE_RATIO * steps.durations_ns[known]
-    names = np.array(list(sums), object)[each.argmax(axis=1)]
-    found[known] = np.where(each.max(axis=1) >= least, names, "")
+    excess = np.stack([sums[name] for name in sums], axis=1)
+    threshold_ns = _MIN_NOTABLE_RATIO * steps.durations_ns[known]
+    names = np.array(list(sums), object)[excess.argmax(axis=1)]
+    found[known] = np.where(excess.max(axis=1) >= threshold_ns, names, "")
     return found
 
 
@@ -214,7 +217,7 @@ _RANK_STEPS, _SHIFTS = SPEC.tables
 
 
 def measure_rank_steps(ranks: Ranks) -> Result:
-    """Return every step that lies in the window, of every rank.
+    """Return every step of every rank that is inside the window.
 
     Raises:
         NotRecordedError: no steps are known.
@@ -233,25 +236,26 @@ def measure_rank_steps(ranks: Ranks) -> Result:
         {"process": process, "rank": members[process].rank, "added": added}
         for process, added in found.shifts.items()
     ]
-    notes = [*_on_shifts(found, members)]
+    notes = [*_notes_on_shifts(found, members)]
     if n_ranks > 1 and not find_matches(ranks.whole).is_shared:
-        text = "No collective was recorded on several ranks, so own_ns includes waiting for ranks."
-        notes.append(Note(text))
+        notes.append(
+            Note(
+                "No collective was recorded on several ranks, so own_ns includes waiting for ranks."
+            )
+        )
     if n_ranks > 1 and (why_not := why_withheld(ranks)):
-        text = "The waiting times and own_ns are unreliable: {why}"
-        notes.append(Note.of(text, why=why_not))
+        notes.append(Note.of("The waiting times and own_ns are unreliable: {why}", why=why_not))
     if n_ranks > 1 and scalars["partial_count"]:
         text = "{fewer:count} of {n:count} steps are missing on some of the {ranks:count} ranks."
-        fewer = scalars["partial_count"]
-        notes.append(Note.of(text, fewer=fewer, n=len(sizes), ranks=n_ranks))
+        notes.append(Note.of(text, fewer=scalars["partial_count"], n=len(sizes), ranks=n_ranks))
     tables = {"rank_steps": _RANK_STEPS.of_rows(table), "shifts": _SHIFTS.of_rows(shifts)}
     return Result("rank-steps", SPEC, tables, scalars, tuple(notes))
 
 
-def _on_shifts(found: RankSteps, members: dict[int, Member]) -> Iterator[Note]:
+def _notes_on_shifts(found: RankSteps, members: dict[int, Member]) -> Iterator[Note]:
     if found.shifts:
-        named = [members[process].label for process in list(found.shifts)[:_MOST_NAMED]]
-        more = " …" if len(found.shifts) > _MOST_NAMED else ""
+        named = [members[process].label for process in list(found.shifts)[:_MAX_LISTED_RANKS]]
+        more = " …" if len(found.shifts) > _MAX_LISTED_RANKS else ""
         text = (
             "{ranks} count their steps from a different start. traceprof lined up the steps by "
             "shared collectives."

@@ -1,4 +1,4 @@
-"""Ranks and stages that the others wait for: whose delays waiting goes back to, and why."""
+"""Find stragglers (ranks and stages that the other ranks wait for) and why they are late."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import USED_TABLES, excess_of_members, find_arrivals
 from traceprof.measures.ranks.costs import cause_of, cost_of, since_of
 from traceprof.measures.ranks.groups import (
-    FEWEST_RANKS,
     LATE_GROUPS,
-    LEAST_COST_RATIO,
-    LEAST_SHARE_RATIO,
+    MIN_COST_RATIO,
+    MIN_LATE_RANKS,
+    MIN_SHARE_RATIO,
     GroupLateness,
     describe_lateness,
     find_late_whole,
@@ -42,38 +42,38 @@ from traceprof.model.table import Table
 
 @of_window
 def stages_of_members(ranks: Ranks) -> dict[int, int]:
-    """Return the number of the stage of each rank, by place in `find_members`."""
+    """Return the stage number of each rank, by position in `find_members`."""
     place = {member: i for i, member in enumerate(find_members(ranks))}
     return {place[stage.member]: stage.number for stage in find_stages(ranks)}
 
 
 @of_window
 def find_late_stage(ranks: Ranks) -> GroupLateness | None:
-    """Return the stage for which the others wait, if all of its ranks are to blame alike.
+    """Return the stage that the other ranks wait for, if all its ranks are to blame about equally.
 
-    Of a stage of one rank it is that rank's.
+    None for a stage with one rank: that rank is reported instead.
     """
     blame = find_blame(ranks)
     stages = stages_of_members(ranks)
     if blame.why_not or not stages:
         return None
     of_member = np.array([stages.get(i, -1) for i in range(len(blame.charged_ns))])
-    least = LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    threshold_ns = MIN_SHARE_RATIO * int(blame.charged_ns.sum())
     for number in sorted(set(stages.values())):
-        own = np.flatnonzero(of_member == number)
-        charged = int(blame.charged_ns[own].sum())
-        if not FEWEST_RANKS <= len(own) < len(of_member) or charged < least:
+        members = np.flatnonzero(of_member == number)
+        charged = int(blame.charged_ns[members].sum())
+        if not MIN_LATE_RANKS <= len(members) < len(of_member) or charged < threshold_ns:
             continue
-        places, excess = tuple(own.tolist()), np.sort(blame.excess_ns[own])
+        places, excess = tuple(members.tolist()), np.sort(blame.excess_ns[members])
         cost_ns = cost_of(ranks, places)
         cost_ratio = cost_ns / (ranks.span.duration_ns or 1)
-        if excess[0] < LEAST_SHARE_RATIO * excess[-1] or cost_ratio < LEAST_COST_RATIO:
+        if excess[0] < MIN_SHARE_RATIO * excess[-1] or cost_ratio < MIN_COST_RATIO:
             continue
         return GroupLateness(
             kind="stage",
             name=str(number),
-            ranks=len(own),
-            late_ranks=len(own),
+            ranks=len(members),
+            late_ranks=len(members),
             late_members=places,
             is_straggler=True,
             held_up_ns=cost_ns,
@@ -101,11 +101,12 @@ def describe_stage(stage: GroupLateness) -> Note:
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """What a rank costs the others, directly or along a chain of ranks that pass its delay on.
+    """What a rank costs the others, directly or through ranks that pass on its delay.
 
-    What the columns of the table ``ranks`` say, and ``member``, its place in `find_members`.
-    ``cost_ns`` is no more than it does more itself. "" and None stand where a cause is not known,
-    or nobody waits for it. Ranks whose whole stage, host or rack is late are no stragglers.
+    The fields are the columns of the table ``ranks``, and ``member``, the position in
+    `find_members`. ``cost_ns`` is at most the excess work of the rank. A cause is "" or None if it
+    is unknown or if nobody waits for the rank. Ranks are not stragglers if their whole stage, host,
+    or rack is late.
     """
 
     member: int
@@ -134,12 +135,12 @@ class RankLateness:
 
     @property
     def is_late_once(self) -> bool:
-        """Whether the others wait for it, and nearly all of that in a single collective."""
+        """Whether the others wait for the rank, nearly only in a single collective."""
         return self.is_blamed and self.delays_count == 1
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """The name for display."""
         return f"process {self.process}" if self.rank is None else f"rank {self.rank}"
 
 
@@ -147,41 +148,43 @@ class RankLateness:
 def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     """Return the lateness of each rank, in the order of `find_members`.
 
-    Nothing where no rank waited for another in step, or where the matches cannot be right.
+    Empty if no rank waited for another rank in step, or if the matches must be wrong.
     """
     blame = find_blame(ranks)
     if blame.why_not or not blame.busy_ns.any():
         return ()
-    groups = (find_late_whole(ranks), find_late_stage(ranks))
-    excused = {place for group in groups if group for place in group.late_members}
+    late_groups = filter(None, (find_late_whole(ranks), find_late_stage(ranks)))
+    excused = {place for group in late_groups for place in group.late_members}
     matches = matches_in_step(ranks)
     table = matches.table
-    together = np.where(table["op"].isin(ENDS_TOGETHER), table["spread_ns"], 0)
+    spread_ns = np.where(table["op"].isin(ENDS_TOGETHER), table["spread_ns"], 0)
     excess = excess_of_members(ranks)
     arrivals = find_arrivals(ranks)
     rows_of = rows_by_value(arrivals["member"])
-    nothing = np.empty(0, np.intp)
+    no_rows = np.empty(0, np.intp)
     found = []
     for place in range(len(matches.members)):
-        most = max(excess, key=lambda name: float(excess[name][place]), default="")
-        phase = (most, int(np.rint(excess[most][place]))) if most else ("", 0)
-        rows = arrivals.take(rows_of.get(place, nothing))
-        at = matches.places(rows)
-        is_last = table["last_member"][at] == place
-        own = Table({"late_ns": rows["late_ns"], "is_last": is_last, "spread_ns": together[at]})
-        rank = _of_rank(ranks, blame, place, own, phase)
-        found.append(rank if place in excused else _judged(ranks, rank, blame))
+        longest = max(excess, key=lambda name: float(excess[name][place]), default="")
+        phase = (longest, int(np.rint(excess[longest][place]))) if longest else ("", 0)
+        rows = arrivals.take(rows_of.get(place, no_rows))
+        match_rows = matches.places(rows)
+        is_last = table["last_member"][match_rows] == place
+        rank_arrivals = Table(
+            {"late_ns": rows["late_ns"], "is_last": is_last, "spread_ns": spread_ns[match_rows]}
+        )
+        rank = _measure_rank(ranks, blame, place, rank_arrivals, phase)
+        found.append(rank if place in excused else _with_verdict(ranks, rank, blame))
     return tuple(found)
 
 
-def _of_rank(
-    ranks: Ranks, blame: Blame, place: int, own: Table, most: tuple[str, int]
+def _measure_rank(
+    ranks: Ranks, blame: Blame, place: int, rank_arrivals: Table, longest_phase: tuple[str, int]
 ) -> RankLateness:
-    """Return the lateness of the rank with the arrivals ``own``, not judged yet."""
+    """Return the lateness of a rank from its arrivals, without a verdict yet."""
     member = find_members(ranks)[place]
-    last = own.take(own["is_last"])
-    phase, excess_ns = most
-    is_most = blame.charged_ns[place] >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    last = rank_arrivals.take(rank_arrivals["is_last"])
+    phase, excess_ns = longest_phase
+    is_most = blame.charged_ns[place] >= MIN_SHARE_RATIO * int(blame.charged_ns.sum())
     cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
     return RankLateness(
         member=place,
@@ -195,11 +198,11 @@ def _of_rank(
         is_blamed=False,
         delays_count=_count_delays(blame, place),
         last_count=len(last),
-        last_ratio=len(last) / len(own) if len(own) else 0.0,
+        last_ratio=len(last) / len(rank_arrivals) if len(rank_arrivals) else 0.0,
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         charged_ns=int(blame.charged_ns[place]),
-        median_late_ns=float(np.nanmedian(own["late_ns"])) if len(own) else 0.0,
+        median_late_ns=float(np.nanmedian(rank_arrivals["late_ns"])) if len(rank_arrivals) else 0.0,
         phase=phase if excess_ns > 0 else "",
         excess_ns=max(excess_ns, 0),
         since_ns=since_of(ranks, blame, (place,)) if cost_ns else None,
@@ -208,38 +211,38 @@ def _of_rank(
 
 
 def _count_delays(blame: Blame, place: int) -> int:
-    """Return in how many collectives nearly all arises that the rank is charged."""
+    """Return the number of collectives in which 90% of the time charged to the rank arises."""
     charged = np.sort(blame.origins["charged_ns"][blame.origins["member"] == place])[::-1]
     return (
-        int(np.searchsorted(np.cumsum(charged), _NEARLY_ALL * charged.sum()) + 1)
+        int(np.searchsorted(np.cumsum(charged), _NEARLY_ALL_RATIO * charged.sum()) + 1)
         if len(charged)
         else 0
     )
 
 
-def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
-    """Return the rank with the verdict, and of a straggler the cause."""
-    is_blamed = rank.cost_ratio >= LEAST_COST_RATIO and rank.charged_ns >= LEAST_SHARE_RATIO * int(
+def _with_verdict(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
+    """Return the rank with its verdict, and with the cause if it is a straggler."""
+    is_blamed = rank.cost_ratio >= MIN_COST_RATIO and rank.charged_ns >= MIN_SHARE_RATIO * int(
         blame.charged_ns.sum()
     )
-    # On one clock ends that differ say that some are done later, as with gloo.
+    # With one clock, different ends are real: some ranks finish later, as with gloo.
     has_one_clock = len({*clocks_of(find_members(ranks))}) == 1
     is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.ends_ns)
     is_late = is_blamed and rank.delays_count > 1
-    judged = replace(
+    evaluated = replace(
         rank,
         is_straggler=is_late and is_clear,
         is_unclear=is_late and not is_clear,
         is_blamed=is_blamed and is_clear,
     )
-    cause = cause_of(ranks, rank.member) if judged.is_straggler else None
+    cause = cause_of(ranks, rank.member) if evaluated.is_straggler else None
     if cause is None:
-        return judged
-    return replace(judged, cause=cause.text, cause_ns=cause.excess_ns, factor=cause.factor)
+        return evaluated
+    return replace(evaluated, cause=cause.text, cause_ns=cause.excess_ns, factor=cause.factor)
 
 
-_NEARLY_ALL: Final = 0.9
-_NOTABLE_SKEW_NS: Final = 100_000
+_NEARLY_ALL_RATIO: Final = 0.9
+_MIN_NOTABLE_SKEW_NS: Final = 100_000
 
 _RANKS: Final = TableSpec.of("""
     table ranks: one row per rank, sorted by the time that it costs the other ranks
@@ -286,20 +289,20 @@ SPEC: Final = ResultSpec.of(
 
 
 def measure_stragglers(ranks: Ranks) -> Result:
-    """Return which ranks the others wait for in the window, and where these lose the time."""
+    """Return which ranks the others wait for in the window, and where these ranks lose the time."""
     matches, blame = find_matches(ranks), find_blame(ranks)
     lateness = sorted(lateness_of_ranks(ranks), key=lambda rank: (-rank.cost_ns, rank.member))
     scalars: dict[str, int | float] = {"shared_count": len(matches.table)}
     why = "No collective was recorded on several ranks." if not matches.is_shared else ""
     if blame.why_not:
         why = f"Rank wait times are not reported: {blame.why_not}"
-    skew = _on_skew(blame)
+    skew = _notes_on_skew(blame)
     if why or not lateness:
-        nothing = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
+        empty_tables = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
         why = why or "The ranks share no collective after they first synchronized."
         slow = find_slow_ranks(ranks)
-        by_own = () if slow is None else (describe_slow(slow),)
-        return Result("stragglers", SPEC, nothing, scalars, (Note(why), *by_own, *skew))
+        on_compute = () if slow is None else (describe_slow(slow),)
+        return Result("stragglers", SPEC, empty_tables, scalars, (Note(why), *on_compute, *skew))
     mean_ns = blame.whole_ns / len(matches.members)
     scalars |= {
         "waited_ns": blame.whole_ns,
@@ -320,18 +323,17 @@ def measure_stragglers(ranks: Ranks) -> Result:
     ]
     tables = {
         "ranks": _RANKS.of_rows([asdict(rank) for rank in lateness]),
-        "late_groups": table_of_late(own for own in (late_whole, late_stage) if own),
+        "late_groups": table_of_late(group for group in (late_whole, late_stage) if group),
     }
     on_delays = [describe_delay(ranks, rank) for rank in lateness if rank.is_late_once]
-    told = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
-    notes = (*on_groups, *told, *skew)
-    return Result("stragglers", SPEC, tables, scalars, notes)
+    on_ranks = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
+    return Result("stragglers", SPEC, tables, scalars, (*on_groups, *on_ranks, *skew))
 
 
-def _on_skew(blame: Blame) -> list[Note]:
-    """Return what the first collectives hold, where that is not next to nothing."""
+def _notes_on_skew(blame: Blame) -> list[Note]:
+    """Return a note on the skew before the first synchronization, if it is notable."""
     mean_ns = blame.skew_ns / max(len(blame.waited_ns), 1)
-    if mean_ns < _NOTABLE_SKEW_NS:
+    if mean_ns < _MIN_NOTABLE_SKEW_NS:
         return []
     text = (
         "Before the ranks first synchronized, each waited {skew:ns} on average. Recording and "
@@ -347,7 +349,8 @@ def _notes(
     *,
     is_explained: bool,
 ) -> list[Note]:
-    late = [_on_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
+    """Return notes on stragglers and on ranks that are late once, then on the mean wait time."""
+    late = [_describe_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
     waiting = Note.of(
         "Mean wait time per rank: {waited:ns} ({share:ratio} of the window) in {n:count} "
         "collectives and messages.",
@@ -361,12 +364,12 @@ def _notes(
 
 
 def is_once_in_all(ranks: Ranks, rank: RankLateness) -> bool:
-    """Return whether a rank that is late once in the window is so in the whole recording."""
+    """Return whether a rank that is late once in the window is late once in the whole recording."""
     return rank.is_late_once and _count_delays(find_blame(ranks.whole), rank.member) == 1
 
 
 def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
-    """Return a note on a rank that is late once, in all that was recorded or in the window."""
+    """Return a note on a rank that is late once, in the whole recording or in the window."""
     is_in_all = is_once_in_all(ranks, rank)
     n = len(find_matches(ranks.whole if is_in_all else ranks).table)
     when = "once, in one of {n:count}" if is_in_all else "once in this window, in one of {n:count}"
@@ -382,7 +385,7 @@ def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
     )
 
 
-def _on_straggler(rank: RankLateness) -> Note:
+def _describe_straggler(rank: RankLateness) -> Note:
     stage = "" if rank.stage is None else " (stage {stage})"
     cause = "" if not rank.cause else ". Cause: {cause}"
     cause += " ({factor:factor})" if rank.factor is not None else ""

@@ -1,4 +1,4 @@
-"""The ranks side by side: where the time of each went, and how long it waited for others."""
+"""Compare the ranks: time breakdown of each rank, and its waiting for other ranks."""
 
 from __future__ import annotations
 
@@ -26,107 +26,113 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
-_NOTABLE_RATIO: Final = 0.5
-_NOTABLE_BYTES: Final = 1 << 20
-_SHOWN: Final = 3
+_MIN_NOTABLE_RATIO: Final = 0.5
+_MIN_NOTABLE_BYTES: Final = 1 << 20
+_MAX_LISTED_OPS: Final = 3
 _PARTS_NS: Final = tuple(f"{part}_ns" for part in PARTS)
 
 
 @of_window
 def parts_of_members(ranks: Ranks) -> Mapping[int, Mapping[str, Any]]:
-    """Return, by place in `find_members`, the parts of a rank's device, or of its devices added up.
+    """Return, by position in `find_members`, the time parts of a rank, summed over its devices.
 
-    Keys: device (its number as text, "all" of several) and the parts in ns (compute_ns …). A
-    member that uses no device, or of which device work was not recorded, is left out.
+    Keys: device (its number as text; "all" for several) and the parts in ns (compute_ns …).
+    Members without a device or without recorded device work are left out.
     """
     if not ranks.recorded & set(DEVICE_TABLES):
         return {}
     rows_of: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for part in ranks:
-        for row in _rows(part):
+        for row in _parts_by_process(part):
             for device in (row["device"], ABSENT):
                 rows_of.setdefault((row["process"], device), []).append(row)
     found = {}
     for place, member in enumerate(find_members(ranks)):
-        if own := rows_of.get((member.process, member.device)):
-            label = str(own[0]["device"]) if len(own) == 1 else "all"
-            sums = {name: sum(row[name] for row in own) for name in _PARTS_NS}
+        if rows := rows_of.get((member.process, member.device)):
+            label = str(rows[0]["device"]) if len(rows) == 1 else "all"
+            sums = {name: sum(row[name] for row in rows) for name in _PARTS_NS}
             found[place] = {"device": label, **sums}
     return found
 
 
-def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
+def _parts_by_process(trace: Trace) -> Iterator[dict[str, Any]]:
     """Yield the parts of each process on each of its devices."""
-    pairs = _pairs(trace)
+    pairs = _process_device_pairs(trace)
     pair_of = {device: (process, device) for process, device in pairs}
-    own = trace
+    source = trace
     if len(pair_of) < len(pairs):
-        own, pair_of = _apart(trace).within(trace.span), dict(enumerate(pairs))
-    for row in device_parts(own).rows():
+        source, pair_of = _split_shared_devices(trace).within(trace.span), dict(enumerate(pairs))
+    for row in device_parts(source).rows():
         if row["device"] in pair_of:
             process, device = pair_of[row["device"]]
             parts = {name: row[name] for name in _PARTS_NS}
             yield {"process": process, "device": device, **parts}
 
 
-def _pairs(trace: Trace) -> list[tuple[int, int]]:
-    """Return each process with each device that it uses, anywhere in the recording."""
-    by_process = devices_of_processes(trace)
-    return [(process, device) for process, own in by_process.items() for device in own]
+def _process_device_pairs(trace: Trace) -> list[tuple[int, int]]:
+    """Return each process with each device that it uses in the recording."""
+    return [
+        (process, device)
+        for process, devices in devices_of_processes(trace).items()
+        for device in devices
+    ]
 
 
 @fact
-def _apart(trace: Trace) -> Trace:
-    """Return the device work of a trace as if each process had devices of its own.
+def _split_shared_devices(trace: Trace) -> Trace:
+    """Return the device work of a trace with separate devices for each process.
 
-    Their numbers are places among the pairs of process and device.
+    Device numbers are positions in `_process_device_pairs`.
     """
-    place: dict[tuple[int, ...], int] = {pair: i for i, pair in enumerate(_pairs(trace))}
-    tables = {"ranges": trace.ranges}  # they tell when devices were recorded
+    place: dict[tuple[int, ...], int] = {
+        pair: i for i, pair in enumerate(_process_device_pairs(trace))
+    }
+    tables = {"ranges": trace.ranges}  # they show when devices were recorded
     for name in DEVICE_TABLES:
         table = trace.table(name)
         users = groups_of(table["process"], table["device"])
-        own = np.array([place.get(pair, ABSENT) for pair in users.keys], np.int64)
-        tables[name] = table.assign(device=own[users.number])
-    apart = make_trace(trace.info, tables, trace.recorded, trace.span)
-    return replace(apart, recordings=trace.recordings)
+        places = np.array([place.get(pair, ABSENT) for pair in users.keys], np.int64)
+        tables[name] = table.assign(device=places[users.number])
+    return replace(
+        make_trace(trace.info, tables, trace.recorded, trace.span), recordings=trace.recordings
+    )
 
 
 @of_window
 def times_of_ranks(ranks: Ranks) -> Table:
     """Return one row per rank, in the order of `find_members`.
 
-    Columns: rank, device, step_ns (its step time), compute_ns, exposed_communication_ns,
-    exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (in shared collectives and
-    for messages, for the last rank to come, without compute meanwhile), last_ratio (the share of
-    them to which it came last itself; both only where the ranks were in step),
-    collectives_count (how many it shares), host, process. None where not known, or withheld (see
+    Columns: rank, device, step_ns (step time), compute_ns, exposed_communication_ns,
+    exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (exposed waiting for the last rank in
+    shared collectives and for messages), last_ratio (share of these in which the rank arrived
+    last), collectives_count (number of shared collectives), host, process. waited_ns and last_ratio
+    count only after the ranks were in step. Values are None if unknown or withheld (see
     `why_withheld`).
     """
     base = base_of(ranks)
     by_process = groups_of(base.processes)
-    means = (own.tolist() for own in (*by_process.values, by_process.means(base.lengths_ns)))
+    means = (column.tolist() for column in (*by_process.values, by_process.means(base.lengths_ns)))
     step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
-    whose, in_step = waits["member"], waits["is_in_step"]
-    # Who came last is known only of those before which the ranks were in step.
-    is_last = in_step & (waits["last_member"] == whose)
+    member_of_wait, in_step = waits["member"], waits["is_in_step"]
+    # The last rank is known only if the ranks were in step before.
+    is_last = in_step & (waits["last_member"] == member_of_wait)
     counts, waited, last, known = (
-        sums_at(whose, values, len(members)).tolist()
+        sums_at(member_of_wait, values, len(members)).tolist()
         for values in (1, waits["exposed_ns"], is_last, in_step)
     )
-    is_sure = not why_withheld(ranks)
+    is_reliable = not why_withheld(ranks)
     rows: list[dict[str, Any]] = []
     for i, member in enumerate(members):
-        own = parts.get(i, {})
+        breakdown = parts.get(i, {})
         rows.append(
             {
                 "rank": member.known_rank,
-                "device": own.get("device", ""),
+                "device": breakdown.get("device", ""),
                 "step_ns": step_ns.get(member.process),
-                **{name: own.get(name) for name in _PARTS_NS},
-                "waited_ns": waited[i] if counts[i] and is_sure else None,
-                "last_ratio": last[i] / known[i] if known[i] and is_sure else None,
+                **{name: breakdown.get(name) for name in _PARTS_NS},
+                "waited_ns": waited[i] if counts[i] and is_reliable else None,
+                "last_ratio": last[i] / known[i] if known[i] and is_reliable else None,
                 "collectives_count": counts[i],
                 "host": member.host,
                 "process": member.process,
@@ -136,28 +142,28 @@ def times_of_ranks(ranks: Ranks) -> Table:
 
 
 def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
-    """Return which pattern the devices exchange data by, and what says so.
+    """Return a note on how the devices exchange data, and the evidence.
 
-    Collectives where there are any; else peer copies (replicas that copy to each other), or
-    copies that go up and down by the same devices (through the host, as with a parameter
-    server). Nothing where there is one device only.
+    Collectives if there are any. Otherwise peer copies (replicas that copy to each other), or
+    copies to and from the same devices (through the host, like a parameter server). Empty with one
+    device.
     """
     work = collectives_of_ranks(ranks)
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
         ops, by_op = work["op"], groups_of(work["op"].packed)
-        most = np.lexsort((by_op.first_rows, -by_op.counts))[:_SHOWN]
-        named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
+        most_frequent = np.lexsort((by_op.first_rows, -by_op.counts))[:_MAX_LISTED_OPS]
+        named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most_frequent)
         backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
         text = "The GPUs exchange data by collectives ({backends}): {ops} among {n:count} ranks."
         return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
     if sum(len(np.unique(part.copies["device"])) for part in ranks) < 2:
         return ()
-    peer, down, up = (_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
-    if peer >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * min(down, up)):
+    peer, down, up = (_sum_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
+    if peer >= max(_MIN_NOTABLE_BYTES, _MIN_NOTABLE_RATIO * min(down, up)):
         text = "The GPUs exchange data by peer copies ({peer:bytes}), without collectives."
         return (Note.of(text, peer=peer),)
-    if min(down, up) >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * max(down, up)):
+    if min(down, up) >= max(_MIN_NOTABLE_BYTES, _MIN_NOTABLE_RATIO * max(down, up)):
         text = (
             "The GPUs exchange data through the host, like a parameter server: {up:bytes} to the "
             "host, {down:bytes} to the GPUs, no collectives. Use collectives between GPUs (NCCL)."
@@ -166,10 +172,12 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     return ()
 
 
-def _bytes(ranks: Ranks, direction: str) -> int:
-    every = (part.copies for part in ranks)
-    sizes = (own["n_bytes"][own["direction"] == direction] for own in every)
-    return sum(int(own.clip(0).sum()) for own in sizes)
+def _sum_bytes(ranks: Ranks, direction: str) -> int:
+    """Return the bytes of all copies in one direction."""
+    return sum(
+        int(copies["n_bytes"][copies["direction"] == direction].clip(0).sum())
+        for copies in (part.copies for part in ranks)
+    )
 
 
 SPEC: Final = ResultSpec.of("""
@@ -204,11 +212,13 @@ def measure_ranks(ranks: Ranks) -> Result:
         "partial_count": int((matches.table["members"] < len(matches.members)).sum()),
         "alone_count": int((matches.rows["match"] < 0).sum()),
     }
-    notes = (_on_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
+    notes = (_describe_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
     return Result("ranks", SPEC, {"ranks": table}, scalars, notes)
 
 
-def _on_matches(n_ranks: int, shared_count: int, partial_count: int, alone_count: int) -> Note:
+def _describe_matches(
+    n_ranks: int, shared_count: int, partial_count: int, alone_count: int
+) -> Note:
     if not shared_count:
         return Note("Rank wait times are unknown: no collective was recorded on several ranks.")
     text = "{shared:count} collectives were recorded on several ranks"
