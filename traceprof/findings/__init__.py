@@ -28,7 +28,7 @@ from traceprof.findings.rules import (
     Finding,
     Rule,
     SettledFinding,
-    judge,
+    apply_rules,
     losses_claimed,
     much_lost,
 )
@@ -148,10 +148,10 @@ SPEC: Final = ResultSpec.of("""
 def measure_findings(ranks: Ranks) -> Result:
     """Return the advice of all rules."""
     context = Context(ranks)
-    found, abstained = judge(context, RULES)
+    found, abstained = apply_rules(context, RULES)
     losses = losses_claimed(context, found)
     rows: dict[str, list[dict[str, object]]] = {
-        "findings": [_row(own) for own in found],
+        "findings": [_row(settled) for settled in found],
         "losses": losses,
         "abstained": [
             {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
@@ -172,7 +172,7 @@ def measure_findings(ranks: Ranks) -> Result:
         "base": context.base.unit,
         "step_ns": context.base.unit_ns,
     }
-    tables = {name: SPEC.table(name).of_rows(own) for name, own in rows.items()}
+    tables = {name: SPEC.table(name).of_rows(of_table) for name, of_table in rows.items()}
     return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), abstained))
 
 
@@ -181,44 +181,48 @@ def _lost(context: Context) -> list[dict[str, object]]:
     lost = lost_work(context.ranks)
     if lost is None:
         return []
-    told = (("missing", lost.what), ("why", lost.causes), ("to do", (lost.action,)))
-    rows = [{"about": about, "message": note} for about, notes in told for note in notes]
+    sections = (("missing", lost.what), ("why", lost.causes), ("to do", (lost.action,)))
+    rows = [{"about": about, "message": note} for about, notes in sections for note in notes]
     return [{"number": number, **row} for number, row in enumerate(rows, 1)]
 
 
 def _checked(
-    found: Iterable[SettledFinding], abstained: Mapping[str, str], much: Iterable[str]
+    found: Iterable[SettledFinding], abstained: Mapping[str, str], lost_subjects: Iterable[str]
 ) -> list[dict[str, object]]:
-    judged = {rule.subject for rule in RULES if rule.name not in abstained}
-    told = {
+    analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
+    problem_subjects = {
         subject
-        for own in found
-        if not own.is_minor
-        for subject in (own.rule.subject, *own.finding.beside)
-    }.union(much)
+        for settled in found
+        if not settled.is_minor
+        for subject in (settled.rule.subject, *settled.finding.beside)
+    }.union(lost_subjects)
     return [
-        {"subject": subject, "is_judged": subject in judged, "is_fine": subject in judged - told}
+        {
+            "subject": subject,
+            "is_judged": subject in analyzed,
+            "is_fine": subject in analyzed - problem_subjects,
+        }
         for subject in dict.fromkeys(rule.subject for rule in RULES)
     ]
 
 
-def _row(own: SettledFinding) -> dict[str, object]:
-    finding = own.finding
-    as_they_are = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
+def _row(settled: SettledFinding) -> dict[str, object]:
+    finding = settled.finding
+    finding_fields = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
     granted = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
     of = ("base", "base_ns")
-    least_ns, most_ns = own.range_ns or (None, None)
+    least_ns, most_ns = settled.range_ns or (None, None)
     return {
         "least_saving_ns": least_ns,
         "most_saving_ns": most_ns,
-        "rule": own.rule.name,
-        "show": own.rule.show,
+        "rule": settled.rule.name,
+        "show": settled.rule.show,
         "kind": finding.kind.value,
         "model": finding.model or "",
         "ranges": "; ".join(finding.ranges),
-        "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in own.claims)),
-        **{name: getattr(finding, name) for name in as_they_are},
-        **{name: getattr(own, name) for name in (*granted, *of)},
+        "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in settled.claims)),
+        **{name: getattr(finding, name) for name in finding_fields},
+        **{name: getattr(settled, name) for name in (*granted, *of)},
     }
 
 
@@ -226,15 +230,15 @@ def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
     """Return that nothing was found, and what could not be judged."""
     notes = [] if found_any else [Note("no problem found")]
     subjects: dict[str, dict[str, None]] = {}
-    judged = {rule.subject for rule in RULES if rule.name not in abstained}
+    analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
     for rule in RULES:
         if rule.name in abstained:
             # Of a subject that another rule judged only what this one looks for was not checked.
-            what = rule.summary if rule.subject in judged else rule.subject
-            subjects.setdefault(abstained[rule.name], {})[what] = None
+            text = rule.summary if rule.subject in analyzed else rule.subject
+            subjects.setdefault(abstained[rule.name], {})[text] = None
     notes += [
-        Note.of("not checked: {subjects}: {reason}", subjects=", ".join(own), reason=reason)
-        for reason, own in subjects.items()
+        Note.of("not checked: {subjects}: {reason}", subjects=", ".join(names), reason=reason)
+        for reason, names in subjects.items()
     ]
     return tuple(notes)
 

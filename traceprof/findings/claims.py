@@ -20,7 +20,7 @@ Times = Mapping[int, Intervals]
 """When, by device."""
 
 
-def together(many: Iterable[Times]) -> dict[int, Intervals]:
+def union_by_device(many: Iterable[Times]) -> dict[int, Intervals]:
     """Return when any of ``many`` is, device by device."""
     found: dict[int, Intervals] = {}
     for times in many:
@@ -51,7 +51,7 @@ class Kind(StrEnum):
 class Claim:
     """Time that a finding claims, and how much of it (0 to 1) could be saved.
 
-    ``own_ratio`` is how much of the time the finding is about: the rest is not its, and nobody
+    ``attributed_ratio`` is how much of the time the finding is about: the rest is not its, and nobody
     else's either. ``saved_ratio`` is the part of that which could be saved. Of an estimate
     ``between`` is the range in which that lies: the most may be more than all of it, where
     something else gets faster, too.
@@ -61,7 +61,7 @@ class Claim:
     ground: Ground = Ground.LOST
     saved_ratio: float = 1.0
     between: tuple[float, float] | None = None
-    own_ratio: float = 1.0
+    attributed_ratio: float = 1.0
 
     @property
     def total_ns(self) -> int:
@@ -85,7 +85,7 @@ def up_to(claim: Claim, most: Times) -> Claim:
     return replace(claim, between=(1.0, ratio)) if ratio > _NEARLY_ALL else claim
 
 
-def bound_or_estimate(claims: Iterable[Claim], model: Note) -> tuple[Kind, Note | None]:
+def kind_and_model(claims: Iterable[Claim], model: Note) -> tuple[Kind, Note | None]:
     """Return how sure a saving is: a bound, unless a claim has a range, which ``model`` says."""
     is_bound = all(claim.between is None for claim in claims)
     return (Kind.BOUNDED, None) if is_bound else (Kind.ESTIMATED, model)
@@ -101,7 +101,7 @@ class Ledger:
             for ground, times in free.items()
         }
 
-    def left(self, claim: Claim) -> Claim:
+    def unclaimed(self, claim: Claim) -> Claim:
         """Return what of ``claim`` is free."""
         free = self._free.get(claim.ground, {})
         known = [(device, time) for device, time in claim.times.items() if device in free]
@@ -112,9 +112,9 @@ class Ledger:
         """Take what is free of ``claims``, and return it."""
         taken = []
         for claim in claims:
-            own = self.left(claim)
+            unclaimed = self.unclaimed(claim)
             free = self._free[claim.ground]
-            for device, time in own.times.items():
+            for device, time in unclaimed.times.items():
                 free[device] = apart(free[device]() - time)
-            taken.append(own)
+            taken.append(unclaimed)
         return tuple(taken)

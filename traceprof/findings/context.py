@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.findings.claims import Claim, Ground, Ledger, Times, together
+from traceprof.findings.claims import Claim, Ground, Ledger, Times, union_by_device
 from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, time_of_kernels
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
@@ -46,7 +46,7 @@ from traceprof.names.ranges import PROFILER
 LOOP_STEP: Final = "the mean step with slow steps"
 """The base of what slow steps cost: the mean over usual and slow steps."""
 _BASES: Final = {STEP: "a step", ITERATION: "an iteration", WINDOW: "the window"}
-Choose: TypeAlias = Callable[[Table], npt.NDArray[np.bool_]]
+CopyFilter: TypeAlias = Callable[[Table], npt.NDArray[np.bool_]]
 """Tells which of some copies a rule is about: a function of a module."""
 
 
@@ -92,8 +92,8 @@ class Context:
         """Whose time is judged: the devices, or the host of each rank (-1, -2 …) without any."""
         if self.devices:
             return self.devices
-        told = np.flatnonzero(self.ranks.each(_has_ranges)).tolist()  # a launcher has none
-        return [-1 - i for i in told or range(len(self.ranks))]
+        with_ranges = np.flatnonzero(self.ranks.each(_has_ranges)).tolist()  # a launcher has none
+        return [-1 - i for i in with_ranges or range(len(self.ranks))]
 
     @cached_property
     def steps(self) -> Steps:
@@ -221,7 +221,7 @@ class Context:
             }
         )
 
-    def left(
+    def unclaimed(
         self,
         times: Times,
         ground: Ground = Ground.LOST,
@@ -229,7 +229,7 @@ class Context:
         between: tuple[float, float] | None = None,
     ) -> Claim:
         """Return the claim on what of ``times`` no finding has claimed yet."""
-        return self.ledger.left(Claim(times, ground, saved_ratio, between))
+        return self.ledger.unclaimed(Claim(times, ground, saved_ratio, between))
 
     def share(self, claim: Claim) -> float:
         """Return the share of ``claim`` in the base: of a step, or of the window."""
@@ -254,7 +254,7 @@ class Context:
         """Return the share of ``claim`` in its base; of slow steps what they take longer."""
         if claim.ground is Ground.SLOW:
             return self.slow_ratio
-        return self.share(claim) * claim.own_ratio
+        return self.share(claim) * claim.attributed_ratio
 
     def saving_ratio(self, claim: Claim) -> float:
         """Return how much of its base ``claim`` could save."""
@@ -266,15 +266,15 @@ class Context:
 
     def idle_for(self, *causes: str) -> Claim:
         """Return the claim on the idle time that ``causes`` account for."""
-        return self.left(together(idle_times(self.ranks)[cause] for cause in causes))
+        return self.unclaimed(union_by_device(idle_times(self.ranks)[cause] for cause in causes))
 
     def longest_gap(self, *causes: str) -> str:
         """Return the window of the typical gap with most of ``causes``, as people type it."""
-        found = [one for one in self.ranks.each(_longest_gap, self.typical, causes) if one]
-        longest = max(found, key=lambda one: one[0], default=None)
+        found = [gap for gap in self.ranks.each(_longest_gap, self.typical, causes) if gap]
+        longest = max(found, key=lambda gap: gap[0], default=None)
         return "" if longest is None else self.window_text(*longest[1:])
 
-    def copies(self, choose: Choose) -> Table:
+    def copies(self, choose: CopyFilter) -> Table:
         """Return the copies that start in the typical time and that ``choose`` takes.
 
         With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
@@ -288,15 +288,15 @@ class Context:
 
     def exposed(self, rows: Table) -> Times:
         """Return when ``rows`` (copies) ran on each device and no kernel did."""
-        own, nothing = unions_by(rows, "device"), Intervals.empty()
-        return {device: own.get(device, nothing) - t.kernel for device, t in self.times.items()}
+        running, empty = unions_by(rows, "device"), Intervals.empty()
+        return {device: running.get(device, empty) - t.kernel for device, t in self.times.items()}
 
     def rows(self, measure: Callable[..., Any], *args: Any) -> Table:
         """Return the rows that ``measure`` makes of all ranks, one after another."""
         return Table.stacked(self.ranks.each(measure, *args))
 
     @property
-    def users(self) -> Iterator[tuple[int, int]]:
+    def process_devices(self) -> Iterator[tuple[int, int]]:
         """Each process with each device that it works on."""
         for part in self.ranks:
             for process, devices in devices_of_processes(part).items():
@@ -317,7 +317,7 @@ class Context:
     ) -> Claim:
         """Return the claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
         times = time_of_kernels(self.ranks, set(rows["name"]))
-        return self.left(times, Ground.COMPUTE, saved_ratio, between)
+        return self.unclaimed(times, Ground.COMPUTE, saved_ratio, between)
 
     def ncu(self, names: Mapping[str, int]) -> str:
         """Return what profiles a launch of the kernel with the most of ``names``, times by name.
@@ -327,10 +327,10 @@ class Context:
         if not names or self.software.vendor is Vendor.AMD:
             return ""
         found = self.ranks.each(longest_launch, largest(names, 1)[0][0], self.typical)
-        launches = [one for one in found if one is not None]
+        launches = [launch for launch in found if launch is not None]
         if not launches:
             return ""
-        longest = max(launches, key=lambda one: one.duration_ns)
+        longest = max(launches, key=lambda launch: launch.duration_ns)
         program = recorded_program(self.ranks.table("environment"))
         return ncu_command(longest.function, longest.skip, program)
 
@@ -397,39 +397,39 @@ def _has_ranges(part: Trace) -> bool:
 
 
 def _longest_gap(
-    part: Trace, typical: Intervals, causes: Sequence[str]
+    trace: Trace, typical: Intervals, causes: Sequence[str]
 ) -> tuple[int, int, int] | None:
     """Return the gap of the typical time with most of ``causes``: how much, start and end in ns."""
-    starts, ends = bounds(find_gaps(part))
-    own = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
-    if not len(own):
+    starts, ends = bounds(find_gaps(trace))
+    inside = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
+    if not len(inside):
         return None
-    lost_ns = lost_in_gaps(part, *causes)
-    place = int(own[lost_ns[own].argmax()])
+    lost_ns = lost_in_gaps(trace, *causes)
+    place = int(inside[lost_ns[inside].argmax()])
     return int(lost_ns[place]), int(starts[place]), int(ends[place])
 
 
-def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> Table:
-    copies = copies_with_calls(part)
-    return copies.take(_are_in(copies, judged) & choose(copies))
+def _copies_in(trace: Trace, analyzed_time: Intervals, choose: CopyFilter) -> Table:
+    copies = copies_with_calls(trace)
+    return copies.take(_starts_within(copies, analyzed_time) & choose(copies))
 
 
-def _count_copies(part: Trace, judged: Intervals) -> int:
-    return int(_are_in(part.copies, judged).sum())
+def _count_copies(trace: Trace, analyzed_time: Intervals) -> int:
+    return int(_starts_within(trace.copies, analyzed_time).sum())
 
 
-def _are_in(copies: Table, judged: Intervals) -> npt.NDArray[np.bool_]:
+def _starts_within(copies: Table, analyzed_time: Intervals) -> npt.NDArray[np.bool_]:
     starts = copies["start_ns"]
-    return judged.covered_ns(starts, starts + 1) > 0
+    return analyzed_time.covered_ns(starts, starts + 1) > 0
 
 
 @of_window
-def copies_with_calls(part: Trace) -> Table:
+def copies_with_calls(trace: Trace) -> Table:
     """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
-    launches, calls = launches_of(part, "copies"), part.whole.api_calls["name"]
+    launches, calls = launches_of(trace, "copies"), trace.whole.api_calls["name"]
     is_known = launches.is_known
     codes = np.full(len(is_known), len(calls.texts))
     codes[is_known] = calls.codes[launches.call[is_known]]
     api = Names.coded([*calls.texts, ""], codes)
     call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
-    return part.copies.assign(api=api, call_ns=call_ns)
+    return trace.copies.assign(api=api, call_ns=call_ns)

@@ -9,8 +9,16 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import LATER, Claim, Kind, Times, bound_or_estimate, together, up_to
-from traceprof.findings.context import Choose, Context, copies_with_calls
+from traceprof.findings.claims import (
+    LATER,
+    Claim,
+    Kind,
+    Times,
+    kind_and_model,
+    union_by_device,
+    up_to,
+)
+from traceprof.findings.context import Context, CopyFilter, copies_with_calls
 from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
@@ -25,23 +33,23 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.02
-_LEAST_PAGEABLE: Final = 0.01
-_FEWEST_RETURNS: Final = 10
-_ALIKE: Final = 0.9
-_LEAST_SLOW: Final = 0.01
-_WORTH_A_WORD: Final = 0.001
+_MIN_SHARE_RATIO: Final = 0.02
+_MIN_PAGEABLE_RATIO: Final = 0.01
+_MIN_RETURNS: Final = 10
+_MIN_RETURNED_RATIO: Final = 0.9
+_MIN_SLOW_RATIO: Final = 0.01
+_MIN_REPORTED_RATIO: Final = 0.001
 
-_MOVES: Final = ("h2d", "d2h", "p2p")
-_TO_HOST_OR_BACK: Final = ("h2d", "d2h")
-_STAGED_BYTES: Final = 64_000
+_TRANSFERS: Final = ("h2d", "d2h", "p2p")
+_HOST_TRANSFERS: Final = ("h2d", "d2h")
+_MAX_STAGED_BYTES: Final = 64_000
 """The runtime stages smaller copies to the device and returns at once."""
-_LARGE_BYTES: Final = 1_000_000
-_USUAL_BYTES_PER_S: Final = 12e9
+_MIN_LARGE_BYTES: Final = 1_000_000
+_DEFAULT_BYTES_PER_S: Final = 12e9
 """What pinned copies reach on PCIe 3.0 x16, where nobody knows the link."""
-_USUAL_SHARE: Final = 0.8
+_REACHED_PEAK_RATIO: Final = 0.8
 """The share of a link's peak that large pinned copies reach."""
-_SLOW: Final = 0.6
+_MAX_SLOW_RATIO: Final = 0.6
 _ASYNC: Final = re.compile("Async")
 
 
@@ -57,7 +65,7 @@ def are_asynchronous(copies: Table) -> Bools:
     return are_named(copies["api"], _ASYNC)
 
 
-def _how_much(context: Context, copies: Table, words: str) -> Note:
+def _count_and_rate(context: Context, copies: Table, words: str) -> Note:
     """Return how many copies there are, their bytes, and how fast these moved."""
     total_ns = int(lengths_of(copies).sum())
     n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
@@ -75,8 +83,8 @@ def are_blocking_copies(copies: Table) -> Bools:
 
     Without those that do not block: small ones to the device, and those inside a device.
     """
-    moved = copies["direction"].isin((*_MOVES, "h2h"))
-    staged = (copies["direction"] == "h2d") & (copies["n_bytes"] <= _STAGED_BYTES)
+    moved = copies["direction"].isin((*_TRANSFERS, "h2h"))
+    staged = (copies["direction"] == "h2d") & (copies["n_bytes"] <= _MAX_STAGED_BYTES)
     return np.asarray(_is_blocking(copies, "Mem") & moved & ~staged, np.bool_)
 
 
@@ -93,11 +101,11 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
     copies = context.copies(are_blocking_copies)
     # Those of pageable memory are the findings of another rule.
     pinned = copies.take(~_touches(copies, "pageable"))
-    claim = _of_calls(context, pinned, _are_blocking_and_pinned)
+    claim = _claim_of_calls(context, pinned, _are_blocking_and_pinned)
     share = context.share(claim)
-    if pinned.empty or share < _LEAST:
+    if pinned.empty or share < _MIN_SHARE_RATIO:
         return
-    kind, model = bound_or_estimate((claim,), LATER)
+    kind, model = kind_and_model((claim,), LATER)
     calls = ", ".join(sorted(pinned["api"].distinct()))
     yield Finding(
         title=Note.of(
@@ -143,9 +151,9 @@ def are_blocking_memsets(copies: Table) -> Bools:
 def blocking_memsets(context: Context) -> Iterator[Finding]:
     """Find memsets that return only when they are done."""
     memsets = context.copies(are_blocking_memsets)
-    claim = _of_calls(context, memsets, are_blocking_memsets)
+    claim = _claim_of_calls(context, memsets, are_blocking_memsets)
     share = context.share(claim)
-    if memsets.empty or share < _LEAST:
+    if memsets.empty or share < _MIN_SHARE_RATIO:
         return
     yield Finding(
         title=Note.of("Blocking memsets take {share:ratio} of step time", share=share),
@@ -161,7 +169,7 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
 
 def are_pageable(copies: Table) -> Bools:
     """Return which copies are to or from pageable memory of the host."""
-    moved = copies["direction"].isin(_TO_HOST_OR_BACK)
+    moved = copies["direction"].isin(_HOST_TRANSFERS)
     return np.asarray(_touches(copies, "pageable") & moved, np.bool_)
 
 
@@ -183,7 +191,7 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
     copies = context.copies(are_pageable)
     copies = copies.take(are_asynchronous(copies))
     what = "Asynchronous copies of pageable memory"
-    yield from _on_pageable(context, copies, what, is_asynchronous=True)
+    yield from _pageable_finding(context, copies, what, is_asynchronous=True)
 
 
 @rule(
@@ -198,36 +206,36 @@ def unpinned_memory(context: Context) -> Iterator[Finding]:
     copies = context.copies(are_pageable)
     copies = copies.take(~are_asynchronous(copies))
     what = "Blocking copies of pageable memory"
-    yield from _on_pageable(context, copies, what, is_asynchronous=False)
+    yield from _pageable_finding(context, copies, what, is_asynchronous=False)
 
 
-def _on_pageable(
+def _pageable_finding(
     context: Context, copies: Table, what: str, *, is_asynchronous: bool
 ) -> Iterator[Finding]:
     choose = _are_pageable_and_asynchronous if is_asynchronous else _are_pageable_and_blocking
-    claim = _of_calls(context, copies, choose)
-    late = context.share(claim) - context.share(context.left(context.exposed(copies)))
+    claim = _claim_of_calls(context, copies, choose)
+    late = context.share(claim) - context.share(context.unclaimed(context.exposed(copies)))
     share = context.share(claim)
-    if copies.empty or share < _LEAST_PAGEABLE:
+    if copies.empty or share < _MIN_PAGEABLE_RATIO:
         return
-    kind, model = bound_or_estimate((claim,), LATER)
-    returned = tuple(_on_return(copies))
+    kind, model = kind_and_model((claim,), LATER)
+    returned = tuple(_return_notes(copies))
     yield Finding(
         title=Note.of(
             f"{what}: {{share:ratio}} of step time is exposed transfers"
-            + (" and waits for launches that they delay" if late >= _WORTH_A_WORD else ""),
+            + (" and waits for launches that they delay" if late >= _MIN_REPORTED_RATIO else ""),
             share=share,
         ),
         claims=(claim,),
         kind=kind,
         model=model,
         evidence=(
-            _how_much(context, copies, "cop(y|ies) of pageable memory"),
+            _count_and_rate(context, copies, "cop(y|ies) of pageable memory"),
             _call_time(context, copies),
-            *_on_late(late),
+            *_late_notes(late),
             *returned,
         ),
-        action=(_STAYS if returned and not context.software.has_pytorch else "")
+        action=(_KEEP_ON_GPU if returned and not context.software.has_pytorch else "")
         + context.advice(
             pytorch="Pin the memory (`DataLoader(pin_memory=True)`, `tensor.pin_memory()`), and "
             "copy with `non_blocking=True` on a separate stream.",
@@ -239,23 +247,23 @@ def _on_pageable(
     )
 
 
-_STAYS: Final = (
+_KEEP_ON_GPU: Final = (
     "Keep data that is copied back and forth on the GPU (OpenMP: `target data`, OpenACC: `data`, "
     "otherwise: memory that is allocated once), and copy it once at the end. For other data: "
 )
 
 
-def _on_return(copies: Table) -> Iterator[Note]:
+def _return_notes(copies: Table) -> Iterator[Note]:
     """Say that as much comes back from devices as goes to them, where it does again and again."""
     to, back = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
     least, most = sorted((int(to.sum()), int(back.sum())))
-    if min(len(to), len(back)) >= _FEWEST_RETURNS and least >= _ALIKE * most:
+    if min(len(to), len(back)) >= _MIN_RETURNS and least >= _MIN_RETURNED_RATIO * most:
         text = "the GPU sends back as much data ({back:bytes}) as it receives ({to:bytes})"
         yield Note.of(text, back=int(back.sum()), to=int(to.sum()))
 
 
-def _on_late(late: float) -> Iterator[Note]:
-    if late >= _WORTH_A_WORD:
+def _late_notes(late: float) -> Iterator[Note]:
+    if late >= _MIN_REPORTED_RATIO:
         text = "the GPU waits {late:ratio} of step time for launches that are late because the CPU "
         yield Note.of(f"{text}is blocked in these calls", late=late)
 
@@ -268,32 +276,32 @@ def _are_pageable_and_blocking(copies: Table) -> Bools:
     return are_pageable(copies) & ~are_asynchronous(copies)
 
 
-def _of_calls(context: Context, copies: Table, choose: Choose) -> Claim:
+def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Claim:
     """Return the claim on ``copies`` that block the host, and on what devices wait for then.
 
     With a range where more could be saved.
     """
     if copies.empty:
-        return context.left({})
+        return context.unclaimed({})
     held = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
-    exposed, (late, lost) = context.exposed(copies), map(together, held)
-    return up_to(context.left(together((exposed, late))), within(lost, context.judged))
+    exposed, (late, lost) = context.exposed(copies), map(union_by_device, held)
+    return up_to(context.unclaimed(union_by_device((exposed, late))), within(lost, context.judged))
 
 
-def _held_up_by(part: Trace, judged: Intervals, choose: Choose, is_all: bool) -> Times:
+def _held_up_by(trace: Trace, analyzed_time: Intervals, choose: CopyFilter, is_all: bool) -> Times:
     """Return when devices were idle since the host was in calls that make the copies chosen.
 
     Not of a few bytes: those to the device return at once, and of others the host waits for what
     they bring, not for the copy.
     """
-    copies = copies_with_calls(part)
-    chosen = choose(copies) & (copies["n_bytes"] > _STAGED_BYTES)
-    launches = launches_of(part, "copies")
-    chosen &= launches.is_known & (judged.covered_ns(launches.start_ns, launches.end_ns) > 0)
+    copies = copies_with_calls(trace)
+    chosen = choose(copies) & (copies["n_bytes"] > _MAX_STAGED_BYTES)
+    launches = launches_of(trace, "copies")
+    chosen &= launches.is_known & (analyzed_time.covered_ns(launches.start_ns, launches.end_ns) > 0)
     names = ("process", "start_ns", "end_ns")
     calls = Table({name: getattr(launches, name)[chosen] for name in names})
     # The runtime returns when the last piece is staged; its copy follows.
-    return held_up(part, calls, LAUNCH_BOUND_NS, is_all=is_all)
+    return held_up(trace, calls, LAUNCH_BOUND_NS, is_all=is_all)
 
 
 @rule(
@@ -305,17 +313,17 @@ def _held_up_by(part: Trace, judged: Intervals, choose: Choose, is_all: bool) ->
 )
 def exposed_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pinned memory that no compute hides."""
-    own = context.copies(_are_pinned)
-    claim = context.left(context.exposed(own))
+    copies = context.copies(_are_other_asynchronous)
+    claim = context.unclaimed(context.exposed(copies))
     # What kernels could hide of it: where they run and no copy does.
     free = [(time.kernel - time.transfer) & context.typical for time in context.times.values()]
     free_ns = sum(time.total_ns for time in free)
     claim = Claim(claim.times, claim.ground, min(1.0, free_ns / max(1, claim.total_ns)))
     share = context.share(claim)
-    if share < _LEAST:
+    if share < _MIN_SHARE_RATIO:
         return
     # Where hardly any kernel could hide them only moving less helps, and nobody knows how much.
-    is_hideable = share * claim.saved_ratio >= _LEAST
+    is_hideable = share * claim.saved_ratio >= _MIN_SHARE_RATIO
     yield Finding(
         title=Note.of(
             "Exposed copies take {share:ratio} of step time (asynchronous, not overlapped with "
@@ -325,19 +333,19 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.BOUNDED if is_hideable else Kind.NONE,
         evidence=(
-            _how_much(context, own, "cop(y|ies)"),
-            *_by_direction(context, own),
-            *_hideable(claim.saved_ratio),
+            _count_and_rate(context, copies, "cop(y|ies)"),
+            *_direction_notes(context, copies),
+            *_hideable_notes(claim.saved_ratio),
         ),
         action=context.advice(
-            pytorch=_STREAM if _is_streamed(context, own) else _PREFETCH,
+            pytorch=_STREAM if _is_streamed(context, copies) else _PREFETCH,
             other="Copy on a separate stream while the GPU computes on the previous data (two "
             "buffers), or move less data.",
         )
         if is_hideable
         else "Move less data: keep reused data on the GPU, and prepare data there.",
         caveat="A copy cannot overlap with the kernel that needs its data.",
-        window=context.longest_row(own),
+        window=context.longest_row(copies),
     )
 
 
@@ -349,43 +357,43 @@ _STREAM: Final = (
     "Copy the weights and states that the next layers need during the current layer: prefetch them "
     "on a separate stream with `non_blocking=True`. Or keep more of them on the GPU (fewer bits)."
 )
-_MOST_OF_A_BATCH: Final = 8
+_MAX_COPIES_PER_BATCH: Final = 8
 
 
 def _is_streamed(context: Context, copies: Table) -> bool:
     """Return whether weights come piece by piece: more large copies in a step than a batch has."""
-    is_large = (copies["direction"] == "h2d") & (copies["n_bytes"] >= _LARGE_BYTES)
+    is_large = (copies["direction"] == "h2d") & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     each = int(is_large.sum()) / context.n_steps / max(1, len(context.devices))
-    return each > _MOST_OF_A_BATCH if len(context.steps) else not context.is_training
+    return each > _MAX_COPIES_PER_BATCH if len(context.steps) else not context.is_training
 
 
-def _are_pinned(copies: Table) -> Bools:
+def _are_other_asynchronous(copies: Table) -> Bools:
     """Return which are asynchronous copies that are no findings of other rules."""
     is_other = (
         are_blocking_copies(copies)
         | are_pageable(copies)
         | are_migrations(copies, copies["api"] != "")
     )
-    return np.asarray(copies["direction"].isin(_MOVES) & ~is_other, np.bool_)
+    return np.asarray(copies["direction"].isin(_TRANSFERS) & ~is_other, np.bool_)
 
 
-def _hideable(ratio: float) -> Iterator[Note]:
+def _hideable_notes(ratio: float) -> Iterator[Note]:
     """Yield how much of the copies kernels could hide, where they could not hide all of them."""
-    if ratio < _WORTH_A_WORD:
+    if ratio < _MIN_REPORTED_RATIO:
         yield Note("no kernels run that could hide these copies")
     elif ratio < 1:
         text = "kernels can hide at most {hidden:ratio} of this time; only moving less data saves"
         yield Note.of(f"{text} the rest", hidden=ratio)
 
 
-def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
+def _direction_notes(context: Context, copies: Table) -> Iterator[Note]:
     """Yield what of the exposed time is of each direction, the most first."""
     directions = copies["direction"]
     exposed = {
-        direction: context.left(context.exposed(copies.take(directions == direction))).total_ns
+        direction: context.unclaimed(context.exposed(copies.take(directions == direction))).total_ns
         for direction in directions.distinct()
     }
-    for direction, ns in sorted(exposed.items(), key=lambda own: -own[1]):
+    for direction, ns in sorted(exposed.items(), key=lambda item: -item[1]):
         if ns:
             yield context.timed(ns, "{direction}: ", direction=direction)
 
@@ -403,17 +411,20 @@ def slow_link(context: Context) -> Iterator[Finding]:
     if pinned.empty:
         raise NotRecordedError("no large copies of pinned memory in the analyzed time")
     usual, why = usual_rate(context)
-    for direction in _TO_HOST_OR_BACK:
-        own = pinned.take(pinned["direction"] == direction)
-        total_ns = int(lengths_of(own).sum())
+    for direction in _HOST_TRANSFERS:
+        copies = pinned.take(pinned["direction"] == direction)
+        total_ns = int(lengths_of(copies).sum())
         if not total_ns:
             continue
-        rate = int(own["n_bytes"].sum()) / (total_ns / 1e9)
-        saved, *ends = (max(0.0, 1 - rate / (usual * by)) for by in (1, _SLOW, 1 / _USUAL_SHARE))
+        rate = int(copies["n_bytes"].sum()) / (total_ns / 1e9)
+        saved, *ends = (
+            max(0.0, 1 - rate / (usual * by))
+            for by in (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
+        )
         between = (ends[0], ends[1])
-        claim = context.left(context.exposed(own), saved_ratio=saved, between=between)
+        claim = context.unclaimed(context.exposed(copies), saved_ratio=saved, between=between)
         share = context.share(claim)
-        if rate >= _SLOW * usual or share * claim.saved_ratio < _LEAST_SLOW:
+        if rate >= _MAX_SLOW_RATIO * usual or share * claim.saved_ratio < _MIN_SLOW_RATIO:
             continue
         least = "cop(y|ies) of at least {least:bytes}"
         yield Finding(
@@ -424,7 +435,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
             kind=Kind.ESTIMATED,
             model=Note.of("The copies reach {why}. Range: 60–125% of this rate.", why=why),
             evidence=(
-                counted(context, own, least, is_of_host=False, least=_LARGE_BYTES),
+                counted(context, copies, least, is_of_host=False, least=_MIN_LARGE_BYTES),
                 Note.of("typical rate: {usual:bytes/s} ({why})", usual=usual, why=why),
                 Note.of("{share:ratio} of step time is not overlapped with kernels", share=share),
             ),
@@ -435,16 +446,18 @@ def slow_link(context: Context) -> Iterator[Finding]:
 
 
 def _are_large_and_pinned(copies: Table) -> Bools:
-    is_moved = copies["direction"].isin(_TO_HOST_OR_BACK) & (copies["n_bytes"] >= _LARGE_BYTES)
+    is_moved = copies["direction"].isin(_HOST_TRANSFERS) & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 
 
 def usual_rate(context: Context) -> tuple[float, str]:
     """Return the rate that large copies should reach, in bytes per s, and why."""
     ranks = context.ranks
-    peaks = [peak_of(part_of_device(ranks, own), own, Link.PCIE) for own in context.devices]
+    peaks = [
+        peak_of(part_of_device(ranks, device), device, Link.PCIE) for device in context.devices
+    ]
     known = [peak for peak in peaks if peak is not None]
     if not known:
-        return _USUAL_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"
+        return _DEFAULT_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"
     slowest = min(known, key=lambda peak: peak.bytes_per_s)
-    return _USUAL_SHARE * slowest.bytes_per_s, f"80% of {slowest}"
+    return _REACHED_PEAK_RATIO * slowest.bytes_per_s, f"80% of {slowest}"

@@ -24,9 +24,9 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table, objects
 from traceprof.model.trace import Trace
 
-_SHOWN: Final = 3
-_MOST: Final = 0.5
-_LEAST_NAMED: Final = 0.05
+_MAX_NAMES_SHOWN: Final = 3
+_MAIN_RATIO: Final = 0.5
+_MIN_NAMED_RATIO: Final = 0.05
 """Names below this share of the time are no evidence."""
 _IN_WORDS: Final = {
     "launching": " while the CPU is in {name}{mostly}",
@@ -35,11 +35,11 @@ _IN_WORDS: Final = {
 }
 _IN_NO_OPERATOR: Final = " while the CPU is in {name}, outside any operator"
 """Of torch.profiler's range around a step."""
-_LONG_NS: Final = 500_000_000
-_LEAST_LONG: Final = 0.01
+_MIN_LONG_NS: Final = 500_000_000
+_MIN_LONG_RATIO: Final = 0.01
 
-_LEAST_LOW: Final = 0.1
-_TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
+_MIN_IDLE_RATIO: Final = 0.1
+_RECORDED_TABLES: Final = ("kernels", "copies", "api_calls", "ranges")
 _WORDS: Final = {
     "queued": "launched work waits for another stream, or for the pause between two kernels",
     "peer": "the next work waits for another GPU",
@@ -67,9 +67,9 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     charged, beside = names_of_gaps(context, times)
     if charged.empty:
         return (), ()
-    least = _LEAST_NAMED * charged["ns"].sum()
-    ranked = _outermost(charged)
-    shown = ranked.take(ranked["ns"] >= least).head(_SHOWN).rows()
+    least = _MIN_NAMED_RATIO * charged["ns"].sum()
+    ranked = _sums_by_operator(charged)
+    shown = ranked.take(ranked["ns"] >= least).head(_MAX_NAMES_SHOWN).rows()
     step = context.steps.source
     notes = [
         context.timed(
@@ -80,24 +80,26 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
         )
         for row in shown
     ]
-    told = {*charged["name"], *charged["operator"]}
+    charged_names = {*charged["name"], *charged["operator"]}
     notes += [
         context.timed(ns, before="other threads at the same time: ", after=" in {name}", name=name)
         for name, ns in list(beside.items())[:1]
-        if ns >= least and name not in told
+        if ns >= least and name not in charged_names
     ]
     return tuple(notes), tuple(row["operator"] for row in shown if row["operator"] != NOTHING)
 
 
-def _outermost(charged: Table) -> Table:
+def _sums_by_operator(charged: Table) -> Table:
     """Return operator, by, ns, and the words for the innermost name that has most of it, or ""."""
     keys = ("operator", "by")
     sums, groups = grouped_by(charged, *keys)
     sums = sums.assign(whole=groups.sums(charged["ns"]))
     both = beside(sums, charged.in_order("-ns"), *keys)
     names = objects(f" (mostly {name})" for name in both["name"])
-    is_told = (both["ns"] > _MOST * both["whole"]) & (both["name"] != both["operator"])
-    found = both.select(*keys).assign(ns=both["whole"], mostly=np.where(is_told, names, ""))
+    is_mostly_inner = (both["ns"] > _MAIN_RATIO * both["whole"]) & (
+        both["name"] != both["operator"]
+    )
+    found = both.select(*keys).assign(ns=both["whole"], mostly=np.where(is_mostly_inner, names, ""))
     return found.in_order("-ns")
 
 
@@ -111,8 +113,8 @@ def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]
     charged: list[Table] = []
     beside: dict[str, int] = {}
     for part in context.ranks:
-        own = _within(charged_by_host(part), times)
-        charged.append(own.select(*keys, "ns"))
+        blocked = _within(charged_by_host(part), times)
+        charged.append(blocked.select(*keys, "ns"))
         others = find_charges(part).running
         running = _within(others.take(others["by"] == "other"), times)
         for name, ns in time_by_name(running).items():
@@ -129,9 +131,9 @@ def _within(rows: Table, times: Times) -> Table:
     found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
     rows_of = rows_by(rows, "device")
     for number, time in times.items():
-        own = rows_of.get(number, np.empty(0, np.int64))
-        row, _, first, last = overlaps(starts[own], ends[own], time.starts, time.ends)
-        found.append(np.stack((own[row], first, last)))
+        places = rows_of.get(number, np.empty(0, np.int64))
+        row, _, first, last = overlaps(starts[places], ends[places], time.starts, time.ends)
+        found.append(np.stack((places[row], first, last)))
     row, first, last = np.concatenate(found, axis=1)
     return rows.take(row).assign(start_ns=first, end_ns=last, ns=last - first)
 
@@ -147,26 +149,26 @@ def _within(rows: Table, times: Times) -> Table:
 def gpu_gaps(context: Context) -> Iterator[Finding]:
     """Find gaps of half a second and more that no other rule explains."""
     gaps = long_gaps(context)
-    free = context.left(unions_by(gaps, "device")).times
+    free = context.unclaimed(unions_by(gaps, "device")).times
     is_free = [
         free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
         for device, start, end in zip(gaps["device"].tolist(), *bounds(gaps), strict=True)
     ]
     # What others have left over of a gap is no gap without a cause.
-    own = gaps.take(is_free)
-    claim = context.left(unions_by(own, "device"))
+    unexplained = gaps.take(is_free)
+    claim = context.unclaimed(unions_by(unexplained, "device"))
     share = context.share(claim)
-    if share < _LEAST_LONG:
+    if share < _MIN_LONG_RATIO:
         return
-    worst = own.row(int(lengths_of(own).argmax()))
-    is_once = not len(context.steps) and occurs_once(context, own)
+    worst = unexplained.row(int(lengths_of(unexplained).argmax()))
+    is_once = not len(context.steps) and occurs_once(context, unexplained)
     named, names = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            ("One gap" if len(own) == 1 else "{n:count} gaps")
+            ("One gap" if len(unexplained) == 1 else "{n:count} gaps")
             + " longer than {least:ns} without a recorded cause: {share:ratio} of step time",
-            n=len(own),
-            least=_LONG_NS,
+            n=len(unexplained),
+            least=_MIN_LONG_NS,
             share=share,
         ),
         claims=(claim,),
@@ -183,40 +185,40 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
         action=f"Check what the CPU does in these gaps: `{shown_by('gaps')}`, `traceprof "
         "timeline`.",
         caveat="Loading a model or a checkpoint causes such a gap once.",
-        window=context.longest_row(own),
+        window=context.longest_row(unexplained),
         ranges=names,
     )
 
 
 def long_gaps(context: Context) -> Table:
     """Return the gaps between work that last half a second, the profiler's time not counted."""
-    return context.rows(_long_gaps_of_one)
+    return context.rows(_long_gaps_of_rank)
 
 
-def _long_gaps_of_one(part: Trace) -> Table:
-    gaps = find_gaps(part)
-    lengths = lengths_of(gaps) - lost_in_gaps(part, "profiler")
-    return gaps.take((lengths > _LONG_NS) & (lost_in_gaps(part, "edge") == 0))
+def _long_gaps_of_rank(trace: Trace) -> Table:
+    gaps = find_gaps(trace)
+    lengths = lengths_of(gaps) - lost_in_gaps(trace, "profiler")
+    return gaps.take((lengths > _MIN_LONG_NS) & (lost_in_gaps(trace, "edge") == 0))
 
 
 @rule("idle time", "idle GPUs without a known cause", "kernels", "copies", show="idle")
 def low_utilisation(context: Context) -> Iterator[Finding]:
     """Find idle devices where no other rule says why."""
-    rest = context.left(
+    rest = context.unclaimed(
         {
             device: recorded - context.times[device].busy
             for part, recorded in zip(context.ranks, context.ranks.each(recorded_span), strict=True)
             for device in used_devices(part)
         }
     )
-    least_ns = _LEAST_LOW * context.typical_ns
+    least_ns = _MIN_IDLE_RATIO * context.typical_ns
     low = {device: time for device, time in rest.times.items() if time.total_ns >= least_ns}
     claim = Claim(low)
     if not low:
         return
     worst = max(low, key=lambda device: low[device].total_ns)
     causes = _causes(context, claim)
-    most = causes[0][1] if causes and causes[0][0] > _MOST else ""
+    most = causes[0][1] if causes and causes[0][0] > _MAIN_RATIO else ""
     # Of the devices that it names; what is saved is a mean of all.
     of_all, several = len(low) == len(context.devices), len(low) > 1
     whose = "step time" if of_all else f"{'their' if several else 'its'} analyzed time"
@@ -228,16 +230,16 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
         ),
         claims=(claim,),
         kind=Kind.NONE if most == "edge" else Kind.BOUNDED,
-        evidence=_first_works(context, claim)
+        evidence=_notes_on_edges(context, claim)
         if most == "edge"
         else tuple(
-            Note.of("{share:ratio} of this time: {words}", share=own, words=_WORDS[cause])
-            for own, cause in causes
+            Note.of("{share:ratio} of this time: {words}", share=share, words=_WORDS[cause])
+            for share, cause in causes
         ),
         action=_ACTIONS.get(most, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
         if most != "unknown"
         else f"Find the cause: {context.software.recorder.how_to('launches')}.",
-        caveat="Start-up and shutdown count as idle time. Choose a window inside the loop "
+        caveat="Start-up and shutdown count as idle time. CopyFilter a window inside the loop "
         "(`--window`).",
         window=context.longest_of(low[worst].starts, low[worst].ends),
     )
@@ -245,7 +247,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
 
 def recorded_span(part: Trace) -> Intervals:
     """Return when the recording of a rank was on, as far as its rows tell."""
-    filled = [table for name in _TELLING if len(table := part.table(name))]
+    filled = [table for name in _RECORDED_TABLES if len(table := part.table(name))]
     starts = [int(table["start_ns"][0]) for table in filled]
     ends = [int(table["end_ns"].max()) for table in filled]
     return Intervals.single(min(starts), max(ends)) if filled else Intervals.empty()
@@ -258,7 +260,7 @@ def _listed(devices: list[int], n_all: int) -> str:
     return f"GPU {numbers}" if len(devices) == 1 else f"GPUs {numbers}"
 
 
-def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
+def _notes_on_edges(context: Context, claim: Claim) -> tuple[Note, ...]:
     """Return when the devices begin to work after the window does, and stop before its end."""
     notes = []
     for device in claim.times:
@@ -268,7 +270,7 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
             continue
         late_ns = int(busy.starts[0]) - span.start_ns
         early_ns = span.end_ns - int(busy.ends[-1])
-        least_ns = _LEAST_LOW * span.duration_ns
+        least_ns = _MIN_IDLE_RATIO * span.duration_ns
         late_ns, early_ns = (ns if ns >= least_ns else 0 for ns in (late_ns, early_ns))
         begins = "starts {late:ns} after the start of the window" if late_ns else ""
         stops = "stops {early:ns} before its end" if early_ns and late_ns else ""
@@ -284,7 +286,7 @@ def _causes(context: Context, claim: Claim) -> list[tuple[float, str]]:
     """Return the share of each cause that is left to say, the largest first."""
     found = []
     for cause in _WORDS:
-        own = context.idle_for(cause).times
-        total = sum((own[d] & time).total_ns for d, time in claim.times.items() if d in own)
+        idle = context.idle_for(cause).times
+        total = sum((idle[d] & time).total_ns for d, time in claim.times.items() if d in idle)
         found.append((total / max(1, claim.total_ns), cause))
-    return [own for own in sorted(found, reverse=True) if own[0] >= _LEAST_LOW]
+    return [item for item in sorted(found, reverse=True) if item[0] >= _MIN_IDLE_RATIO]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.findings.claims import Times, together
+from traceprof.findings.claims import Times, union_by_device
 from traceprof.measures.rows import bounds, grouped, unions_by
 from traceprof.model.activity import Activity
 from traceprof.model.combining import counted, counted_together
@@ -42,15 +42,15 @@ class KernelTimes:
         counts = self.lengths.counts
         return np.ones(len(self.lengths.rows), np.int64) if counts is None else counts
 
-    def named(self, pattern: re.Pattern[str]) -> Table:
+    def with_name(self, pattern: re.Pattern[str]) -> Table:
         """Return those of ``by_name`` in whose name ``pattern`` is found."""
         found = [pattern.search(name) is not None for name in self.by_name["name"]]
         return self.by_name.take(found)
 
-    def doing(self, *activities: Activity) -> Table:
+    def with_activity(self, *activities: Activity) -> Table:
         """Return those of ``by_name`` with one of ``activities``."""
-        wanted = [own.value for own in activities]
-        return self.by_name.take([activity in wanted for activity in self.by_name["activity"]])
+        wanted = [activity.value for activity in activities]
+        return self.by_name.take([name in wanted for name in self.by_name["activity"]])
 
 
 def times_of(rows: Table, measure: str = "total_ns") -> dict[str, int]:
@@ -80,7 +80,7 @@ def kernel_times(ranks: Ranks, judged: Intervals) -> KernelTimes:
 
 def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
     """Return when each device ran kernels of these ``names``."""
-    return together(ranks.each(_time_of_kernels, sorted(names)))
+    return union_by_device(ranks.each(_time_of_kernels, sorted(names)))
 
 
 def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:

@@ -13,10 +13,10 @@ from traceprof.measures.workload import LOADING
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 
-_PARTS: Final = 3
-_FEWEST_STEPS: Final = 3
-_FEWEST_TIMES: Final = 3
-_FEW: Final = 0.5
+_N_THIRDS: Final = 3
+_MIN_STEPS: Final = 3
+_MIN_TIMES: Final = 3
+_MAX_FEW_RATIO: Final = 0.5
 
 
 def steps_with(context: Context, rows: Table, *, is_of_host: bool = True) -> int | None:
@@ -30,40 +30,47 @@ def steps_with(context: Context, rows: Table, *, is_of_host: bool = True) -> int
     steps = context.steps.table.take(context.is_usual)
     borders = "start_ns" if is_of_host else "device_start_ns"
     of_process, found = rows_by(rows, "process"), 0
-    for process, own in rows_by(steps, "process").items():
+    for process, step_rows in rows_by(steps, "process").items():
         starts = rows["start_ns"][of_process.get(process, np.empty(0, np.int64))]
-        place = np.searchsorted(np.sort(steps[borders][own]), starts, side="right")
+        place = np.searchsorted(np.sort(steps[borders][step_rows]), starts, side="right")
         # What the host did ahead of the first step's work is the first step's.
         found = max(found, len(np.unique(np.maximum(place, 1))))
     return found
 
 
-def is_of_few(context: Context, in_steps: int) -> bool:
+def are_few_steps(context: Context, in_steps: int) -> bool:
     """Return whether so many steps are no more than half of the typical ones."""
-    return in_steps <= _FEW * context.n_steps
+    return in_steps <= _MAX_FEW_RATIO * context.n_steps
 
 
 def counted(
-    context: Context, rows: Table, words: str, more: str = "", *, is_of_host: bool = True, **of: Any
+    context: Context,
+    rows: Table,
+    words: str,
+    more: str = "",
+    *,
+    is_of_host: bool = True,
+    **values: Any,
 ) -> Note:
     """Return how many ``rows`` there are, as `Context.counted`; of few steps, in how many.
 
     What most steps have none of has no mean per step.
     """
-    own = steps_with(context, rows, is_of_host=is_of_host)
-    if own is not None and is_of_few(context, own):
+    in_steps = steps_with(context, rows, is_of_host=is_of_host)
+    if in_steps is not None and are_few_steps(context, in_steps):
         text = f"{{n:count}} {words} in {{own:count}} of {{steps:count}} steps{more}"
-        return Note.of(text, n=len(rows), own=own, steps=round(context.n_steps), **of)
-    return context.counted(len(rows), words, more, is_of_host=is_of_host, **of)
+        n_steps = round(context.n_steps)
+        return Note.of(text, n=len(rows), own=in_steps, steps=n_steps, **values)
+    return context.counted(len(rows), words, more, is_of_host=is_of_host, **values)
 
 
-def is_of_each_turn(context: Context, rows: Table) -> bool:
+def is_in_most_iterations(context: Context, rows: Table) -> bool:
     """Return whether ``rows`` begin in more than half of the iterations of a pattern."""
     turns = pattern_of_ranks(context.ranks).table
     if turns.empty:
         return False
     place = owner_of(turns, rows["process"], rows["start_ns"])
-    return len(np.unique(place[place >= 0])) > _FEW * len(turns)
+    return len(np.unique(place[place >= 0])) > _MAX_FEW_RATIO * len(turns)
 
 
 def occurs_once(context: Context, rows: Table) -> bool:
@@ -74,10 +81,10 @@ def occurs_once(context: Context, rows: Table) -> bool:
     beginning, and ends once. What only loads does it once.
     """
     in_steps = steps_with(context, rows)
-    if in_steps is not None and (in_steps > 1 or context.n_steps >= _FEWEST_STEPS):
+    if in_steps is not None and (in_steps > 1 or context.n_steps >= _MIN_STEPS):
         return in_steps <= 1
     if context.kind == LOADING:
         return True
     span, starts = context.ranks.span, rows["start_ns"]
-    third = (starts - span.start_ns) * _PARTS // max(span.duration_ns, 1)
-    return len(starts) < _FEWEST_TIMES or len(np.unique(third.clip(0, _PARTS - 1))) < _PARTS
+    third = (starts - span.start_ns) * _N_THIRDS // max(span.duration_ns, 1)
+    return len(starts) < _MIN_TIMES or len(np.unique(third.clip(0, _N_THIRDS - 1))) < _N_THIRDS

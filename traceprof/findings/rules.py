@@ -24,12 +24,12 @@ from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK
 from traceprof.processes import PROGRESS
 
-_MINOR: Final = 0.01
-_CONSIDERABLE: Final = 0.05
+_MINOR_RATIO: Final = 0.01
+_MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronising"
-_OF_HOST: Final = ("profiler_overhead", "slow_steps", "warmup")
+_HOST_RULES: Final = ("profiler_overhead", "slow_steps", "warmup")
 """Rules that judge what the host does, whatever is recorded of devices."""
-_LOST: Final = "GPU activity is missing from the trace, so the idle time is unknown"
+_INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
 WORK: Final = "GPU activity"
 COMPUTE: Final = "compute kernels"
@@ -42,12 +42,12 @@ TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
 STEPS: Final = "steps"
 
 _COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
-_OCCURS: Final[Mapping[str, Callable[[Context], bool]]] = {
+_IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
     WORK: lambda context: context.n_copies > 0 or not context.kernels.by_name.empty,
-    COMPUTE: lambda context: len(context.kernels.doing(*_COMPUTES)) > 0,
-    GEMMS: lambda context: len(context.kernels.doing(*MATRIX_WORK)) > 0,
-    CONVOLUTIONS: lambda context: len(context.kernels.doing(Activity.CONVOLUTION)) > 0,
-    COLLECTIVES: lambda context: len(context.kernels.doing(Activity.COMMUNICATION)) > 0,
+    COMPUTE: lambda context: len(context.kernels.with_activity(*_COMPUTES)) > 0,
+    GEMMS: lambda context: len(context.kernels.with_activity(*MATRIX_WORK)) > 0,
+    CONVOLUTIONS: lambda context: len(context.kernels.with_activity(Activity.CONVOLUTION)) > 0,
+    COLLECTIVES: lambda context: len(context.kernels.with_activity(Activity.COMMUNICATION)) > 0,
     GRAPHS: lambda context: any(context.ranks.each(_has_graphs)),
     COPIES: lambda context: context.n_copies > 0,
     TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
@@ -112,7 +112,7 @@ _AMD_WORDS: Final = (
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
 )
 """Before longer names of which they are a part. torch.cuda is PyTorch's own name on both."""
-_WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
+_VENDOR_WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
     Vendor.AMD: _AMD_WORDS,
     Vendor.OTHER: (
         ('CUDA graphs (`torch.compile(mode="reduce-overhead")`)', "`torch.compile`"),
@@ -128,25 +128,25 @@ _BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 
 def in_words_of(vendor: Vendor, finding: Finding, base: str = STEP) -> Finding:
     """Return a finding in the terms of the GPU ``vendor`` and of the ``base`` of its shares."""
-    if vendor not in _WORDS and base not in _BASE_WORDS:
+    if vendor not in _VENDOR_WORDS and base not in _BASE_WORDS:
         return finding
 
     def worded(note: Note) -> Note:
-        return replace(note, text=_named_by(vendor, note.text, base))
+        return replace(note, text=_reworded(vendor, note.text, base))
 
     return replace(
         finding,
         title=worded(finding.title),
         evidence=tuple(map(worded, finding.evidence)),
-        action=_named_by(vendor, finding.action),
-        caveat=_named_by(vendor, finding.caveat),
+        action=_reworded(vendor, finding.action),
+        caveat=_reworded(vendor, finding.caveat),
         model=finding.model and worded(finding.model),
     )
 
 
-def _named_by(vendor: Vendor, text: str, base: str = STEP) -> str:
-    for usual, own in (*_WORDS.get(vendor, ()), *_BASE_WORDS.get(base, ())):
-        text = text.replace(usual, own)
+def _reworded(vendor: Vendor, text: str, base: str = STEP) -> str:
+    for original, replacement in (*_VENDOR_WORDS.get(vendor, ()), *_BASE_WORDS.get(base, ())):
+        text = text.replace(original, replacement)
     return text
 
 
@@ -207,35 +207,38 @@ class SettledFinding:
     @property
     def is_minor(self) -> bool:
         """Whether it is too small for a page."""
-        return self.finding.kind is not Kind.ONCE and self.weight < _MINOR
+        return self.finding.kind is not Kind.ONCE and self.weight < _MINOR_RATIO
 
 
-def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding], dict[str, str]]:
+def apply_rules(
+    context: Context, rules: Iterable[Rule]
+) -> tuple[list[SettledFinding], dict[str, str]]:
     """Return the findings, the most important first, and why which rules could not judge."""
     found: list[SettledFinding] = []
     abstained: dict[str, str] = {}
     vendor = context.software.vendor
-    for one in rules:
+    for checked in rules:
         try:
-            _require(context, one)
-            own = list(one.check(context))
-            if not own and not _OCCURS[one.about](context):
-                abstained[one.name] = f"no {one.about} in the analyzed time"
-            for number, finding in enumerate(own, 1):
+            _require(context, checked)
+            findings = list(checked.check(context))
+            if not findings and not _IS_PRESENT[checked.about](context):
+                abstained[checked.name] = f"no {checked.about} in the analyzed time"
+            for number, finding in enumerate(findings, 1):
                 worded = in_words_of(vendor, finding, context.base.unit)
-                found.append(_settled(context, one, number, worded))
+                found.append(_settled(context, checked, number, worded))
         except NotRecordedError as error:
-            abstained[one.name] = str(error)
+            abstained[checked.name] = str(error)
         PROGRESS.done += 1
-    abstained = {name: _named_by(vendor, reason) for name, reason in abstained.items()}
-    found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
+    abstained = {name: _reworded(vendor, reason) for name, reason in abstained.items()}
+    found.sort(key=lambda item: (item.is_minor, item.weight < _MINOR_RATIO, -item.weight))
     return found, abstained
 
 
-def _require(context: Context, one: Rule) -> None:
-    context.ranks.require(*one.needs)
-    if one.name not in _OF_HOST and not context.is_idle_known:
-        raise NotRecordedError(_LOST)
+def _require(context: Context, checked: Rule) -> None:
+    """Raise NotRecordedError if the trace lacks a table or GPU activity that the rule needs."""
+    context.ranks.require(*checked.needs)
+    if checked.name not in _HOST_RULES and not context.is_idle_known:
+        raise NotRecordedError(_INCOMPLETE)
 
 
 def _settled(context: Context, of: Rule, number: int, finding: Finding) -> SettledFinding:
@@ -273,21 +276,22 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
     judged = {device: context.judged[device] for device in context.devices}
     losses = find_losses(context.ranks)
     claims = [
-        (own.rule.name, claim.times)
-        for own in found
-        for claim in own.claims
+        (settled.rule.name, claim.times)
+        for settled in found
+        for claim in settled.claims
         if claim.ground is Ground.LOST
     ]
     rows: list[tuple[int, dict[str, object]]] = []
     for loss in LOSSES:
         times = within(losses[loss], judged)
-        total_ns = _ns(times)
+        total_ns = _total_ns(times)
         if not total_ns:
             continue
         by_rule: dict[str, int] = {}
         for name, claimed in claims:
-            by_rule[name] = by_rule.get(name, 0) + _ns(within(times, claimed))
-        names = sorted((name for name, ns in by_rule.items() if ns), key=lambda own: -by_rule[own])
+            by_rule[name] = by_rule.get(name, 0) + _total_ns(within(times, claimed))
+        claimers = [name for name, ns in by_rule.items() if ns]
+        names = sorted(claimers, key=lambda name: -by_rule[name])
         row: dict[str, object] = {
             "loss": loss,
             "total_ns": total_ns,
@@ -296,7 +300,7 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
             "rules": ", ".join(names),
         }
         rows.append((total_ns, row))
-    return [row for _, row in sorted(rows, key=lambda one: -one[0])]
+    return [row for _, row in sorted(rows, key=lambda item: -item[0])]
 
 
 _SUBJECTS: Final = {
@@ -316,11 +320,13 @@ def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
         lost[row["loss"]] += row["total_ns"]
         claimed[row["loss"]] += row["claimed_ns"]
         whole_ns = row["total_ns"] / row["share_ratio"]
-    much, some = _CONSIDERABLE * whole_ns, _MINOR * whole_ns
+    min_lost_ns, min_claimed_ns = _MIN_LARGE_LOSS_RATIO * whole_ns, _MINOR_RATIO * whole_ns
     return {
-        _SUBJECTS[own] for own in _SUBJECTS if lost[own] >= much > 0 or claimed[own] >= some > 0
+        subject
+        for loss, subject in _SUBJECTS.items()
+        if lost[loss] >= min_lost_ns > 0 or claimed[loss] >= min_claimed_ns > 0
     }
 
 
-def _ns(times: Times) -> int:
+def _total_ns(times: Times) -> int:
     return sum(time.total_ns for time in times.values())

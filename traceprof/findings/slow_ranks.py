@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, bound_or_estimate
+from traceprof.findings.claims import Claim, Ground, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import Finding, rule
@@ -33,11 +33,11 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.names.ranges import in_phase
 
-_LEAST: Final = 0.03
-_CLEARLY_SLOW: Final = 1.5
-_FEWEST_SHARED: Final = 2
-_NEARLY_ALL: Final = 1.05
-_REPLAYED: Final = 0.95
+_MIN_SHARE_RATIO: Final = 0.03
+_MIN_SLOW_FACTOR: Final = 1.5
+_MIN_SHARED_COLLECTIVES: Final = 2
+_MIN_RANGE_FACTOR: Final = 1.05
+_REPLAY_ERROR_FACTOR: Final = 0.95
 _MODEL: Final = Note(
     "traceprof replays the waiting without the delay. Lower bound: 5% less, the error in runs with "
     "known delays. Upper bound: the waiting time of the rank that waits least."
@@ -61,7 +61,7 @@ def require_waiting(context: Context) -> None:
     if why_not := why_withheld(context.ranks):
         raise NotRecordedError(why_not)
     waits = find_waits(context.ranks)
-    if len(np.unique(waits["match"][waits["is_in_step"]])) < _FEWEST_SHARED:
+    if len(np.unique(waits["match"][waits["is_in_step"]])) < _MIN_SHARED_COLLECTIVES:
         raise NotRecordedError(
             "the ranks share too few collectives in this window to attribute their waiting"
         )
@@ -86,16 +86,16 @@ def slow_host(context: Context) -> Iterator[Finding]:
         return
     cost_ns = cost_of(context.ranks, group.late_members)
     ratio = cost_ns / context.window_ns
-    if ratio < _LEAST:
+    if ratio < _MIN_SHARE_RATIO:
         return
     kind = group.kind
     table = matches_in_step(context.ranks).table
-    claims = _waiting_for(context, group.late_members, cost_ns)
-    kind_of_saving, model = bound_or_estimate(claims, _MODEL)
-    own = table.take(
+    claims = _claims_on_waiting(context, group.late_members, cost_ns)
+    kind_of_saving, model = kind_and_model(claims, _MODEL)
+    delayed = table.take(
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
     )
-    worst = own.row(int(own["waited_ns"].argmax()))
+    worst = delayed.row(int(delayed["waited_ns"].argmax()))
     text = f"these ranks take longer {in_phase(group.phase)}"
     phase = (Note.of(text, phase=group.phase),) if group.phase else ()
     yield Finding(
@@ -136,35 +136,39 @@ def straggler(context: Context) -> Iterator[Finding]:
     try:
         require_waiting(context)
     except NotRecordedError as error:
-        by_own = find_slow_ranks(context.ranks)
-        if by_own is None:
+        slow_ranks = find_slow_ranks(context.ranks)
+        if slow_ranks is None:
             raise
-        yield _by_own_time(context, by_own, str(error))
+        yield _slow_rank_finding(context, slow_ranks, str(error))
         return
     if find_late_whole(context.ranks) is not None:
         return
-    slow = _slow(context)
+    slow = _find_straggler(context)
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
-    if slow is None or ratio < _LEAST:
+    if slow is None or ratio < _MIN_SHARE_RATIO:
         # Whoever waits for nobody by the clocks, and computes so much longer: these are wrong.
-        by_own = find_slow_ranks(context.ranks)
-        if by_own is not None and by_own.is_compute and by_own.factor >= _CLEARLY_SLOW:
-            yield _by_own_time(
-                context, by_own, "according to the clocks, no rank delays the others"
+        slow_ranks = find_slow_ranks(context.ranks)
+        if (
+            slow_ranks is not None
+            and slow_ranks.is_compute
+            and slow_ranks.factor >= _MIN_SLOW_FACTOR
+        ):
+            yield _slow_rank_finding(
+                context, slow_ranks, "according to the clocks, no rank delays the others"
             )
         return
     origins = find_blame(context.ranks).origins
-    own = origins.take(np.isin(origins["member"], slow.places))
-    at_ns = int(own["at_ns"][own["charged_ns"].argmax()])
+    origins_of_slow = origins.take(np.isin(origins["member"], slow.places))
+    at_ns = int(origins_of_slow["at_ns"][origins_of_slow["charged_ns"].argmax()])
     waits = find_waits(context.ranks)
     begin_ns = int(waits["start_ns"][waits["last_start_ns"] == at_ns].min())
-    claims = _waiting_for(context, slow.places, slow.cost_ns)
+    claims = _claims_on_waiting(context, slow.places, slow.cost_ns)
     if slow.is_once and not any(claim.total_ns for claim in claims):
         return  # it lies in a slow step
     once = "Late once" if slow.is_once else "Straggler"
     # What costs once is a part of the window, what recurs of the steps, as its saving.
     share = ratio if slow.is_once else sum(map(context.saving_ratio, claims))
-    kind, model = bound_or_estimate(claims, _MODEL)
+    kind, model = kind_and_model(claims, _MODEL)
     yield Finding(
         title=Note.of(
             f"{once}: the other ranks wait for {{slow}} for {{share:ratio}} of "
@@ -179,25 +183,29 @@ def straggler(context: Context) -> Iterator[Finding]:
         evidence=(slow.evidence, *notes_on_names(context, claims[-1].times)[0])
         if slow.is_once
         else (slow.evidence,),
-        action=_ACTION_ONCE.format(slow=slow.label) if slow.is_once else _find_out_why(slow.label),
+        action=_ACTION_ONCE.format(slow=slow.label) if slow.is_once else _advice_for(slow.label),
         caveat="traceprof traces the delay back through the waits of the ranks. It ignores waits "
         "before the first shared collective.",
         window=context.window_text(begin_ns, at_ns),
     )
 
 
-def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
+def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Finding:
     """Return the finding on ranks that are slow by what they do in their own steps."""
     device_of = devices_of_members(context)
-    own = {device for place, device in device_of.items() if place in slow.places}
+    slow_devices = {device for place, device in device_of.items() if place in slow.places}
     times = {device: context.times[device] for device in device_of.values()}
-    exposed = {d: time.communication - time.compute for d, time in times.items() if d not in own}
-    more = {d: times[d].compute if slow.is_compute else context.judged[d] for d in own}
+    exposed = {
+        device: time.communication - time.compute
+        for device, time in times.items()
+        if device not in slow_devices
+    }
+    more = {d: times[d].compute if slow.is_compute else context.judged[d] for d in slow_devices}
     ground = Ground.COMPUTE if slow.is_compute else Ground.LOST
     due_ns = slow.excess_ns * context.n_steps
     claims = (
-        *_shared((context.left(exposed),), due_ns * len(exposed)),
-        *_shared((context.left(more, ground),), due_ns * len(more)),
+        *_attributed((context.unclaimed(exposed),), due_ns * len(exposed)),
+        *_attributed((context.unclaimed(more, ground),), due_ns * len(more)),
     )
     least = slow.least_ns / slow.excess_ns
     # Of clocks that are wrong the time that is judged is, too: the excess itself is not.
@@ -215,8 +223,8 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
             excess=slow.excess_ns,
         ),
         claims=tuple(
-            replace(own, between=(least * own.saved_ratio, most * own.saved_ratio))
-            for own in claims
+            replace(claim, between=(least * claim.saved_ratio, most * claim.saved_ratio))
+            for claim in claims
         ),
         kind=Kind.ESTIMATED,
         model=Note(
@@ -229,12 +237,12 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
                 "based on each rank's own steps, not on a comparison of clocks: {why}", why=why_not
             ),
         ),
-        action=_find_out_why(slow.label),
+        action=_advice_for(slow.label),
         caveat="A rank can have more work by design, for example the last stage of a pipeline.",
     )
 
 
-def _find_out_why(who: str) -> str:
+def _advice_for(who: str) -> str:
     return (
         f"Find out why {who} is late (`{shown_by('stragglers')}`): more work (uneven batches or "
         "layers), a slower or throttled GPU, a busier host, or slower storage."
@@ -248,7 +256,7 @@ _ACTION_ONCE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Slow:
+class _Straggler:
     """Who the others wait for, and how long one of them does on average."""
 
     label: str
@@ -258,23 +266,23 @@ class _Slow:
     is_once: bool = False
 
 
-def _slow(context: Context) -> _Slow | None:
+def _find_straggler(context: Context) -> _Straggler | None:
     stage = find_late_stage(context.ranks)
     if stage is not None:
         label = f"stage {stage.name} of the pipeline"
-        return _Slow(label, stage.late_members, stage.cost_ns, describe_stage(stage))
+        return _Straggler(label, stage.late_members, stage.cost_ns, describe_stage(stage))
     lateness = lateness_of_ranks(context.ranks)
     slow = next((rank for rank in lateness if rank.is_straggler), None)
     if slow is not None:
-        return _Slow(slow.label, (slow.member,), slow.cost_ns, _on_rank(slow))
+        return _Straggler(slow.label, (slow.member,), slow.cost_ns, _note_on_rank(slow))
     late = next((rank for rank in lateness if is_once_in_all(context.ranks, rank)), None)
     if late is None:
         return None
-    told = describe_delay(context.ranks, late)
-    return _Slow(late.label, (late.member,), late.cost_ns, told, is_once=True)
+    evidence = describe_delay(context.ranks, late)
+    return _Straggler(late.label, (late.member,), late.cost_ns, evidence, is_once=True)
 
 
-def _on_rank(slow: RankLateness) -> Note:
+def _note_on_rank(slow: RankLateness) -> Note:
     cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
@@ -287,7 +295,9 @@ def _on_rank(slow: RankLateness) -> Note:
     )
 
 
-def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:
+def _claims_on_waiting(
+    context: Context, places: Collection[int], cost_ns: int
+) -> tuple[Claim, ...]:
     """Return the claims on the time in which devices wait for the members at ``places``.
 
     Were these faster, every rank would be done ``cost_ns`` earlier: the others wait that much less
@@ -301,12 +311,12 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
     for place, device in device_of.items():
         if place not in places:
             others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
-    together = Intervals.empty()
+    waiting_any = Intervals.empty()
     for time in others.values():
-        together |= time.here()  # of several ranks: no process of a pool has all of them
+        waiting_any |= time.here()  # of several ranks: no process of a pool has all of them
     times = {d: context.times[d] for place, d in device_of.items() if place in places}
-    computing = {device: time.compute & together for device, time in times.items()}
-    resting = {device: together - time.compute for device, time in times.items()}
+    computing = {device: time.compute & waiting_any for device, time in times.items()}
+    resting = {device: waiting_any - time.compute for device, time in times.items()}
     waited = [(time & context.ranks.span.times).total_ns for time in others.values()]
     waited_ns, most = sum(waited), min(waited, default=0) / max(1, cost_ns)
     typical_ns = sum((time & context.typical).total_ns for time in others.values())
@@ -316,16 +326,16 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
         d: time & (context.times[d].communication | by_host.get(d, nothing))
         for d, time in others.items()
     }
-    more = context.left(computing, Ground.COMPUTE), context.left(resting)
+    more = context.unclaimed(computing, Ground.COMPUTE), context.unclaimed(resting)
     claims = (
-        *_shared((context.left(exposed),), due_ns * len(others)),
-        *_shared(more, due_ns * len(times)),
+        *_attributed((context.unclaimed(exposed),), due_ns * len(others)),
+        *_attributed(more, due_ns * len(times)),
     )
-    if most <= _NEARLY_ALL:
+    if most <= _MIN_RANGE_FACTOR:
         return claims  # nobody can gain more than the rank that waits least
     return tuple(
-        replace(own, between=(_REPLAYED * own.saved_ratio, most * own.saved_ratio))
-        for own in claims
+        replace(claim, between=(_REPLAY_ERROR_FACTOR * claim.saved_ratio, most * claim.saved_ratio))
+        for claim in claims
     )
 
 
@@ -337,7 +347,7 @@ def devices_of_members(context: Context) -> dict[int, int]:
     found = dict(zip(places.tolist(), known["device"][first].tolist(), strict=True))
     # Where hosts communicate: the device that each works on.
     devices: dict[int, int] = {}
-    for process, device in context.users:
+    for process, device in context.process_devices:
         devices.setdefault(process, device)
     for place, member in enumerate(context.matches.members):
         if member.process in devices:
@@ -345,8 +355,8 @@ def devices_of_members(context: Context) -> dict[int, int]:
     return found
 
 
-def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
+def _attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
     """Return the claims such that ``due_ns`` of their time are about it, if they have as much."""
     whole = sum(claim.total_ns for claim in claims)
     ratio = min(1.0, due_ns / whole) if whole else 0.0
-    return tuple(replace(claim, own_ratio=ratio) for claim in claims)
+    return tuple(replace(claim, attributed_ratio=ratio) for claim in claims)

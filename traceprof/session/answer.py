@@ -116,28 +116,34 @@ def _has_steps(run: Run) -> bool:
 def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
     kept = KeptAnswers(run.cache, run.window)
     values = ((name, kept.value(("result", name))) for name in names)
-    known = {name: one for name, one in values if one is not None}
-    rest = [name for name in names if name not in known]
-    lost = missing_in(run, tables_of(rest)) if rest else ()
-    answers = run.answers(rest, strict=strict) if rest else Answers({}, {})
+    known = {name: value for name, value in values if value is not None}
+    not_kept = [name for name in names if name not in known]
+    lost = missing_in(run, tables_of(not_kept)) if not_kept else ()
+    answers = run.answers(not_kept, strict=strict) if not_kept else Answers({}, {})
     new: dict[str, Result | str] = {**answers.results, **answers.missing}
-    every = {name: known[name] if name in known else new[name] for name in names}
-    results = {name: one for name, one in every.items() if not isinstance(one, str)}
-    missing = {name: one for name, one in every.items() if isinstance(one, str)}
+    all_results = {name: known[name] if name in known else new[name] for name in names}
+    results = {name: value for name, value in all_results.items() if not isinstance(value, str)}
+    missing = {name: value for name, value in all_results.items() if isinstance(value, str)}
     if strict:
-        empty = [one for one in results.values() if one.lacks]
-        missing |= {one.name: one.lacks for one in empty if _lacks_data(run, one)}
-    to_keep: dict[tuple[object, ...], Any] = {("result", name): one for name, one in new.items()}
+        empty = [result for result in results.values() if result.lacks]
+        missing |= {result.name: result.lacks for result in empty if _lacks_data(run, result)}
+    to_keep: dict[tuple[object, ...], Any] = {
+        ("result", name): value for name, value in new.items()
+    }
     frames = (frame for result in results.values() for frame in result.tables.values())
-    tells_processes = any("process" in frame for frame in frames)
+    has_processes = any("process" in frame for frame in frames)
     # Who knows the ranks of processes tells all that others do, too.
-    whats = [("about", knows) for knows in (True, False) if knows or not tells_processes]
-    document = None if rest else next(filter(None, map(kept.value, whats)), None)
+    keys = [
+        ("about", knows_processes)
+        for knows_processes in (True, False)
+        if knows_processes or not has_processes
+    ]
+    document = None if not_kept else next(filter(None, map(kept.value, keys)), None)
     if document is None:
-        ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
-        lost = lost if rest else missing_in(run)
+        ranks = run.of_ranks(frozenset({"processes"} if has_processes else ()))
+        lost = lost if not_kept else missing_in(run)
         document = replace(document_about(ranks, run.selection, {}), lost=lost)
-        to_keep["about", tells_processes] = document
+        to_keep["about", has_processes] = document
     kept.keep(to_keep)
     if strict and missing:
         raise refused(NotRecordedError(next(iter(missing.values()))), document.doubts.notes)
@@ -175,17 +181,17 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     """Return the answer with a verdict; ``names`` are all those of `PAGE`, or more."""
     found = answer(run, names)
     kept = KeptAnswers(run.cache, run.window)
-    judged = kept.value(("page", *names))
-    if judged is None:
+    kept_parts = kept.value(("page", *names))
+    if kept_parts is None:
         ranks = run.of_ranks(STEP_TABLES)
         costs = one_off_costs(ranks)
         n_gpus = len(set(gpus_of(ranks).values()))
         verdict = judge(found.results, found.recorded, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
-        after = {name: own - found.span.start_ns for name, own in instants.items()}
-        judged = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
-        kept.keep({("page", *names): judged})
-    return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
+        after = {name: times - found.span.start_ns for name, times in instants.items()}
+        kept_parts = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
+        kept.keep({("page", *names): kept_parts})
+    return replace(found, verdict=kept_parts[0], workload=kept_parts[1], one_off=kept_parts[2])
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:

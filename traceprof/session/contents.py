@@ -130,15 +130,15 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
         rows=_rows(ranks, outlines),
         environment=dict(zip(environment["name"], environment["value"], strict=True)),
         ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
-        lives=tuple(_lives(files)) if len({one.life for one in files.lives}) > 1 else (),
+        lives=tuple(_lives(files)) if len({attempt.life for attempt in files.lives}) > 1 else (),
     )
 
 
 def _lives(files: RunFiles) -> Iterator[AttemptContents]:
-    for one in files.lives:
-        started, length_ns = _utc(one.start_ns), one.end_ns - one.start_ns
-        known = (started, length_ns, one.ended, _known(one.world_size), one.path)
-        yield AttemptContents(one.life, one.rank, one.host, *known)
+    for attempt in files.lives:
+        started, length_ns = _utc(attempt.start_ns), attempt.end_ns - attempt.start_ns
+        known = (started, length_ns, attempt.ended, _known(attempt.world_size), attempt.path)
+        yield AttemptContents(attempt.life, attempt.rank, attempt.host, *known)
 
 
 def _utc(time_ns: int) -> str:
@@ -149,7 +149,9 @@ def _utc(time_ns: int) -> str:
 def _rows(ranks: Ranks, outlines: Mapping[str, Outline]) -> dict[str, int | None]:
     names = next(iter(outlines.values())).n_rows
     return {
-        name: sum(one.n_rows[name] for one in outlines.values()) if name in ranks.recorded else None
+        name: sum(outlined.n_rows[name] for outlined in outlines.values())
+        if name in ranks.recorded
+        else None
         for name in names
     }
 
@@ -197,8 +199,10 @@ def _processes(processes: Table, rows: Mapping[str, Counter[int]]) -> tuple[Proc
 def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:
     """Yield the members of a run where the user, or else the files, say that they ran."""
     for member, part in zip(files, ranks, strict=True):
-        own = part.processes.take(part.processes["rank"] == member.rank)
-        host, rack = (own[name][0] if len(own) else "" for name in ("host", "rack"))
+        rows_of_rank = part.processes.take(part.processes["rank"] == member.rank)
+        host, rack = (
+            rows_of_rank[name][0] if len(rows_of_rank) else "" for name in ("host", "rack")
+        )
         yield RankContents(
             _known(member.rank),
             _known(member.local_rank),

@@ -30,7 +30,7 @@ from traceprof.session.options import Align
 from traceprof.session.run import SELF_DESCRIPTION, Run
 from traceprof.session.selection import Selection, check_ranks, select
 
-_FEW: Final = 2
+_MAX_PARTS_IN_A_ROW: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def cut_parts(
     if len(parts) == 1:
         return list(_cut(source, parts, progress))
     done = []
-    for one in _cut(source, parts, no_progress):
-        done.append(one)
+    for written in _cut(source, parts, no_progress):
+        done.append(written)
         progress(len(done), len(parts), "files")
     return done
 
@@ -66,24 +66,24 @@ def cut_parts(
 def _cut(
     source: Path, parts: Sequence[CutPart], progress: CutProgress
 ) -> Iterator[tuple[CutPart, CutReport]]:
-    if len(parts) <= _FEW:
+    if len(parts) <= _MAX_PARTS_IN_A_ROW:
         for part in parts:
             yield part, cut(source, part.target, part.request, progress)
         return
     middle = len(parts) // 2
     for half in (parts[:middle], parts[middle:]):
         with tempfile.TemporaryDirectory(prefix=".traceprof-", dir=half[0].target.parent) as folder:
-            between = Path(folder, half[0].target.name)
-            between.touch()
-            report = cut(source, between, _around(half), progress)
-            own = [
+            half_file = Path(folder, half[0].target.name)
+            half_file.touch()
+            report = cut(source, half_file, _request_for_all(half), progress)
+            moved = [
                 replace(part, request=replace(part.request, zero_ns=report.zero_ns))
                 for part in half
             ]
-            yield from _cut(between, own, progress)
+            yield from _cut(half_file, moved, progress)
 
 
-def _around(parts: Sequence[CutPart]) -> CutRequest:
+def _request_for_all(parts: Sequence[CutPart]) -> CutRequest:
     """Return the request for all that ``parts`` need."""
     requests = [part.request for part in parts]
     first = min(request.window.start_ns for request in requests)
@@ -92,9 +92,9 @@ def _around(parts: Sequence[CutPart]) -> CutRequest:
     return replace(requests[0], window=hull, clip=False, is_packed=False, is_noted=False)
 
 
-_APART: Final = 100_000_000
+_PROCESS_STRIDE: Final = 100_000_000
 """By what a run tells processes of different files apart: `traceprof.model.placement`."""
-_TIMES: Final = 4
+_N_CORRECTIONS: Final = 4
 """How often an instant is corrected to find where it lies on the clock of a file."""
 
 
@@ -111,11 +111,11 @@ class FileOfRun:
         """Return ``window`` on the clock of the file."""
         edges = []
         for common_ns in (window.start_ns, window.end_ns):
-            shown = common_ns
-            for _ in range(_TIMES):
-                error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
-                shown = common_ns + round(error)
-            edges.append(shown - self.offset_ns)
+            on_file = common_ns
+            for _ in range(_N_CORRECTIONS):
+                error = float(self.correction.error_ns(np.array([on_file], np.int64))[0])
+                on_file = common_ns + round(error)
+            edges.append(on_file - self.offset_ns)
         return TimeWindow(edges[0], edges[1])
 
     @property
@@ -141,7 +141,7 @@ class FileOfRun:
     def processes_of(self, ranks: Collection[int]) -> frozenset[int]:
         """Return its processes, by their own ids, that are these ranks."""
         return frozenset(
-            process % _APART
+            process % _PROCESS_STRIDE
             for table in (part.processes for part in self.parts)
             for process in table["process"][np.isin(table["rank"], list(ranks))].tolist()
         )
@@ -183,7 +183,7 @@ def _correction(ranks: Ranks, index: int) -> ClockCorrection:
     return next(known, ClockCorrection())
 
 
-_ABSOLUTE: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
+_ABSOLUTE_WINDOW: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
 MANIFEST: Final = "run.json"
 
 
@@ -238,7 +238,7 @@ def cut_run(
     """
     cuts = Cuts(output)
     if not is_run(run.paths):
-        selection, files = _of_one_file(run, cutting)
+        selection, files = _select_in_file(run, cutting)
         with new_file(output, force=force, inputs=run.paths) as target:
             part = CutPart(target, _request(files[0], selection, cutting, output.name))
             cuts.add(cut_parts(files[0].path, [part], progress))
@@ -278,14 +278,13 @@ def cut_steps(
     suffix = "" if several else _suffix(files[0].path)
     with new_folder(output) as folder:
         names = _numbered(selections)
-        places = {
-            folder / f"{name}{suffix}": own for name, own in zip(names, selections, strict=True)
-        }
-        for place in places if several else ():
-            place.mkdir()
-        _cut_files(files, places, cutting, cuts, progress, several=several)
-        for place in places if several else ():
-            write_manifest(place, files, f"{output.name} {place.name}")
+        targets = [folder / f"{name}{suffix}" for name in names]
+        for target in targets if several else ():
+            target.mkdir()
+        selection_of = dict(zip(targets, selections, strict=True))
+        _cut_files(files, selection_of, cutting, cuts, progress, several=several)
+        for target in targets if several else ():
+            write_manifest(target, files, f"{output.name} {target.name}")
     return cuts, selections
 
 
@@ -319,11 +318,11 @@ def _cut_files(
         cuts.add(cut_parts(file.path, parts, progress))
 
 
-def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]]:
+def _select_in_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]]:
     """Return the window and the file; where the window says it all, nothing is read for it."""
-    told = _ABSOLUTE.fullmatch((run.window or "").replace(" ", ""))
-    if told and cutting.ranks is None:
-        window = TimeWindow(int(told[1]), int(told[2]))
+    match = _ABSOLUTE_WINDOW.fullmatch((run.window or "").replace(" ", ""))
+    if match and cutting.ranks is None:
+        window = TimeWindow(int(match[1]), int(match[2]))
         if window.duration_ns:
             return Selection(window, run.window or ""), [FileOfRun(run.paths[0], ())]
     return run.selection, _files(run, cutting)
@@ -334,9 +333,11 @@ def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
     files, wanted = files_of_run(run, cutting.ranks), cutting.devices
     known = {device for file in files for device in file.devices}
     if wanted is not None and known and known.isdisjoint(wanted):
-        here = ", ".join(map(str, sorted(known)))
-        asked = ", ".join(map(str, sorted(wanted)))
-        raise UsageError(f"no GPU {asked} in the trace; GPUs with activity: {here}")
+        known_devices = ", ".join(map(str, sorted(known)))
+        missing_devices = ", ".join(map(str, sorted(wanted)))
+        raise UsageError(
+            f"no GPU {missing_devices} in the trace; GPUs with activity: {known_devices}"
+        )
     return files
 
 
@@ -347,15 +348,14 @@ def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str)
     span = None
     if file.parts:
         whole = file.parts[0]
-        own = next(iter(whole.recordings.values()), whole.span)
-        span = file.own(own)
+        span = file.own(next(iter(whole.recordings.values()), whole.span))
     return CutRequest(
         file.own(selection.window),
         selection.label,
         file.path.name,
         _devices(file, cutting.devices),
         processes,
-        _chosen(cutting.tables),
+        _as_frozenset(cutting.tables),
         cutting.clip,
         cutting.keep_environment,
         is_packed=name.endswith(".gz"),
@@ -366,11 +366,11 @@ def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str)
 def _devices(file: FileOfRun, wanted: Collection[int] | None) -> frozenset[int] | None:
     """Return the devices that are wanted as the file numbers them, None for all."""
     if wanted is None or not file.parts:
-        return _chosen(wanted)
-    return frozenset(own for device, own in file.devices.items() if device in wanted)
+        return _as_frozenset(wanted)
+    return frozenset(number for device, number in file.devices.items() if device in wanted)
 
 
-def _chosen(some: Collection[Any] | None) -> frozenset[Any] | None:
+def _as_frozenset(some: Collection[Any] | None) -> frozenset[Any] | None:
     return None if some is None else frozenset(some)
 
 

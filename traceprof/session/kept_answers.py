@@ -89,8 +89,8 @@ def _plain(value: Any) -> Any:
     if kind is Result:
         return _plain_result(value)
     if kind.__name__ in _CLASSES and kind.__module__ == _CLASSES[kind.__name__]:
-        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return ["object", kind.__name__, own]
+        values = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return ["object", kind.__name__, values]
     raise CodecError(f"cannot encode a {kind.__name__}")
 
 
@@ -111,7 +111,7 @@ def _array(values: Any) -> list[Any]:
 
 
 def _table(table: Table) -> list[Any]:
-    return ["table", len(table), [[name, _plain(own)] for name, own in table.columns.items()]]
+    return ["table", len(table), [[name, _plain(column)] for name, column in table.columns.items()]]
 
 
 _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
@@ -146,7 +146,7 @@ def _objects(values: list[Any]) -> Any:
 
 
 def _read_table(n_rows: int, columns: list[Any]) -> Table:
-    return Table({str(name): _column(_value(own)) for name, own in columns}, n_rows)
+    return Table({str(name): _column(_value(column)) for name, column in columns}, n_rows)
 
 
 def _column(values: Any) -> Any:
@@ -165,8 +165,8 @@ def _read_names(codes: Any, texts: list[Any]) -> Names:
 
 
 def _object(name: str, values: dict[str, Any]) -> Any:
-    known = getattr(import_module(_CLASSES[name]), name)
-    return known(**{own: _value(value) for own, value in values.items()})
+    known_class = getattr(import_module(_CLASSES[name]), name)
+    return known_class(**{field_name: _value(value) for field_name, value in values.items()})
 
 
 def _result(name: str, tables: Any, scalars: Any, notes: Any) -> Result:

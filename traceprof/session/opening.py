@@ -121,8 +121,8 @@ def _hardware(opening: Opening) -> Hardware:
         hardware = hardware.with_gpu(opening.gpu)
     for link in opening.links:
         hardware = hardware.with_link(link)
-    told = (opening.model_flops, opening.parameters, opening.tokens, opening.price)
-    return replace(hardware, stated=Stated.of(*told))
+    stated = (opening.model_flops, opening.parameters, opening.tokens, opening.price)
+    return replace(hardware, stated=Stated.of(*stated))
 
 
 def _cluster(opening: Opening) -> Topology:

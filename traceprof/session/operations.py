@@ -134,7 +134,7 @@ class _Source:
     table: str
     rows: Ints
     zero_ns: int
-    tells_ranges: bool = False
+    has_ranges: bool = False
 
     def operations(self, rows: Ints) -> Table:
         """Return rows of the table as `OPERATIONS` has them."""
@@ -145,7 +145,7 @@ class _Source:
             duration_ns=duration,
             rank=_ranks_of(self.trace, events["process"]),
         )
-        if self.tells_ranges:
+        if self.has_ranges:
             found = found.assign(range=self._ranges_of(rows))
         if self.table == "kernels":
             return found.assign(**self._shape_columns(rows), name=events["name"].plain())
@@ -190,9 +190,9 @@ class _Source:
         if trace.kernel_shapes.empty:
             return {}
         launched = launch_shapes(trace)
-        told = launched.table.take(launched.of_kernel[rows].wide())
-        shown = [c.name for c in OPERATIONS if c.name in told and c.name != "device"]
-        columns: dict[str, Any] = {name: told[name] for name in shown}
+        shapes = launched.table.take(launched.of_kernel[rows].wide())
+        shown = [c.name for c in OPERATIONS if c.name in shapes and c.name != "device"]
+        columns: dict[str, Any] = {name: shapes[name] for name in shown}
         return {**columns, "context": launched.contexts[rows].wide()}
 
 

@@ -29,8 +29,8 @@ from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
 
 _EVERYTHING: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
-_MOST_WINDOWS: Final = 4
-_WORTH_CUTTING: Final = 0.5
+_MAX_WINDOWS: Final = 4
+_MAX_CUT_RATIO: Final = 0.5
 LARGE_BYTES: Final = 64 << 20
 """Of a larger file less is read, and of a window of it its launches alone are looked at."""
 SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
@@ -39,9 +39,9 @@ _CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
 """The tables of which a reader brings the rows in a window alone; all others come whole."""
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
-_MADE_OF_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
+_READ_WITH_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
 """The tables whose rows are read with the ranges, or made of them."""
-_WORDS: Final[Mapping[str, frozenset[str]]] = {
+_TABLES_BY_WORD: Final[Mapping[str, frozenset[str]]] = {
     "step": STEP_TABLES,
     "pattern": STEP_TABLES,
     "steady": STEP_TABLES,
@@ -111,7 +111,7 @@ class _Source:
         if text in self.windows:
             return self.windows[text].selection
         first = SELF_DESCRIPTION if self.ranks is None else frozenset[str]()
-        whole = self.whole(first | self._telling(text))
+        whole = self.whole(first | self._tables_of_window(text))
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
 
@@ -125,8 +125,8 @@ class _Source:
             return known.ranks
         if self.ranks is None:
             self._read_first(text, tables, is_cut=not uncut)
-        is_told = self.knows_steps or bool(tables & _STEPS)
-        if not tables.isdisjoint(DEVICE_TABLES) and not is_told and self._has_windows:
+        has_step_ranges = self.knows_steps or bool(tables & _STEPS)
+        if not tables.isdisjoint(DEVICE_TABLES) and not has_step_ranges and self._has_windows:
             return self.within(text, tables | _STEPS, uncut)
         selection, part, ranks = self.selection(text), None, self.ranks
         # To read the window alone is worth it of a small part of one file that was not read before.
@@ -136,16 +136,16 @@ class _Source:
             and self.tables >= SELF_DESCRIPTION
             and not uncut
             and self.reads_parts
-            and selection.window.duration_ns < _WORTH_CUTTING * ranks.span.duration_ns
+            and selection.window.duration_ns < _MAX_CUT_RATIO * ranks.span.duration_ns
         ):
             alone = read_more(ranks, self.opening, tables - self.tables, selection.window)
             self.warn(alone.info.warnings)
             if tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, tables, alone.within(selection.window), is_alone=True)
         if part is None:
-            whole = self.whole(tables | self._telling(text))
+            whole = self.whole(tables | self._tables_of_window(text))
             part = _Part(selection, self.tables, whole.within(selection.window))
-        while len(self.windows) >= _MOST_WINDOWS:
+        while len(self.windows) >= _MAX_WINDOWS:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
@@ -172,24 +172,28 @@ class _Source:
         count as read; where there are none it takes all ranges to know the window.
         """
         is_whole = text in (None, "all")
-        is_told = not is_whole and self._telling(text) <= _STEPS
-        is_enough = is_told and is_cut and self.reads_parts
-        first = (SELF_DESCRIPTION if is_enough else tables) | self._telling(text)
-        is_worth_it = is_whole and self.is_large and self.reads_parts
-        if is_worth_it and first >= STEP_TABLES - _STEPS and tables.isdisjoint(_MADE_OF_RANGES):
+        is_known_from_ranges = not is_whole and self._tables_of_window(text) <= _STEPS
+        is_enough = is_known_from_ranges and is_cut and self.reads_parts
+        first = (SELF_DESCRIPTION if is_enough else tables) | self._tables_of_window(text)
+        reads_only_steps = is_whole and self.is_large and self.reads_parts
+        if (
+            reads_only_steps
+            and first >= STEP_TABLES - _STEPS
+            and tables.isdisjoint(_READ_WITH_RANGES)
+        ):
             self.tables, found = first - _STEPS, first | _STEPS
             self.ranks, self.notes = open_ranks(self.paths, self.opening, found, only_steps=True)
             self.knows_steps = has_named_steps(self.ranks)
             if self.knows_steps:
                 return
-        tells = is_whole and not tables.isdisjoint(DEVICE_TABLES)
-        self.whole(first | (_STEPS if tells else frozenset()))
+        needs_steps = is_whole and not tables.isdisjoint(DEVICE_TABLES)
+        self.whole(first | (_STEPS if needs_steps else frozenset()))
 
-    def _telling(self, text: str | None) -> frozenset[str]:
+    def _tables_of_window(self, text: str | None) -> frozenset[str]:
         """Return the tables that must be read to tell what the window ``text`` is."""
         if text is None:
             return STEP_TABLES - _STEPS if self.knows_steps else STEP_TABLES
-        needed = (tables for word, tables in _WORDS.items() if word in text)
+        needed = (tables for word, tables in _TABLES_BY_WORD.items() if word in text)
         return frozenset[str]().union(*needed)
 
 

@@ -21,9 +21,9 @@ from traceprof.files import kind_of_no_file
 from traceprof.session.options import Opening, tried_beside
 
 _WILDCARDS: Final = re.compile(r"[*?\[]")
-_MOST_FILES: Final = 20_000
+_MAX_FILES: Final = 20_000
 _HEAD_BYTES: Final = 4096
-_SAY_NOTHING: Final = ("is_cached", "jobs", "scheduler")
+_IGNORED_OPTIONS: Final = ("is_cached", "jobs", "scheduler")
 """What changes no answer."""
 _MANIFEST: Final = b'"traceprof'
 
@@ -39,25 +39,25 @@ class Inputs:
 def inputs_of(paths: Sequence[Path | str], opening: Opening) -> Inputs | None:
     """Return what answers about ``paths`` depend on; None where that cannot be told."""
     try:
-        said = list(_said(opening))
+        options = list(_option_texts(opening))
         files = list(dict.fromkeys(_files(paths)))
-        if len(files) > _MOST_FILES:
+        if len(files) > _MAX_FILES:
             return None
         content = (part for path in files for part in (str(path), identify_file(path)))
         named = (part for path in paths for part in (str(path), str(Path(path).absolute())))
-        key = digest(identify_code(), *said, "", *named, "", *content)
+        key = digest(identify_code(), *options, "", *named, "", *content)
     except (OSError, TraceprofError, ValueError):
         return None  # whoever reads it says what is wrong
     return Inputs(key, tuple(files))
 
 
-def _said(opening: Opening) -> Iterator[str]:
+def _option_texts(opening: Opening) -> Iterator[str]:
     """Yield what the user said; of files that he named what is in them."""
-    for one in fields(opening):
-        value = getattr(opening, one.name)
-        if one.name in _SAY_NOTHING:
+    for option in fields(opening):
+        value = getattr(opening, option.name)
+        if option.name in _IGNORED_OPTIONS:
             continue
-        yield f"{one.name}={value!r}"
+        yield f"{option.name}={value!r}"
         if isinstance(value, Path):
             if kind := kind_of_no_file(value):  # what is read of it here is gone
                 raise OSError(f"{value}: {kind}")
@@ -69,18 +69,20 @@ def _files(paths: Sequence[Path | str]) -> Iterator[Path]:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            found = sorted(one for one in path.rglob("*") if _is_candidate(one, path))
+            found = sorted(
+                file_path for file_path in path.rglob("*") if _is_candidate(file_path, path)
+            )
         elif not path.exists() and _WILDCARDS.search(str(given)):
             root = Path(path.anchor)
             matches = sorted(root.glob(str(path.relative_to(root))))
-            found = [file for one in matches for file in _files_at(one)]
+            found = [file for file_path in matches for file in _files_at(file_path)]
         else:
             found = [path, *filter(Path.is_file, [tried_beside(path)])]
             if len(paths) > 1:  # manifests beside files that are named tell of which run they are
                 found += sorted(path.parent.glob("*.json"))
         yield from found
-        for one in found:
-            yield from _listed(one)
+        for file_path in found:
+            yield from _files_of_manifest(file_path)
 
 
 def _is_candidate(path: Path, folder: Path) -> bool:
@@ -88,7 +90,7 @@ def _is_candidate(path: Path, folder: Path) -> bool:
     return path.is_file() and not hidden
 
 
-def _listed(path: Path) -> Iterator[Path]:
+def _files_of_manifest(path: Path) -> Iterator[Path]:
     """Yield the files that ``path`` names, if it is the manifest of a run."""
     if kind := kind_of_no_file(path):
         raise OSError(f"{path}: {kind}")
@@ -170,8 +172,8 @@ class RunCache:
         """Return the texts called ``what``: as they were kept, else as ``make`` makes them."""
         kept = self.get("texts", *what)
         if kept is not None:
-            told: list[str] = json.loads(kept.decode("utf-8", "surrogatepass"))
-            return told
+            texts: list[str] = json.loads(kept.decode("utf-8", "surrogatepass"))
+            return texts
         found = list(make())
         data = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
         self.put({("texts", *what): data})

@@ -47,14 +47,14 @@ from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import Trace, told_once
 from traceprof.units import format_duration, parse_duration
 
-_MOST_OF_IT: Final = 0.5
-_STEP: Final = re.compile(
+_MIN_COVERED_RATIO: Final = 0.5
+_STEP_PATTERN: Final = re.compile(
     r"(?P<what>step|pattern):\s*+(?P<first>\d*+)\s*+(?P<dots>\.\.)?\s*+(?P<last>\d*+)"
 )
-_EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
-_SHARE: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{0,15})?)\s*%\s*")
+_EDGE_PATTERN: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
+_SHARE_PATTERN: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{0,15})?)\s*%\s*")
 _HUNDRED: Final = Decimal(100)
-_PART: Final = re.compile(r'\s*+range:(?:"[^"]*+"|/(?:[^/\\]|\\.)*+/)[^&]*+|[^&]++')
+_PART_PATTERN: Final = re.compile(r'\s*+range:(?:"[^"]*+"|/(?:[^/\\]|\\.)*+/)[^&]*+|[^&]++')
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ def check_ranks(wanted: Iterable[int], known: Iterable[int]) -> None:
     Raises:
         UsageError: one is not there.
     """
-    there = sorted({int(rank) for rank in known} - {ABSENT})
-    if missing := sorted(set(wanted) - set(there)):
-        here = ", ".join(map(str, there)) or "none"
-        raise UsageError(f"no rank {', '.join(map(str, missing))} in the trace; ranks: {here}")
+    available = sorted({int(rank) for rank in known} - {ABSENT})
+    if missing := sorted(set(wanted) - set(available)):
+        listed = ", ".join(map(str, available)) or "none"
+        raise UsageError(f"no rank {', '.join(map(str, missing))} in the trace; ranks: {listed}")
 
 
 def select_default(ranks: Ranks) -> Selection:
@@ -107,14 +107,14 @@ def select_default(ranks: Ranks) -> Selection:
     steps = steps_of_ranks(ranks)
     is_found = ranks.parts[0].warmup_steps is None
     if not len(steps):
-        return _in_one_recording(ranks, _main_loop(ranks))
+        return _within_last_recording(ranks, _main_loop(ranks))
     found = _steady(ranks)
     table = steps.table
     if not is_found or not table["declared_warmup"].all():
         return found
     loop = _main_loop(ranks)
     covered_ns = int(table["device_end_ns"].max() - table["device_start_ns"].min())
-    if covered_ns < _MOST_OF_IT * loop.window.duration_ns:
+    if covered_ns < _MIN_COVERED_RATIO * loop.window.duration_ns:
         note = Note.of(
             "Only warm-up steps have markers ({n:count}), so the window does not consist of steps.",
             n=len(np.unique(table["step"])),
@@ -143,7 +143,7 @@ def _parts_of(ranks: Ranks, text: str) -> list[str]:
     name = text.removeprefix("range:")
     if any(ranks.each(_has_range, name)):
         return [text]
-    return [part for found in _PART.findall(text) if (part := found.strip())] or [text]
+    return [part for found in _PART_PATTERN.findall(text) if (part := found.strip())] or [text]
 
 
 def _has_range(trace: Trace, name: str) -> bool:
@@ -158,12 +158,12 @@ def _parse(ranks: Ranks, text: str) -> Selection:
     }
     if text in named:
         return named[text]()
-    if (match := _STEP.fullmatch(text)) and (match["first"] or match["last"]):
+    if (match := _STEP_PATTERN.fullmatch(text)) and (match["first"] or match["last"]):
         return _of_steps(ranks, match)
     if match := RANGE.fullmatch(text):
         window, label, notes = find_ranges(ranks, match)
         return Selection(window, label, notes)
-    if match := _EDGE.fullmatch(text):
+    if match := _EDGE_PATTERN.fullmatch(text):
         return _edge(ranks, match["side"], _length(match["duration"], ranks), text)
     if ".." in text:
         start, _, end = text.partition("..")
@@ -191,7 +191,7 @@ def _length(text: str, ranks: Ranks) -> int:
     """Return a duration in ns, which may be told as a share of the span."""
     if not text.rstrip().endswith("%"):
         return parse_duration(text)
-    share = _SHARE.fullmatch(text)
+    share = _SHARE_PATTERN.fullmatch(text)
     if share is None or not 0 <= Decimal(share[1]) <= _HUNDRED:
         raise UsageError(f"invalid share {text.strip()!r} of the trace: expected 0% to 100%")
     return int((Decimal(share[1]) * ranks.span.duration_ns / _HUNDRED).to_integral_value())
@@ -308,24 +308,24 @@ def _steady(ranks: Ranks) -> Selection:
     if is_warmup.any():
         dropped = table.take(is_warmup)
         each = [dropped.take(rows) for rows in rows_by_value(dropped["process"]).values()]
-        lost_ns = max(int(own["device_end_ns"].max() - own["start_ns"].min()) for own in each)
+        lost_ns = max(int(steps["device_end_ns"].max() - steps["start_ns"].min()) for steps in each)
         count = max(map(len, each))
         why = "as warm-up" if ranks.parts[0].warmup_steps is None else "as requested"
         leading = "first step" if count == 1 else "first {dropped:count} steps"
         text += f" The {leading} ({{lost:ns}}) {'is' if count == 1 else 'are'} excluded {why}."
         values |= {"dropped": count, "lost": lost_ns}
     found = Selection(window, "steady", (_with_origin(text, steps, kept, ranks, **values),))
-    return _of_usual_steps(ranks, _where_devices_were_recorded(ranks, found))
+    return _without_unusual_steps(ranks, _within_recorded_part(ranks, found))
 
 
-def _of_usual_steps(ranks: Ranks, selection: Selection) -> Selection:
+def _without_unusual_steps(ranks: Ranks, selection: Selection) -> Selection:
     """Return ``selection`` with all but the usual steps as gaps of its window, and what these are.
 
     The same steps count for every answer: `traceprof.measures.steps.base` says which.
     """
     window = steady_window(ranks, selection.window)
     every = base_within(ranks, selection.window).left_out
-    left_out = {kind: own for kind, own in every.items() if kind in _NAMED_KINDS}
+    left_out = {kind: n_and_ns for kind, n_and_ns in every.items() if kind in _NAMED_KINDS}
     if window.hull == replace(selection.window, is_of_steps=True) and not window.gaps:
         return replace(selection, window=window)
     words = [f"{{n{i}:count}} {kind} ({{ns{i}:ns}})" for i, kind in enumerate(left_out)]
@@ -337,7 +337,7 @@ def _of_usual_steps(ranks: Ranks, selection: Selection) -> Selection:
     return replace(selection, window=window, notes=(*selection.notes, *notes))
 
 
-def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selection:
+def _within_recorded_part(ranks: Ranks, selection: Selection) -> Selection:
     """Return ``selection``, or the part of it in which the work of devices was recorded.
 
     The embedded recorder records devices in windows of a few steps, other profilers a part of a
@@ -345,7 +345,7 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
     """
     ledger = ledger_within(ranks, selection.window)
     kept = ledger["is_covered"]
-    windows = [own for part in ranks.each(_last_windows) for own in part.items()]
+    windows = [item for last in ranks.each(_last_windows) for item in last.items()]
     for process, (_, last_ns) in windows:
         kept = kept & ((ledger["process"] != process) | (ledger["start_ns"] >= last_ns))
     if kept.all() or not kept.any():
@@ -361,13 +361,15 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
 def _last_windows(trace: Trace) -> dict[int, tuple[int, int]]:
     """Return how many windows the recorder had in each process, and when the last one began."""
     return {
-        process: (len(own), int(own.starts[-1])) for process, own in recorded_windows(trace).items()
+        process: (len(windows), int(windows.starts[-1]))
+        for process, windows in recorded_windows(trace).items()
     }
 
 
-def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
+def _within_last_recording(ranks: Ranks, selection: Selection) -> Selection:
     """Return ``selection``, or its part in the last of several recordings: between is unknown."""
-    between = [gaps for own in ranks.each(between_cycles) for gaps in own.values() if len(gaps)]
+    by_process = ranks.each(between_cycles)
+    between = [gaps for of_rank in by_process for gaps in of_rank.values() if len(gaps)]
     if not between:
         return selection
     last = max(between, key=lambda gaps: int(gaps.ends[-1]))

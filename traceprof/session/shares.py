@@ -68,8 +68,8 @@ _CAUSES: Final = {
     "unknown": "not recorded",
 }
 """What a bar calls the causes of idle time."""
-_LEAST_TOLD: Final = 0.01
-_MOST_CLASSES: Final = 5
+_MIN_LISTED_RATIO: Final = 0.01
+_MAX_CLASSES: Final = 5
 _CLASSES: Final = {
     Activity.GEMM: "GEMM",
     Activity.MOE: "MoE",
@@ -93,7 +93,7 @@ def idle_by_cause(results: Mapping[str, Result]) -> dict[str, float]:
     found = {
         _CAUSES[cause]: share
         for cause, share in shares.items()
-        if share >= _LEAST_TOLD and cause in _CAUSES
+        if share >= _MIN_LISTED_RATIO and cause in _CAUSES
     }
     rest = sum(shares.values()) - sum(found.values())
     return {**found, "other causes": rest} if found and rest >= MIN_REST_RATIO else found
@@ -111,7 +111,9 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     table = table_of(results, "kernels")
     if not parts or table.empty:
         return ()
-    table = table.take(np.array([Activity(own).part is Part.COMPUTE for own in table["activity"]]))
+    table = table.take(
+        np.array([Activity(activity).part is Part.COMPUTE for activity in table["activity"]])
+    )
     whole_ns = float(table["total_ns"].sum())
     if not whole_ns or parts["compute"] < CONSIDERABLE:
         return ()
@@ -122,13 +124,13 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     sums = groups.reduced(np.add, table["total_ns"]) / whole_ns
     labels = [names.texts[key[0]] for key in groups.keys]
     ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda one: (-one[0], one[1]))
-    shown = {name: share for share, name in ranked[:_MOST_CLASSES] if share >= _LEAST_TOLD}
+    shown = {name: share for share, name in ranked[:_MAX_CLASSES] if share >= _MIN_LISTED_RATIO}
     if (rest := 1 - sum(shown.values())) >= MIN_REST_RATIO:
         shown["others"] = rest
     return (_listed("Compute by kernel class: ", shown),)
 
 
-_MOST_UNKNOWN: Final = 0.1
+_MAX_UNKNOWN_RATIO: Final = 0.1
 LEAST_MFU: Final = 0.001
 """A share that is 0.0 % where it is printed says nothing of how well a GPU multiplies."""
 
@@ -140,19 +142,19 @@ def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
         return ()
     row = table.row(0)
     unknown = np.nan_to_num(row["unknown_ratio"])
-    if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MOST_UNKNOWN:
+    if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MAX_UNKNOWN_RATIO:
         return ()
     text = (
         "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} per step of "
         "{step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
     )
-    more = "at least " if unknown > _LEAST_UNKNOWN else ""
-    told = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
-    told |= {"precision": row["precision"].upper(), "rate": row["achieved_flop_per_s"]}
-    return (Note.of(text, more=more, share=row["mfu_ratio"], **told),)
+    more = "at least " if unknown > _MIN_UNKNOWN_RATIO else ""
+    values = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
+    values |= {"precision": row["precision"].upper(), "rate": row["achieved_flop_per_s"]}
+    return (Note.of(text, more=more, share=row["mfu_ratio"], **values),)
 
 
-_LEAST_UNKNOWN: Final = 0.02
+_MIN_UNKNOWN_RATIO: Final = 0.02
 
 
 def _class_of(activity: str, name: str) -> str:

@@ -14,7 +14,7 @@ from traceprof.model.results import Note, Result
 from traceprof.session.options import tried_beside
 
 _SCHEMA: Final = 1
-_LARGEST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,11 @@ def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
         UsageError: it cannot be written.
     """
     best: dict[str, TriedAdvice] = {}
-    for one in sorted(measured, key=lambda one: one.saving_ratio):
-        best[one.rule] = one
+    for advice in sorted(measured, key=lambda advice: advice.saving_ratio):
+        best[advice.rule] = advice
     rules = {
-        one.rule: {"change": one.change, "saving_ratio": one.saving_ratio} for one in best.values()
+        advice.rule: {"change": advice.change, "saving_ratio": advice.saving_ratio}
+        for advice in best.values()
     }
     with new_file(tried_beside(trace), force=True) as path:
         path.write_text(json.dumps({"schema": _SCHEMA, "rules": rules}, indent=1) + "\n")
@@ -49,10 +50,10 @@ def measured_beside(trace: Path) -> dict[str, TriedAdvice]:
         return {}
     try:
         with path.open("rb") as file:
-            found: Mapping[str, Any] = json.loads(file.read(_LARGEST_BYTES))["rules"]
+            found: Mapping[str, Any] = json.loads(file.read(_MAX_BYTES))["rules"]
         return {
-            str(rule): TriedAdvice(str(rule), str(own["change"]), _ratio(own["saving_ratio"]))
-            for rule, own in found.items()
+            str(rule): TriedAdvice(str(rule), str(entry["change"]), _ratio(entry["saving_ratio"]))
+            for rule, entry in found.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
@@ -72,12 +73,12 @@ def with_measured(findings: Result, paths: Sequence[Path]) -> Result:
     if not any(row["rule"] in known for row in rows):
         return findings
     for row in rows:
-        if one := known.get(row["rule"]):
+        if advice := known.get(row["rule"]):
             row["evidence"] = Note.of(
                 "{evidence}; tried with `traceprof try`: {change} saved {ratio:ratio} of step time",
                 evidence=row["evidence"],
-                change=one.change,
-                ratio=one.saving_ratio,
+                change=advice.change,
+                ratio=advice.saving_ratio,
             )
-            row["measured_ratio"] = one.saving_ratio
+            row["measured_ratio"] = advice.saving_ratio
     return findings.with_table(findings.spec.tables[0].of_rows(rows))

@@ -36,10 +36,10 @@ from traceprof.session.shares import (
 
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
-_MOSTLY: Final = 0.5
-_UNTOLD: Final = ("profiler overhead",)
+_MAIN_RATIO: Final = 0.5
+_NOT_RECORDABLE: Final = ("profiler overhead",)
 """Nobody records again to learn what the profiler itself takes."""
-_TOLD_BY: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
+_OPTION_WORDS: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
 """Stand in the reasons that say which option would tell."""
 
 _PART_NAMES: Final = {
@@ -48,9 +48,9 @@ _PART_NAMES: Final = {
 }
 _GPU_BOUND: Final = "GPU-bound"
 _NO_KERNEL: Final = "no kernel ran"
-_NEARLY_ALWAYS: Final = 0.8
-_ALIKE: Final = 0.8
-_MUCH: Final = 0.1
+_MIN_FULLY_BUSY_RATIO: Final = 0.8
+_MIN_SECOND_RATIO: Final = 0.8
+_MIN_NAMED_RATIO: Final = 0.1
 _BOUND_BY: Final = {
     "exposed_communication": "communication-bound",
     "exposed_transfer": "transfer-bound",
@@ -64,7 +64,7 @@ _BOUND_BY: Final = {
     "unknown": "idle for a reason that was not recorded",
 }
 """What one calls it when most of the time goes there; idle time counts by its cause."""
-_ONLY_ALONE: Final = ("edge", "unknown")
+_NEVER_SECOND: Final = ("edge", "unknown")
 _PAID_ONCE: Final = "mostly one-time costs"
 
 
@@ -116,23 +116,25 @@ def judge(
     findings, lost = results.get("findings"), missing_work(results)
     is_known = findings is None or bool(findings.scalars.get("is_idle_known", True))
     # Devices were asked for and nothing of them came: even steps of the host tell little.
-    asked = "kernels" in recorded
+    has_kernel_table = "kernels" in recorded
     base = steps.scalars["base"] if steps is not None else WINDOW
     is_pattern = steps is not None and bool(steps.scalars["is_pattern"])
     parts = parts_of(results) if is_known else {}
-    again, once = _told_apart(occasions, [*_outside(one_off, occasions)])
+    periodic, once = _split_repeated(occasions, [*_costs_outside(one_off, occasions)])
     idle = idle_by_cause(results) if parts else {}
     pace = tuple(on_pace(steps))
     by = bound_by(results, parts)
-    is_judged = bool(parts) and by != _NO_KERNEL
+    is_analyzed = bool(parts) and by != _NO_KERNEL
     return Verdict(
         bound_by=by,
-        sentences=(*pace, *(_where(results, parts, n_gpus) if is_known else ())),
-        fine=_fine(results, parts, steps) if is_judged or (has_any and not asked) else (),
-        unknown=_unknown(results),
+        sentences=(*pace, *(_where_time_is_spent(results, parts, n_gpus) if is_known else ())),
+        fine=_subjects_without_problem(results, parts, steps)
+        if is_analyzed or (has_any and not has_kernel_table)
+        else (),
+        unknown=_not_analyzed(results),
         once=once,
         next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
-        periodic=again,
+        periodic=periodic,
         parts=parts,
         has_steps=has_any and (base != WINDOW or not is_pattern),
         lost=lost,
@@ -150,20 +152,22 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
     found = table_of(results, "findings")
-    if told := _mostly_of_a_rule(found):
-        return told
-    if working >= _MOSTLY and not parts["compute"] + parts["exposed_communication"]:
+    if better_known := _bottleneck_of_rule(found):
+        return better_known
+    if working >= _MAIN_RATIO and not parts["compute"] + parts["exposed_communication"]:
         return _NO_KERNEL
-    if working >= _MOSTLY:
-        is_in_part = working < _NEARLY_ALWAYS and shares[largest] >= _MUCH
-        beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
+    if working >= _MAIN_RATIO:
+        is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
+        beside = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
         return _GPU_BOUND + (f", partly {beside}" if beside else "")
-    if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MOSTLY:
+    if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MAIN_RATIO:
         return _PAID_ONCE
-    words = _waiting_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
-    words += _by_host(found) if largest == COMMUNICATION else ""
+    words = _whom_ranks_wait_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
+    words += _backend_in_words(found) if largest == COMMUNICATION else ""
     # What takes nearly as much is no less the bottleneck.
-    if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
+    if shares[second] >= max(
+        _MIN_NAMED_RATIO, _MIN_SECOND_RATIO * shares[largest]
+    ) and _can_be_second(second):
         words += f" and {_BOUND_BY[second]}"
     return words
 
@@ -177,25 +181,25 @@ def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> d
     return {**shares, **causes} if causes else {**shares, "unknown": idle_ratio}
 
 
-def _mostly_of_a_rule(found: Table) -> str:
+def _bottleneck_of_rule(found: Table) -> str:
     """Return what rules know better that say where most of the time goes; "" without one."""
     for row in found.rows():
-        if row["rule"] in _KNOWN_BETTER and row["claimed_ratio"] >= _MOSTLY:
-            return _KNOWN_BETTER[row["rule"]]
+        if row["rule"] in _NAMED_BY_RULE and row["claimed_ratio"] >= _MAIN_RATIO:
+            return _NAMED_BY_RULE[row["rule"]]
     return ""
 
 
-_KNOWN_BETTER: Final = {
+_NAMED_BY_RULE: Final = {
     "managed_memory": "waiting for pages of managed memory",
     "few_blocks": f"{_GPU_BOUND}, but the GPU is nearly empty",
 }
 
 
-def _stands_beside(name: str) -> bool:
-    return name in _BOUND_BY and name not in _ONLY_ALONE
+def _can_be_second(name: str) -> bool:
+    return name in _BOUND_BY and name not in _NEVER_SECOND
 
 
-def _waiting_for(found: Table, largest: str) -> str:
+def _whom_ranks_wait_for(found: Table, largest: str) -> str:
     """Return whom the others wait for, where that is most of the communication."""
     if found.empty or largest != COMMUNICATION:
         return ""
@@ -205,7 +209,7 @@ def _waiting_for(found: Table, largest: str) -> str:
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
 
 
-def _by_host(found: Table) -> str:
+def _backend_in_words(found: Table) -> str:
     """Return which backend of the host communicates, in words."""
     for row in found.rows():
         if row["rule"] == "host_communication" and isinstance(row["title"], Note):
@@ -217,7 +221,7 @@ _SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
 
 
-def _where(
+def _where_time_is_spent(
     results: Mapping[str, Result], parts: Mapping[str, float], n_gpus: int | None
 ) -> Iterable[Note]:
     """Return where the time of a step goes, on the devices or else on the host."""
@@ -241,7 +245,7 @@ def _where(
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
         yield from _with_shares(f"CPU time {start}", shares, values)
-    yield from _operators(table_of(results, "operators"))
+    yield from _operator_shares(table_of(results, "operators"))
 
 
 def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
@@ -255,17 +259,17 @@ def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
     return f"per {kind} of {{step:ns}}", values
 
 
-_MOST_OPERATORS: Final = 5
+_MAX_OPERATORS: Final = 5
 _SOURCES: Final = ("cpu_op", "xla")
 
 
-def _operators(table: Table) -> Iterable[Note]:
+def _operator_shares(table: Table) -> Iterable[Note]:
     """Return which operators of PyTorch or XLA take the host's time, where no device works."""
-    own = table.take(np.isin(table["source"].astype(str), _SOURCES)) if len(table) else table
-    total_ns = float(own["self_ns"].sum()) if len(own) else 0.0
+    rows = table.take(np.isin(table["source"].astype(str), _SOURCES)) if len(table) else table
+    total_ns = float(rows["self_ns"].sum()) if len(rows) else 0.0
     if total_ns:
-        shares = zip(own["name"].tolist(), (own["self_ns"] / total_ns).tolist(), strict=True)
-        largest = dict(list(shares)[:_MOST_OPERATORS])
+        shares = zip(rows["name"].tolist(), (rows["self_ns"] / total_ns).tolist(), strict=True)
+        largest = dict(list(shares)[:_MAX_OPERATORS])
         yield from _with_shares("Operator self time", largest, {})
 
 
@@ -276,7 +280,7 @@ def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
     else: nothing is evaluated there.
     """
     if steps is not None and "eval_ns" in steps.table:
-        is_work = (steps.table["eval_ns"] > 0).mean() > _MOSTLY
+        is_work = (steps.table["eval_ns"] > 0).mean() > _MAIN_RATIO
     else:
         is_work = "backward" not in phases
     return "forward without gradients" if is_work else EVALUATION
@@ -303,7 +307,7 @@ _REPEATED: Final = (EVALUATION, CHECKPOINT, GARBAGE)
 """What costs as much each time; of compiling and loading all times together are one set-up."""
 
 
-def _told_apart(
+def _split_repeated(
     occasions: Iterable[Note], outside: Iterable[Note]
 ) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
     """Return what was done several times, and what once.
@@ -320,26 +324,26 @@ def _told_apart(
     return tuple(sides[0]), tuple(sides[1])
 
 
-def _outside(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
+def _costs_outside(one_off: Table, occasions: Iterable[Note]) -> Iterable[Note]:
     """Return what was paid, not all in the window, by the process that paid the most.
 
     What lies in the window is ``told`` already; of what is done again and again, all is.
     """
-    again = {note.values["kind"]: note.values["n"] > 1 for note in told}
+    is_repeated = {note.values["kind"]: note.values["n"] > 1 for note in occasions}
     most: dict[str, dict[str, Any]] = {}
     for row in one_off.rows():
         kind, ns = row["kind"], row["outside_ns"]
-        if ns > most.get(kind, {"outside_ns": 0})["outside_ns"] and not again.get(kind):
+        if ns > most.get(kind, {"outside_ns": 0})["outside_ns"] and not is_repeated.get(kind):
             most[kind] = row
     for kind, row in most.items():
         n = int(row["count"])
-        is_sum = kind not in again or (n > 1 and kind in _REPEATED)
+        is_sum = kind not in is_repeated or (n > 1 and kind in _REPEATED)
         ns = row["total_ns" if is_sum else "outside_ns"]
         times = ": {n:count} times, {ns:ns} in total" if n > 1 and kind in _REPEATED else " {ns:ns}"
         yield Note.of(f"{{kind}}{times}", kind=kind, n=n, ns=int(ns))
 
 
-def _fine(
+def _subjects_without_problem(
     results: Mapping[str, Result], parts: Mapping[str, float], steps: Result | None
 ) -> tuple[str, ...]:
     """Return the subjects that are fine to the rules, and not an issue to the page itself."""
@@ -355,20 +359,20 @@ def _fine(
     return tuple(subject for subject in fine if subject not in visible)
 
 
-def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
+def _not_analyzed(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return what another recording, or an option, would tell: each reason once."""
     checked, abstained = (table_of(results, "findings", name) for name in ("checked", "abstained"))
     if abstained.empty:
         return ()
-    judged = {*checked["subject"][checked["is_judged"].astype(bool)], *_UNTOLD}
+    excluded = {*checked["subject"][checked["is_judged"].astype(bool)], *_NOT_RECORDABLE}
     subjects: dict[str, dict[str, None]] = {}
     for row in abstained.rows():
-        if row["subject"] not in judged:
+        if row["subject"] not in excluded:
             subjects.setdefault(row["reason"], {})[row["subject"]] = None
     return tuple(
-        Note.of("{subjects}: {reason}", subjects=", ".join(own), reason=reason)
-        for reason, own in subjects.items()
-        if any(word in reason for word in _TOLD_BY)
+        Note.of("{subjects}: {reason}", subjects=", ".join(names), reason=reason)
+        for reason, names in subjects.items()
+        if any(word in reason for word in _OPTION_WORDS)
     )
 
 
