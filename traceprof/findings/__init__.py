@@ -1,4 +1,8 @@
-"""Findings: ranked advice. A rule that lacks its data abstains and says so."""
+"""The findings analysis: runs all rules and returns ranked advice.
+
+A rule that lacks data abstains and gives the reason. This package reads facts and tables of a run.
+It writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +87,7 @@ RULES: Final[Registry[Rule]] = Registry(
         gaps.low_utilisation,
     ),
 )
-"""In the order in which they claim time: the more specific first."""
+"""All rules, in the order in which they claim time: the more specific rule first."""
 
 SPEC: Final = ResultSpec.of("""
     table findings: one row per finding, ordered by saving; one-time costs are ordered by their
@@ -146,7 +150,7 @@ SPEC: Final = ResultSpec.of("""
 
 
 def measure_findings(ranks: Ranks) -> Result:
-    """Return the advice of all rules."""
+    """Return the result of all rules for a run."""
     context = Context(ranks)
     found, abstained = apply_rules(context, RULES)
     losses = losses_claimed(context, found)
@@ -177,7 +181,7 @@ def measure_findings(ranks: Ranks) -> Result:
 
 
 def _lost(context: Context) -> list[dict[str, object]]:
-    """Return the rows of the table ``lost``."""
+    """Return the rows of the table ``lost``: messages about missing GPU activity."""
     lost = lost_work(context.ranks)
     if lost is None:
         return []
@@ -189,6 +193,10 @@ def _lost(context: Context) -> list[dict[str, object]]:
 def _checked(
     found: Iterable[SettledFinding], abstained: Mapping[str, str], lost_subjects: Iterable[str]
 ) -> list[dict[str, object]]:
+    """Return the rows of the table ``checked``: one per subject of the rules.
+
+    ``lost_subjects`` are the subjects with a large loss, see `much_lost`.
+    """
     analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
     problem_subjects = {
         subject
@@ -207,6 +215,7 @@ def _checked(
 
 
 def _row(settled: SettledFinding) -> dict[str, object]:
+    """Return one row of the table ``findings``."""
     finding = settled.finding
     finding_fields = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
     granted = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
@@ -227,13 +236,13 @@ def _row(settled: SettledFinding) -> dict[str, object]:
 
 
 def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
-    """Return that nothing was found, and what could not be judged."""
+    """Return a note if nothing was found, and one note per reason why rules abstained."""
     notes = [] if found_any else [Note("no problem found")]
     subjects: dict[str, dict[str, None]] = {}
     analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
     for rule in RULES:
         if rule.name in abstained:
-            # Of a subject that another rule judged only what this one looks for was not checked.
+            # If another rule analyzed the subject, only the summary of this rule was not checked.
             text = rule.summary if rule.subject in analyzed else rule.subject
             subjects.setdefault(abstained[rule.name], {})[text] = None
     notes += [

@@ -1,4 +1,4 @@
-"""Communication that no compute hides, and collectives that are too small for the link."""
+"""Rules on exposed communication and on collectives that are too small for the interconnect."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ _ADVICE_BY_OPERATION: Final = (
         "data in lower precision.",
     ),
 )
-"""What helps in PyTorch against each operation."""
+"""Patterns of operation names, and the advice for PyTorch on each operation."""
 
 _MIN_SMALL_RATIO: Final = 0.02
 _MIN_COLLECTIVES_PER_STEP: Final = 20
 _MAX_SMALL_BYTES: Final = 1_000_000
 _SLOWEST_LINK_BYTES_PER_NS: Final = 12
-"""On PCIe 3.0 x16, the slowest link in use."""
+"""The rate of PCIe 3.0 x16, the slowest interconnect in use."""
 _MAX_SMALL_NS: Final = 60_000
 _BUCKET_BYTES: Final = 25_000_000
-"""The default size of DDP's buckets."""
+"""The default bucket size of DDP."""
 _LATENCY_QUANTILE: Final = 0.1
-"""The quantile of the durations that is taken for the latency: what waits for nobody."""
+"""The quantile of the durations that counts as the latency: such a collective waits for no rank."""
 
 
 @rule(
@@ -67,9 +67,9 @@ _LATENCY_QUANTILE: Final = 0.1
     show="collectives",
 )
 def exposed_communication(context: Context) -> Iterator[Finding]:
-    """Find communication that no compute hides."""
+    """Find communication that is not overlapped with compute."""
     if context.kind == COMMUNICATION:
-        return  # nothing is computed that could hide it
+        return  # no compute could overlap with it
     exposed = {device: time.communication - time.compute for device, time in context.times.items()}
     claim = context.unclaimed(exposed)
     share = context.share(claim)
@@ -106,9 +106,9 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
 
 @rule("communication", "communication by the CPU (gloo, MPI)", "kernels", show="collectives")
 def host_communication(context: Context) -> Iterator[Finding]:
-    """Find time in which devices wait for what the host communicates (gloo, MPI).
+    """Find GPU idle time during communication by the CPU (gloo, MPI).
 
-    With the copies that bring it to the host and back, where nothing hides them.
+    The claim includes the exposed copies that move the data to the host and back.
     """
     if context.kind == COMMUNICATION:
         return
@@ -167,7 +167,11 @@ def host_communication(context: Context) -> Iterator[Finding]:
 
 
 def _communication_of_hosts(context: Context) -> tuple[str, int, int, Times]:
-    """Return the backends of the host, how often and how much they carry, and when, by device."""
+    """Return the CPU communication in the typical time.
+
+    Returns the names of the backends, the number of calls, the number of bytes, and the times of
+    communication by device.
+    """
     found = context.ranks.each(_communication_of_rank, context.typical)
     backends, counts, sizes, times = zip(*found, strict=True)
     names = sorted(set().union(*backends))
@@ -178,6 +182,7 @@ def _communication_of_hosts(context: Context) -> tuple[str, int, int, Times]:
 def _communication_of_rank(
     trace: Trace, analyzed: Intervals
 ) -> tuple[list[str], int, int, dict[int, Intervals]]:
+    """Return the same as `_communication_of_hosts` for one trace, with a list of backend names."""
     calls = trace.collectives
     calls = calls.take(calls["backend"].isin(HOST_BACKENDS))
     calls = calls.take(analyzed.covered_ns(calls["start_ns"], calls["start_ns"] + 1) > 0)
@@ -194,7 +199,7 @@ def _communication_of_rank(
 
 
 def _overlap_notes(context: Context, exposed: Times, share: float, saved: float) -> Iterator[Note]:
-    """Yield how much is communicated and hidden, and what limits what could be."""
+    """Yield the shares of communication and of its overlap, and the limit of overlap."""
     busy = {device: time.communication for device, time in context.times.items()}
     whole, all_exposed = (
         sum((time & context.typical).total_ns for time in times.values()) / context.judged_ns
@@ -217,7 +222,7 @@ def _overlap_notes(context: Context, exposed: Times, share: float, saved: float)
 
 
 def _pytorch_advice(context: Context, names: list[str]) -> str:
-    """Return what helps against the operations whose kernels take the most time."""
+    """Return the advice for the operations of the kernels in ``names``."""
     if not context.is_training:
         return (
             "Send less data (fewer ranks per layer, lower precision), fuse the collective with the "
@@ -235,10 +240,11 @@ def _pytorch_advice(context: Context, names: list[str]) -> str:
 
 
 def _claims_by_device(context: Context, claim: Claim) -> tuple[Claim, ...]:
-    """Return the claim on exposed communication, device by device, with what of it can be saved.
+    """Return one claim per device on its exposed communication, with the ratio that can be saved.
 
-    A device cannot do in a step less than its communication, one piece after the other: what is
-    exposed can hide behind the compute of the same step that hides none yet, and no more.
+    A device must run its communication serially, so a step takes at least that long. The exposed
+    communication of a step can overlap only with the compute of that step that does not overlap
+    with communication yet.
     """
     spans = _step_spans(context)
     found = []
@@ -253,7 +259,10 @@ def _claims_by_device(context: Context, claim: Claim) -> tuple[Claim, ...]:
 
 
 def _step_spans(context: Context) -> dict[int, tuple[Int64Array, Int64Array]]:
-    """Return start and end of the steps of each device; of the window where none are known."""
+    """Return the start and end times of the steps of each device, as arrays.
+
+    A device without known steps has one span: the window.
+    """
     table = context.steps.table
     rows_of = rows_by(table, "process")
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
@@ -274,7 +283,7 @@ def _step_spans(context: Context) -> dict[int, tuple[Int64Array, Int64Array]]:
     show="collectives",
 )
 def small_buckets(context: Context) -> Iterator[Finding]:
-    """Find many small collectives: latency instead of bandwidth."""
+    """Find many small collectives, which are bound by latency instead of bandwidth."""
     kernels = context.kernels
     communicates = kernels.lengths.rows == 1
     kernel_ns = np.repeat(kernels.lengths.values[communicates], kernels.counts[communicates])
@@ -327,12 +336,13 @@ def small_buckets(context: Context) -> Iterator[Finding]:
 
 
 def _collective_sizes(trace: Trace) -> Int64Array:
+    """Return the known sizes in bytes of the collectives of a trace."""
     sizes = trace.collectives["n_bytes"]
     return np.asarray(sizes[sizes > 0], np.int64)
 
 
 def _latency_times(trace: Trace, latency_ns: int) -> Times:
-    """Return the first ``latency_ns`` of each communication kernel."""
+    """Return the first ``latency_ns`` of each communication kernel, as intervals by device."""
     kernels = trace.kernels.select("start_ns", "end_ns", "device")
     communication = kernels.take(trace.kernels["activity"] == Activity.COMMUNICATION.value)
     ends = np.minimum(communication["end_ns"], communication["start_ns"] + latency_ns)

@@ -1,4 +1,4 @@
-"""What it costs to hide communication: kernels that take longer beside it."""
+"""A rule on kernels that run slower while communication overlaps with them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ from traceprof.names.kernels import SHORT_NS, short_name
 
 _MIN_COST_RATIO: Final = 0.01
 _MIN_LAUNCHES: Final = 3
-"""Launches of a kernel alone, and beside communication, that are held against each other."""
+"""Minimum number of launches without, and of launches with communication, for a comparison."""
 _MAX_SPREAD_FACTOR: Final = 1.15
-"""How far launches alone may be apart (ninth to first tenth) to be the same work."""
+"""Launches without communication do the same work if their 90% quantile is at most this factor
+times their 10% quantile."""
 _MIN_OVERLAP_RATIO: Final = 0.5
 _MAX_KERNELS_SHOWN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _SlowedKernel:
-    """Launches of a kernel beside communication: how many and how long, and as they are alone.
+    """One kernel that is slower during communication, with its launches that overlap with it.
 
-    ``extra_ns`` is what all of them take longer than the median one alone, ``most_ns`` than the
-    shortest.
+    ``count``, ``whole_ns``, and ``median_ns`` describe the overlapping launches. ``alone_ns`` is
+    the median duration without communication. ``extra_ns`` is the time that the overlapping
+    launches take longer than this median. ``most_ns`` is the time that they take longer than the
+    shortest launch without communication.
     """
 
     name: str
@@ -57,7 +60,7 @@ class _SlowedKernel:
     show="collectives",
 )
 def contention(context: Context) -> Iterator[Finding]:
-    """Find kernels that take longer beside communication than the same ones alone."""
+    """Find kernels that take longer during communication than without it."""
     found = context.ranks.each(_find_slowed, context.typical)
     if not any(is_known for *_, is_known in found):
         raise NotRecordedError(_NOT_COMPARABLE)
@@ -117,9 +120,10 @@ _NOT_COMPARABLE: Final = "no kernel runs often enough both alone and during comm
 
 
 def _find_slowed(trace: Trace, analyzed: Intervals) -> tuple[list[_SlowedKernel], Times, bool]:
-    """Return the kernels of a rank that are slowed down, and when launches of them are.
+    """Return the slowed kernels of a trace, their slow launches, and whether any is comparable.
 
-    And whether any could be held against itself alone.
+    The slow launches are intervals by device. A kernel is comparable if it has enough launches both
+    with and without communication. Launches are grouped by name and launch shape.
     """
     kernels = trace.kernels
     starts, ends = bounds(kernels)

@@ -1,4 +1,4 @@
-"""Copies and memsets that block the host, are staged, are slow, or that nothing hides."""
+"""Rules on copies and memsets that block the host, are staged, are slow, or are exposed."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _MIN_REPORTED_RATIO: Final = 0.001
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
 _HOST_TRANSFERS: Final = ("h2d", "d2h")
 _MAX_STAGED_BYTES: Final = 64_000
-"""The runtime stages smaller copies to the device and returns at once."""
+"""The CUDA runtime stages host-to-device copies up to this size and returns immediately."""
 _MIN_LARGE_BYTES: Final = 1_000_000
 _DEFAULT_BYTES_PER_S: Final = 12e9
-"""What pinned copies reach on PCIe 3.0 x16, where nobody knows the link."""
+"""The rate of pinned copies on PCIe 3.0 x16, which is assumed if the link is unknown."""
 _REACHED_PEAK_RATIO: Final = 0.8
 """The share of a link's peak that large pinned copies reach."""
 _MAX_SLOW_RATIO: Final = 0.6
@@ -54,19 +54,19 @@ _ASYNC: Final = re.compile("Async")
 
 
 def _is_blocking(copies: Table, calls: str) -> Bools:
-    """Return which are made by a call of the runtime that begins so and is not asynchronous."""
+    """Return which copies a synchronous runtime call with the prefix ``calls`` made."""
     return are_named(copies["api"], re.compile(rf"^(cuda|hip|cu){calls}")) & ~are_asynchronous(
         copies
     )
 
 
 def are_asynchronous(copies: Table) -> Bools:
-    """Return which copies are by asynchronous calls, or would be were the memory pinned."""
+    """Return which copies an asynchronous call made; with pageable memory, they still block."""
     return are_named(copies["api"], _ASYNC)
 
 
 def _count_and_rate(context: Context, copies: Table, words: str) -> Note:
-    """Return how many copies there are, their bytes, and how fast these moved."""
+    """Return a note on the number of copies, their bytes, and their rate."""
     total_ns = int(lengths_of(copies).sum())
     n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
     rate = n_bytes / (total_ns / 1e9) if total_ns else None
@@ -75,13 +75,14 @@ def _count_and_rate(context: Context, copies: Table, words: str) -> Note:
 
 
 def _call_time(context: Context, copies: Table) -> Note:
+    """Return a note on the CPU time in the calls that made the copies."""
     return context.timed(int(copies["call_ns"].sum()), "CPU time in these calls: ")
 
 
 def are_blocking_copies(copies: Table) -> Bools:
-    """Return which copies are by ``cudaMemcpy`` and its kin; ``api`` is the name of the call.
+    """Return which copies ``cudaMemcpy`` and similar calls made; ``api`` is the name of the call.
 
-    Without those that do not block: small ones to the device, and those inside a device.
+    Small host-to-device copies and copies within a device do not block, so they are excluded.
     """
     moved = copies["direction"].isin((*_TRANSFERS, "h2h"))
     staged = (copies["direction"] == "h2d") & (copies["n_bytes"] <= _MAX_STAGED_BYTES)
@@ -97,10 +98,9 @@ def are_blocking_copies(copies: Table) -> Bools:
     show="copies",
 )
 def blocking_copies(context: Context) -> Iterator[Finding]:
-    """Find copies that return only when they are done."""
-    copies = context.copies(are_blocking_copies)
-    # Those of pageable memory are the findings of another rule.
-    pinned = copies.take(~_touches(copies, "pageable"))
+    """Find copies whose call returns only when the copy is done."""
+    # Another rule covers copies of pageable memory.
+    pinned = context.copies(_are_blocking_and_pinned)
     claim = _claim_of_calls(context, pinned, _are_blocking_and_pinned)
     share = context.share(claim)
     if pinned.empty or share < _MIN_SHARE_RATIO:
@@ -134,7 +134,7 @@ def _are_blocking_and_pinned(copies: Table) -> Bools:
 
 
 def are_blocking_memsets(copies: Table) -> Bools:
-    """Return which are memsets of pinned or managed memory by a call that is not asynchronous."""
+    """Return which rows are memsets of pinned or managed memory by a synchronous call."""
     waited_for = copies["dst_kind"].isin(("pinned", "managed"))
     is_memset = copies["direction"] == "memset"
     return np.asarray(_is_blocking(copies, "Memset") & waited_for & is_memset, np.bool_)
@@ -149,7 +149,7 @@ def are_blocking_memsets(copies: Table) -> Bools:
     show="copies",
 )
 def blocking_memsets(context: Context) -> Iterator[Finding]:
-    """Find memsets that return only when they are done."""
+    """Find memsets whose call returns only when the memset is done."""
     memsets = context.copies(are_blocking_memsets)
     claim = _claim_of_calls(context, memsets, are_blocking_memsets)
     share = context.share(claim)
@@ -168,13 +168,13 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
 
 
 def are_pageable(copies: Table) -> Bools:
-    """Return which copies are to or from pageable memory of the host."""
+    """Return which copies are to or from pageable host memory."""
     moved = copies["direction"].isin(_HOST_TRANSFERS)
     return np.asarray(_touches(copies, "pageable") & moved, np.bool_)
 
 
 def _touches(copies: Table, kind: str) -> Bools:
-    """Return which copies are to or from memory of a kind."""
+    """Return which copies have a source or destination of a memory kind."""
     return np.asarray((copies["src_kind"] == kind) | (copies["dst_kind"] == kind), np.bool_)
 
 
@@ -187,11 +187,9 @@ def _touches(copies: Table, kind: str) -> Bools:
     show="copies",
 )
 def pageable_copies(context: Context) -> Iterator[Finding]:
-    """Find asynchronous copies of pageable memory: they are staged, and block the host."""
-    copies = context.copies(are_pageable)
-    copies = copies.take(are_asynchronous(copies))
+    """Find asynchronous copies of pageable memory, which are staged and block the host."""
     what = "Asynchronous copies of pageable memory"
-    yield from _pageable_finding(context, copies, what, is_asynchronous=True)
+    yield from _pageable_finding(context, what, _are_pageable_and_asynchronous)
 
 
 @rule(
@@ -202,17 +200,14 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
     show="copies",
 )
 def unpinned_memory(context: Context) -> Iterator[Finding]:
-    """Find blocking copies of memory that is not pinned."""
-    copies = context.copies(are_pageable)
-    copies = copies.take(~are_asynchronous(copies))
+    """Find blocking copies of pageable memory."""
     what = "Blocking copies of pageable memory"
-    yield from _pageable_finding(context, copies, what, is_asynchronous=False)
+    yield from _pageable_finding(context, what, _are_pageable_and_blocking)
 
 
-def _pageable_finding(
-    context: Context, copies: Table, what: str, *, is_asynchronous: bool
-) -> Iterator[Finding]:
-    choose = _are_pageable_and_asynchronous if is_asynchronous else _are_pageable_and_blocking
+def _pageable_finding(context: Context, what: str, choose: CopyFilter) -> Iterator[Finding]:
+    """Yield the finding on the copies that ``choose`` selects; ``what`` starts its title."""
+    copies = context.copies(choose)
     claim = _claim_of_calls(context, copies, choose)
     late = context.share(claim) - context.share(context.unclaimed(context.exposed(copies)))
     share = context.share(claim)
@@ -254,7 +249,7 @@ _KEEP_ON_GPU: Final = (
 
 
 def _return_notes(copies: Table) -> Iterator[Note]:
-    """Say that as much comes back from devices as goes to them, where it does again and again."""
+    """Yield a note if the GPU sends back as much data as it receives, in many copies."""
     to, back = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
     least, most = sorted((int(to.sum()), int(back.sum())))
     if min(len(to), len(back)) >= _MIN_RETURNS and least >= _MIN_RETURNED_RATIO * most:
@@ -263,6 +258,7 @@ def _return_notes(copies: Table) -> Iterator[Note]:
 
 
 def _late_notes(late: float) -> Iterator[Note]:
+    """Yield a note on idle time due to late launches if its share ``late`` is large enough."""
     if late >= _MIN_REPORTED_RATIO:
         text = "the GPU waits {late:ratio} of step time for launches that are late because the CPU "
         yield Note.of(f"{text}is blocked in these calls", late=late)
@@ -277,9 +273,9 @@ def _are_pageable_and_blocking(copies: Table) -> Bools:
 
 
 def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Claim:
-    """Return the claim on ``copies`` that block the host, and on what devices wait for then.
+    """Return a claim on ``copies`` that block the host and on idle time due to late launches.
 
-    With a range where more could be saved.
+    The claim has a range if more idle time could be saved, see `up_to`.
     """
     if copies.empty:
         return context.unclaimed({})
@@ -289,10 +285,10 @@ def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Clai
 
 
 def _held_up_by(trace: Trace, analyzed_time: Intervals, choose: CopyFilter, is_all: bool) -> Times:
-    """Return when devices were idle since the host was in calls that make the copies chosen.
+    """Return the idle times that begin in calls which make the chosen copies, by device.
 
-    Not of a few bytes: those to the device return at once, and of others the host waits for what
-    they bring, not for the copy.
+    Copies of at most `_MAX_STAGED_BYTES` are excluded. Such host-to-device copies return
+    immediately. For other small copies, the host waits for the data and not for the copy.
     """
     copies = copies_with_calls(trace)
     chosen = choose(copies) & (copies["n_bytes"] > _MAX_STAGED_BYTES)
@@ -300,7 +296,7 @@ def _held_up_by(trace: Trace, analyzed_time: Intervals, choose: CopyFilter, is_a
     chosen &= launches.is_known & (analyzed_time.covered_ns(launches.start_ns, launches.end_ns) > 0)
     names = ("process", "start_ns", "end_ns")
     calls = Table({name: getattr(launches, name)[chosen] for name in names})
-    # The runtime returns when the last piece is staged; its copy follows.
+    # The call returns when the last piece is staged, before that piece is copied.
     return held_up(trace, calls, LAUNCH_BOUND_NS, is_all=is_all)
 
 
@@ -312,17 +308,17 @@ def _held_up_by(trace: Trace, analyzed_time: Intervals, choose: CopyFilter, is_a
     show="copies",
 )
 def exposed_copies(context: Context) -> Iterator[Finding]:
-    """Find asynchronous copies of pinned memory that no compute hides."""
+    """Find asynchronous copies of pinned memory that are not overlapped with compute."""
     copies = context.copies(_are_other_asynchronous)
     claim = context.unclaimed(context.exposed(copies))
-    # What kernels could hide of it: where they run and no copy does.
+    # Copies could overlap with kernels during which no copy runs yet.
     free = [(time.kernel - time.transfer) & context.typical for time in context.times.values()]
     free_ns = sum(time.total_ns for time in free)
     claim = Claim(claim.times, claim.ground, min(1.0, free_ns / max(1, claim.total_ns)))
     share = context.share(claim)
     if share < _MIN_SHARE_RATIO:
         return
-    # Where hardly any kernel could hide them only moving less helps, and nobody knows how much.
+    # If too few kernels could overlap, only moving less data helps, by an unknown amount.
     is_hideable = share * claim.saved_ratio >= _MIN_SHARE_RATIO
     yield Finding(
         title=Note.of(
@@ -361,14 +357,14 @@ _MAX_COPIES_PER_BATCH: Final = 8
 
 
 def _is_streamed(context: Context, copies: Table) -> bool:
-    """Return whether weights come piece by piece: more large copies in a step than a batch has."""
+    """Return whether weights are streamed: each step has more large copies than a batch needs."""
     is_large = (copies["direction"] == "h2d") & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     each = int(is_large.sum()) / context.n_steps / max(1, len(context.devices))
     return each > _MAX_COPIES_PER_BATCH if len(context.steps) else not context.is_training
 
 
 def _are_other_asynchronous(copies: Table) -> Bools:
-    """Return which are asynchronous copies that are no findings of other rules."""
+    """Return which copies are asynchronous and not covered by other rules."""
     is_other = (
         are_blocking_copies(copies)
         | are_pageable(copies)
@@ -378,7 +374,7 @@ def _are_other_asynchronous(copies: Table) -> Bools:
 
 
 def _hideable_notes(ratio: float) -> Iterator[Note]:
-    """Yield how much of the copies kernels could hide, where they could not hide all of them."""
+    """Yield a note if kernels can hide only a part of the copies; ``ratio`` is that part."""
     if ratio < _MIN_REPORTED_RATIO:
         yield Note("no kernels run that could hide these copies")
     elif ratio < 1:
@@ -387,7 +383,7 @@ def _hideable_notes(ratio: float) -> Iterator[Note]:
 
 
 def _direction_notes(context: Context, copies: Table) -> Iterator[Note]:
-    """Yield what of the exposed time is of each direction, the most first."""
+    """Yield the exposed time of each copy direction, the longest first."""
     directions = copies["direction"]
     exposed = {
         direction: context.unclaimed(context.exposed(copies.take(directions == direction))).total_ns
@@ -406,7 +402,7 @@ def _direction_notes(context: Context, copies: Table) -> Iterator[Note]:
     show="copies",
 )
 def slow_link(context: Context) -> Iterator[Finding]:
-    """Find copies of pinned memory that are far slower than any current link."""
+    """Find copies of pinned memory that are much slower than the interconnect."""
     pinned = context.copies(_are_large_and_pinned)
     if pinned.empty:
         raise NotRecordedError("no large copies of pinned memory in the analyzed time")
@@ -451,7 +447,7 @@ def _are_large_and_pinned(copies: Table) -> Bools:
 
 
 def usual_rate(context: Context) -> tuple[float, str]:
-    """Return the rate that large copies should reach, in bytes per s, and why."""
+    """Return the expected rate of large copies in bytes per s, and its origin in words."""
     ranks = context.ranks
     peaks = [
         peak_of(part_of_device(ranks, device), device, Link.PCIE) for device in context.devices

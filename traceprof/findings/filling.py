@@ -1,4 +1,4 @@
-"""Devices that are busy and mostly empty: kernels that occupy few of their SMs."""
+"""Rules on GPUs that are busy but mostly empty: kernels that use few of the SMs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind, Times, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import times_of
+from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.device.counters import active_sms
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.rows import bounds, lengths_of, unions_by, unions_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -28,7 +27,7 @@ _MIN_UNFILLED_RATIO: Final = 0.1
 
 @rule("SM utilization", "kernels that leave SMs idle", "kernels", about=COMPUTE, show="counters")
 def unfilled_kernels(context: Context) -> Iterator[Finding]:
-    """Find kernels that occupy few of the SMs, as counters of the GPU measured."""
+    """Find GPUs whose kernels leave SMs idle, as measured by GPU counters."""
     counted = [gpu for part in context.ranks.each(active_sms) for gpu in part]
     if not counted:
         raise NotRecordedError("SM counters were not sampled")
@@ -78,7 +77,7 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
     show="occupancy",
 )
 def few_blocks(context: Context) -> Iterator[Finding]:
-    """Find kernels that keep a device busy and leave nearly all of it empty."""
+    """Find kernels that keep a GPU busy but leave nearly all of it empty."""
     found = context.ranks.each(_find_nearly_empty, context.typical)
     if not any(n_known for *_, n_known in found):
         raise NotRecordedError(
@@ -89,8 +88,7 @@ def few_blocks(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if rows.empty or share < _MIN_UNFILLED_RATIO:
         return
-    names, groups = grouped_by(rows, "name")
-    sums = times_of(names.assign(total_ns=groups.sums(lengths_of(rows))))
+    sums = times_of(summed(rows, lengths_of(rows), "name"), "ns")
     longest = rows.row(int(lengths_of(rows).argmax()))
     yield Finding(
         title=Note.of(
@@ -127,11 +125,11 @@ _WARP_THREADS: Final = 32
 
 
 def _find_nearly_empty(trace: Trace, analyzed_time: Intervals) -> tuple[Table, Times, int]:
-    """Return the long kernels of a rank that fill next to nothing, and when they run alone.
+    """Return the long, nearly empty kernels of a trace, and the times when they run alone.
 
-    And of how many kernels it is known. The rows have name, start_ns, end_ns, grid_blocks,
-    block_threads, sm_count and used_ratio: the share of SMs with a block, times that of the lanes
-    of a warp with a thread.
+    The third value is the number of kernels with known launch dimensions. The table has name,
+    device, start_ns, end_ns, grid_blocks, block_threads, sm_count, and used_ratio: the share of SMs
+    with a block, times the share of lanes of a warp with a thread.
     """
     kernels, shapes = trace.kernels, launch_shapes(trace.whole)
     shape = shapes.of_kernel[trace.rows_in_whole("kernels")]

@@ -1,4 +1,4 @@
-"""Kernels one after the other that could be one: pointwise ones, short ones."""
+"""Rules on kernels that could be fused: elementwise kernels, attention, short kernels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import numpy as np
 
 from traceprof.findings.claims import Ground, Kind, Times, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import largest, times_of
+from traceprof.findings.kernel_times import largest, summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, lengths_of, unions_by
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -32,14 +31,14 @@ _POINTWISE: Final = ("elementwise", "random", "rng_dropout")
 _FUSABLE_IN_PYTORCH: Final = (
     *("layout", "reduction", "normalisation", "softmax", "loss", "embedding"),
 )
-"""What compilers fuse with pointwise work, too, where PyTorch's own kernels do it."""
+"""Activities that compilers fuse with elementwise kernels if PyTorch's own kernels do the work."""
 _PYTORCH_KERNELS: Final = re.compile(r"^(void )?(at::native|\(anonymous namespace\)::softmax_warp)")
 _COMPILED_KERNELS: Final = re.compile(r"(?i)triton|nvfuser|fused|fusion")
-"""What a compiler made: it has fused what it could."""
+"""Names of kernels that a compiler generated and has already fused."""
 _STATISTICS: Final = re.compile(r"batch_norm_(collect_statistics|backward_reduce)|welford")
-"""What follows needs the whole result, and reads everything anew."""
+"""Kernels that end a run: the next kernel needs the whole result and rereads all data."""
 _MIN_KERNEL_NS: Final = 1_000
-"""What the shortest kernels take, whatever they do."""
+"""The duration of the shortest kernels, whatever they do."""
 _PAIR_SAVED_RATIO: Final = 0.5
 """The share of the time of short kernels that fusing pairs of them saves."""
 
@@ -52,7 +51,7 @@ _PAIR_SAVED_RATIO: Final = 0.5
     show="classes",
 )
 def fusable_kernels(context: Context) -> Iterator[Finding]:
-    """Find kernels that follow one another, bound by memory, and could be one."""
+    """Find consecutive memory-bound kernels that could be fused."""
     found = context.ranks.each(_runs_of_rank, context.typical)
     n_runs = sum(runs.count for runs in found)
     if not n_runs:
@@ -66,8 +65,7 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
     if share * claim.saved_ratio < _MIN_FUSABLE_RATIO:
         return
     by_name = Table.stacked([runs.by_name for runs in found])
-    kernels, groups = grouped_by(by_name, "name")
-    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
+    names = times_of(summed(by_name, by_name["ns"], "name"), "ns")
     yield Finding(
         title=Note.of(
             f"Unfused {_kinds_in_words(by_name)} kernels take {{share:ratio}} of step time",
@@ -95,6 +93,7 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
 
 
 def _kinds_in_words(by_name: Table) -> str:
+    """Return the words for the kinds of fusable kernels."""
     if by_name["activity"].isin(_POINTWISE).all():
         return "elementwise"
     return "elementwise, cast, copy, and reduction"
@@ -102,10 +101,11 @@ def _kinds_in_words(by_name: Table) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs of a rank: how many, how long, what fusing saves of them, when, by name.
+    """The runs of fusable kernels of a rank: count, length, savings, times, and time by name.
 
-    ``saved_ns`` where each becomes as long as its longest kernel, ``of_pairs_ns`` where its first
-    and second, third and fourth … become one.
+    ``saved_ns`` is the saving if each run takes as long as its longest kernel. ``of_pairs_ns`` is
+    the saving if only pairs are fused: the first and second kernel, the third and fourth, and so
+    on.
     """
 
     count: int
@@ -117,6 +117,7 @@ class _Runs:
 
 
 def _runs_of_rank(trace: Trace, typical: Intervals) -> _Runs:
+    """Return the runs of fusable kernels of a trace in the typical time."""
     kernels, (order, run) = trace.kernels, fusable_runs(trace)
     starts, ends = bounds(kernels)
     inside = typical.covered_ns(starts[order], ends[order]) > 0
@@ -128,21 +129,21 @@ def _runs_of_rank(trace: Trace, typical: Intervals) -> _Runs:
     second = np.flatnonzero(place % 2 == 1)
     longest = np.maximum.reduceat(lengths, firsts) if len(firsts) else lengths
     rows = kernels.select("start_ns", "end_ns", "device", "name", "activity").take(order)
-    names, groups = grouped_by(rows, "name", "activity")
+
     return _Runs(
         int((counts > 1).sum()),
         int(lengths.sum()),
         int(lengths.sum() - longest.sum()),
         int(np.minimum(lengths[second], lengths[second - 1]).sum()),
         unions_by(rows, "device"),
-        names.assign(ns=groups.sums(lengths)),
+        summed(rows, lengths, "name", "activity"),
     )
 
 
 def fusable_runs(part: Trace) -> tuple[Ints, Ints]:
-    """Return the rows of kernels that follow one another and could be one, and which run each is.
+    """Return the rows of consecutive fusable kernels, and the run number of each.
 
-    Runs have two kernels at least, of one stream; those of an optimizer are other rules'.
+    A run has at least two kernels on one stream. Optimizer kernels belong to other rules.
     """
     kernels = part.kernels
     order = np.lexsort((kernels["start_ns"], kernels["stream"], kernels["device"]))
@@ -162,6 +163,7 @@ def fusable_runs(part: Trace) -> tuple[Ints, Ints]:
 
 
 def _is_fusable(kernels: Table) -> Bools:
+    """Return which kernels a compiler could fuse with their neighbors."""
     names, activity = kernels["name"], kernels["activity"]
     of_pytorch = are_named(names, _PYTORCH_KERNELS) & activity.isin(_FUSABLE_IN_PYTORCH)
     compiled = are_named(names, _COMPILED_KERNELS)
@@ -176,7 +178,7 @@ def _is_fusable(kernels: Table) -> Bools:
     show="kernels",
 )
 def unfused_attention(context: Context) -> Iterator[Finding]:
-    """Find attention that writes its scores to memory: softmax between two matrix products."""
+    """Find attention that writes its scores to memory: a softmax between two matrix products."""
     found = context.ranks.each(_attention_of_rank, context.typical)
     n_softmax = sum(attention.count for attention in found)
     between_ns = max(1, sum(attention.between_ns for attention in found))
@@ -188,8 +190,7 @@ def unfused_attention(context: Context) -> Iterator[Finding]:
     if not n_softmax or share < _MIN_FUSABLE_RATIO:
         return
     by_name = Table.stacked([attention.by_name for attention in found])
-    kernels, groups = grouped_by(by_name, "name")
-    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
+    names = times_of(summed(by_name, by_name["ns"], "name"), "ns")
     yield Finding(
         title=Note.of(
             "Unfused attention: softmax and other kernels between two matrix multiplications take "
@@ -223,14 +224,18 @@ _ATTENTION_REST_RATIO: Final = 0.5
 _BETWEEN_PRODUCTS: Final = ("elementwise", "random", "rng_dropout", "layout", "softmax")
 _MAX_KERNELS_BETWEEN: Final = 16
 _LOG_SOFTMAX: Final = re.compile(r"(?i)log_?softmax|softmax_warp\w{0,40}<[^<>]*, \d+, true")
-"""That of a loss."""
+"""Names of the softmax of a loss."""
 _OF_SOFTMAX: Final = re.compile(r"(?i)^aten::_?(safe_)?softmax(_backward_data)?$")
 _OF_PRODUCT: Final = re.compile(r"^aten::(bmm|baddbmm|matmul)$")
 
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """The attention of a rank: softmaxes, and what lies between products with its time by name."""
+    """The unfused attention of a rank.
+
+    ``count`` is the number of softmaxes. ``between_ns``, ``times``, and ``by_name`` describe the
+    kernels between the matrix products.
+    """
 
     count: int
     between_ns: int
@@ -240,12 +245,13 @@ class _Attention:
 
 
 def _attention_of_rank(trace: Trace, typical: Intervals) -> _Attention:
+    """Return the unfused attention of a trace in the typical time."""
     kernels = trace.kernels
     starts, ends = bounds(kernels)
     order = np.lexsort((starts, kernels["stream"], kernels["device"]))
     is_softmax, is_product = _softmax_and_products(trace)
     softer = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
-    # The last kernel before, and the first after each that is nothing of the kind.
+    # For each kernel: the last kernel before it and the first after it that are no candidates.
     place, between = np.arange(len(order)), (softer & ~is_product)[order]
     nothing, beyond = -1, len(order)
     before = np.maximum.accumulate(np.where(between, nothing, place))
@@ -268,20 +274,20 @@ def _attention_of_rank(trace: Trace, typical: Intervals) -> _Attention:
     products = order[np.unique(np.concatenate((first, last)))]
     lengths = ends - starts
     table = kernels.select("start_ns", "end_ns", "device", "name").take(rows)
-    names, groups = grouped_by(table, "name")
+
     return _Attention(
         int(fits.sum()),
         int(lengths[rows].sum()),
         int(lengths[products].sum()),
         unions_by(table, "device"),
-        names.assign(ns=groups.sums(lengths[rows])),
+        summed(table, lengths[rows], "name"),
     )
 
 
 def _softmax_and_products(trace: Trace) -> tuple[Bools, Bools]:
-    """Return which kernels are softmax of scores and which matrix products.
+    """Return which kernels are softmaxes of attention scores, and which are matrix products.
 
-    By their names, else by the operators that launched them.
+    Kernels are classified by their names, or otherwise by the operators that launched them.
     """
     kernels, ranges = trace.kernels, trace.whole.ranges["name"]
     is_softmax = kernels["activity"] == Activity.SOFTMAX.value
@@ -304,7 +310,7 @@ def _softmax_and_products(trace: Trace) -> tuple[Bools, Bools]:
     show="classes",
 )
 def small_kernels(context: Context) -> Iterator[Finding]:
-    """Find much of the device's time in short kernels that could be one."""
+    """Find a large share of GPU time in short kernels that could be fused."""
     kernels = context.kernels.by_name
     compute = kernels.take(kernels["activity"] != Activity.COMMUNICATION.value)
     count, n_short = int(compute["count"].sum()), int(compute["short_count"].sum())
@@ -316,8 +322,7 @@ def small_kernels(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _MIN_SMALL_RATIO:
         return
-    activities, groups = grouped_by(compute, "activity")
-    sums = dict(zip(activities["activity"], groups.sums(compute["short_ns"]).tolist(), strict=True))
+    sums = times_of(summed(compute, compute["short_ns"], "activity"), "ns", by="activity")
     yield Finding(
         title=Note.of(
             "Small kernels: kernels below {least:ns} take {share:ratio} of step time",
@@ -349,6 +354,7 @@ def small_kernels(context: Context) -> Iterator[Finding]:
 
 
 def _short_kernel_times(trace: Trace) -> Times:
+    """Return the times of short compute kernels, by device."""
     kernels = trace.kernels
     is_short = lengths_of(kernels) < SHORT_NS
     is_short &= kernels["activity"] != Activity.COMMUNICATION.value

@@ -1,4 +1,4 @@
-"""Idle time that no other rule explains, and what the host was in meanwhile."""
+"""Rules on idle time that no other rule explains, and notes on what the CPU does in idle time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import summed
 from traceprof.findings.recurrence import occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures import shown_by
@@ -18,7 +19,7 @@ from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charg
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import lost_in_gaps
 from traceprof.measures.rows import bounds, lengths_of, overlaps, rows_by, unions_by
-from traceprof.model.grouping import beside, grouped_by
+from traceprof.model.grouping import beside
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table, objects
@@ -27,14 +28,14 @@ from traceprof.model.trace import Trace
 _MAX_NAMES_SHOWN: Final = 3
 _MAIN_RATIO: Final = 0.5
 _MIN_NAMED_RATIO: Final = 0.05
-"""Names below this share of the time are no evidence."""
+"""Evidence omits names below this share of the idle time."""
 _IN_WORDS: Final = {
     "launching": " while the CPU is in {name}{mostly}",
     "other": " while a thread that does not launch work is in {name}{mostly}",
     "": " without recorded CPU activity",
 }
 _IN_NO_OPERATOR: Final = " while the CPU is in {name}, outside any operator"
-"""Of torch.profiler's range around a step."""
+"""Words for idle time in the step range of torch.profiler."""
 _MIN_LONG_NS: Final = 500_000_000
 _MIN_LONG_RATIO: Final = 0.01
 
@@ -59,10 +60,11 @@ _ACTIONS: Final = {
 
 
 def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tuple[str, ...]]:
-    """Return sentences on what the host was in during the idle ``times`` of devices, and names.
+    """Return notes on what the CPU does during the idle ``times`` of devices, and the names.
 
-    At most three of what they are charged to, the most first, and what other threads ran. Names are
-    of the outermost operators; the innermost follows in parentheses where it has most of that.
+    At most three notes name what the idle time is charged to, the longest first. One more note
+    names what other threads ran. Names are those of the outermost operators. The innermost name
+    follows in parentheses if it has most of the operator's time.
     """
     charged, beside = names_of_gaps(context, times)
     if charged.empty:
@@ -90,10 +92,13 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
 
 
 def _sums_by_operator(charged: Table) -> Table:
-    """Return operator, by, ns, and the words for the innermost name that has most of it, or ""."""
+    """Return operator, by, ns, and mostly, the longest first.
+
+    ``mostly`` contains the words for the innermost name with most of the operator's time, or "".
+    """
     keys = ("operator", "by")
-    sums, groups = grouped_by(charged, *keys)
-    sums = sums.assign(whole=groups.sums(charged["ns"]))
+    sums = summed(charged, charged["ns"], *keys)
+    sums = sums.select(*keys).assign(whole=sums["ns"])
     both = beside(sums, charged.in_order("-ns"), *keys)
     names = objects(f" (mostly {name})" for name in both["name"])
     is_mostly_inner = (both["ns"] > _MAIN_RATIO * both["whole"]) & (
@@ -104,10 +109,11 @@ def _sums_by_operator(charged: Table) -> Table:
 
 
 def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]]:
-    """Return what the idle ``times`` of devices are charged to, and what else ran meanwhile.
+    """Return what the idle ``times`` of devices are charged to, and what other threads ran.
 
-    The first has name, operator, by and ns, the most first: ns add up to what of ``times`` the
-    host held devices up. The second, by name, is what threads ran other than those that launch.
+    The table has name, operator, by, and ns, the longest first. The sum of ns is the part of
+    ``times`` in which the host blocked the devices. The dictionary has the ns by name of threads
+    that do not launch work.
     """
     keys = ("name", "operator", "by")
     charged: list[Table] = []
@@ -120,13 +126,12 @@ def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]
         for name, ns in time_by_name(running).items():
             beside[name] = beside.get(name, 0) + ns
     table = Table.stacked(charged)
-    found, groups = grouped_by(table, *keys)
-    ranked = found.assign(ns=groups.sums(table["ns"])).in_order("-ns")
+    ranked = summed(table, table["ns"], *keys).in_order("-ns")
     return ranked, dict(sorted(beside.items(), key=lambda item: -item[1]))
 
 
 def _within(rows: Table, times: Times) -> Table:
-    """Return what of ``rows`` lies in the ``times`` of their device."""
+    """Return the parts of ``rows`` that are inside the ``times`` of their device, with their ns."""
     starts, ends = bounds(rows)
     found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
     rows_of = rows_by(rows, "device")
@@ -147,14 +152,14 @@ def _within(rows: Table, times: Times) -> Table:
     show="gaps",
 )
 def gpu_gaps(context: Context) -> Iterator[Finding]:
-    """Find gaps of half a second and more that no other rule explains."""
+    """Find gaps longer than 0.5 s that no other rule explains."""
     gaps = long_gaps(context)
     free = context.unclaimed(unions_by(gaps, "device")).times
     is_free = [
         free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
         for device, start, end in zip(gaps["device"].tolist(), *bounds(gaps), strict=True)
     ]
-    # What others have left over of a gap is no gap without a cause.
+    # A gap of which other rules claimed half or more has a known cause.
     unexplained = gaps.take(is_free)
     claim = context.unclaimed(unions_by(unexplained, "device"))
     share = context.share(claim)
@@ -191,7 +196,7 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
 
 
 def long_gaps(context: Context) -> Table:
-    """Return the gaps between work that last half a second, the profiler's time not counted."""
+    """Return the gaps between work that are longer than 0.5 s without the profiler's time."""
     return context.rows(_long_gaps_of_rank)
 
 
@@ -203,7 +208,7 @@ def _long_gaps_of_rank(trace: Trace) -> Table:
 
 @rule("idle time", "idle GPUs without a known cause", "kernels", "copies", show="idle")
 def low_utilisation(context: Context) -> Iterator[Finding]:
-    """Find idle devices where no other rule says why."""
+    """Find idle devices without a known cause."""
     rest = context.unclaimed(
         {
             device: recorded - context.times[device].busy
@@ -219,7 +224,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
     worst = max(low, key=lambda device: low[device].total_ns)
     causes = _causes(context, claim)
     most = causes[0][1] if causes and causes[0][0] > _MAIN_RATIO else ""
-    # Of the devices that it names; what is saved is a mean of all.
+    # The title is about the devices that it names; the saving is a mean over all devices.
     of_all, several = len(low) == len(context.devices), len(low) > 1
     whose = "step time" if of_all else f"{'their' if several else 'its'} analyzed time"
     yield Finding(
@@ -246,7 +251,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
 
 
 def recorded_span(part: Trace) -> Intervals:
-    """Return when the recording of a rank was on, as far as its rows tell."""
+    """Return the span from the first to the last recorded row of a trace."""
     filled = [table for name in _RECORDED_TABLES if len(table := part.table(name))]
     starts = [int(table["start_ns"][0]) for table in filled]
     ends = [int(table["end_ns"].max()) for table in filled]
@@ -254,6 +259,7 @@ def recorded_span(part: Trace) -> Intervals:
 
 
 def _listed(devices: list[int], n_all: int) -> str:
+    """Return the words for a list of devices."""
     if len(devices) == n_all and n_all > 1:
         return f"all {n_all} GPUs"
     numbers = ", ".join(map(str, devices))
@@ -261,7 +267,7 @@ def _listed(devices: list[int], n_all: int) -> str:
 
 
 def _notes_on_edges(context: Context, claim: Claim) -> tuple[Note, ...]:
-    """Return when the devices begin to work after the window does, and stop before its end."""
+    """Return notes on devices that start late in the window or stop early, at most three."""
     notes = []
     for device in claim.times:
         busy, span = context.times[device].busy, context.ranks.span
@@ -283,7 +289,7 @@ def _notes_on_edges(context: Context, claim: Claim) -> tuple[Note, ...]:
 
 
 def _causes(context: Context, claim: Claim) -> list[tuple[float, str]]:
-    """Return the share of each cause that is left to say, the largest first."""
+    """Return the share and name of each cause of the idle time in ``claim``, the largest first."""
     found = []
     for cause in _WORDS:
         idle = context.idle_for(cause).times

@@ -1,4 +1,4 @@
-"""The host waits for the device or runs other code, while devices have nothing to do."""
+"""Rules on a host that waits for the GPU or runs other code while the GPU is idle."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MIN_REPORTED_RATIO: Final = 0.001
 _MIN_BUSY_RATIO: Final = 0.03
 _MIN_BEFORE_FORWARD_RATIO: Final = 0.3
 _MIN_DOMINANT_RATIO: Final = 0.5
-"""A gap that is more than this of all of them does not recur: nothing is saved by each step."""
+"""A gap with more than this share of the idle time does not recur, so it is a one-time cost."""
 _MAIN_RATIO: Final = 0.5
 
 _LAUNCHING, _DRIVER, _FILES = "launching", "driver", "files"
@@ -59,7 +59,7 @@ _KINDS: Final = (
     ),
     (_OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$")),
 )
-"""What names are, by their look; the first that fits counts."""
+"""Kinds of names and their patterns; the first pattern that matches counts."""
 _XLA_NAMES: Final = re.compile(
     r"^(\[[^]]*\] )?((?!Iterator)[A-Z]\w*(::\w+)+|(PJRT_|PjRt|Pjit|Tfrt|Xla|Thunk)\w*|DevicePut\w*"
     r"|ThenExecuteCallback|\w+:XLA .*|cpp_pjit\w*|shard_args|command_buffer\w*(::\w+)?"
@@ -67,7 +67,7 @@ _XLA_NAMES: Final = re.compile(
     r"|Memory(All|Deall)ocation|ComputeSemaphoreAcquire|BUFFER_FLUSH"
     r"|(Handle input|Wait for (donation|usage) hold)s?\b.*)"
 )
-"""What the runtime of XLA calls its own work; other names are of Python or of the program."""
+"""Names of the XLA runtime's own work; other names are from Python or the program."""
 _XLA_RECORDERS: Final = (RecordedBy.JAX, RecordedBy.XLA)
 _WORDS: Final = {
     _LAUNCHING: "slow launch calls",
@@ -101,7 +101,7 @@ _RUN_ONCE_BEFORE: Final = (
     show="sync",
 )
 def host_sync(context: Context) -> Iterator[Finding]:
-    """Find synchronising calls in the loop that leave devices without work."""
+    """Find synchronizing calls in the loop that leave devices without work."""
     claim = context.idle_for("synchronising", DRAINED)
     share = context.share(claim)
     if share < _MIN_WAITING_RATIO:
@@ -170,9 +170,9 @@ _CONVOLVES: Final = re.compile(r"(?i)conv(olution|[1-3]d|$|[^a-z])")
 
 
 def _tries_algorithms(context: Context, waits: Table, times: Times) -> bool:
-    """Return whether most waits are for events, and most of that idle time is of convolutions.
+    """Return whether most waits are for events, and most of their idle time is in convolutions.
 
-    There cuDNN and MIOpen time candidates; no program of users waits inside an operator.
+    cuDNN and MIOpen time candidate algorithms there. User code never waits inside an operator.
     """
     if 2 * are_named(waits["name"], _OF_EVENTS).sum() <= len(waits):
         return False
@@ -182,13 +182,14 @@ def _tries_algorithms(context: Context, waits: Table, times: Times) -> bool:
 
 
 def _lost_by_waits(trace: Trace, analyzed_time: Intervals) -> Times:
+    """Return the idle time after synchronizing calls of a trace, by device."""
     calls = trace.api_calls
     calls = calls.take(hold_devices_up(calls) & (analyzed_time.covered_ns(*bounds(calls)) > 0))
     return held_up(trace, calls, is_all=True)
 
 
 def _note_on_idle(inside: float, after: float) -> Note:
-    """Return when devices are idle, for whichever of the two is worth a word."""
+    """Return a note on idle time inside and after synchronizing calls; small shares are omitted."""
     until = "idle during the synchronizing calls: {inside:ratio} of step time"
     if after < _MIN_REPORTED_RATIO:
         return Note.of(until, inside=inside)
@@ -206,12 +207,12 @@ def _note_on_idle(inside: float, after: float) -> Note:
     show="gaps",
 )
 def host_code(context: Context) -> Iterator[Finding]:
-    """Find other code that the host runs for long while devices have nothing to do."""
+    """Find other host code that runs for a long time while devices are idle."""
     whole = context.idle_for("host")
     if context.share(whole) < _MIN_BUSY_RATIO:
         return
     rest, nothing, once = whole, Intervals.empty(), list[Claim]()
-    # What is left may be one gap again: a program loads, sets up and ends, each time once.
+    # The rest may have a dominant gap again: a program loads, sets up, and ends, once each.
     while context.share(alone := _claim_on_dominant_gap(context, rest)) >= _MIN_BUSY_RATIO:
         once.append(alone)
         rest = Claim({d: time - alone.times.get(d, nothing) for d, time in rest.times.items()})
@@ -222,9 +223,9 @@ def host_code(context: Context) -> Iterator[Finding]:
 
 
 def _claim_on_dominant_gap(context: Context, whole: Claim) -> Claim:
-    """Return the claim on the one gap of each device that is most of ``whole``.
+    """Return a claim on the gap of each device that has most of the idle time ``whole``.
 
-    Nothing where steps are named: what is slow in one of them is a matter of slow steps.
+    The claim is empty if steps are marked: a gap in one step belongs to the rule on slow steps.
     """
     found: dict[int, Intervals] = {}
     if not len(context.steps):
@@ -240,6 +241,7 @@ def _claim_on_dominant_gap(context: Context, whole: Claim) -> Claim:
 
 
 def _gaps_longer_than(trace: Trace, least_ns: Mapping[int, float]) -> Table:
+    """Return the gaps of a trace that are longer than the minimum of their device."""
     gaps = find_gaps(trace).select("device", "start_ns", "end_ns")
     least = np.full(len(gaps), np.inf)
     for device, ns in least_ns.items():
@@ -248,7 +250,7 @@ def _gaps_longer_than(trace: Trace, least_ns: Mapping[int, float]) -> Table:
 
 
 def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
-    """Return the finding on ``claim``; ``alone`` is what to call it where it is one gap."""
+    """Return the finding on ``claim``; ``alone`` is its name if it is a single gap, else ""."""
     kind = Kind.ONCE if alone else Kind.MEASURED
     most = _main_work(context, claim.times)
     named, names = notes_on_names(context, claim.times)
@@ -277,6 +279,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
 
 
 def _advice_between_steps(context: Context) -> str:
+    """Return the advice on idle time between steps."""
     return (
         "Find out whether the loop fetches a batch, evaluates, or logs there: name its parts "
         f"({context.software.recorder.how_to('parts')}). Fetch batches in workers ahead of time, "
@@ -285,9 +288,9 @@ def _advice_between_steps(context: Context) -> str:
 
 
 def _lies_between_steps(context: Context, claim: Claim) -> bool:
-    """Return whether most of ``claim`` lies between the end of a step's range and the next one.
+    """Return whether most of ``claim`` is between the range of a step and the next range.
 
-    That is known of the loop even where nothing was recorded there.
+    The position relative to the loop is known even if nothing was recorded there.
     """
     between_ns = 0
     for between, devices in context.ranks.each(_between_unknown):
@@ -298,12 +301,13 @@ def _lies_between_steps(context: Context, claim: Claim) -> bool:
 
 
 def _between_unknown(trace: Trace) -> tuple[dict[int, Intervals], Mapping[int, Iterable[int]]]:
+    """Return the times between steps with an unknown cause, and the devices, both by process."""
     rows = between_steps(trace)
     return unions_by(rows.take(rows["cause"] == UNKNOWN)), devices_of_processes(trace)
 
 
 def _gaps_of(context: Context, claim: Claim) -> Table:
-    """Return the gaps of the typical time that ``claim`` has a part of."""
+    """Return the gaps of the typical time that overlap with ``claim``."""
     gaps = context.rows(_busy_gaps, context.typical)
     chosen = np.zeros(len(gaps), np.bool_)
     for device, time in claim.times.items():
@@ -313,13 +317,14 @@ def _gaps_of(context: Context, claim: Claim) -> Table:
 
 
 def _busy_gaps(trace: Trace, typical: Intervals) -> Table:
-    """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
+    """Return device, start_ns, and end_ns of the typical gaps in which the host ran code."""
     gaps = find_gaps(trace).select("device", "start_ns", "end_ns")
     is_typical = typical.covered_ns(*bounds(gaps)) > 0
     return gaps.take((lost_in_gaps(trace, "host") > 0) & is_typical)
 
 
 def _notes_on_long_gaps(context: Context, gaps: Table) -> Iterator[Note]:
+    """Yield a note on the number of gaps longer than `LAUNCH_BOUND_NS`, and their median."""
     gaps = gaps.take(lengths_of(gaps) > LAUNCH_BOUND_NS)
     lengths, processes = (
         lengths_of(gaps),
@@ -338,7 +343,7 @@ def _notes_on_long_gaps(context: Context, gaps: Table) -> Iterator[Note]:
 
 
 def _notes_before_forward(context: Context, claim: Claim) -> Iterator[Note]:
-    """Tell how much of ``claim`` lies before forward passes: a batch is fetched or made there."""
+    """Yield a note if much of ``claim`` is before forward passes, where batches are fetched."""
     before_ns = 0
     for part in context.ranks:
         times = before_forward(part)
@@ -353,7 +358,7 @@ def _notes_before_forward(context: Context, claim: Claim) -> Iterator[Note]:
 
 
 def _main_work(context: Context, times: Times) -> str:
-    """Return the kind of what the host mostly does in idle ``times``; "" where none is most."""
+    """Return the kind of host work with most of the idle ``times``, or "" if none has most."""
     charged, _ = names_of_gaps(context, times)
     sums = Counter[str]()
     has_xla = context.software.recorder in _XLA_RECORDERS
@@ -363,13 +368,14 @@ def _main_work(context: Context, times: Times) -> str:
 
 
 def _kind_of(name: str) -> str:
+    """Return the kind of a name, or "" if no pattern matches."""
     if name == NOTHING:
         return NOTHING
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "")
 
 
 def _advice_for(context: Context, kind: str, alone: str) -> str:
-    """Return what helps where the host mostly does work of this ``kind``, ``alone`` once."""
+    """Return the advice for host work of a ``kind``; ``alone`` is not empty for a single gap."""
     python = "Python code" if context.software.has_python else "CPU code"
     if kind in _ADVICE_BY_KIND and (kind != _OPERATORS or context.software.has_pytorch):
         return _ADVICE_BY_KIND[kind]

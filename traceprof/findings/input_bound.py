@@ -1,4 +1,4 @@
-"""Devices wait while the host fetches data."""
+"""A rule on devices that wait while the host loads data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from traceprof.model.trace import RecordedBy, Trace
 
 _MIN_WAITING_RATIO: Final = 0.02
 _MIN_HOST_RATIO: Final = 0.1
-"""Without devices the host computes, and fetching is never free: only much of it is a finding."""
+"""Without devices, the host computes and data loading always takes time: report only a large
+share."""
 
 
 @rule("input pipeline", "the GPU waits while the CPU loads data", "ranges", show="steps")
 def input_bound(context: Context) -> Iterator[Finding]:
-    """Find devices that wait while the host fetches data."""
+    """Find devices that wait while the host loads data."""
     has_devices = bool(context.devices)
     of_ranks = [find_host_phases(part) for part in context.ranks]
     phases = [host for hosts in of_ranks for host in hosts]
@@ -32,7 +33,7 @@ def input_bound(context: Context) -> Iterator[Finding]:
         return
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
     fetching_ns = sum(time.total_ns for time in fetching)
-    # Of ranks whose recordings are shorter than the window, what was recorded counts.
+    # If the recording of a rank is shorter than the window, only the recorded time counts.
     spans = zip(of_ranks, context.ranks.each(recorded_span), strict=True)
     whole_ns = sum((span & context.typical).total_ns * len(hosts) for hosts, span in spans)
     host_ratio = fetching_ns / max(1, whole_ns)
@@ -70,9 +71,9 @@ def input_bound(context: Context) -> Iterator[Finding]:
 
 
 def _before_forward(context: Context) -> Iterator[Finding]:
-    """Look at what lies before forward passes, where no range says when data is fetched.
+    """Yield the finding on unnamed work before forward passes, without ranges for data loading.
 
-    Where devices are known, what they wait for is a matter of other rules.
+    Only for runs without devices: other rules explain the waits of devices.
     """
     claim = _claim_without_devices(context, before_forward) if not context.devices else Claim({})
     share = context.share(claim)
@@ -101,7 +102,10 @@ def _before_forward(context: Context) -> Iterator[Finding]:
 
 
 def _how_to_mark(context: Context) -> str:
-    """Return how one gets such ranges; of what was recorded with the hooks only the program can."""
+    """Return how to get ranges for data loading.
+
+    If the recorder's hooks added the ranges, only the program can name more of them.
+    """
     if _has_hooks(context):
         return (
             "the program uses no DataLoader, so traceprof cannot detect data loading; name it "
@@ -114,17 +118,18 @@ def _how_to_mark(context: Context) -> str:
 
 
 def _how_to_name(context: Context) -> str:
-    """Return how to name what fetches data, so that it counts as that."""
+    """Return how to name a range so that it counts as data loading."""
     recorder = RecordedBy.OWN if _has_hooks(context) else context.software.recorder
     return f"with {recorder.naming('data')}"
 
 
 def _has_hooks(context: Context) -> bool:
-    """Return whether `traceprof record` put the ranges in, which see every DataLoader."""
+    """Return whether `traceprof record` added the ranges; its hooks see every DataLoader."""
     return any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks)
 
 
 def _fetching(part: Trace) -> dict[int, Intervals]:
+    """Return the times of data loading of a trace, by process."""
     nothing = Intervals.empty()
     return {host.process: host.times.get("data", nothing) for host in find_host_phases(part)}
 
@@ -132,7 +137,7 @@ def _fetching(part: Trace) -> dict[int, Intervals]:
 def _claim_without_devices(
     context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]
 ) -> Claim:
-    """Return the claim on ``times_of`` the process with the most in each rank without devices."""
+    """Return a claim on ``times_of`` the process with the longest time of each rank."""
     found, parts = {}, list(context.ranks)
     for place in context.places:
         times = times_of(parts[-1 - place]).values()

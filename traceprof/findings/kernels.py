@@ -1,4 +1,4 @@
-"""Kernels that could be of fewer bits, or in another layout."""
+"""Rules on kernels that could use fewer bits or another data layout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PRECISION_NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16
     show="classes",
 )
 def precision(context: Context) -> Iterator[Finding]:
-    """Find matrix work in 32 bits where the GPU multiplies 16 bits faster."""
+    """Find matrix work in 32 bits on a GPU that multiplies 16-bit numbers faster."""
     matrix = context.kernels.with_activity(*_MATRIX_WORK)
     widths = np.array([wide_precision_of(name) for name in matrix["name"]], object)
     for wide, ways in _WIDE.items():
@@ -71,13 +71,13 @@ def precision(context: Context) -> Iterator[Finding]:
 
 
 _WIDE: Final = {"fp32": ("fp32", "3xtf32"), "tf32": ("tf32",)}
-"""Types of 32 bits with the ways in which they are multiplied."""
+"""The 32-bit types with the ways in which GPUs multiply them."""
 _MIN_SPEEDUP: Final = 1.5
-"""How much faster half the bits are at least: what memory limits moves half, and has more to do."""
+"""The minimum speedup of 16 bits: memory-bound kernels move half of the data, with other work."""
 
 
 def _speedup_in_16_bits(context: Context, device: int, way: str) -> tuple[str, float] | None:
-    """Return the type of 16 bits that a device multiplies faster, and how much; None without."""
+    """Return the faster 16-bit type of a device and its speedup over ``way``, or None."""
     speedups = matrix_speedups(context.ranks, device)
     faster = next((name for name in ("bf16", "fp16") if name in speedups), "")
     tf32 = speedups.get("tf32", 0.0)
@@ -90,9 +90,9 @@ def _speedup_in_16_bits(context: Context, device: int, way: str) -> tuple[str, f
 def _claim_in_16_bits(
     context: Context, rows: Table, times: Times, factor: float, most: float
 ) -> Claim:
-    """Return the claim on kernels that 16 bits make ``factor`` times as fast.
+    """Return a claim on kernels that run ``factor`` times as fast in 16 bits.
 
-    Of those that are long enough multiplying takes the time; at ``most`` all gain as much.
+    Only kernels that are not short get faster. At best, all kernels run ``most`` times as fast.
     """
     whole = int(rows["total_ns"].sum())
     gaining = 1 - int(rows["short_ns"].sum()) / whole if whole else 0.0
@@ -109,13 +109,17 @@ def _precision_finding(
     gain: tuple[str, list[float]],
     claims: tuple[Claim, ...],
 ) -> Finding:
+    """Return the finding on kernels of a 32-bit type.
+
+    ``gain`` is the faster 16-bit type with the speedups of each device and way.
+    """
     (faster, factors), names = gain, times_of(rows)
     least, most = min(factors), max(factors)
     as_fast = "{most:factor}" if least == most else "{least:factor} (as 3 × TF32) to {most:factor}"
     return Finding(
         title=Note.of(
-            f"{_PRECISION_NAMES[wide]} {_kinds_in_words(rows)}: {{share:ratio}} of step time, although this GPU "
-            f"is faster in {_PRECISION_NAMES[faster]}",
+            f"{_PRECISION_NAMES[wide]} {_kinds_in_words(rows)}: {{share:ratio}} of step time, "
+            f"although this GPU is faster in {_PRECISION_NAMES[faster]}",
             share=sum(map(context.share, claims)),
         ),
         claims=claims,
@@ -138,7 +142,7 @@ def _precision_finding(
 
 
 def _kinds_in_words(rows: Table) -> str:
-    """Return what ``rows`` do in words, what takes the most time first."""
+    """Return the kinds of matrix work in ``rows``, the longest first, in words."""
     sums = {
         words: int(rows["total_ns"][rows["activity"] == activity.value].sum())
         for activity, words in _MATRIX_WORK.items()
@@ -149,6 +153,7 @@ def _kinds_in_words(rows: Table) -> str:
 
 
 def _precision_advice(context: Context, rows: Table, wide: str, faster: str) -> str:
+    """Return the advice on matrix work of the 32-bit type ``wide``."""
     scaled = context.is_training and faster != "bf16"
     scaler = " and a `GradScaler`" if scaled else ""
     train = "Train" if context.is_training else "Compute"
@@ -160,9 +165,10 @@ def _precision_advice(context: Context, rows: Table, wide: str, faster: str) -> 
 
 
 def _helps_tf32(context: Context, rows: Table) -> bool:
-    """Return whether most of ``rows`` are GEMMs that TF32 speeds up, and none uses it yet.
+    """Return whether most of ``rows`` are GEMMs that TF32 speeds up, and no GEMM uses TF32 yet.
 
-    That convolutions may use it is PyTorch's default, and attention uses it three times.
+    Convolutions are ignored, because PyTorch allows TF32 for them by default. Attention is ignored,
+    because it multiplies three times in TF32.
     """
     if context.software.vendor is not Vendor.NVIDIA:
         return False
@@ -185,7 +191,7 @@ def _helps_tf32(context: Context, rows: Table) -> bool:
     show="kernels",
 )
 def layout_conversion(context: Context) -> Iterator[Finding]:
-    """Find kernels that only convert between NCHW and NHWC."""
+    """Find kernels that only convert between the layouts NCHW and NHWC."""
     conversions = context.kernels.with_name(_CONVERTS)
     names = times_of(conversions)
     claim = context.kernel_claim(conversions)
@@ -225,6 +231,7 @@ _WITHOUT_CONVERSIONS: Final = (
 
 
 def _channels_last(context: Context) -> str:
+    """Return the advice to use the channels_last layout in PyTorch."""
     layout = "channels_last_3d" if any(context.ranks.each(_has_3d)) else "channels_last"
     advice = f"Use `model.to(memory_format=torch.{layout})`, and the same for the input batch"
     if context.software.vendor is Vendor.AMD:
@@ -233,6 +240,6 @@ def _channels_last(context: Context) -> str:
 
 
 def _has_3d(part: Trace) -> bool:
-    """Return whether convolutions have three dimensions, by names of operators or kernels."""
+    """Return whether names of operators or kernels show three-dimensional convolutions."""
     names = (*part.ranges["name"].distinct(), *part.kernels["name"].distinct())
     return any(map(_THREE_DIMENSIONS.search, names))

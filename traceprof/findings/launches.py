@@ -1,4 +1,4 @@
-"""Kernels too short for the host to keep the queue filled; graphs traced as a whole."""
+"""Rules on kernels that are too short for the launch rate, and on CUDA graphs traced whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from traceprof.model.trace import Trace
 _MIN_SHARE_RATIO: Final = 0.05
 _MAIN_RATIO: Final = 0.5
 _PAUSE_NS: Final = 1_000
-"""What a device pauses between two kernels though both are launched."""
+"""The pause of a device between two kernels that are both launched already."""
 _CAVEAT: Final = "Profilers slow launches down (some µs per call). Measure the gain without one."
 
 
@@ -35,7 +35,7 @@ _CAVEAT: Final = "Profilers slow launches down (some µs per call). Measure the 
     show="launches",
 )
 def launch_bound(context: Context) -> Iterator[Finding]:
-    """Find kernels too short for the host to keep the queue filled."""
+    """Find kernels that are too short for the host to keep the launch queue filled."""
     claim = context.idle_for("launch")
     share = context.share(claim)
     if share < _MIN_SHARE_RATIO:
@@ -55,7 +55,7 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     call_ns = median_of_counted(calls["call_ns"], calls["count"])
     of_calls = Note.of("median launch call: {call:ns}", call=call_ns)
     lengths, counts = context.kernels.lengths, context.kernels.counts
-    if not len(lengths.rows):  # no graph or fusing helps copies
+    if not len(lengths.rows):  # only copies, for which graphs and fusion do not help
         yield Finding(
             title=Note.of(
                 "Launch-bound: the GPU is idle between copies for {share:ratio} of step time",
@@ -103,7 +103,7 @@ def launch_bound(context: Context) -> Iterator[Finding]:
 
 
 def _launch_calls(part: Trace) -> Table:
-    """Return how many launches took how long, and how many found the device empty."""
+    """Return launch calls by duration: call_ns, count, and empty (the GPU was idle)."""
     table = launch_table(part)
     table = table.take(table["is_first"])
     groups = groups_of(table["launched_ns"] - table["launch_ns"])
@@ -116,7 +116,7 @@ def _launch_calls(part: Trace) -> Table:
     "graph tracing", "CUDA graphs that were traced whole", "kernels", about=GRAPHS, show="kernels"
 )
 def whole_graphs(context: Context) -> Iterator[Finding]:
-    """Find CUDA graphs that were traced as a whole: nobody can see inside."""
+    """Find CUDA graphs that were traced whole, without their kernels."""
     graphs = context.kernels.with_activity(Activity.CUDA_GRAPH)
     times = time_of_kernels(context.ranks, set(graphs["name"]))
     shares = {device: _share(context, device, time) for device, time in times.items()}
@@ -131,7 +131,7 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
             "busy time",
             inside=sum(shares[device] for device in blind) / len(context.places),
         ),
-        # All of the devices that mostly run graphs: what else they do says nothing of them.
+        # Claim all time of devices that mostly run graphs: their other work is not typical.
         claims=(
             context.unclaimed({**blind, **everything}, Ground.COMPUTE),
             context.unclaimed(everything),
@@ -150,5 +150,6 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
 
 
 def _share(context: Context, device: int, time: Intervals) -> float:
+    """Return ``time`` as a share of the busy time of a device, both in the typical time."""
     busy = (context.times[device].busy & context.typical).total_ns
     return (time & context.typical).total_ns / max(1, busy)

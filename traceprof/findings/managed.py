@@ -1,4 +1,4 @@
-"""Managed memory whose pages move when somebody touches them: no call launches that."""
+"""A rule on managed memory whose pages migrate on access, without a launch call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MIN_SHARE_RATIO: Final = 0.02
     show="copies",
 )
 def managed_memory(context: Context) -> Iterator[Finding]:
-    """Find page migrations that devices wait for, between kernels or in them."""
+    """Find page migrations that devices wait for, between kernels or during kernels."""
     moved = context.rows(_migrations, context.typical)
     if moved.empty:
         raise NotRecordedError("no page of managed memory migrated in the analyzed time")
@@ -42,7 +42,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     waiting = context.unclaimed({device: time - kernels[device] for device, time in bursts.items()})
     stalled_times = {device: time & kernels[device] for device, time in bursts.items()}
     stalled = context.unclaimed(stalled_times, Ground.COMPUTE, between=(0.0, 1.0))
-    # Moved at once, where nothing hides it.
+    # Lower bound: all pages move at the usual rate, without overlap.
     least = 1 - n_bytes / rate * 1e9 / max(1, waiting.total_ns)
     waiting = context.unclaimed(waiting.times, between=(max(0.0, least), 1.0))
     share = context.share(waiting) + context.share(stalled)
@@ -92,6 +92,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
 
 
 def _ends(bursts: Times) -> tuple[np.ndarray, np.ndarray]:
+    """Return the start times and the end times of all intervals in ``bursts``."""
     times = list(bursts.values())
     return (
         np.concatenate([time.starts for time in times]),
@@ -100,6 +101,7 @@ def _ends(bursts: Times) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _migrations(trace: Trace, analyzed_time: Intervals) -> Table:
+    """Return the page migrations of a trace in the analyzed time."""
     copies = copies_with_calls(trace)
     starts = copies["start_ns"]
     inside = analyzed_time.covered_ns(starts, starts + 1) > 0
@@ -109,10 +111,10 @@ def _migrations(trace: Trace, analyzed_time: Intervals) -> Table:
 
 
 def _bursts(trace: Trace, analyzed_time: Intervals) -> dict[int, Intervals]:
-    """Return when pages of each device moved, short pauses between faults with it."""
+    """Return the times of page migrations by device, including short pauses between page faults."""
     moved = _migrations(trace, analyzed_time)
     closed = unions_by(moved.assign(end_ns=bounds(moved)[1] + LAUNCH_BOUND_NS), "device")
-    # What was added behind the last of each burst is taken off again.
+    # Remove the pause that was added after the last migration of each burst.
     return {
         device: Intervals(time.starts, time.ends - LAUNCH_BOUND_NS)
         for device, time in closed.items()

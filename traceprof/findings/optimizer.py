@@ -1,4 +1,4 @@
-"""An optimizer that passes over the parameters several times, or goes from one to the next."""
+"""Rules on optimizers that run several kernels per tensor, or update parameters one by one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Final
 
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import times_of
+from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.rows import are_named, lengths_of, unions_by
-from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -22,7 +21,7 @@ from traceprof.names.ranges import PHASES
 
 _MIN_SHARE_RATIO: Final = 0.02
 _MIN_KERNELS_PER_STEP: Final = 100
-"""Kernels of an optimizer step: foreach needs some tens, however many parameters there are."""
+"""Minimum kernels of an optimizer step: foreach needs some tens for any number of parameters."""
 _POINTWISE: Final = re.compile(r"elementwise_kernel|addcmul|addcdiv|pointwise")
 _MULTI_TENSOR: Final = re.compile(r"multi_?tensor_apply|FillFunctor|Fused|reduce_kernel|_amp_")
 _PASS: Final = re.compile(
@@ -31,18 +30,18 @@ _PASS: Final = re.compile(
 _NO_PASS: Final = re.compile(r"_amp_|LpNorm|CopyFunctor|Fused")
 _MIN_PASSES: Final = 3
 _FUSED_FACTOR: Final = 7 / 4
-"""A fused Adam reads four tensors and writes three; the longest pass of several reads three and
-writes one."""
+"""Data moved by a fused kernel, relative to the longest pass: a fused Adam reads four tensors and
+writes three. The longest of several passes reads three and writes one."""
 
 
 _MAX_FUSED_FACTOR: Final = 7 / 3
-"""The same where the longest pass reads two and writes one."""
+"""The same ratio if the longest pass reads two tensors and writes one."""
 
 
 def _saved_by_fusing(pass_ns: Collection[int], fused: float = _FUSED_FACTOR) -> float:
-    """Return the share that is saved of passes over the parameters, where one does them all.
+    """Return the ratio of time saved if one kernel replaces all passes over the parameters.
 
-    It takes ``fused`` times as long as the longest.
+    The fused kernel takes ``fused`` times as long as the longest pass.
     """
     return max(0.0, 1 - fused * max(pass_ns) / max(1, sum(pass_ns)))
 
@@ -56,7 +55,7 @@ def _saved_by_fusing(pass_ns: Collection[int], fused: float = _FUSED_FACTOR) -> 
     show="kernels",
 )
 def looped_optimizer(context: Context) -> Iterator[Finding]:
-    """Find an optimizer that goes from parameter to parameter, some tiny kernels for each."""
+    """Find an optimizer that runs tiny kernels for each parameter, one parameter after another."""
     if not context.software.has_pytorch:
         return
     found = context.ranks.each(_optimizer_kernels, context.typical)
@@ -65,8 +64,7 @@ def looped_optimizer(context: Context) -> Iterator[Finding]:
     if count < _MIN_KERNELS_PER_STEP * context.n_steps * max(1, len(context.devices)):
         return
     times = {device: time for rows in found for device, time in unions_by(rows, "device").items()}
-    names, groups = grouped_by(kernels, "name")
-    times_by_name = times_of(names.assign(total_ns=groups.sums(lengths)))
+    times_by_name = times_of(summed(kernels, lengths, "name"), "ns")
     saved = _saved_by_fusing(times_by_name.values())
     most = _saved_by_fusing(times_by_name.values(), 1.0)
     running = context.unclaimed(times, Ground.COMPUTE, saved, (0.0, most))
@@ -107,7 +105,7 @@ def _pauses(running: Intervals) -> Intervals:
 
 
 def _optimizer_kernels(trace: Trace, typical: Intervals) -> Table:
-    """Return the pointwise kernels of a rank that were launched in an optimizer."""
+    """Return the elementwise kernels of a trace that an optimizer launched in the typical time."""
     kernels = trace.kernels
     chosen = are_named(kernels["name"], _POINTWISE) & ~are_named(kernels["name"], _MULTI_TENSOR)
     chosen &= phases_of_work(trace, "kernels") == PHASES.index("optimizer")
@@ -123,7 +121,7 @@ def _optimizer_kernels(trace: Trace, typical: Intervals) -> Table:
     show="kernels",
 )
 def unfused_optimizer(context: Context) -> Iterator[Finding]:
-    """Find an optimizer that passes over the parameters several times."""
+    """Find an optimizer that makes several passes over the parameters."""
     if not context.software.has_pytorch:
         return
     passes = context.kernels.with_name(_PASS)

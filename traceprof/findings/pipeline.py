@@ -1,4 +1,4 @@
-"""The bubble of a pipeline: stages that stand still until others hand them work."""
+"""A rule on pipeline bubbles: stages that wait for work from other stages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
 
 
 def _note_on_ideal_bubble(n_stages: int, n_micro_batches: float) -> Note:
-    """Return what the number of micro-batches makes of the bubble, and what twice as many would."""
+    """Return a note on the minimum bubble, and on that of twice as many micro-batches."""
     others = n_stages - 1
     return Note.of(
         "{stages:count} stages with {n:number} micro-batches per step have a bubble of at least "
@@ -81,7 +81,7 @@ def _note_on_ideal_bubble(n_stages: int, n_micro_batches: float) -> Note:
 
 
 def _bubble_times(context: Context) -> Times:
-    """Return when each device waits for other stages, or has no work before or after its own."""
+    """Return the times when each device waits for other stages or has no work in a step."""
     ranks = context.ranks
     bubbles, device_of = find_bubbles(ranks), devices_of_members(context)
     place_of = {member: place for place, member in enumerate(find_members(ranks))}
@@ -105,7 +105,7 @@ def _bubble_times(context: Context) -> Times:
         found[device] = still - time.compute - working
     waited_ns, whole_ns = (sum(values) for values in zip(*sent, strict=True)) if sent else (0, 0)
     if waited_ns < _MIN_WAITED_RATIO * whole_ns and find_messages(ranks)["is_matched"].all():
-        # Transfers are no bubble: more of them, and smaller, make them no shorter.
+        # Transfers are not a bubble: more and smaller micro-batches do not shorten them.
         for stage in find_stages(ranks):
             device = device_of.get(place_of[stage.member], ABSENT)
             if device in found:
@@ -114,6 +114,6 @@ def _bubble_times(context: Context) -> Times:
 
 
 def _message_times(trace: Trace) -> dict[int, Intervals]:
-    """Return when the devices of one file send or receive."""
+    """Return the times when the devices of a trace send or receive, by device."""
     work = find_collectives(trace)
     return unions_by(work.take(work["op"].isin(POINT_TO_POINT)), "device")

@@ -1,4 +1,4 @@
-"""Whether something occurs once, in a few steps, or again and again."""
+"""Functions that decide whether events occur once, in a few steps, or in every step."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MAX_FEW_RATIO: Final = 0.5
 
 
 def steps_with(context: Context, rows: Table, *, is_of_host: bool = True) -> int | None:
-    """Return in how many typical steps of a process ``rows`` begin; None where none are known.
+    """Return the number of typical steps in which ``rows`` start; None without known steps.
 
-    ``rows`` have process and start_ns; the most of any process counts. Without ``is_of_host`` they
-    are what devices did.
+    ``rows`` have process and start_ns. The result is the maximum over processes. ``is_of_host``:
+    compare with the host times of steps; if False, with the device times.
     """
     if not len(context.steps):
         return None
@@ -33,13 +33,13 @@ def steps_with(context: Context, rows: Table, *, is_of_host: bool = True) -> int
     for process, step_rows in rows_by(steps, "process").items():
         starts = rows["start_ns"][of_process.get(process, np.empty(0, np.int64))]
         place = np.searchsorted(np.sort(steps[borders][step_rows]), starts, side="right")
-        # What the host did ahead of the first step's work is the first step's.
+        # Events before the first step belong to the first step: the host runs ahead.
         found = max(found, len(np.unique(np.maximum(place, 1))))
     return found
 
 
 def are_few_steps(context: Context, in_steps: int) -> bool:
-    """Return whether so many steps are no more than half of the typical ones."""
+    """Return whether ``in_steps`` is at most half of the typical steps."""
     return in_steps <= _MAX_FEW_RATIO * context.n_steps
 
 
@@ -52,9 +52,10 @@ def counted(
     is_of_host: bool = True,
     **values: Any,
 ) -> Note:
-    """Return how many ``rows`` there are, as `Context.counted`; of few steps, in how many.
+    """Return a note on the number of ``rows``, see `Context.counted`.
 
-    What most steps have none of has no mean per step.
+    If only few steps have such rows, a mean per step is misleading. The note then says in how many
+    steps they are.
     """
     in_steps = steps_with(context, rows, is_of_host=is_of_host)
     if in_steps is not None and are_few_steps(context, in_steps):
@@ -65,7 +66,7 @@ def counted(
 
 
 def is_in_most_iterations(context: Context, rows: Table) -> bool:
-    """Return whether ``rows`` begin in more than half of the iterations of a pattern."""
+    """Return whether ``rows`` start in more than half of the iterations of a pattern."""
     turns = pattern_of_ranks(context.ranks).table
     if turns.empty:
         return False
@@ -74,11 +75,12 @@ def is_in_most_iterations(context: Context, rows: Table) -> bool:
 
 
 def occurs_once(context: Context, rows: Table) -> bool:
-    """Return whether ``rows`` of the host are of one moment, not of every step.
+    """Return whether the host events ``rows`` are a one-time event and do not recur in steps.
 
-    Of several steps they are in one. Where there is one step alone, or none is known, they recur if
-    there are three at least, and some in each third of the time: a program sets up at its
-    beginning, and ends once. What only loads does it once.
+    With several steps, one-time events are in at most one step. With a single step, or without
+    known steps, events recur if there are at least three of them, with some in each third of the
+    window. Programs set up at the start and end only once. A program that only loads data does so
+    once.
     """
     in_steps = steps_with(context, rows)
     if in_steps is not None and (in_steps > 1 or context.n_steps >= _MIN_STEPS):

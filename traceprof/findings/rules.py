@@ -1,4 +1,4 @@
-"""What rules and findings are: asked in their order, settled who claims what, shown by loss."""
+"""Rules and findings: runs rules in order, settles their claims, and sums claims by loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronising"
 _HOST_RULES: Final = ("profiler_overhead", "slow_steps", "warmup")
-"""Rules that judge what the host does, whatever is recorded of devices."""
+"""Rules that analyze the host, so they do not need complete GPU activity."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
 WORK: Final = "GPU activity"
@@ -53,16 +53,19 @@ _IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
     TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
     STEPS: lambda context: len(context.all_steps) > 0,
 }
-"""What rules are about, and whether there is any: a rule that saw none of it checked nothing."""
+"""What rules are about, and a function that returns whether the trace contains it. If not, the rule
+abstains."""
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
 _LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
 
 
 def _are_transfers(copies: Table) -> Bools:
+    """Return which copies move data between host and device or between devices."""
     return np.asarray(copies["direction"].isin(_TRANSFERS), np.bool_)
 
 
 def _has_graphs(part: Trace) -> bool:
+    """Return whether a trace contains CUDA graphs."""
     kernels = part.kernels
     calls = part.api_calls["name"].distinct()
     return (
@@ -76,11 +79,12 @@ def _has_graphs(part: Trace) -> bool:
 class Finding:
     """One piece of advice.
 
-    ``claims`` is the time that it is about: what of it was not claimed before is its own, and its
-    saving. ``kind`` says how sure that saving is, ``model`` what an estimate rests on, and
-    ``once_ns`` what is lost once where it is not per step. ``window`` can be given to ``--window``
-    to look at the worst place, and ``ncu`` profiles a kernel that the finding names. ``beside`` are
-    subjects of other rules that are not fine either.
+    ``claims`` is the time that the finding is about. Only the part that no earlier finding has
+    claimed counts for the finding and its saving. ``kind`` is the certainty of the saving.
+    ``model`` is the assumption behind an estimate. ``once_ns`` is a one-time cost (None: the cost
+    recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command that
+    profiles a kernel of the finding. ``beside`` lists subjects of other rules that have this
+    problem as well.
     """
 
     title: Note
@@ -111,7 +115,8 @@ _AMD_WORDS: Final = (
     ("tensor cores", "matrix cores"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
 )
-"""Before longer names of which they are a part. torch.cuda is PyTorch's own name on both."""
+"""Replacements for AMD GPUs. A text comes before texts that contain it. `torch.cuda` is unchanged,
+because PyTorch uses this name for both vendors."""
 _VENDOR_WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
     Vendor.AMD: _AMD_WORDS,
     Vendor.OTHER: (
@@ -123,7 +128,7 @@ _BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ITERATION: (("step time", "iteration time"),),
     WINDOW: (("of step time", "of the analyzed time"), ("step time", "analyzed time")),
 }
-"""How sentences, written for shares of step time, name another base."""
+"""Replacements in sentences on shares of step time, for other bases."""
 
 
 def in_words_of(vendor: Vendor, finding: Finding, base: str = STEP) -> Finding:
@@ -145,6 +150,7 @@ def in_words_of(vendor: Vendor, finding: Finding, base: str = STEP) -> Finding:
 
 
 def _reworded(vendor: Vendor, text: str, base: str = STEP) -> str:
+    """Return ``text`` with the words of a vendor and a base."""
     for original, replacement in (*_VENDOR_WORDS.get(vendor, ()), *_BASE_WORDS.get(base, ())):
         text = text.replace(original, replacement)
     return text
@@ -152,13 +158,12 @@ def _reworded(vendor: Vendor, text: str, base: str = STEP) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. To add one: a function below `rule`, and its place in `RULES`.
+    """One rule. To add a rule, decorate a function with `rule` and add it to `RULES`.
 
-    The order of `RULES` is that in which they claim: the more specific first. ``needs`` names the
-    tables without which it cannot judge, ``about`` is what it looks at (of `_OCCURS`; where none
-    of it occurs there was nothing to judge), ``show`` the analysis that tells more. ``check``
-    yields its findings and raises NotRecordedError, with the reason, where the trace does not let
-    it judge.
+    The order of `RULES` is the order in which rules claim time: the more specific rule first.
+    ``needs`` are the tables that the rule requires. ``about`` is what the rule is about, a key of
+    `_IS_PRESENT`. ``show`` is the analysis with more details. ``check`` yields findings. It raises
+    NotRecordedError with the reason if the trace lacks the data.
     """
 
     name: str
@@ -173,17 +178,17 @@ class Rule:
 def rule(
     subject: str, summary: str, *needs: str, about: str = WORK, show: str
 ) -> Callable[[Callable[[Context], Iterable[Finding]]], Rule]:
-    """Return what makes a rule of the function that checks it, and by whose name it is called."""
+    """Return a decorator that turns a check function into a rule with the function's name."""
     return lambda check: Rule(check.__name__, subject, summary, needs, about, show, check)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledFinding:
-    """A finding, the ``number``-th of its rule, with what it was granted.
+    """Finding ``number`` of its rule, with the time that it was granted.
 
-    ``claimed_ratio`` is the share of the time that it is about, ``saving_ratio`` the share of it
-    that could be saved, ``saving_ns`` the same per step (of the window without steps), and
-    ``range_ns`` the range of an estimate. It is a part of ``base``, which is ``base_ns`` long.
+    ``claimed_ratio`` is the claimed share of the base. ``saving_ratio`` is the share of the base
+    that could be saved, and ``saving_ns`` is the same in ns per base. ``range_ns`` is the range of
+    an estimated saving. ``base`` names the base, which is ``base_ns`` long.
     """
 
     rule: Rule
@@ -199,21 +204,21 @@ class SettledFinding:
 
     @property
     def weight(self) -> float:
-        """What it is ranked by: its saving, or the time it is about where nothing is saved."""
+        """The sort key: the saving, or the claimed share if nothing is saved per base."""
         if self.finding.kind in (Kind.NONE, Kind.ONCE):
             return self.claimed_ratio
         return self.saving_ratio
 
     @property
     def is_minor(self) -> bool:
-        """Whether it is too small for a page."""
+        """Whether the finding is too small for the page."""
         return self.finding.kind is not Kind.ONCE and self.weight < _MINOR_RATIO
 
 
 def apply_rules(
     context: Context, rules: Iterable[Rule]
 ) -> tuple[list[SettledFinding], dict[str, str]]:
-    """Return the findings, the most important first, and why which rules could not judge."""
+    """Return the findings, the most important first, and the reasons of rules that abstained."""
     found: list[SettledFinding] = []
     abstained: dict[str, str] = {}
     vendor = context.software.vendor
@@ -242,6 +247,7 @@ def _require(context: Context, checked: Rule) -> None:
 
 
 def _settled(context: Context, of: Rule, number: int, finding: Finding) -> SettledFinding:
+    """Return ``finding`` with the time that it gets, and take that time from the ledger."""
     claims = context.ledger.take(finding.claims)
     saves = finding.kind not in (Kind.NONE, Kind.ONCE)
     base, base_ns = context.base_of_claims(claims)
@@ -260,7 +266,7 @@ def _settled(context: Context, of: Rule, number: int, finding: Finding) -> Settl
 
 
 def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | None:
-    """Return the least and the most that ``claims`` could save; None where no claim says it."""
+    """Return the minimum and maximum saving of ``claims`` in ns; None if no claim has a range."""
     ends = [(claim, claim.between or (claim.saved_ratio,) * 2) for claim in claims]
     if all(claim.between is None for claim, _ in ends):
         return None
@@ -272,7 +278,7 @@ def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | No
 
 
 def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[dict[str, object]]:
-    """Return the rows of the table ``losses``: one per loss that there is, the largest first."""
+    """Return the rows of the table ``losses``: one per loss, the largest first."""
     judged = {device: context.judged[device] for device in context.devices}
     losses = find_losses(context.ranks)
     claims = [
@@ -314,7 +320,10 @@ _SUBJECTS: Final = {
 
 
 def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the subjects that are not fine: much of that table is lost to them, or claimed."""
+    """Return the subjects with a large loss, or with a claimed loss that is not minor.
+
+    ``losses`` are rows of the table ``losses``.
+    """
     lost, claimed, whole_ns = Counter[str](), Counter[str](), 0.0
     for row in losses:
         lost[row["loss"]] += row["total_ns"]
@@ -329,4 +338,5 @@ def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _total_ns(times: Times) -> int:
+    """Return the length of ``times`` in ns, summed over devices."""
     return sum(time.total_ns for time in times.values())

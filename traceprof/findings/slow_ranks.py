@@ -1,4 +1,4 @@
-"""A rank, host or rack comes late to the collectives, and all others wait for it."""
+"""Rules on a rank, host, or rack that is late at collectives while all other ranks wait."""
 
 from __future__ import annotations
 
@@ -55,7 +55,11 @@ _ACTIONS: Final = {
 
 
 def require_waiting(context: Context) -> None:
-    """Check that it is known who waits for whom."""
+    """Check that the waits between ranks are known.
+
+    Raises:
+        NotRecordedError: the trace does not show which rank waits for which rank.
+    """
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
     if why_not := why_withheld(context.ranks):
@@ -74,7 +78,7 @@ def require_waiting(context: Context) -> None:
     show="hosts",
 )
 def slow_host(context: Context) -> Iterator[Finding]:
-    """Find a whole host, or rack, that arrives late at the collectives."""
+    """Find a whole host or rack that arrives late at collectives."""
     require_waiting(context)
     members = context.matches.members
     if len({member.host for member in members if member.host}) < 2:
@@ -130,7 +134,7 @@ def slow_host(context: Context) -> Iterator[Finding]:
     "load balance across ranks", "a rank that is late at collectives", "kernels", show="stragglers"
 )
 def straggler(context: Context) -> Iterator[Finding]:
-    """Find one rank, or stage of a pipeline, that arrives late at the collectives."""
+    """Find a rank or a pipeline stage that arrives late at collectives."""
     if len(context.devices) < 2:
         raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
     try:
@@ -146,7 +150,7 @@ def straggler(context: Context) -> Iterator[Finding]:
     slow = _find_straggler(context)
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
     if slow is None or ratio < _MIN_SHARE_RATIO:
-        # Whoever waits for nobody by the clocks, and computes so much longer: these are wrong.
+        # The clocks must be wrong if a rank computes much longer but delays no other rank.
         slow_ranks = find_slow_ranks(context.ranks)
         if (
             slow_ranks is not None
@@ -164,9 +168,9 @@ def straggler(context: Context) -> Iterator[Finding]:
     begin_ns = int(waits["start_ns"][waits["last_start_ns"] == at_ns].min())
     claims = _claims_on_waiting(context, slow.places, slow.cost_ns)
     if slow.is_once and not any(claim.total_ns for claim in claims):
-        return  # it lies in a slow step
+        return  # the delay is in a slow step, which another rule reports
     once = "Late once" if slow.is_once else "Straggler"
-    # What costs once is a part of the window, what recurs of the steps, as its saving.
+    # A one-time cost is a share of the window; a recurring cost is a share of the steps.
     share = ratio if slow.is_once else sum(map(context.saving_ratio, claims))
     kind, model = kind_and_model(claims, _MODEL)
     yield Finding(
@@ -191,7 +195,10 @@ def straggler(context: Context) -> Iterator[Finding]:
 
 
 def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Finding:
-    """Return the finding on ranks that are slow by what they do in their own steps."""
+    """Return the finding on ranks whose own steps are slow.
+
+    ``why_not`` is the reason why the finding is not based on the waits of other ranks.
+    """
     device_of = devices_of_members(context)
     slow_devices = {device for place, device in device_of.items() if place in slow.places}
     times = {device: context.times[device] for device in device_of.values()}
@@ -208,7 +215,7 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
         *_attributed((context.unclaimed(more, ground),), due_ns * len(more)),
     )
     least = slow.least_ns / slow.excess_ns
-    # Of clocks that are wrong the time that is judged is, too: the excess itself is not.
+    # With wrong clocks, the analyzed time is wrong as well, but the excess is correct.
     most = max(1.0, slow.excess_ns / max(context.saving_ns(claims), 1)) if slow.n_steps else 1.0
     stages = stages_of_members(context.ranks)
     of_slow = {stages.get(place) for place in slow.places}
@@ -243,6 +250,7 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
 
 
 def _advice_for(who: str) -> str:
+    """Return the advice on a late rank or stage."""
     return (
         f"Find out why {who} is late (`{shown_by('stragglers')}`): more work (uneven batches or "
         "layers), a slower or throttled GPU, a busier host, or slower storage."
@@ -257,7 +265,10 @@ _ACTION_ONCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Straggler:
-    """Who the others wait for, and how long one of them does on average."""
+    """The ranks that other ranks wait for, and the mean waiting time of one other rank.
+
+    ``places`` are indices in `find_members`.
+    """
 
     label: str
     places: tuple[int, ...]
@@ -267,6 +278,7 @@ class _Straggler:
 
 
 def _find_straggler(context: Context) -> _Straggler | None:
+    """Return the late stage, the straggler, or the rank that was late once; None without any."""
     stage = find_late_stage(context.ranks)
     if stage is not None:
         label = f"stage {stage.name} of the pipeline"
@@ -283,6 +295,7 @@ def _find_straggler(context: Context) -> _Straggler | None:
 
 
 def _note_on_rank(slow: RankLateness) -> Note:
+    """Return a note on the cause and the cost of a straggler."""
     cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
@@ -298,11 +311,11 @@ def _note_on_rank(slow: RankLateness) -> Note:
 def _claims_on_waiting(
     context: Context, places: Collection[int], cost_ns: int
 ) -> tuple[Claim, ...]:
-    """Return the claims on the time in which devices wait for the members at ``places``.
+    """Return claims on the time in which devices wait for the members at ``places``.
 
-    Were these faster, every rank would be done ``cost_ns`` earlier: the others wait that much less
-    and they do that much less while the others wait. Where more is waited than that, it belongs to
-    others, or would be waited all the same.
+    Without the delay, every rank would be done ``cost_ns`` earlier. The other ranks would wait that
+    much less, and the late ranks would work that much less while others wait. Waiting beyond
+    ``cost_ns`` has other causes, or would happen anyway.
     """
     device_of = devices_of_members(context)
     waiting = waiting_of_members(context.ranks.whole)
@@ -313,7 +326,7 @@ def _claims_on_waiting(
             others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
     waiting_any = Intervals.empty()
     for time in others.values():
-        waiting_any |= time.here()  # of several ranks: no process of a pool has all of them
+        waiting_any |= time.here()  # read here: no worker process has the times of all ranks
     times = {d: context.times[d] for place, d in device_of.items() if place in places}
     computing = {device: time.compute & waiting_any for device, time in times.items()}
     resting = {device: waiting_any - time.compute for device, time in times.items()}
@@ -332,7 +345,7 @@ def _claims_on_waiting(
         *_attributed(more, due_ns * len(times)),
     )
     if most <= _MIN_RANGE_FACTOR:
-        return claims  # nobody can gain more than the rank that waits least
+        return claims  # the rank that waits least limits the saving
     return tuple(
         replace(claim, between=(_REPLAY_ERROR_FACTOR * claim.saved_ratio, most * claim.saved_ratio))
         for claim in claims
@@ -340,12 +353,12 @@ def _claims_on_waiting(
 
 
 def devices_of_members(context: Context) -> dict[int, int]:
-    """Return the device of each rank, by place in `find_members`."""
+    """Return the device of each rank, by index in `find_members`."""
     rows = context.matches.rows.select("member", "device")
     known = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
     places, first = np.unique(known["member"], return_index=True)
     found = dict(zip(places.tolist(), known["device"][first].tolist(), strict=True))
-    # Where hosts communicate: the device that each works on.
+    # Ranks whose CPU communicates: the first device of their process.
     devices: dict[int, int] = {}
     for process, device in context.process_devices:
         devices.setdefault(process, device)
@@ -356,7 +369,7 @@ def devices_of_members(context: Context) -> dict[int, int]:
 
 
 def _attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
-    """Return the claims such that ``due_ns`` of their time are about it, if they have as much."""
+    """Return the claims with ``due_ns`` of their time attributed to the finding, or all."""
     whole = sum(claim.total_ns for claim in claims)
     ratio = min(1.0, due_ns / whole) if whole else 0.0
     return tuple(replace(claim, attributed_ratio=ratio) for claim in claims)

@@ -1,4 +1,4 @@
-"""Calls that should not be in a loop: kernels that are loaded, memory that is allocated."""
+"""Rules on calls that should not be in a loop: kernel loading and memory allocation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIN_SHARE_RATIO: Final = 0.01
 _MAX_NAMES_SHOWN: Final = 3
 _MIN_SLOW_FACTOR: Final = 20
 _MIN_SLOW_NS: Final = 100_000
-"""A launch that takes longer than this, and so many times the median, loads its kernel."""
+"""A launch call that takes longer than this, and many times the median, loads its kernel."""
 _LOADS: Final = re.compile(
     r"^(cuda|cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetKernel)|Link(Create|Add|Complete))"
     r"|^(nvrtc|hiprtc|nvvm)(Compile|Create|Get(PTX|CUBIN|LTOIR|Code))\w*|^nvJitLink(Create|Complete)"
@@ -51,7 +51,7 @@ _ALLOCATES: Final = re.compile(
     show="idle",
 )
 def loading(context: Context) -> Iterator[Finding]:
-    """Find graphs that are captured and kernels that are compiled or loaded in the loop."""
+    """Find graph captures, kernel compilation, and kernel loading in the loop."""
     yield from _finding_on_calls(
         context,
         context.rows(_captures, context.typical),
@@ -95,7 +95,7 @@ def allocations(context: Context) -> Iterator[Finding]:
     calls = _calls_named(context, _ALLOCATES)
     pins = calls["name"].by_text([bool(_PINS.search(text)) for text in calls["name"].texts])
     lengths = lengths_of(calls)
-    # What is hardly ever freed is a pool that grows to its size, unless each turn allocates.
+    # Memory that is hardly ever freed is a growing pool, unless each iteration allocates.
     grows = not len(context.steps) and 2 * _n_named(calls, _FREES) < _n_named(calls, _ADDS)
     grows = grows and not is_in_most_iterations(context, calls)
     if 2 * lengths[np.asarray(pins, np.bool_)].sum() > lengths.sum():
@@ -136,9 +136,9 @@ _REUSE_PINNED: Final = (
 def _finding_on_calls(
     context: Context, calls: Table, *, title: str, action: str, caveat: str, is_setup: bool = False
 ) -> Iterator[Finding]:
-    """Yield the finding on ``calls`` that leave devices idle; the longest are named.
+    """Yield the finding on ``calls`` that leave devices idle; its evidence names the longest calls.
 
-    ``is_setup``: they are done once, however often they occur in the time that is judged.
+    ``is_setup``: the calls are a one-time cost, however often they occur in the analyzed time.
     """
     claim = _idle_in(context, calls)
     share = context.share(claim)
@@ -159,37 +159,40 @@ def _finding_on_calls(
 
 
 def _counted_by_name(context: Context, calls: Table, *, is_once: bool) -> Iterator[Note]:
+    """Yield the number of calls for each of the names with the most time."""
     names, groups = grouped_by(calls, "name")
     longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_MAX_NAMES_SHOWN]
     for name in names["name"][longest].tolist():
         words = "call(s) to {name}" if name else "graph capture(s)"
         named = calls.take(calls["name"] == name)
-        if is_once and context.n_steps == 1:  # of one step alone nothing is known per step
+        if is_once and context.n_steps == 1:  # one step is not enough for a mean per step
             yield Note.of(f"{{n:count}} {words}", n=len(named), name=name)
         else:
             yield counted(context, named, words, name=name)
 
 
 def _calls_named(context: Context, pattern: re.Pattern[str], table: str = "api_calls") -> Table:
-    """Return the calls of the typical time that are named so: process, start_ns, end_ns, name.
+    """Return process, start_ns, end_ns, and name of the typical calls that match ``pattern``.
 
-    ``table`` is "host_ops" for what libraries and the operating system recorded.
+    ``table`` is "host_ops" for events that libraries and the operating system recorded.
     """
     return context.rows(_calls_of_rank, pattern, table, context.typical)
 
 
 def _calls_of_rank(trace: Trace, pattern: re.Pattern[str], table: str, typical: Intervals) -> Table:
+    """Return the same as `_calls_named` for one trace."""
     calls = trace.table(table)
     matched = np.array([bool(pattern.search(name)) for name in calls["name"].texts], np.bool_)
     return _within_typical(typical, calls.take(calls["name"].by_text(matched)))
 
 
 def _n_named(calls: Table, pattern: re.Pattern[str]) -> int:
+    """Return the number of calls that match ``pattern``."""
     return int(are_named(calls["name"], pattern).sum())
 
 
 def _captures(trace: Trace, typical: Intervals) -> Table:
-    """Return when graphs were captured, named "", and the calls that made them ready to run."""
+    """Return graph captures, with the name "", and the calls that instantiate graphs."""
     times = captures(trace)
     made = trace.api_calls.take(are_named(trace.api_calls["name"], _INSTANTIATES))
     return Table.stacked(
@@ -201,7 +204,7 @@ def _captures(trace: Trace, typical: Intervals) -> Table:
 
 
 def _slow_first_launches(trace: Trace, typical: Intervals) -> Table:
-    """Return the calls that launch a kernel for the first time, and take far longer than others."""
+    """Return calls that launch a kernel for the first time and take much longer than the median."""
     whole = trace.whole
     calls, launches = whole.api_calls, launches_of(whole, "kernels")
     lengths, names = lengths_of(calls), whole.kernels["name"].codes
@@ -225,17 +228,18 @@ def _slow_first_launches(trace: Trace, typical: Intervals) -> Table:
 
 
 def _compiling(trace: Trace, typical: Intervals) -> Table:
+    """Return the ranges of kernel compilation in a trace."""
     return _within_typical(typical, compiling_ranges(trace))
 
 
 def _within_typical(typical: Intervals, rows: Table) -> Table:
-    """Return process, start_ns, end_ns and name of the ``rows`` that the ``typical`` time sees."""
+    """Return process, start_ns, end_ns, and name of the ``rows`` in the typical time."""
     inside = typical.covered_ns(*bounds(rows)) > 0
     return rows.select("process", "start_ns", "end_ns", "name").take(inside)
 
 
 def _idle_in(context: Context, calls: Table) -> Claim:
-    """Return the claim on the time in which devices are idle and their process is in ``calls``."""
+    """Return a claim on the time in which devices are idle while their process is in ``calls``."""
     spans = unions_by(calls)
     return context.unclaimed(
         union_by_device(

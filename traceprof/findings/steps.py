@@ -1,4 +1,4 @@
-"""Steps that are unlike the rest, and the time that the profiler itself takes."""
+"""Rules on unusual steps and on the time that the profiler takes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy.typing as npt
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import largest, times_of
+from traceprof.findings.kernel_times import largest, summed, times_of
 from traceprof.findings.rules import STEPS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import lengths_of, mean_of
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS
-from traceprof.model.grouping import grouped_by
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -30,7 +29,7 @@ _MIN_SLOW_RATIO: Final = 0.01
 _MIN_OVERHEAD_RATIO: Final = 0.02
 _MIN_LATE_RATIO: Final = 0.5
 _MAX_CLOCK_RATIO: Final = 0.97
-"""Clocks go up and down by some steps of 15 MHz without any reason."""
+"""GPU clocks vary by some steps of 15 MHz without any reason."""
 _ALLOCATOR_COUNTERS: Final = {
     "alloc_retries_count": "ran out of memory, freed its cache, and retried",
     "device_alloc_count": "requested memory from the GPU driver",
@@ -39,7 +38,7 @@ _ALLOCATOR_COUNTERS: Final = {
 
 @rule("warm-up", "leading steps that are slower than the rest", about=STEPS, show="steps")
 def warmup(context: Context) -> Iterator[Finding]:
-    """Find leading steps that are warm-up and distort what is measured."""
+    """Find leading warm-up steps that distort measurements."""
     steps = context.all_steps
     if len(np.unique(steps.table["step"])) < _MIN_STEPS:
         few = f"fewer than {_MIN_STEPS} steps are marked" if len(steps) else "no steps are marked"
@@ -142,7 +141,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
 
 
 def _advice_on_slow(grown: set[str]) -> str:
-    """Return what to do about slow steps, by the phases of the host that ``grown`` in them."""
+    """Return the advice on slow steps, by the host phases ``grown`` that take longer in them."""
     see = "Find out what takes longer in these steps (`traceprof explain TRACE slowest`)."
     if grown == {"data"}:
         return f"{see} They wait for data: use more workers, prefetching, or faster storage."
@@ -152,7 +151,7 @@ def _advice_on_slow(grown: set[str]) -> str:
 
 
 def _note_on_step(step: Mapping[str, Any], ranks: Ranks) -> Note:
-    """Return by how much a step is slow, which part of it grew, and which rank came late."""
+    """Return a note on the excess of a step, the part that grew, and the rank that was late."""
     text = "step {step}: slower by {excess:ns}"
     values: dict[str, Any] = {}
     for name in ("grown_part", "grown_phase"):
@@ -170,7 +169,7 @@ def _note_on_step(step: Mapping[str, Any], ranks: Ranks) -> Note:
 def _notes_on_machine(
     table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[np.bool_]
 ) -> Iterator[Note]:
-    """Yield what was different of the machine in the slow steps."""
+    """Yield notes on clocks, throttling, and memory allocation that differ in the slow steps."""
     slow_rows, usual_rows = table.take(slow), table.take(usual)
     if "sm_clock_mhz" in table:
         clock, typical = (
@@ -191,14 +190,13 @@ def _notes_on_machine(
 
 @rule("profiler overhead", "the GPU waits for the profiler", "kernels", "overheads", show="idle")
 def profiler_overhead(context: Context) -> Iterator[Finding]:
-    """Find time that the profiler itself takes."""
+    """Find time that the profiler takes."""
     claim = context.idle_for("profiler")
     share = context.share(claim)
     if share < _MIN_OVERHEAD_RATIO:
         return
     rows = context.rows(_overheads_by_name)
-    names, groups = grouped_by(rows, "name")
-    times = times_of(names.assign(total_ns=groups.sums(rows["ns"])))
+    times = times_of(summed(rows, rows["ns"], "name"), "ns")
     yield Finding(
         title=Note.of(
             "Profiler overhead leaves the GPU idle for {share:ratio} of step time", share=share
@@ -216,5 +214,5 @@ def profiler_overhead(context: Context) -> Iterator[Finding]:
 
 
 def _overheads_by_name(trace: Trace) -> Table:
-    names, groups = grouped_by(trace.overheads, "name")
-    return names.assign(ns=groups.sums(lengths_of(trace.overheads)))
+    """Return the profiler overheads of a trace, summed by name."""
+    return summed(trace.overheads, lengths_of(trace.overheads), "name")

@@ -1,4 +1,7 @@
-"""The answer to a question about a run: results about one window, and what to make of them."""
+"""The answer to a question about a run: analysis results for one window, and the verdict.
+
+Results are read from the user's cache if the files are unchanged, and stored there.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ PAGE: Final = (
     *("findings", "steps", "rank-steps", "breakdown", "idle", "phases", "kernels"),
     *("collectives", "copies", "ranges", "operators", "mfu"),
 )
-"""What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
+"""The analyses of the page of ``traceprof analyze``, as far as their data was recorded."""
 
 _ADVICE: Final = "findings"
 
@@ -44,19 +47,18 @@ ONE_OFF: Final = TableSpec.of("""
     same at_ns: when the first of it began
     same until_ns [at_ns]: when the last of it ended
     """)
-"""What a run paid once, as a page has it."""
+"""The one-time costs of a run, as the page shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What is told about a run: everything was measured before, renderers measure nothing.
+    """Everything that an answer contains. Renderers only format it and measure nothing.
 
-    ``span`` is the whole run and ``selection`` the window that the results are about. ``lost`` is
-    what work of devices the recording lacks, wherever (`traceprof.session.doubts`). ``missing``
-    says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
-    gives the rank of each process that has one. ``hardware`` says how many devices of each model
-    worked, by its name. A page also has ``workload``, what the run does, and ``one_off``, what it
-    paid once: the columns of `ONE_OFF`.
+    ``span`` is the whole run, and ``selection`` is the window of the results. ``lost`` describes
+    GPU activity that is missing anywhere in the recording (`traceprof.session.doubts`). ``missing``
+    gives the reasons why other analyses have no result. ``recorded`` names the recorded tables.
+    ``ranks`` maps processes to ranks. ``hardware`` is the number of used GPUs by model name. A page
+    also has ``workload`` and ``one_off``, the one-time costs with the columns of `ONE_OFF`.
     """
 
     info: TraceInfo
@@ -74,23 +76,23 @@ class Document:
 
     @property
     def doubts(self) -> Doubts:
-        """What must be read with the results: warnings of readers, and what is missing."""
+        """The caveats of the results: warnings of readers, and missing GPU activity."""
         return Doubts(self.info.warnings, self.lost)
 
     def ns_after_start(self, instant_ns: int) -> int:
-        """Return an instant of the trace's clock in ns after the start of the run."""
+        """Convert a time on the trace's clock to ns after the start of the run."""
         return instant_ns - self.span.start_ns
 
 
 @refuses_with_doubts
 def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
-    """Return the results of the analyses ``names`` about the window of ``run``.
+    """Return the results of the analyses ``names`` for the window of ``run``.
 
-    Where no window was chosen and no steps are known, what sums up a recording is about all of it.
+    Without a chosen window and without known steps, analyses that sum up a recording use all of it.
 
     Raises:
-        NotRecordedError: ``strict``, and the trace lacks the data of one of them.
-        UsageError: an analysis or the window is none.
+        NotRecordedError: ``strict``, and the trace lacks the data of an analysis.
+        UsageError: an analysis does not exist, or the window is invalid.
     """
     sums_up = run.window is None and names and all(load_analysis(name).sums_up for name in names)
     if not sums_up or _has_steps(run):
@@ -105,6 +107,7 @@ _ALL: Final = Note("no steps are known: all that was recorded")
 
 
 def _has_steps(run: Run) -> bool:
+    """Return whether the run has steps, from the cache if possible."""
     kept = KeptAnswers(run.cache, None)
     known: bool | None = kept.value(("has_steps",))
     if known is None:
@@ -114,6 +117,7 @@ def _has_steps(run: Run) -> bool:
 
 
 def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
+    """Return the results for the window of ``run``, from the cache as far as possible."""
     kept = KeptAnswers(run.cache, run.window)
     values = ((name, kept.value(("result", name))) for name in names)
     known = {name: value for name, value in values if value is not None}
@@ -132,7 +136,7 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
     }
     frames = (frame for result in results.values() for frame in result.tables.values())
     has_processes = any("process" in frame for frame in frames)
-    # Who knows the ranks of processes tells all that others do, too.
+    # A document that was made with the ranks of processes also serves results without processes.
     keys = [
         ("about", knows_processes)
         for knows_processes in (True, False)
@@ -153,7 +157,7 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
 
 
 def _lacks_data(run: Run, result: Result) -> bool:
-    """Return whether a result that is empty is so in the whole recording, too."""
+    """Return whether a result is empty for the whole recording, and not only in the window."""
     return run.window == _WHOLE or bool(run.within(_WHOLE).result(result.name).lacks)
 
 
@@ -163,7 +167,7 @@ def document_about(
     results: Mapping[str, Result],
     missing: Mapping[str, str] | None = None,
 ) -> Document:
-    """Return ``results`` about the window ``selection`` with what is known of the run."""
+    """Return a document with ``results`` for the window ``selection`` and the facts of the run."""
     known = ranks_of_processes(ranks)
     return Document(
         info=ranks.info,
@@ -178,7 +182,7 @@ def document_about(
 
 
 def page(run: Run, names: Sequence[str] = PAGE) -> Document:
-    """Return the answer with a verdict; ``names`` are all those of `PAGE`, or more."""
+    """Return the answer with a verdict; ``names`` contains at least the analyses of `PAGE`."""
     found = answer(run, names)
     kept = KeptAnswers(run.cache, run.window)
     kept_parts = kept.value(("page", *names))
@@ -195,7 +199,7 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:
-    """Return how many GPUs of each model worked."""
+    """Return the number of used GPUs by model name."""
     return dict(Counter(name for _, _, name in dict.fromkeys(gpus_of(ranks).values()) if name))
 
 

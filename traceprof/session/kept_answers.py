@@ -1,8 +1,8 @@
-"""Answers about one window of a run, each kept by itself: what one command found, others show.
+"""Cached answers about one window of a run, which one command stores and others reuse.
 
-Values become bytes and come back exactly, and nothing else: reading runs no code. Only the classes
-named here are made, of numbers, texts, arrays of plain numbers, tables and containers of them. What
-is anything else is refused: then it is computed again next time.
+Values are encoded to bytes and decoded exactly. Decoding runs no code from the data: it creates
+only the classes named here, from numbers, texts, arrays of plain numbers, tables, and containers of
+these. Any other value is not cached, so it is computed again next time.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _UNREADABLE: Final = (
     *(AttributeError, LookupError, RecursionError, TypeError, ValueError),
     TraceprofError,
 )
-"""What comes of bytes that `encode` did not make."""
+"""The errors that decoding raises for bytes that `encode` did not write."""
 
 
 class CodecError(Exception):
-    """It cannot be kept as it is, or what was kept cannot be read."""
+    """A value cannot be encoded exactly, or bytes cannot be decoded."""
 
 
 def encode(value: Any) -> bytes:
     """Return ``value`` as bytes.
 
     Raises:
-        CodecError: something in it cannot be kept exactly.
+        CodecError: a part of the value cannot be encoded exactly.
     """
-    import msgspec  # noqa: PLC0415 (not needed where nothing is kept)
+    import msgspec  # noqa: PLC0415 (not needed without a cache)
 
     try:
         return msgspec.msgpack.encode(_plain(value))
@@ -62,12 +62,12 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return the value in ``data``, which `encode` made.
+    """Return the value in ``data``, which `encode` wrote.
 
     Raises:
-        CodecError: it did not.
+        CodecError: ``data`` is not an encoded value.
     """
-    import msgspec  # noqa: PLC0415 (not needed where nothing is kept)
+    import msgspec  # noqa: PLC0415 (not needed without a cache)
 
     try:
         return _value(msgspec.msgpack.decode(data))
@@ -78,7 +78,7 @@ def decode(data: bytes) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as what MessagePack knows; what is more than a scalar as [kind, …]."""
+    """Return ``value`` in types of MessagePack; a value that is not a scalar becomes [kind, …]."""
     kind = type(value)
     if kind in _PLAIN or kind is int:
         return value
@@ -191,13 +191,13 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswers:
-    """What is kept about the window ``window`` of a run."""
+    """The cached answers about the window ``window`` of a run."""
 
     cache: RunCache
     window: str | None
 
     def value(self, what: tuple[object, ...]) -> Any:
-        """Return what was kept under the name ``what``; None where nothing is."""
+        """Return the cached value with the key ``what``, or None."""
         data = self.cache.get("window", self.window, *what)
         try:
             return None if data is None else decode(data)
@@ -205,7 +205,7 @@ class KeptAnswers:
             return None
 
     def keep(self, values: Mapping[tuple[object, ...], Any]) -> None:
-        """Keep ``values`` under their names; what cannot be kept exactly is left out."""
+        """Cache ``values`` by their keys; values that cannot be encoded exactly are skipped."""
         contents: dict[tuple[object, ...], bytes] = {}
         for what, value in values.items() if self.cache.keeps else ():
             with suppress(CodecError):

@@ -1,4 +1,7 @@
-"""The share of each part of the time that a verdict is about, without what the profiler added."""
+"""The shares of a verdict: parts of GPU time, causes of idle time, and kernel classes.
+
+Shares do not contain profiler overhead.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from traceprof.names.kernels import MATRIX_WORK, precision_of
 COMMUNICATION: Final = "exposed_communication"
 CONSIDERABLE: Final = 0.05
 MIN_REST_RATIO: Final = 0.0005
-"""From this share on the rest of a whole is named: it is not 0.0 % where it is printed."""
+"""The minimum share of a rest that is listed: smaller shares would be printed as 0.0%."""
 BY_HOST: Final = "communication"
-"""The cause of idle time that is communication, though no device carries it out."""
+"""The cause of idle time that is communication by the host."""
 
 
 def parts_of(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the share of each of the five parts, as `breakdown` has it; {} without any."""
+    """Return the share of each of the five parts from `breakdown`; {} without it."""
     total = table_of(results, "breakdown", "total")
     if total.empty or not total["duration_ns"][0]:
         return {}
@@ -31,7 +34,7 @@ def parts_of(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def shares_of_causes(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the share of each cause of idle time, the largest first, as `idle` has it."""
+    """Return the share of each cause of idle time from `idle`, the largest first."""
     total = table_of(results, "idle", "total")
     if total.empty:
         return {}
@@ -41,7 +44,7 @@ def shares_of_causes(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what of the devices' work is missing in the recording, why, and what to do."""
+    """Return notes on missing GPU activity: what is missing, why, and what to do."""
     findings = results.get("findings")
     if findings is None or "lost" not in findings.tables or findings.tables["lost"].empty:
         return ()
@@ -49,7 +52,7 @@ def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
 
 
 def table_of(results: Mapping[str, Result], name: str, table: str | None = None) -> Table:
-    """Return a table of an analysis, without rows and columns where there is no such result."""
+    """Return a table of an analysis; without such a result, an empty table without columns."""
     if name not in results:
         return Table({})
     return results[name].table if table is None else results[name].tables[table]
@@ -67,7 +70,7 @@ _CAUSES: Final = {
     "edge": "start and end",
     "unknown": "not recorded",
 }
-"""What a bar calls the causes of idle time."""
+"""The labels of the causes of idle time in a bar."""
 _MIN_LISTED_RATIO: Final = 0.01
 _MAX_CLASSES: Final = 5
 _CLASSES: Final = {
@@ -85,9 +88,9 @@ _CLASSES: Final = {
 
 
 def idle_by_cause(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the share of each cause of idle time in words, the largest first.
+    """Return the share of each cause of idle time by label, the largest first.
 
-    Causes below 1 % are one, at the end.
+    Causes below 1% are combined into one entry at the end.
     """
     shares = shares_of_causes(results)
     found = {
@@ -100,14 +103,14 @@ def idle_by_cause(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def on_idle(idle: Mapping[str, float], base: str) -> tuple[Note, ...]:
-    """Return what devices are idle for, as shares of ``base``, where that is much."""
+    """Return the note on the causes of idle time, as shares of ``base``, if idle time is large."""
     if sum(idle.values()) < CONSIDERABLE:
         return ()
     return (_listed(f"Idle time by cause, as a share of {base} time: ", idle),)
 
 
 def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tuple[Note, ...]:
-    """Return what the compute is: the classes of its kernels, matrix work with its precision."""
+    """Return the note on kernel classes as shares of compute, matrix work by precision."""
     table = table_of(results, "kernels")
     if not parts or table.empty:
         return ()
@@ -132,11 +135,11 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
 
 _MAX_UNKNOWN_RATIO: Final = 0.1
 LEAST_MFU: Final = 0.001
-"""A share that is 0.0 % where it is printed says nothing of how well a GPU multiplies."""
+"""A smaller MFU is printed as 0.0% and says nothing about the use of the GPU."""
 
 
 def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what share of the peak the GPUs reach, where most FLOPs of a step are known."""
+    """Return the note on MFU if most FLOPs of a step are known."""
     table = table_of(results, "mfu")
     if table.empty:
         return ()
@@ -158,6 +161,7 @@ _MIN_UNKNOWN_RATIO: Final = 0.02
 
 
 def _class_of(activity: str, name: str) -> str:
+    """Return the label of a kernel class, with the precision of matrix work."""
     kind = Activity(activity)
     words = _CLASSES.get(kind, kind.value.replace("_", " "))
     precision = precision_of(name).upper() if kind in MATRIX_WORK else ""
@@ -165,6 +169,7 @@ def _class_of(activity: str, name: str) -> str:
 
 
 def _listed(start: str, shares: Mapping[str, float]) -> Note:
+    """Return a note that lists ``shares`` after ``start``."""
     words = ", ".join(f"{{name{i}}} {{share{i}:ratio}}" for i in range(len(shares)))
     values: dict[str, Any] = {}
     for i, (name, share) in enumerate(shares.items()):

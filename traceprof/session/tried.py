@@ -1,4 +1,4 @@
-"""What `traceprof try` measured of a trace's advice: it lies beside the trace, findings tell it."""
+"""The savings that `traceprof try` measured for advice: a file next to the trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TriedAdvice:
-    """What a change that a rule advises really saved, as a share of the step."""
+    """The measured saving of a change that a rule advises, as a share of the step."""
 
     rule: str
     change: str
@@ -27,10 +27,10 @@ class TriedAdvice:
 
 
 def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
-    """Leave what was measured of a trace's advice beside it; of a rule the most.
+    """Write the measured savings next to a trace; for each rule, only the largest one.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     best: dict[str, TriedAdvice] = {}
     for advice in sorted(measured, key=lambda advice: advice.saving_ratio):
@@ -44,7 +44,7 @@ def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
 
 
 def measured_beside(trace: Path) -> dict[str, TriedAdvice]:
-    """Return what was measured of a trace's advice, by rule; a file of others tells nothing."""
+    """Return the measured savings of a trace by rule; an invalid file counts as empty."""
     path = tried_beside(trace)
     if trace.is_dir() or not path.is_file():
         return {}
@@ -60,6 +60,11 @@ def measured_beside(trace: Path) -> dict[str, TriedAdvice]:
 
 
 def _ratio(value: Any) -> float:
+    """Return ``value`` as a finite number.
+
+    Raises:
+        ValueError: ``value`` is not a finite number.
+    """
     found = float(value)
     if not math.isfinite(found):
         raise ValueError
@@ -67,7 +72,7 @@ def _ratio(value: Any) -> float:
 
 
 def with_measured(findings: Result, paths: Sequence[Path]) -> Result:
-    """Return findings with what was measured of their advice, where the trace is one file."""
+    """Return ``findings`` with the measured savings of their advice, if the trace is one file."""
     known = measured_beside(paths[0]) if len(paths) == 1 else {}
     rows = findings.table.rows()
     if not any(row["rule"] in known for row in rows):
