@@ -218,8 +218,8 @@ def _row(settled: SettledFinding) -> dict[str, object]:
     """Return one row of the table ``findings``."""
     finding = settled.finding
     finding_fields = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
-    granted = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
-    of = ("base", "base_ns")
+    settled_fields = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
+    base_fields = ("base", "base_ns")
     least_ns, most_ns = settled.range_ns or (None, None)
     return {
         "least_saving_ns": least_ns,
@@ -231,7 +231,7 @@ def _row(settled: SettledFinding) -> dict[str, object]:
         "ranges": "; ".join(finding.ranges),
         "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in settled.claims)),
         **{name: getattr(finding, name) for name in finding_fields},
-        **{name: getattr(settled, name) for name in (*granted, *of)},
+        **{name: getattr(settled, name) for name in (*settled_fields, *base_fields)},
     }
 
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+
 from traceprof.measures.facts import apart
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Bools, Table
 
 Times = Mapping[int, Intervals]
 """Time intervals by device number."""
@@ -27,6 +30,12 @@ def union_by_device(many: Iterable[Times]) -> dict[int, Intervals]:
         for device, time in times.items():
             found[device] = found[device] | time if device in found else time
     return found
+
+
+def starts_within(rows: Table, time: Intervals) -> Bools:
+    """Return which ``rows`` start in ``time``."""
+    starts = rows["start_ns"]
+    return np.asarray(time.covered_ns(starts, starts + 1) > 0, np.bool_)
 
 
 class Ground(StrEnum):
@@ -85,8 +94,8 @@ def up_to(claim: Claim, most: Times) -> Claim:
     is a bound.
     """
     nothing = Intervals.empty()
-    whole = [time | most.get(device, nothing) for device, time in claim.times.items()]
-    ratio = sum(time.total_ns for time in whole) / max(1, claim.total_ns)
+    unions = [time | most.get(device, nothing) for device, time in claim.times.items()]
+    ratio = sum(time.total_ns for time in unions) / max(1, claim.total_ns)
     return replace(claim, between=(1.0, ratio)) if ratio > _MIN_RANGE_FACTOR else claim
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Kind, Times, union_by_device
+from traceprof.findings.claims import Claim, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import COLLECTIVES, Finding, rule
@@ -125,9 +125,9 @@ def host_communication(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _MIN_EXPOSED_RATIO:
         return
-    least = max(0.0, 1 - 2 * n_bytes / _SLOWEST_LINK_BYTES_PER_NS / claim.total_ns)
+    min_ratio = max(0.0, 1 - 2 * n_bytes / _SLOWEST_LINK_BYTES_PER_NS / claim.total_ns)
     launch_wait_ns = context.idle_for("launch").total_ns
-    claim = replace(claim, between=(least, 1 + launch_wait_ns / claim.total_ns))
+    claim = replace(claim, between=(min_ratio, 1 + launch_wait_ns / claim.total_ns))
     shared = len(set(gpus_of(context.ranks).values())) < len(context.devices)
     yield Finding(
         title=Note.of(
@@ -185,7 +185,7 @@ def _communication_of_rank(
     """Return the same as `_communication_of_hosts` for one trace, with a list of backend names."""
     calls = trace.collectives
     calls = calls.take(calls["backend"].isin(HOST_BACKENDS))
-    calls = calls.take(analyzed.covered_ns(calls["start_ns"], calls["start_ns"] + 1) > 0)
+    calls = calls.take(starts_within(calls, analyzed))
     sizes = calls["n_bytes"]
     times = communication_of_hosts(trace)
     under_way = {
@@ -201,7 +201,7 @@ def _communication_of_rank(
 def _overlap_notes(context: Context, exposed: Times, share: float, saved: float) -> Iterator[Note]:
     """Yield the shares of communication and of its overlap, and the limit of overlap."""
     busy = {device: time.communication for device, time in context.times.items()}
-    whole, all_exposed = (
+    total, all_exposed = (
         sum((time & context.typical).total_ns for time in times.values()) / context.judged_ns
         for times in (busy, exposed)
     )
@@ -209,8 +209,8 @@ def _overlap_notes(context: Context, exposed: Times, share: float, saved: float)
     yield Note.of(
         "communication takes {whole:ratio} of step time, {hidden:ratio} of it overlapped with "
         "compute" + (" ({others:ratio} of step time is part of other findings)" if others else ""),
-        whole=whole,
-        hidden=1 - (share + others) / whole,
+        whole=total,
+        hidden=1 - (share + others) / total,
         others=others,
     )
     if saved < share * (1 - _MIN_SAVED_RATIO):
@@ -267,8 +267,8 @@ def _step_spans(context: Context) -> dict[int, tuple[Int64Array, Int64Array]]:
     rows_of = rows_by(table, "process")
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
     span = context.ranks.span
-    whole = np.array([span.start_ns]), np.array([span.end_ns])
-    found = dict.fromkeys(context.devices, whole)
+    window_span = np.array([span.start_ns]), np.array([span.end_ns])
+    found = dict.fromkeys(context.devices, window_span)
     for process, device in context.process_devices:
         if process in rows_of:
             found[device] = starts[rows_of[process]], ends[rows_of[process]]

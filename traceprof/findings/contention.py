@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Ground, Kind, Times, union_by_device
+from traceprof.findings.claims import Ground, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.rules import COLLECTIVES, Finding, rule
 from traceprof.measures.device.occupancy import launch_shapes
@@ -68,12 +68,12 @@ def contention(context: Context) -> Iterator[Finding]:
     whole_ns = sum(kernel.whole_ns for kernel in slowed)
     if not whole_ns:
         return
-    saved, most = (
+    saved, max_saved = (
         sum(getattr(kernel, name) for kernel in slowed) / whole_ns
         for name in ("extra_ns", "most_ns")
     )
     times = union_by_device(times for _, times, _ in found)
-    claim = context.unclaimed(times, Ground.COMPUTE, saved, (0.0, most))
+    claim = context.unclaimed(times, Ground.COMPUTE, saved, (0.0, max_saved))
     share = context.share(claim) * saved
     if share < _MIN_COST_RATIO:
         return
@@ -134,7 +134,7 @@ def _find_slowed(trace: Trace, analyzed: Intervals) -> tuple[list[_SlowedKernel]
         rows = np.flatnonzero(kernels["device"] == device)
         overlap[rows] = time.communication.covered_ns(starts[rows], ends[rows])
     fits = (kernels["activity"] != Activity.COMMUNICATION.value) & (lengths >= SHORT_NS)
-    fits &= analyzed.covered_ns(starts, starts + 1) > 0
+    fits &= starts_within(kernels, analyzed)
     if not (fits & (overlap > 0)).any():
         return [], {}, False
     shape = launch_shapes(trace.whole).of_kernel[trace.rows_in_whole("kernels")]
@@ -156,19 +156,19 @@ def _find_slowed(trace: Trace, analyzed: Intervals) -> tuple[list[_SlowedKernel]
         if high > _MAX_SPREAD_FACTOR * low or np.quantile(overlapped_ns, 0.1) <= high:
             continue
         name = str(kernels["name"][int(launches[0])])
-        extra, most = (
+        extra_ns, most_ns = (
             int(np.maximum(overlapped_ns - base, 0).sum()) for base in (middle, alone_ns.min())
         )
-        whole = int(overlapped_ns.sum())
+        total_ns = int(overlapped_ns.sum())
         found.append(
             _SlowedKernel(
                 name,
                 len(overlapped_ns),
-                whole,
+                total_ns,
                 float(np.median(overlapped_ns)),
                 middle,
-                extra,
-                most,
+                extra_ns,
+                most_ns,
             )
         )
         slowed.append(overlapped)

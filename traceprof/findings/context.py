@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.findings.claims import Claim, Ground, Ledger, Times, union_by_device
+from traceprof.findings.claims import Claim, Ground, Ledger, Times, starts_within, union_by_device
 from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, time_of_kernels
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
@@ -166,16 +166,11 @@ class Context:
         """The time that the rules analyze: the usual steps, or the window without known steps."""
         return usual_time(self.ranks)
 
-    @property
-    def typical_ns(self) -> int:
-        """The length of `typical`, at least 1."""
-        return max(1, self.typical.total_ns)
-
     @cached_property
     def judged(self) -> Times:
         """The analyzed time of each of `places`."""
-        whole = self.ranks.span.times
-        return {**dict.fromkeys(self.places, whole), **analyzed_times(self.ranks)}
+        window_times = self.ranks.span.times
+        return {**dict.fromkeys(self.places, window_times), **analyzed_times(self.ranks)}
 
     @cached_property
     def judged_ns(self) -> float:
@@ -346,8 +341,8 @@ class Context:
 
     def longest_of(self, starts: Int64Array, ends: Int64Array) -> str:
         """Return the longest of at least one span, as ``--window`` takes it."""
-        place = int((ends - starts).argmax())
-        return self.window_text(int(starts[place]), int(ends[place]))
+        row = int((ends - starts).argmax())
+        return self.window_text(int(starts[row]), int(ends[row]))
 
     def window_text(self, start_ns: int, end_ns: int) -> str:
         """Return a window as ``--window`` takes it, relative to the start of the run."""
@@ -395,8 +390,8 @@ class Context:
     @property
     def _per_step(self) -> tuple[int, str]:
         """The number of devices (or ranks) that share a step, and the words for the divisor."""
-        places, whose = max(1, len(self.places)), "GPU" if self.devices else "rank"
-        return places, f" per step per {whose}" if places > 1 else " per step"
+        places, noun = max(1, len(self.places)), "GPU" if self.devices else "rank"
+        return places, f" per step per {noun}" if places > 1 else " per step"
 
     def advice(self, *, pytorch: str, other: str) -> str:
         """Return the advice for PyTorch if the run used PyTorch, else the other advice."""
@@ -419,22 +414,17 @@ def _longest_gap(
     if not len(inside):
         return None
     lost_ns = lost_in_gaps(trace, *causes)
-    place = int(inside[lost_ns[inside].argmax()])
-    return int(lost_ns[place]), int(starts[place]), int(ends[place])
+    row = int(inside[lost_ns[inside].argmax()])
+    return int(lost_ns[row]), int(starts[row]), int(ends[row])
 
 
 def _copies_in(trace: Trace, analyzed_time: Intervals, choose: CopyFilter) -> Table:
     copies = copies_with_calls(trace)
-    return copies.take(_starts_within(copies, analyzed_time) & choose(copies))
+    return copies.take(starts_within(copies, analyzed_time) & choose(copies))
 
 
 def _count_copies(trace: Trace, analyzed_time: Intervals) -> int:
-    return int(_starts_within(trace.copies, analyzed_time).sum())
-
-
-def _starts_within(copies: Table, analyzed_time: Intervals) -> npt.NDArray[np.bool_]:
-    starts = copies["start_ns"]
-    return analyzed_time.covered_ns(starts, starts + 1) > 0
+    return int(starts_within(trace.copies, analyzed_time).sum())
 
 
 @of_window

@@ -70,8 +70,8 @@ def _count_and_rate(context: Context, copies: Table, words: str) -> Note:
     total_ns = int(lengths_of(copies).sum())
     n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
     rate = n_bytes / (total_ns / 1e9) if total_ns else None
-    more = " ({moved:bytes} in total at {rate:bytes/s})"
-    return counted(context, copies, words, more, is_of_host=False, moved=n_bytes, rate=rate)
+    suffix = " ({moved:bytes} in total at {rate:bytes/s})"
+    return counted(context, copies, words, suffix, is_of_host=False, moved=n_bytes, rate=rate)
 
 
 def _call_time(context: Context, copies: Table) -> Note:
@@ -205,7 +205,7 @@ def unpinned_memory(context: Context) -> Iterator[Finding]:
     yield from _pageable_finding(context, what, _are_pageable_and_blocking)
 
 
-def _pageable_finding(context: Context, what: str, choose: CopyFilter) -> Iterator[Finding]:
+def _pageable_finding(context: Context, title_start: str, choose: CopyFilter) -> Iterator[Finding]:
     """Yield the finding on the copies that ``choose`` selects; ``what`` starts its title."""
     copies = context.copies(choose)
     claim = _claim_of_calls(context, copies, choose)
@@ -217,7 +217,7 @@ def _pageable_finding(context: Context, what: str, choose: CopyFilter) -> Iterat
     returned = tuple(_return_notes(copies))
     yield Finding(
         title=Note.of(
-            f"{what}: {{share:ratio}} of step time is exposed transfers"
+            f"{title_start}: {{share:ratio}} of step time is exposed transfers"
             + (" and waits for launches that they delay" if late >= _MIN_REPORTED_RATIO else ""),
             share=share,
         ),
@@ -250,11 +250,11 @@ _KEEP_ON_GPU: Final = (
 
 def _return_notes(copies: Table) -> Iterator[Note]:
     """Yield a note if the GPU sends back as much data as it receives, in many copies."""
-    to, back = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
-    least, most = sorted((int(to.sum()), int(back.sum())))
-    if min(len(to), len(back)) >= _MIN_RETURNS and least >= _MIN_RETURNED_RATIO * most:
+    sent, returned = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
+    smaller, larger = sorted((int(sent.sum()), int(returned.sum())))
+    if min(len(sent), len(returned)) >= _MIN_RETURNS and smaller >= _MIN_RETURNED_RATIO * larger:
         text = "the GPU sends back as much data ({back:bytes}) as it receives ({to:bytes})"
-        yield Note.of(text, back=int(back.sum()), to=int(to.sum()))
+        yield Note.of(text, back=int(returned.sum()), to=int(sent.sum()))
 
 
 def _late_notes(late: float) -> Iterator[Note]:
@@ -279,8 +279,10 @@ def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Clai
     """
     if copies.empty:
         return context.unclaimed({})
-    held = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
-    exposed, (late, lost) = context.exposed(copies), map(union_by_device, held)
+    idle_times = (
+        context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True)
+    )
+    exposed, (late, lost) = context.exposed(copies), map(union_by_device, idle_times)
     return up_to(context.unclaimed(union_by_device((exposed, late))), within(lost, context.judged))
 
 
@@ -414,15 +416,15 @@ def slow_link(context: Context) -> Iterator[Finding]:
             continue
         rate = int(copies["n_bytes"].sum()) / (total_ns / 1e9)
         saved, *ends = (
-            max(0.0, 1 - rate / (usual * by))
-            for by in (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
+            max(0.0, 1 - rate / (usual * factor))
+            for factor in (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
         )
         between = (ends[0], ends[1])
         claim = context.unclaimed(context.exposed(copies), saved_ratio=saved, between=between)
         share = context.share(claim)
         if rate >= _MAX_SLOW_RATIO * usual or share * claim.saved_ratio < _MIN_SLOW_RATIO:
             continue
-        least = "cop(y|ies) of at least {least:bytes}"
+        words = "cop(y|ies) of at least {least:bytes}"
         yield Finding(
             title=Note.of(
                 f"Slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
@@ -431,7 +433,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
             kind=Kind.ESTIMATED,
             model=Note.of("The copies reach {why}. Range: 60–125% of this rate.", why=why),
             evidence=(
-                counted(context, copies, least, is_of_host=False, least=_MIN_LARGE_BYTES),
+                counted(context, copies, words, is_of_host=False, least=_MIN_LARGE_BYTES),
                 Note.of("typical rate: {usual:bytes/s} ({why})", usual=usual, why=why),
                 Note.of("{share:ratio} of step time is not overlapped with kernels", share=share),
             ),
@@ -452,8 +454,8 @@ def usual_rate(context: Context) -> tuple[float, str]:
     peaks = [
         peak_of(part_of_device(ranks, device), device, Link.PCIE) for device in context.devices
     ]
-    known = [peak for peak in peaks if peak is not None]
-    if not known:
+    known_peaks = [peak for peak in peaks if peak is not None]
+    if not known_peaks:
         return _DEFAULT_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"
-    slowest = min(known, key=lambda peak: peak.bytes_per_s)
+    slowest = min(known_peaks, key=lambda peak: peak.bytes_per_s)
     return _REACHED_PEAK_RATIO * slowest.bytes_per_s, f"80% of {slowest}"

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, Times, union_by_device
+from traceprof.findings.claims import Claim, Ground, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
@@ -33,7 +33,7 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
         raise NotRecordedError("SM counters were not sampled")
     compute = {device: time.compute for device, time in context.times.items()}
     found = [
-        (gpu, _claim(context, compute, gpu.device, 1 - gpu.of_kernels))
+        (gpu, _claim_on_idle_sms(context, compute, gpu.device, 1 - gpu.of_kernels))
         for gpu in counted
         if gpu.device in compute and gpu.of_kernels < 1
     ]
@@ -139,7 +139,7 @@ def _find_nearly_empty(trace: Trace, analyzed_time: Intervals) -> tuple[Table, T
     starts, ends = bounds(kernels)
     is_known = np.minimum(np.minimum(blocks, threads), sms) > 0
     is_empty = is_known & (used < _MAX_USED_RATIO)
-    is_empty &= (ends - starts >= SHORT_NS) & (analyzed_time.covered_ns(starts, starts + 1) > 0)
+    is_empty &= (ends - starts >= SHORT_NS) & starts_within(kernels, analyzed_time)
     is_empty &= ~kernels["activity"].isin(_NO_COMPUTE)
     table = kernels.select("start_ns", "end_ns", "device", "name").take(is_empty)
     columns = zip((*names, "used_ratio"), (blocks, threads, sms, used), strict=True)
@@ -155,7 +155,8 @@ def _find_nearly_empty(trace: Trace, analyzed_time: Intervals) -> tuple[Table, T
 _NO_COMPUTE: Final = (Activity.COMMUNICATION.value, Activity.CUDA_GRAPH.value)
 
 
-def _claim(context: Context, compute: Times, device: int, empty: float) -> Claim:
+def _claim_on_idle_sms(context: Context, compute: Times, device: int, empty: float) -> Claim:
+    """Return a claim on the compute of a device, of which at most the ratio ``empty`` is saved."""
     return context.unclaimed({device: compute[device]}, Ground.COMPUTE, empty, (0.0, empty))
 
 

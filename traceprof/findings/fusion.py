@@ -125,8 +125,8 @@ def _runs_of_rank(trace: Trace, typical: Intervals) -> _Runs:
     lengths = (ends - starts)[order]
     firsts = np.flatnonzero(are_first(run))
     counts = np.diff(np.append(firsts, len(run)))
-    place = np.arange(len(run)) - np.repeat(firsts, counts)
-    second = np.flatnonzero(place % 2 == 1)
+    position = np.arange(len(run)) - np.repeat(firsts, counts)
+    second = np.flatnonzero(position % 2 == 1)
     longest = np.maximum.reduceat(lengths, firsts) if len(firsts) else lengths
     rows = kernels.select("start_ns", "end_ns", "device", "name", "activity").take(order)
 
@@ -250,22 +250,22 @@ def _attention_of_rank(trace: Trace, typical: Intervals) -> _Attention:
     starts, ends = bounds(kernels)
     order = np.lexsort((starts, kernels["stream"], kernels["device"]))
     is_softmax, is_product = _softmax_and_products(trace)
-    softer = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
+    is_between = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
     # For each kernel: the last kernel before it and the first after it that are no candidates.
-    place, between = np.arange(len(order)), (softer & ~is_product)[order]
+    position, between = np.arange(len(order)), (is_between & ~is_product)[order]
     nothing, beyond = -1, len(order)
-    before = np.maximum.accumulate(np.where(between, nothing, place))
-    after = np.minimum.accumulate(np.where(between, beyond, place)[::-1])[::-1]
+    before = np.maximum.accumulate(np.where(between, nothing, position))
+    after = np.minimum.accumulate(np.where(between, beyond, position)[::-1])[::-1]
     chosen = np.flatnonzero(is_softmax[order] & (before >= 0) & (after < beyond))
     first, last = (of_all[chosen] for of_all in (before, after))
-    del place, between, before, after
+    del position, between, before, after
     is_near = last - first <= _MAX_KERNELS_BETWEEN + 1
     chosen, first, last = chosen[is_near], first[is_near], last[is_near]
-    at, one, other = order[chosen], order[first], order[last]
-    fits = is_product[one] & is_product[other]
+    softmax_rows, first_rows, last_rows = order[chosen], order[first], order[last]
+    fits = is_product[first_rows] & is_product[last_rows]
     for column in ("device", "stream"):
-        fits &= kernels[column][one] == kernels[column][other]
-    fits &= typical.covered_ns(starts[at], starts[at] + 1) > 0
+        fits &= kernels[column][first_rows] == kernels[column][last_rows]
+    fits &= typical.covered_ns(starts[softmax_rows], starts[softmax_rows] + 1) > 0
     first, last = first[fits], last[fits]
     inside = np.zeros(len(order) + 1, np.int64)
     np.add.at(inside, first + 1, 1)
@@ -322,7 +322,7 @@ def small_kernels(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _MIN_SMALL_RATIO:
         return
-    sums = times_of(summed(compute, compute["short_ns"], "activity"), "ns", by="activity")
+    sums = times_of(summed(compute, compute["short_ns"], "activity"), "ns", key="activity")
     yield Finding(
         title=Note.of(
             "Small kernels: kernels below {least:ns} take {share:ratio} of step time",

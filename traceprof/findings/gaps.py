@@ -66,12 +66,12 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     names what other threads ran. Names are those of the outermost operators. The innermost name
     follows in parentheses if it has most of the operator's time.
     """
-    charged, beside = names_of_gaps(context, times)
+    charged, other_threads = names_of_gaps(context, times)
     if charged.empty:
         return (), ()
-    least = _MIN_NAMED_RATIO * charged["ns"].sum()
+    min_ns = _MIN_NAMED_RATIO * charged["ns"].sum()
     ranked = _sums_by_operator(charged)
-    shown = ranked.take(ranked["ns"] >= least).head(_MAX_NAMES_SHOWN).rows()
+    shown = ranked.take(ranked["ns"] >= min_ns).head(_MAX_NAMES_SHOWN).rows()
     step = context.steps.source
     notes = [
         context.timed(
@@ -85,8 +85,8 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
     charged_names = {*charged["name"], *charged["operator"]}
     notes += [
         context.timed(ns, before="other threads at the same time: ", after=" in {name}", name=name)
-        for name, ns in list(beside.items())[:1]
-        if ns >= least and name not in charged_names
+        for name, ns in list(other_threads.items())[:1]
+        if ns >= min_ns and name not in charged_names
     ]
     return tuple(notes), tuple(row["operator"] for row in shown if row["operator"] != NOTHING)
 
@@ -117,17 +117,17 @@ def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]
     """
     keys = ("name", "operator", "by")
     charged: list[Table] = []
-    beside: dict[str, int] = {}
+    other_threads: dict[str, int] = {}
     for part in context.ranks:
         blocked = _within(charged_by_host(part), times)
         charged.append(blocked.select(*keys, "ns"))
         others = find_charges(part).running
         running = _within(others.take(others["by"] == "other"), times)
         for name, ns in time_by_name(running).items():
-            beside[name] = beside.get(name, 0) + ns
+            other_threads[name] = other_threads.get(name, 0) + ns
     table = Table.stacked(charged)
     ranked = summed(table, table["ns"], *keys).in_order("-ns")
-    return ranked, dict(sorted(beside.items(), key=lambda item: -item[1]))
+    return ranked, dict(sorted(other_threads.items(), key=lambda item: -item[1]))
 
 
 def _within(rows: Table, times: Times) -> Table:
@@ -136,9 +136,11 @@ def _within(rows: Table, times: Times) -> Table:
     found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
     rows_of = rows_by(rows, "device")
     for number, time in times.items():
-        places = rows_of.get(number, np.empty(0, np.int64))
-        row, _, first, last = overlaps(starts[places], ends[places], time.starts, time.ends)
-        found.append(np.stack((places[row], first, last)))
+        device_rows = rows_of.get(number, np.empty(0, np.int64))
+        row, _, first, last = overlaps(
+            starts[device_rows], ends[device_rows], time.starts, time.ends
+        )
+        found.append(np.stack((device_rows[row], first, last)))
     row, first, last = np.concatenate(found, axis=1)
     return rows.take(row).assign(start_ns=first, end_ns=last, ns=last - first)
 
@@ -209,42 +211,43 @@ def _long_gaps_of_rank(trace: Trace) -> Table:
 @rule("idle time", "idle GPUs without a known cause", "kernels", "copies", show="idle")
 def low_utilisation(context: Context) -> Iterator[Finding]:
     """Find idle devices without a known cause."""
-    rest = context.unclaimed(
+    unexplained = context.unclaimed(
         {
             device: recorded - context.times[device].busy
             for part, recorded in zip(context.ranks, context.ranks.each(recorded_span), strict=True)
             for device in used_devices(part)
         }
     )
-    least_ns = _MIN_IDLE_RATIO * context.typical_ns
-    low = {device: time for device, time in rest.times.items() if time.total_ns >= least_ns}
+    least_ns = _MIN_IDLE_RATIO * max(1, context.typical.total_ns)
+    low = {device: time for device, time in unexplained.times.items() if time.total_ns >= least_ns}
     claim = Claim(low)
     if not low:
         return
     worst = max(low, key=lambda device: low[device].total_ns)
     causes = _causes(context, claim)
-    most = causes[0][1] if causes and causes[0][0] > _MAIN_RATIO else ""
+    main_cause = causes[0][1] if causes and causes[0][0] > _MAIN_RATIO else ""
     # The title is about the devices that it names; the saving is a mean over all devices.
-    of_all, several = len(low) == len(context.devices), len(low) > 1
-    whose = "step time" if of_all else f"{'their' if several else 'its'} analyzed time"
+    base = "their analyzed time" if len(low) > 1 else "its analyzed time"
+    base = "step time" if len(low) == len(context.devices) else base
     yield Finding(
         title=Note.of(
-            f"{_TITLES.get(most, 'Idle for several reasons')}: {{who}}, {{share:ratio}} of {whose}",
+            f"{_TITLES.get(main_cause, 'Idle for several reasons')}: {{who}}, "
+            f"{{share:ratio}} of {base}",
             who=_listed(list(low), len(context.devices)),
             share=context.share(claim) * len(context.places) / len(low),
         ),
         claims=(claim,),
-        kind=Kind.NONE if most == "edge" else Kind.BOUNDED,
+        kind=Kind.NONE if main_cause == "edge" else Kind.BOUNDED,
         evidence=_notes_on_edges(context, claim)
-        if most == "edge"
+        if main_cause == "edge"
         else tuple(
             Note.of("{share:ratio} of this time: {words}", share=share, words=_WORDS[cause])
             for share, cause in causes
         ),
-        action=_ACTIONS.get(most, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
-        if most != "unknown"
+        action=_ACTIONS.get(main_cause, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
+        if main_cause != "unknown"
         else f"Find the cause: {context.software.recorder.how_to('launches')}.",
-        caveat="Start-up and shutdown count as idle time. CopyFilter a window inside the loop "
+        caveat="Start-up and shutdown count as idle time. Choose a window inside the loop "
         "(`--window`).",
         window=context.longest_of(low[worst].starts, low[worst].ends),
     )

@@ -15,6 +15,7 @@ from traceprof.findings.claims import (
     Kind,
     Times,
     kind_and_model,
+    starts_within,
     union_by_device,
     up_to,
 )
@@ -107,13 +108,12 @@ def host_sync(context: Context) -> Iterator[Finding]:
     if share < _MIN_WAITING_RATIO:
         return
     waits = context.rows(find_waits)
-    starts = waits["start_ns"]
-    waits = waits.take(context.typical.covered_ns(starts, starts + 1) > 0)
+    waits = waits.take(starts_within(waits, context.typical))
     kinds, groups = grouped_by(waits, "name", "pattern")
     usual = np.argsort(-groups.counts, kind="stable")[:3]
     called = [f"{row['name']} ({row['pattern']})" for row in kinds.take(usual).rows()]
-    places = Counter(waits["host_range"].tolist())
-    del places[""]
+    host_ranges = Counter(waits["host_range"].tolist())
+    del host_ranges[""]
     inside = context.share(context.idle_for("synchronising"))
     n_steps = steps_with(context, waits)
     where = "" if n_steps is not None and are_few_steps(context, n_steps) else " in every step"
@@ -156,7 +156,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
             "smaller."
         ),
         window=context.longest_gap("synchronising", DRAINED),
-        ranges=tuple(place for place, _ in places.most_common(3)),
+        ranges=tuple(name for name, _ in host_ranges.most_common(3)),
     )
 
 
@@ -208,59 +208,59 @@ def _note_on_idle(inside: float, after: float) -> Note:
 )
 def host_code(context: Context) -> Iterator[Finding]:
     """Find other host code that runs for a long time while devices are idle."""
-    whole = context.idle_for("host")
-    if context.share(whole) < _MIN_BUSY_RATIO:
+    idle = context.idle_for("host")
+    if context.share(idle) < _MIN_BUSY_RATIO:
         return
-    rest, nothing, once = whole, Intervals.empty(), list[Claim]()
+    rest, nothing, single_gaps = idle, Intervals.empty(), list[Claim]()
     # The rest may have a dominant gap again: a program loads, sets up, and ends, once each.
     while context.share(alone := _claim_on_dominant_gap(context, rest)) >= _MIN_BUSY_RATIO:
-        once.append(alone)
+        single_gaps.append(alone)
         rest = Claim({d: time - alone.times.get(d, nothing) for d, time in rest.times.items()})
     if context.share(rest) >= _MIN_BUSY_RATIO:
         yield _host_code_finding(context, rest, "")
-    for number, claim in enumerate(once):
+    for number, claim in enumerate(single_gaps):
         yield _host_code_finding(context, claim, "Another long gap" if number else "One long gap")
 
 
-def _claim_on_dominant_gap(context: Context, whole: Claim) -> Claim:
-    """Return a claim on the gap of each device that has most of the idle time ``whole``.
+def _claim_on_dominant_gap(context: Context, idle: Claim) -> Claim:
+    """Return a claim on the gap of each device that has most of the time ``idle``.
 
     The claim is empty if steps are marked: a gap in one step belongs to the rule on slow steps.
     """
     found: dict[int, Intervals] = {}
     if not len(context.steps):
-        least_ns = {d: _MIN_DOMINANT_RATIO * time.total_ns for d, time in whole.times.items()}
+        least_ns = {d: _MIN_DOMINANT_RATIO * time.total_ns for d, time in idle.times.items()}
         gaps = context.rows(_gaps_longer_than, least_ns)
-        for device, time in whole.times.items():
+        for device, time in idle.times.items():
             starts, ends = bounds(gaps.take(gaps["device"] == device))
             ns = time.covered_ns(starts, ends)
             if len(ns) and ns.max() > least_ns[device]:
-                place = int(ns.argmax())
-                found[device] = time.clip(int(starts[place]), int(ends[place]))
+                longest = int(ns.argmax())
+                found[device] = time.clip(int(starts[longest]), int(ends[longest]))
     return Claim(found)
 
 
 def _gaps_longer_than(trace: Trace, least_ns: Mapping[int, float]) -> Table:
     """Return the gaps of a trace that are longer than the minimum of their device."""
     gaps = find_gaps(trace).select("device", "start_ns", "end_ns")
-    least = np.full(len(gaps), np.inf)
+    min_length_ns = np.full(len(gaps), np.inf)
     for device, ns in least_ns.items():
-        least[gaps["device"] == device] = ns
-    return gaps.take(lengths_of(gaps) > least)
+        min_length_ns[gaps["device"] == device] = ns
+    return gaps.take(lengths_of(gaps) > min_length_ns)
 
 
 def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
     """Return the finding on ``claim``; ``alone`` is its name if it is a single gap, else ""."""
     kind = Kind.ONCE if alone else Kind.MEASURED
-    most = _main_work(context, claim.times)
+    main_kind = _main_work(context, claim.times)
     named, names = notes_on_names(context, claim.times)
-    what = f", mostly {_WORDS[most]}" if most in _WORDS else ""
+    main_words = f", mostly {_WORDS[main_kind]}" if main_kind in _WORDS else ""
     gaps = _gaps_of(context, claim)
     is_between = kind is not Kind.ONCE and _lies_between_steps(context, claim)
     where = "CPU work between steps" if is_between else "CPU work between launches"
     return Finding(
         title=Note.of(
-            (alone or where) + f"{what}: the GPU is idle for {{share:ratio}} of step time",
+            (alone or where) + f"{main_words}: the GPU is idle for {{share:ratio}} of step time",
             share=context.share(claim),
         ),
         claims=(claim,),
@@ -271,7 +271,9 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
             *_notes_before_forward(context, claim),
             *named,
         ),
-        action=_advice_between_steps(context) if is_between else _advice_for(context, most, alone),
+        action=_advice_between_steps(context)
+        if is_between
+        else _advice_for(context, main_kind, alone),
         caveat="A CPU that launches kernels very slowly causes the same gaps.",
         window=context.longest_row(gaps) if len(gaps) else "",
         ranges=names,
@@ -292,12 +294,21 @@ def _lies_between_steps(context: Context, claim: Claim) -> bool:
 
     The position relative to the loop is known even if nothing was recorded there.
     """
-    between_ns = 0
-    for between, devices in context.ranks.each(_between_unknown):
-        for process, time in between.items():
-            idle = [claim.times[d] for d in devices.get(process, ()) if d in claim.times]
-            between_ns += sum((gaps & time).total_ns for gaps in idle)
+    found = context.ranks.each(_between_unknown)
+    between_ns = sum(_overlap_ns(claim, between, devices) for between, devices in found)
     return between_ns > _MAIN_RATIO * claim.total_ns
+
+
+def _overlap_ns(
+    claim: Claim, times: Mapping[int, Intervals], devices_of: Mapping[int, Iterable[int]]
+) -> int:
+    """Return the ns of ``claim`` that are in the ``times`` of the process of the device."""
+    return sum(
+        (claim.times[device] & time).total_ns
+        for process, time in times.items()
+        for device in devices_of.get(process, ())
+        if device in claim.times
+    )
 
 
 def _between_unknown(trace: Trace) -> tuple[dict[int, Intervals], Mapping[int, Iterable[int]]]:
@@ -344,12 +355,10 @@ def _notes_on_long_gaps(context: Context, gaps: Table) -> Iterator[Note]:
 
 def _notes_before_forward(context: Context, claim: Claim) -> Iterator[Note]:
     """Yield a note if much of ``claim`` is before forward passes, where batches are fetched."""
-    before_ns = 0
-    for part in context.ranks:
-        times = before_forward(part)
-        for process, devices in devices_of_processes(part).items():
-            time = times.get(process, Intervals.empty())
-            before_ns += sum((claim.times[d] & time).total_ns for d in devices if d in claim.times)
+    before_ns = sum(
+        _overlap_ns(claim, before_forward(part), devices_of_processes(part))
+        for part in context.ranks
+    )
     if before_ns > _MIN_BEFORE_FORWARD_RATIO * claim.total_ns:
         yield Note.of(
             "{share:ratio} of this time is before a forward pass (possibly batch fetching)",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.findings.claims import Times, union_by_device
+from traceprof.findings.claims import Times, starts_within, union_by_device
 from traceprof.measures.rows import bounds, grouped, unions_by
 from traceprof.model.activity import Activity
 from traceprof.model.combining import counted, counted_together
@@ -53,9 +53,9 @@ class KernelTimes:
         return self.by_name.take([name in wanted for name in self.by_name["activity"]])
 
 
-def times_of(rows: Table, measure: str = "total_ns", by: str = "name") -> dict[str, int]:
+def times_of(rows: Table, measure: str = "total_ns", key: str = "name") -> dict[str, int]:
     """Return a column of ``rows``, for example of `KernelTimes.by_name`, by name."""
-    return dict(zip(rows[by], rows[measure].tolist(), strict=True))
+    return dict(zip(rows[key], rows[measure].tolist(), strict=True))
 
 
 def summed(rows: Table, ns: npt.NDArray[np.int64], *keys: str) -> Table:
@@ -69,9 +69,9 @@ def largest(times: Mapping[str, int], n: int) -> list[tuple[str, int]]:
     return sorted(times.items(), key=lambda item: -item[1])[:n]
 
 
-def kernel_times(ranks: Ranks, judged: Intervals) -> KernelTimes:
+def kernel_times(ranks: Ranks, analyzed_time: Intervals) -> KernelTimes:
     """Return the kernels that start in the time ``judged``, summed by name over all ranks."""
-    parts = ranks.each(_kernel_times, judged)
+    parts = ranks.each(_kernel_times, analyzed_time)
     rows = Table.stacked([part.by_name for part in parts])
     number, first = numbered(codes_of(rows["name"]), codes_of(rows["activity"]))
     groups, keys = groups_of(number), ("name", "activity")
@@ -94,11 +94,10 @@ def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
     return unions_by(kernels.take(part.kernels["name"].isin(names)), "device")
 
 
-def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
+def _kernel_times(part: Trace, analyzed_time: Intervals) -> KernelTimes:
     """Return the same as `kernel_times` for one trace, names in the order of first use."""
-    begins = part.kernels["start_ns"]
-    kernels = part.kernels.select("start_ns", "end_ns", "name", "activity")
-    kernels = kernels.take(judged.covered_ns(begins, begins + 1) > 0)
+    columns = part.kernels.select("start_ns", "end_ns", "name", "activity")
+    kernels = columns.take(starts_within(part.kernels, analyzed_time))
     starts, ends = bounds(kernels)
     durations = ends - starts
     is_short = durations < SHORT_NS

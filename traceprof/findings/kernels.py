@@ -94,10 +94,10 @@ def _claim_in_16_bits(
 
     Only kernels that are not short get faster. At best, all kernels run ``most`` times as fast.
     """
-    whole = int(rows["total_ns"].sum())
-    gaining = 1 - int(rows["short_ns"].sum()) / whole if whole else 0.0
+    total_ns = int(rows["total_ns"].sum())
+    gaining = 1 - int(rows["short_ns"].sum()) / total_ns if total_ns else 0.0
     saved, least, most = (
-        1 - 1 / by for by in (factor, min(factor, _MIN_SPEEDUP), max(factor, most))
+        1 - 1 / speedup for speedup in (factor, min(factor, _MIN_SPEEDUP), max(factor, most))
     )
     return context.unclaimed(times, Ground.COMPUTE, gaining * saved, (gaining * least, most))
 
@@ -147,8 +147,8 @@ def _kinds_in_words(rows: Table) -> str:
         words: int(rows["total_ns"][rows["activity"] == activity.value].sum())
         for activity, words in _MATRIX_WORK.items()
     }
-    whole = max(1, sum(sums.values()))
-    kinds = [words for words, ns in largest(sums, 3) if ns >= _MIN_NAMED_RATIO * whole]
+    total_ns = max(1, sum(sums.values()))
+    kinds = [words for words, ns in largest(sums, 3) if ns >= _MIN_NAMED_RATIO * total_ns]
     return " and ".join((", ".join(kinds[:-1]), kinds[-1])) if len(kinds) > 1 else "".join(kinds)
 
 

@@ -43,8 +43,8 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     n_pauses = sum(len(time) for time in claim.times.values())
     after_wait = within(idle_times(context.ranks)[DRAINED], context.judged)
     after_ns = sum(time.total_ns for time in after_wait.values())
-    least = max(0.0, 1 - _PAUSE_NS * n_pauses / claim.total_ns)
-    claim = replace(claim, between=(least, 1 + after_ns / claim.total_ns))
+    min_ratio = max(0.0, 1 - _PAUSE_NS * n_pauses / claim.total_ns)
+    claim = replace(claim, between=(min_ratio, 1 + after_ns / claim.total_ns))
     model = Note.of(
         "No work waits for its launch. Lower bound: {pause:ns} between kernels remain. Upper "
         "bound: the idle time after host synchronization shrinks as well.",

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Ground, Kind, Times, union_by_device
+from traceprof.findings.claims import Ground, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context, copies_with_calls
 from traceprof.findings.copies import usual_rate
 from traceprof.findings.rules import COPIES, Finding, rule
@@ -43,8 +43,8 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     stalled_times = {device: time & kernels[device] for device, time in bursts.items()}
     stalled = context.unclaimed(stalled_times, Ground.COMPUTE, between=(0.0, 1.0))
     # Lower bound: all pages move at the usual rate, without overlap.
-    least = 1 - n_bytes / rate * 1e9 / max(1, waiting.total_ns)
-    waiting = context.unclaimed(waiting.times, between=(max(0.0, least), 1.0))
+    min_ratio = 1 - n_bytes / rate * 1e9 / max(1, waiting.total_ns)
+    waiting = context.unclaimed(waiting.times, between=(max(0.0, min_ratio), 1.0))
     share = context.share(waiting) + context.share(stalled)
     if share < _MIN_SHARE_RATIO:
         return
@@ -103,11 +103,8 @@ def _ends(bursts: Times) -> tuple[np.ndarray, np.ndarray]:
 def _migrations(trace: Trace, analyzed_time: Intervals) -> Table:
     """Return the page migrations of a trace in the analyzed time."""
     copies = copies_with_calls(trace)
-    starts = copies["start_ns"]
-    inside = analyzed_time.covered_ns(starts, starts + 1) > 0
-    return copies.select("start_ns", "end_ns", "device", "direction", "n_bytes").take(
-        inside & are_migrations(copies, copies["api"] != "")
-    )
+    chosen = starts_within(copies, analyzed_time) & are_migrations(copies, copies["api"] != "")
+    return copies.select("start_ns", "end_ns", "device", "direction", "n_bytes").take(chosen)
 
 
 def _bursts(trace: Trace, analyzed_time: Intervals) -> dict[int, Intervals]:

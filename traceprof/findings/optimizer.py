@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from traceprof.findings.claims import Ground, Kind
+from traceprof.findings.claims import Ground, Kind, starts_within
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
@@ -109,7 +109,7 @@ def _optimizer_kernels(trace: Trace, typical: Intervals) -> Table:
     kernels = trace.kernels
     chosen = are_named(kernels["name"], _POINTWISE) & ~are_named(kernels["name"], _MULTI_TENSOR)
     chosen &= phases_of_work(trace, "kernels") == PHASES.index("optimizer")
-    chosen &= typical.covered_ns(kernels["start_ns"], kernels["start_ns"] + 1) > 0
+    chosen &= starts_within(kernels, typical)
     return kernels.select("name", "device", "start_ns", "end_ns").take(chosen)
 
 
@@ -129,8 +129,8 @@ def unfused_optimizer(context: Context) -> Iterator[Finding]:
     if len(passes) < _MIN_PASSES:
         return
     saved, *between = (
-        _saved_by_fusing(passes["total_ns"].tolist(), by)
-        for by in (_FUSED_FACTOR, _MAX_FUSED_FACTOR, 1.0)
+        _saved_by_fusing(passes["total_ns"].tolist(), factor)
+        for factor in (_FUSED_FACTOR, _MAX_FUSED_FACTOR, 1.0)
     )
     claim = context.kernel_claim(passes, saved, (between[0], between[1]))
     share = context.share(claim)

@@ -38,7 +38,7 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
         return
     rows = find_bubbles(context.ranks).rows
     ratios = [row["bubble_ratio"] for row in rows]
-    known = next((row for row in rows if row["micro_batches"]), None)
+    known_row = next((row for row in rows if row["micro_batches"]), None)
     yield Finding(
         title=Note.of("Pipeline bubble: stages wait for {share:ratio} of step time", share=share),
         claims=(claim,),
@@ -55,8 +55,8 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
             ),
             *(
                 []
-                if known is None
-                else [_note_on_ideal_bubble(stages[0].n_stages, known["micro_batches"])]
+                if known_row is None
+                else [_note_on_ideal_bubble(stages[0].n_stages, known_row["micro_batches"])]
             ),
         ),
         action="Use more micro-batches per step, or interleaved stages (several smaller parts of "
@@ -101,8 +101,8 @@ def _bubble_times(context: Context) -> Times:
         exposed = messages.get(device, nothing) - time.compute
         sent.append(((exposed & waits).total_ns, exposed.total_ns))
         working = time.communication - exposed - waits
-        still = (steps - at_work) | (waits & steps) | (exposed & steps)
-        found[device] = still - time.compute - working
+        waiting_time = (steps - at_work) | (waits & steps) | (exposed & steps)
+        found[device] = waiting_time - time.compute - working
     waited_ns, whole_ns = (sum(values) for values in zip(*sent, strict=True)) if sent else (0, 0)
     if waited_ns < _MIN_WAITED_RATIO * whole_ns and find_messages(ranks)["is_matched"].all():
         # Transfers are not a bubble: more and smaller micro-batches do not shorten them.

@@ -246,13 +246,13 @@ def _require(context: Context, checked: Rule) -> None:
         raise NotRecordedError(_INCOMPLETE)
 
 
-def _settled(context: Context, of: Rule, number: int, finding: Finding) -> SettledFinding:
+def _settled(context: Context, settled_rule: Rule, number: int, finding: Finding) -> SettledFinding:
     """Return ``finding`` with the time that it gets, and take that time from the ledger."""
     claims = context.ledger.take(finding.claims)
     saves = finding.kind not in (Kind.NONE, Kind.ONCE)
     base, base_ns = context.base_of_claims(claims)
     return SettledFinding(
-        rule=of,
+        rule=settled_rule,
         number=number,
         finding=finding,
         claims=claims,
@@ -279,7 +279,7 @@ def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | No
 
 def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[dict[str, object]]:
     """Return the rows of the table ``losses``: one per loss, the largest first."""
-    judged = {device: context.judged[device] for device in context.devices}
+    analyzed_times = {device: context.judged[device] for device in context.devices}
     losses = find_losses(context.ranks)
     claims = [
         (settled.rule.name, claim.times)
@@ -289,7 +289,7 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
     ]
     rows: list[tuple[int, dict[str, object]]] = []
     for loss in LOSSES:
-        times = within(losses[loss], judged)
+        times = within(losses[loss], analyzed_times)
         total_ns = _total_ns(times)
         if not total_ns:
             continue

@@ -207,12 +207,12 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
         for device, time in times.items()
         if device not in slow_devices
     }
-    more = {d: times[d].compute if slow.is_compute else context.judged[d] for d in slow_devices}
+    extra = {d: times[d].compute if slow.is_compute else context.judged[d] for d in slow_devices}
     ground = Ground.COMPUTE if slow.is_compute else Ground.LOST
     due_ns = slow.excess_ns * context.n_steps
     claims = (
         *_attributed((context.unclaimed(exposed),), due_ns * len(exposed)),
-        *_attributed((context.unclaimed(more, ground),), due_ns * len(more)),
+        *_attributed((context.unclaimed(extra, ground),), due_ns * len(extra)),
     )
     least = slow.least_ns / slow.excess_ns
     # With wrong clocks, the analyzed time is wrong as well, but the excess is correct.
@@ -329,7 +329,7 @@ def _claims_on_waiting(
         waiting_any |= time.here()  # read here: no worker process has the times of all ranks
     times = {d: context.times[d] for place, d in device_of.items() if place in places}
     computing = {device: time.compute & waiting_any for device, time in times.items()}
-    resting = {device: waiting_any - time.compute for device, time in times.items()}
+    not_computing = {device: waiting_any - time.compute for device, time in times.items()}
     waited = [(time & context.ranks.span.times).total_ns for time in others.values()]
     waited_ns, most = sum(waited), min(waited, default=0) / max(1, cost_ns)
     typical_ns = sum((time & context.typical).total_ns for time in others.values())
@@ -339,10 +339,10 @@ def _claims_on_waiting(
         d: time & (context.times[d].communication | by_host.get(d, nothing))
         for d, time in others.items()
     }
-    more = context.unclaimed(computing, Ground.COMPUTE), context.unclaimed(resting)
+    extra = context.unclaimed(computing, Ground.COMPUTE), context.unclaimed(not_computing)
     claims = (
         *_attributed((context.unclaimed(exposed),), due_ns * len(others)),
-        *_attributed(more, due_ns * len(times)),
+        *_attributed(extra, due_ns * len(times)),
     )
     if most <= _MIN_RANGE_FACTOR:
         return claims  # the rank that waits least limits the saving
@@ -355,9 +355,9 @@ def _claims_on_waiting(
 def devices_of_members(context: Context) -> dict[int, int]:
     """Return the device of each rank, by index in `find_members`."""
     rows = context.matches.rows.select("member", "device")
-    known = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
-    places, first = np.unique(known["member"], return_index=True)
-    found = dict(zip(places.tolist(), known["device"][first].tolist(), strict=True))
+    known_rows = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
+    places, first = np.unique(known_rows["member"], return_index=True)
+    found = dict(zip(places.tolist(), known_rows["device"][first].tolist(), strict=True))
     # Ranks whose CPU communicates: the first device of their process.
     devices: dict[int, int] = {}
     for process, device in context.process_devices:
@@ -370,6 +370,6 @@ def devices_of_members(context: Context) -> dict[int, int]:
 
 def _attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
     """Return the claims with ``due_ns`` of their time attributed to the finding, or all."""
-    whole = sum(claim.total_ns for claim in claims)
-    ratio = min(1.0, due_ns / whole) if whole else 0.0
+    total_ns = sum(claim.total_ns for claim in claims)
+    ratio = min(1.0, due_ns / total_ns) if total_ns else 0.0
     return tuple(replace(claim, attributed_ratio=ratio) for claim in claims)

@@ -111,12 +111,12 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     worst = worst[np.sort(np.unique(table["step"][worst], return_index=True)[1])]
     n_ranks = len(np.unique(table["process"]))
-    one = "One slow step out of {of:count} takes {excess:ns} more than usual"
+    single = "One slow step out of {of:count} takes {excess:ns} more than usual"
     several = "{n:count} slow steps out of {of:count} take {excess:ns} more than usual in total"
     reasons = [_note_on_step(table.row(i), context.ranks) for i in worst[:3].tolist()]
     yield Finding(
         title=Note.of(
-            (one if len(worst) == 1 else several)
+            (single if len(worst) == 1 else several)
             + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
             + ", {share:ratio} of the total time of all steps",
             n=len(worst),

@@ -109,11 +109,11 @@ _ALL: Final = Note("no steps are known: all that was recorded")
 def _has_steps(run: Run) -> bool:
     """Return whether the run has steps, from the cache if possible."""
     kept = KeptAnswers(run.cache, None)
-    known: bool | None = kept.value(("has_steps",))
-    if known is None:
-        known = len(steps_of_ranks(run.of_ranks(STEP_TABLES))) > 0
-        kept.keep({("has_steps",): known})
-    return known
+    has_steps: bool | None = kept.value(("has_steps",))
+    if has_steps is None:
+        has_steps = len(steps_of_ranks(run.of_ranks(STEP_TABLES))) > 0
+        kept.keep({("has_steps",): has_steps})
+    return has_steps
 
 
 def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:

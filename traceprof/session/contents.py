@@ -138,8 +138,8 @@ def _lives(files: RunFiles) -> Iterator[AttemptContents]:
     """Yield every attempt of every rank."""
     for attempt in files.lives:
         started, length_ns = _utc(attempt.start_ns), attempt.end_ns - attempt.start_ns
-        known = (started, length_ns, attempt.ended, _known(attempt.world_size), attempt.path)
-        yield AttemptContents(attempt.life, attempt.rank, attempt.host, *known)
+        values = (started, length_ns, attempt.ended, _known(attempt.world_size), attempt.path)
+        yield AttemptContents(attempt.life, attempt.rank, attempt.host, *values)
 
 
 def _utc(time_ns: int) -> str:

@@ -165,8 +165,8 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
     if not is_run(run.paths):
         by_path = {run.paths[0]: list(range(len(ranks)))}
     files = []
-    for path, places in by_path.items():
-        parts, first = tuple(ranks.parts[i] for i in places), places[0]
+    for path, indices in by_path.items():
+        parts, first = tuple(ranks.parts[i] for i in indices), indices[0]
         files.append(FileOfRun(path, parts, offsets[first], _correction(ranks, first)))
     if wanted is None:
         return files
@@ -177,15 +177,15 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
 def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
     """Return the ns that were added to the times of each file to put all files on one clock."""
     is_moved = several and len(ranks) > 1 and align is not Align.NONE
-    known = clock_offsets_ns(part.info for part in ranks) if is_moved else None
-    return [0] * len(ranks) if known is None else list(known)
+    offsets = clock_offsets_ns(part.info for part in ranks) if is_moved else None
+    return [0] * len(ranks) if offsets is None else list(offsets)
 
 
 def _correction(ranks: Ranks, index: int) -> ClockCorrection:
     """Return the clock correction of the processes of a file."""
     processes = ranks.parts[index].processes["process"].tolist()
-    known = (ranks.clocks[process] for process in processes if process in ranks.clocks)
-    return next(known, ClockCorrection())
+    corrections = (ranks.clocks[process] for process in processes if process in ranks.clocks)
+    return next(corrections, ClockCorrection())
 
 
 _ABSOLUTE_WINDOW: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
@@ -302,7 +302,7 @@ def _numbered(steps: Sequence[Selection]) -> list[str]:
 
 def _cut_files(
     files: Sequence[FileOfRun],
-    places: Mapping[Path, Selection],
+    selection_of: Mapping[Path, Selection],
     cutting: Cutting,
     cuts: Cuts,
     progress: CutProgress,
@@ -316,8 +316,8 @@ def _cut_files(
     names = _names(files)
     for file in files:
         parts = []
-        for place, selection in places.items():
-            target = place / names[file.path] if several else place
+        for output, selection in selection_of.items():
+            target = output / names[file.path] if several else output
             target.touch()
             parts.append(CutPart(target, _request(file, selection, cutting, target.name)))
         cuts.add(cut_parts(file.path, parts, progress))
@@ -357,8 +357,8 @@ def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str)
         processes = file.processes_of(cutting.ranks)
     span = None
     if file.parts:
-        whole = file.parts[0]
-        span = file.own(next(iter(whole.recordings.values()), whole.span))
+        trace = file.parts[0]
+        span = file.own(next(iter(trace.recordings.values()), trace.span))
     return CutRequest(
         file.own(selection.window),
         selection.label,

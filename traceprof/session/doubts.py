@@ -144,28 +144,28 @@ def doubts_of_stream(run: Run) -> Doubts:
     For a large file, missing GPU activity is reported only if the cache has it. A check would read
     whole tables.
     """
-    known: tuple[Note, ...] | None = KeptAnswers(run.cache, None).value(_KEPT)
-    if known is None and not run.is_large:
+    kept_notes: tuple[Note, ...] | None = KeptAnswers(run.cache, None).value(_KEPT)
+    if kept_notes is None and not run.is_large:
         return doubts(run)
-    return Doubts(run.of_ranks(frozenset()).info.warnings, known or (), known is not None)
+    return Doubts(run.of_ranks(frozenset()).info.warnings, kept_notes or (), kept_notes is not None)
 
 
 def missing_in(run: Run, beside: frozenset[str] = frozenset()) -> tuple[Note, ...]:
     """Return the GPU activity that is missing; ``beside`` are tables that the caller reads next."""
     kept = KeptAnswers(run.cache, None)
-    known: tuple[Note, ...] | None = kept.value(_KEPT)
-    if known is not None:
-        return known
+    kept_notes: tuple[Note, ...] | None = kept.value(_KEPT)
+    if kept_notes is not None:
+        return kept_notes
     if run.window not in (None, "all") and run.is_read_in_parts and run.is_large:
         return missing_work(run.of_ranks(_LAUNCHES | beside))
-    whole = run.within(run.window if run.window is None else "all")
+    whole_run = run.within(run.window if run.window is None else "all")
     # In a large file, the ranges of steps and passes are usually enough.
     tables = (STEP_TABLES - {"ranges"} if run.is_large else STEP_TABLES) | beside
-    ranks = whole.of_ranks(tables)
+    ranks = whole_run.of_ranks(tables)
     if "ranges" not in tables and may_be_thin(ranks.whole):
-        ranks = whole.of_ranks(STEP_TABLES | beside)
+        ranks = whole_run.of_ranks(STEP_TABLES | beside)
     if "samples" in ranks.recorded and depends_on_power(ranks):
-        ranks = whole.of_ranks(tables | {"samples", "devices"})
+        ranks = whole_run.of_ranks(tables | {"samples", "devices"})
     found = missing_work(ranks.whole)
     kept.keep({_KEPT: found})
     return found

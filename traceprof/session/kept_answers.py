@@ -128,8 +128,8 @@ _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
 def _value(plain: Any) -> Any:
     if not isinstance(plain, list):
         return plain
-    kind, *rest = plain
-    return _READERS[kind](*rest)
+    kind, *arguments = plain
+    return _READERS[kind](*arguments)
 
 
 def _numbers(dtype: str, data: bytes) -> Any:
@@ -140,8 +140,8 @@ def _numbers(dtype: str, data: bytes) -> Any:
 
 def _objects(values: list[Any]) -> Any:
     found = np.empty(len(values), object)
-    for place, value in enumerate(values):
-        found[place] = _value(value)
+    for index, value in enumerate(values):
+        found[index] = _value(value)
     return found
 
 

@@ -78,9 +78,9 @@ class Material:
         """The processes of the wanted ranks (None: all)."""
         if self.only_ranks is None:
             return None
-        every = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")
-        check_ranks(self.only_ranks, every["rank"])
-        chosen = every["process"][np.isin(every["rank"], list(self.only_ranks))]
+        processes = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")
+        check_ranks(self.only_ranks, processes["rank"])
+        chosen = processes["process"][np.isin(processes["rank"], list(self.only_ranks))]
         return frozenset(chosen.tolist())
 
     def _of_ranks(self, table: Table) -> Table:

@@ -93,8 +93,8 @@ def read_more(
     )
     kept = {name: known.table(name) for name in TABLES if name not in tables}
     more = ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
-    said = (text for part in more.whole for text in part.info.warnings)
-    return more.with_warnings(*(text for text in said if text not in ranks.info.warnings))
+    all_warnings = (text for part in more.whole for text in part.info.warnings)
+    return more.with_warnings(*(text for text in all_warnings if text not in ranks.info.warnings))
 
 
 def place_files(files: RunFiles, opening: Opening) -> Ranks:

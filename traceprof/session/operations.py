@@ -152,12 +152,12 @@ class _Source:
         if self.table == "kernels":
             return found.assign(**self._shape_columns(rows), name=events["name"].plain())
         streams = contexts_of_streams(self.trace)
-        place = ("process", "device", "stream")
-        context = dict(zip(_keys(streams, place), streams["context"].tolist(), strict=True))
+        keys = ("process", "device", "stream")
+        context = dict(zip(_keys(streams, keys), streams["context"].tolist(), strict=True))
         with np.errstate(divide="ignore", invalid="ignore"):
             rate = events["n_bytes"] * 1e9 / np.where(duration > 0, duration, np.nan)
         return found.assign(
-            context=np.array([context.get(one, ABSENT) for one in _keys(events, place)], np.int64),
+            context=np.array([context.get(key, ABSENT) for key in _keys(events, keys)], np.int64),
             n_bytes=events["n_bytes"],
             bytes_per_s=rate,
             src_kind=_kinds(events["src_kind"]),
@@ -201,9 +201,11 @@ class _Source:
 
 def _ranks_of(trace: Trace, processes: Ints) -> Ints:
     """Return the rank of each process, ABSENT for none."""
-    known = dict(zip(*(trace.processes[n].tolist() for n in ("process", "rank")), strict=True))
+    rank_of = dict(zip(*(trace.processes[n].tolist() for n in ("process", "rank")), strict=True))
     distinct, place = np.unique(processes, return_inverse=True)
-    return np.array([known.get(one, ABSENT) for one in distinct.tolist()], np.int64)[place.ravel()]
+    return np.array([rank_of.get(process, ABSENT) for process in distinct.tolist()], np.int64)[
+        place.ravel()
+    ]
 
 
 def _keys(table: Table, names: Sequence[str]) -> list[tuple[int, ...]]:

@@ -44,9 +44,9 @@ def _on_step_time(steps: Result) -> Note:
             text += ", {rate:count} samples/s"
             values["rate"] = rate
         text += ")"
-    of = "unprofiled step" if "unprofiled_count" in scalars else scalars["base"]
-    of = ITERATION if is_pattern else STEP if of == "window" else of
-    text += f": mean of {{n:count}} {of}s" if n > 1 else ""
+    unit = "unprofiled step" if "unprofiled_count" in scalars else scalars["base"]
+    unit = ITERATION if is_pattern else STEP if unit == "window" else unit
+    text += f": mean of {{n:count}} {unit}s" if n > 1 else ""
     text += " on {ranks:count} ranks" if n_ranks > 1 else ""
     ends = ("min", "max") if n < FEWEST_FOR_PERCENTILES else ("p10", "p90")
     low, high = (scalars[f"{end}_ns"] for end in ends)
@@ -75,19 +75,19 @@ def _on_kinds(steps: Result) -> Iterator[Note]:
     first, is_long = found
     lengths = first["duration_ns"].astype(np.float64)
     what = ITERATION if steps.scalars["is_pattern"] else STEP
-    every = turn_of(is_long)
+    period = turn_of(is_long)
     values: dict[str, Any] = {
         "long": float(np.median(lengths[is_long])),
         "short": float(np.median(lengths[~is_long])),
         "n_long": int(is_long.sum()),
         "n_short": int((~is_long).sum()),
-        "every": every,
+        "every": period,
     }
-    if every == 1:
+    if period == 1:
         text = f"There are two kinds of {what}s: {{n_long:count}} take {{long:ns}} and "
         text += "{n_short:count} take {short:ns} (medians)"
     else:
-        which = f"Every other {what}" if every == 2 else f"One in {{every:count}} {what}s"
+        which = f"Every other {what}" if period == 2 else f"One in {{every:count}} {what}s"
         text = f"{which} takes {{long:ns}}, and the others take {{short:ns}} (medians)"
     grown = {
         name: float(np.median(first[name][is_long]) - np.median(first[name][~is_long]))

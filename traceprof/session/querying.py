@@ -75,14 +75,14 @@ def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
     """
     limits = limits or Limits()
     try:
-        with Limited(answer_parts, sql, views(), limits) as asked:
-            source = _Source(run, asked.answer(_PREPARING_S))
+        with Limited(answer_parts, sql, views(), limits) as worker:
+            source = _Source(run, worker.answer(_PREPARING_S))
             remarks = tuple(source.remarks())
             for part in source.rows():
-                asked.send(part)
-            asked.finish()
-            asked.answer()
-            rows = asked.answer(limits.seconds + _GRACE_S)
+                worker.send(part)
+            worker.finish()
+            worker.answer()
+            rows = worker.answer(limits.seconds + _GRACE_S)
     except OutOfTimeError as error:
         raise out_of_time(limits) from error
     except ProcessDiedError as error:
@@ -105,8 +105,8 @@ class _Source:
     @cached_property
     def ranks(self) -> dict[int, int]:
         """The rank of each process, or ABSENT."""
-        known = self.material.ranks.table("processes")
-        return dict(zip(known["process"].tolist(), known["rank"].tolist(), strict=True))
+        processes = self.material.ranks.table("processes")
+        return dict(zip(processes["process"].tolist(), processes["rank"].tolist(), strict=True))
 
     def remarks(self) -> Iterator[str]:
         """Yield a remark for each view whose data was not recorded, so that it is empty."""
@@ -130,9 +130,9 @@ class _Source:
 
     def _tables(self) -> Iterator[tuple[str, Table]]:
         """Yield the tables that are read, in parts."""
-        asked = [name for name in self.reads if name in TABLES]
-        events = frozenset(name for name in asked if TABLES[name].has_times)
-        for name in asked:
+        names = [name for name in self.reads if name in TABLES]
+        events = frozenset(name for name in names if TABLES[name].has_times)
+        for name in names:
             if name not in events:
                 yield name, self.material.ranks.table(name)
         if not events:
@@ -164,7 +164,7 @@ class _Source:
         if "end_ns" in wanted:
             found["end_ns"] = _plain(steps["at_ns"] + steps["duration_ns"])
         if "rank" in wanted:
-            ranks = (self.ranks.get(one, ABSENT) for one in steps["process"].tolist())
+            ranks = (self.ranks.get(process, ABSENT) for process in steps["process"].tolist())
             found["rank"] = [None if rank == ABSENT else rank for rank in ranks]
         return found
 

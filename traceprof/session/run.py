@@ -348,7 +348,8 @@ class Run:
 def tables_of(names: Sequence[str]) -> frozenset[str]:
     """Return the tables that the analyses ``names`` read."""
     analyses = [load_analysis(name) for name in names]
-    columns = {c.name for one in analyses for table in one.spec.tables for c in table}
+    tables = (table for analysis in analyses for table in analysis.spec.tables)
+    columns = {column.name for table in tables for column in table}
     # A result with a column of processes also needs the table that names them.
     named = frozenset({"processes"} if "process" in columns else ())
     return named.union(*(analysis.tables for analysis in analyses))

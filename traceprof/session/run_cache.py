@@ -101,13 +101,13 @@ def _files_of_manifest(path: Path) -> Iterator[Path]:
     if head.lstrip().startswith(b"{") and _MANIFEST in head:
         manifest = import_module("traceprof.formats.runs.manifest").read_manifest(path)
         if manifest is not None:
-            yield from (file for one in manifest.files for file in _files_at(one))
+            yield from (file for member in manifest.files for file in _files_at(member))
 
 
 def _files_at(path: Path) -> list[Path]:
     """Return the file ``path``, or the files in the folder ``path`` (a folder of tables)."""
     if path.is_dir():
-        return sorted(one for one in path.iterdir() if one.is_file())
+        return sorted(entry for entry in path.iterdir() if entry.is_file())
     return [path] if path.is_file() else []
 
 

@@ -234,9 +234,8 @@ def _main_loop(ranks: Ranks) -> Selection:
         text = "No step markers found. traceprof analyzes all work except"
         text += " setup" if loop.before_ns else ""
         text += " (up to the end of {setup})" if loop.setup else ""
-        text += " and" if loop.before_ns and loop.after_ns else ""
-        text += " the end, where few kernels run" if loop.after_ns and not loop.before_ns else ""
-        text += " the end" if loop.after_ns and loop.before_ns else ""
+        end = " and the end" if loop.before_ns else " the end, where few kernels run"
+        text += end if loop.after_ns else ""
     else:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
     left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
@@ -337,8 +336,8 @@ def _without_unusual_steps(ranks: Ranks, selection: Selection) -> Selection:
     `traceprof.measures.steps.base` defines the usual steps, which are the same for every answer.
     """
     window = steady_window(ranks, selection.window)
-    every = base_within(ranks, selection.window).left_out
-    left_out = {kind: n_and_ns for kind, n_and_ns in every.items() if kind in _NAMED_KINDS}
+    excluded = base_within(ranks, selection.window).left_out
+    left_out = {kind: n_and_ns for kind, n_and_ns in excluded.items() if kind in _NAMED_KINDS}
     if window.hull == replace(selection.window, is_of_steps=True) and not window.gaps:
         return replace(selection, window=window)
     words = [f"{{n{i}:count}} {kind} ({{ns{i}:ns}})" for i, kind in enumerate(left_out)]

@@ -40,7 +40,7 @@ def shares_of_causes(results: Mapping[str, Result]) -> dict[str, float]:
         return {}
     shares = np.nan_to_num(np.asarray(total["share_ratio"], np.float64)).tolist()
     found = dict(zip(map(str, total["cause"]), shares, strict=True))
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
@@ -126,7 +126,7 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     groups = groups_of(names.packed)
     sums = groups.reduced(np.add, table["total_ns"]) / whole_ns
     labels = [names.texts[key[0]] for key in groups.keys]
-    ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda one: (-one[0], one[1]))
+    ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda item: (-item[0], item[1]))
     shown = {name: share for share, name in ranked[:_MAX_CLASSES] if share >= _MIN_LISTED_RATIO}
     if (rest := 1 - sum(shown.values())) >= MIN_REST_RATIO:
         shown["others"] = rest
@@ -151,10 +151,10 @@ def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
         "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} per step of "
         "{step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
     )
-    more = "at least " if unknown > _MIN_UNKNOWN_RATIO else ""
+    prefix = "at least " if unknown > _MIN_UNKNOWN_RATIO else ""
     values = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
     values |= {"precision": row["precision"].upper(), "rate": row["achieved_flop_per_s"]}
-    return (Note.of(text, more=more, share=row["mfu_ratio"], **values),)
+    return (Note.of(text, more=prefix, share=row["mfu_ratio"], **values),)
 
 
 _MIN_UNKNOWN_RATIO: Final = 0.02

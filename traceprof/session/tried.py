@@ -73,12 +73,12 @@ def _ratio(value: Any) -> float:
 
 def with_measured(findings: Result, paths: Sequence[Path]) -> Result:
     """Return ``findings`` with the measured savings of their advice, if the trace is one file."""
-    known = measured_beside(paths[0]) if len(paths) == 1 else {}
+    measured = measured_beside(paths[0]) if len(paths) == 1 else {}
     rows = findings.table.rows()
-    if not any(row["rule"] in known for row in rows):
+    if not any(row["rule"] in measured for row in rows):
         return findings
     for row in rows:
-        if advice := known.get(row["rule"]):
+        if advice := measured.get(row["rule"]):
             row["evidence"] = Note.of(
                 "{evidence}; tried with `traceprof try`: {change} saved {ratio:ratio} of step time",
                 evidence=row["evidence"],

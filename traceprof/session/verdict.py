@@ -123,10 +123,10 @@ def judge(
     periodic, once = _split_repeated(occasions, [*_costs_outside(one_off, occasions)])
     idle = idle_by_cause(results) if parts else {}
     pace = tuple(on_pace(steps))
-    by = bound_by(results, parts)
-    is_analyzed = bool(parts) and by != _NO_KERNEL
+    bottleneck = bound_by(results, parts)
+    is_analyzed = bool(parts) and bottleneck != _NO_KERNEL
     return Verdict(
-        bound_by=by,
+        bound_by=bottleneck,
         sentences=(*pace, *(_where_time_is_spent(results, parts, n_gpus) if is_known else ())),
         fine=_subjects_without_problem(results, parts, steps)
         if is_analyzed or (has_any and not has_kernel_table)
@@ -151,19 +151,22 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     shares = _with_causes(results, parts)
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
-    found = table_of(results, "findings")
-    if better_known := _bottleneck_of_rule(found):
+    findings = table_of(results, "findings")
+    if better_known := _bottleneck_of_rule(findings):
         return better_known
     if working >= _MAIN_RATIO and not parts["compute"] + parts["exposed_communication"]:
         return _NO_KERNEL
     if working >= _MAIN_RATIO:
         is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
-        beside = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
-        return _GPU_BOUND + (f", partly {beside}" if beside else "")
-    if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MAIN_RATIO:
+        second_words = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
+        return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
+    if (
+        len(findings)
+        and findings["claimed_ratio"][is_known(findings["once_ns"])].sum() >= _MAIN_RATIO
+    ):
         return _PAID_ONCE
-    words = _whom_ranks_wait_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
-    words += _backend_in_words(found) if largest == COMMUNICATION else ""
+    words = _whom_ranks_wait_for(findings, largest) or _BOUND_BY.get(largest, "mostly idle")
+    words += _backend_in_words(findings) if largest == COMMUNICATION else ""
     # A second part with nearly as much time is a bottleneck as well.
     if shares[second] >= max(
         _MIN_NAMED_RATIO, _MIN_SECOND_RATIO * shares[largest]
@@ -183,10 +186,8 @@ def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> d
 
 def _bottleneck_of_rule(found: Table) -> str:
     """Return the bottleneck of a rule that describes most of the time more precisely, or ""."""
-    for row in found.rows():
-        if row["rule"] in _NAMED_BY_RULE and row["claimed_ratio"] >= _MAIN_RATIO:
-            return _NAMED_BY_RULE[row["rule"]]
-    return ""
+    rules = (row["rule"] for row in found.rows() if row["claimed_ratio"] >= _MAIN_RATIO)
+    return next((_NAMED_BY_RULE[rule] for rule in rules if rule in _NAMED_BY_RULE), "")
 
 
 _NAMED_BY_RULE: Final = {
@@ -332,12 +333,12 @@ def _costs_outside(one_off: Table, occasions: Iterable[Note]) -> Iterable[Note]:
     contain all of them.
     """
     is_repeated = {note.values["kind"]: note.values["n"] > 1 for note in occasions}
-    most: dict[str, dict[str, Any]] = {}
+    largest: dict[str, dict[str, Any]] = {}
     for row in one_off.rows():
         kind, ns = row["kind"], row["outside_ns"]
-        if ns > most.get(kind, {"outside_ns": 0})["outside_ns"] and not is_repeated.get(kind):
-            most[kind] = row
-    for kind, row in most.items():
+        if ns > largest.get(kind, {"outside_ns": 0})["outside_ns"] and not is_repeated.get(kind):
+            largest[kind] = row
+    for kind, row in largest.items():
         n = int(row["count"])
         is_sum = kind not in is_repeated or (n > 1 and kind in _REPEATED)
         ns = row["total_ns" if is_sum else "outside_ns"]
