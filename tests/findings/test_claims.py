@@ -111,7 +111,7 @@ def test_no_time_is_claimed_twice(name: str) -> None:
 def test_savings_are_at_most_what_is_not_compute(name: str) -> None:
     context, found = judged(name)
     compute = sum((t.compute & context.typical).total_ns for t in context.times.values())
-    compute_ratio = compute / context.judged_ns
+    compute_ratio = compute / context.analyzed_ns
     sums = dict.fromkeys(Ground, 0.0)
     for own in found:
         for claim in own.claims:

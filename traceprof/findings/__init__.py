@@ -166,11 +166,11 @@ def measure_findings(ranks: Ranks) -> Result:
         "lost": _lost(context),
     }
     times = context.times.items()
-    compute_ns = sum((time.compute & context.judged[i]).total_ns for i, time in times)
+    compute_ns = sum((time.compute & context.analyzed_by_place[i]).total_ns for i, time in times)
     scalars = {
         "is_idle_known": context.is_idle_known,
-        "compute_ratio": compute_ns / context.judged_ns,
-        "judged_ns": round(context.judged_ns),
+        "compute_ratio": compute_ns / context.analyzed_ns,
+        "judged_ns": round(context.analyzed_ns),
         "compute_ns": compute_ns,
         "slow_ratio": context.slow_ratio,
         "base": context.base.unit,
@@ -202,7 +202,7 @@ def _checked(
         subject
         for settled in found
         if not settled.is_minor
-        for subject in (settled.rule.subject, *settled.finding.beside)
+        for subject in (settled.rule.subject, *settled.finding.other_subjects)
     }.union(lost_subjects)
     return [
         {

@@ -202,7 +202,7 @@ def _overlap_notes(context: Context, exposed: Times, share: float, saved: float)
     """Yield the shares of communication and of its overlap, and the limit of overlap."""
     busy = {device: time.communication for device, time in context.times.items()}
     total, all_exposed = (
-        sum((time & context.typical).total_ns for time in times.values()) / context.judged_ns
+        sum((time & context.typical).total_ns for time in times.values()) / context.analyzed_ns
         for times in (busy, exposed)
     )
     others = all_exposed - share
@@ -250,7 +250,7 @@ def _claims_by_device(context: Context, claim: Claim) -> tuple[Claim, ...]:
     found = []
     for device, time in claim.times.items():
         busy = context.times[device]
-        free_compute = (busy.compute - busy.communication) & context.judged[device]
+        free_compute = (busy.compute - busy.communication) & context.analyzed_by_place[device]
         exposed_ns, free_ns = (time.covered_ns(*spans[device]) for time in (time, free_compute))
         saved_ns = int(np.minimum(exposed_ns, free_ns).sum())
         ratio = min(1.0, saved_ns / max(1, time.total_ns))

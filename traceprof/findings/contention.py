@@ -149,26 +149,23 @@ def _find_slowed(trace: Trace, analyzed: Intervals) -> tuple[list[_SlowedKernel]
         if min(len(overlapped), len(alone_ns)) < _MIN_LAUNCHES:
             continue
         is_known = True
-        (low, middle, high), overlapped_ns = (
-            np.quantile(alone_ns, (0.1, 0.5, 0.9)),
-            lengths[overlapped],
-        )
+        overlapped_ns = lengths[overlapped]
+        low, middle, high = np.quantile(alone_ns, (0.1, 0.5, 0.9))
         if high > _MAX_SPREAD_FACTOR * low or np.quantile(overlapped_ns, 0.1) <= high:
             continue
         name = str(kernels["name"][int(launches[0])])
         extra_ns, most_ns = (
             int(np.maximum(overlapped_ns - base, 0).sum()) for base in (middle, alone_ns.min())
         )
-        total_ns = int(overlapped_ns.sum())
         found.append(
             _SlowedKernel(
-                name,
-                len(overlapped_ns),
-                total_ns,
-                float(np.median(overlapped_ns)),
-                middle,
-                extra_ns,
-                most_ns,
+                name=name,
+                count=len(overlapped_ns),
+                whole_ns=int(overlapped_ns.sum()),
+                median_ns=float(np.median(overlapped_ns)),
+                alone_ns=middle,
+                extra_ns=extra_ns,
+                most_ns=most_ns,
             )
         )
         slowed.append(overlapped)

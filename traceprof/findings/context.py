@@ -167,17 +167,17 @@ class Context:
         return usual_time(self.ranks)
 
     @cached_property
-    def judged(self) -> Times:
+    def analyzed_by_place(self) -> Times:
         """The analyzed time of each of `places`."""
         window_times = self.ranks.span.times
         return {**dict.fromkeys(self.places, window_times), **analyzed_times(self.ranks)}
 
     @cached_property
-    def judged_ns(self) -> float:
+    def analyzed_ns(self) -> float:
         """The divisor of shares: the analyzed time, summed over all places, at least 1."""
         if self.devices:
             return max(1.0, sum(analyzed(self.ranks).whole_ns.values()))
-        return max(1.0, float(sum(time.total_ns for time in self.judged.values())))
+        return max(1.0, float(sum(time.total_ns for time in self.analyzed_by_place.values())))
 
     @property
     def window_ns(self) -> int:
@@ -211,7 +211,7 @@ class Context:
     @cached_property
     def ledger(self) -> Ledger:
         """The analyzed time that no finding has claimed yet."""
-        usual = {i: self.judged[i] & self.typical for i in self.times}
+        usual = {i: self.analyzed_by_place[i] & self.typical for i in self.times}
         return Ledger(
             {
                 Ground.LOST: {i: usual[i] - time.compute for i, time in self.times.items()},
@@ -237,7 +237,7 @@ class Context:
         for place, time in claim.times.items() if claim.ground is Ground.LOST else ():
             if (scale := scales.get(place, 1.0)) != 1.0:
                 total_ns += (scale - 1.0) * (time - self.times[place].busy).total_ns
-        return total_ns / self.judged_ns
+        return total_ns / self.analyzed_ns
 
     def once_ns(self, claim: Claim) -> int:
         """Return the one-time cost of ``claim``, the mean over devices."""
@@ -419,11 +419,13 @@ def _longest_gap(
 
 
 def _copies_in(trace: Trace, analyzed_time: Intervals, choose: CopyFilter) -> Table:
+    """Return the copies of a trace that start in the analyzed time and that ``choose`` selects."""
     copies = copies_with_calls(trace)
     return copies.take(starts_within(copies, analyzed_time) & choose(copies))
 
 
 def _count_copies(trace: Trace, analyzed_time: Intervals) -> int:
+    """Return the number of copies of a trace that start in the analyzed time."""
     return int(starts_within(trace.copies, analyzed_time).sum())
 
 

@@ -12,6 +12,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import (
     LATER,
     Claim,
+    Ground,
     Kind,
     Times,
     kind_and_model,
@@ -39,7 +40,6 @@ _MIN_RETURNS: Final = 10
 _MIN_RETURNED_RATIO: Final = 0.9
 _MIN_SLOW_RATIO: Final = 0.01
 _MIN_REPORTED_RATIO: Final = 0.001
-
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
 _HOST_TRANSFERS: Final = ("h2d", "d2h")
 _MAX_STAGED_BYTES: Final = 64_000
@@ -55,9 +55,8 @@ _ASYNC: Final = re.compile("Async")
 
 def _is_blocking(copies: Table, calls: str) -> Bools:
     """Return which copies a synchronous runtime call with the prefix ``calls`` made."""
-    return are_named(copies["api"], re.compile(rf"^(cuda|hip|cu){calls}")) & ~are_asynchronous(
-        copies
-    )
+    pattern = re.compile(rf"^(cuda|hip|cu){calls}")
+    return are_named(copies["api"], pattern) & ~are_asynchronous(copies)
 
 
 def are_asynchronous(copies: Table) -> Bools:
@@ -206,7 +205,7 @@ def unpinned_memory(context: Context) -> Iterator[Finding]:
 
 
 def _pageable_finding(context: Context, title_start: str, choose: CopyFilter) -> Iterator[Finding]:
-    """Yield the finding on the copies that ``choose`` selects; ``what`` starts its title."""
+    """Yield the finding on the copies that ``choose`` selects; ``title_start`` is in its title."""
     copies = context.copies(choose)
     claim = _claim_of_calls(context, copies, choose)
     late = context.share(claim) - context.share(context.unclaimed(context.exposed(copies)))
@@ -279,11 +278,11 @@ def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Clai
     """
     if copies.empty:
         return context.unclaimed({})
-    idle_times = (
-        context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True)
+    idle = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
+    exposed, (late, lost) = context.exposed(copies), map(union_by_device, idle)
+    return up_to(
+        context.unclaimed(union_by_device((exposed, late))), within(lost, context.analyzed_by_place)
     )
-    exposed, (late, lost) = context.exposed(copies), map(union_by_device, idle_times)
-    return up_to(context.unclaimed(union_by_device((exposed, late))), within(lost, context.judged))
 
 
 def _held_up_by(trace: Trace, analyzed_time: Intervals, choose: CopyFilter, is_all: bool) -> Times:
@@ -367,11 +366,8 @@ def _is_streamed(context: Context, copies: Table) -> bool:
 
 def _are_other_asynchronous(copies: Table) -> Bools:
     """Return which copies are asynchronous and not covered by other rules."""
-    is_other = (
-        are_blocking_copies(copies)
-        | are_pageable(copies)
-        | are_migrations(copies, copies["api"] != "")
-    )
+    migrated = are_migrations(copies, copies["api"] != "")
+    is_other = are_blocking_copies(copies) | are_pageable(copies) | migrated
     return np.asarray(copies["direction"].isin(_TRANSFERS) & ~is_other, np.bool_)
 
 
@@ -415,12 +411,9 @@ def slow_link(context: Context) -> Iterator[Finding]:
         if not total_ns:
             continue
         rate = int(copies["n_bytes"].sum()) / (total_ns / 1e9)
-        saved, *ends = (
-            max(0.0, 1 - rate / (usual * factor))
-            for factor in (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
-        )
-        between = (ends[0], ends[1])
-        claim = context.unclaimed(context.exposed(copies), saved_ratio=saved, between=between)
+        factors = (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
+        saved, least, most = (max(0.0, 1 - rate / (usual * factor)) for factor in factors)
+        claim = context.unclaimed(context.exposed(copies), Ground.LOST, saved, (least, most))
         share = context.share(claim)
         if rate >= _MAX_SLOW_RATIO * usual or share * claim.saved_ratio < _MIN_SLOW_RATIO:
             continue
@@ -444,16 +437,15 @@ def slow_link(context: Context) -> Iterator[Finding]:
 
 
 def _are_large_and_pinned(copies: Table) -> Bools:
+    """Return which copies between host and device are large and of pinned memory."""
     is_moved = copies["direction"].isin(_HOST_TRANSFERS) & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 
 
 def usual_rate(context: Context) -> tuple[float, str]:
     """Return the expected rate of large copies in bytes per s, and its origin in words."""
-    ranks = context.ranks
-    peaks = [
-        peak_of(part_of_device(ranks, device), device, Link.PCIE) for device in context.devices
-    ]
+    ranks, devices = context.ranks, context.devices
+    peaks = [peak_of(part_of_device(ranks, device), device, Link.PCIE) for device in devices]
     known_peaks = [peak for peak in peaks if peak is not None]
     if not known_peaks:
         return _DEFAULT_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"

@@ -203,6 +203,7 @@ def long_gaps(context: Context) -> Table:
 
 
 def _long_gaps_of_rank(trace: Trace) -> Table:
+    """Return the same as `long_gaps` for one trace."""
     gaps = find_gaps(trace)
     lengths = lengths_of(gaps) - lost_in_gaps(trace, "profiler")
     return gaps.take((lengths > _MIN_LONG_NS) & (lost_in_gaps(trace, "edge") == 0))

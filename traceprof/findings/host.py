@@ -118,7 +118,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
     n_steps = steps_with(context, waits)
     where = "" if n_steps is not None and are_few_steps(context, n_steps) else " in every step"
     lost = union_by_device(context.ranks.each(_lost_by_waits, context.typical))
-    claim = up_to(claim, within(lost, context.judged))
+    claim = up_to(claim, within(lost, context.analyzed_by_place))
     kind, model = kind_and_model((claim,), LATER)
     is_search = _tries_algorithms(context, waits, claim.times)
     if is_search and not len(context.steps):
@@ -337,10 +337,8 @@ def _busy_gaps(trace: Trace, typical: Intervals) -> Table:
 def _notes_on_long_gaps(context: Context, gaps: Table) -> Iterator[Note]:
     """Yield a note on the number of gaps longer than `LAUNCH_BOUND_NS`, and their median."""
     gaps = gaps.take(lengths_of(gaps) > LAUNCH_BOUND_NS)
-    lengths, processes = (
-        lengths_of(gaps),
-        {device: process for process, device in context.process_devices},
-    )
+    lengths = lengths_of(gaps)
+    processes = {device: process for process, device in context.process_devices}
     if len(lengths):
         yield counted(
             context,

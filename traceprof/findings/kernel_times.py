@@ -70,7 +70,7 @@ def largest(times: Mapping[str, int], n: int) -> list[tuple[str, int]]:
 
 
 def kernel_times(ranks: Ranks, analyzed_time: Intervals) -> KernelTimes:
-    """Return the kernels that start in the time ``judged``, summed by name over all ranks."""
+    """Return the kernels that start in ``analyzed_time``, summed by name over all ranks."""
     parts = ranks.each(_kernel_times, analyzed_time)
     rows = Table.stacked([part.by_name for part in parts])
     number, first = numbered(codes_of(rows["name"]), codes_of(rows["activity"]))
@@ -90,6 +90,7 @@ def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
 
 
 def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
+    """Return the times of the kernels in ``names`` of a trace, by device."""
     kernels = part.kernels.select("start_ns", "end_ns", "device")
     return unions_by(kernels.take(part.kernels["name"].isin(names)), "device")
 

@@ -41,7 +41,7 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     if share < _MIN_SHARE_RATIO:
         return
     n_pauses = sum(len(time) for time in claim.times.values())
-    after_wait = within(idle_times(context.ranks)[DRAINED], context.judged)
+    after_wait = within(idle_times(context.ranks)[DRAINED], context.analyzed_by_place)
     after_ns = sum(time.total_ns for time in after_wait.values())
     min_ratio = max(0.0, 1 - _PAUSE_NS * n_pauses / claim.total_ns)
     claim = replace(claim, between=(min_ratio, 1 + after_ns / claim.total_ns))

@@ -83,8 +83,8 @@ class Finding:
     claimed counts for the finding and its saving. ``kind`` is the certainty of the saving.
     ``model`` is the assumption behind an estimate. ``once_ns`` is a one-time cost (None: the cost
     recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command that
-    profiles a kernel of the finding. ``beside`` lists subjects of other rules that have this
-    problem as well.
+    profiles a kernel of the finding. ``other_subjects`` lists subjects of other rules that have
+    this problem as well.
     """
 
     title: Note
@@ -98,7 +98,7 @@ class Finding:
     window: str = ""
     ranges: tuple[str, ...] = ()
     ncu: str = ""
-    beside: tuple[str, ...] = ()
+    other_subjects: tuple[str, ...] = ()
 
 
 _AMD_WORDS: Final = (
@@ -279,7 +279,7 @@ def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | No
 
 def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[dict[str, object]]:
     """Return the rows of the table ``losses``: one per loss, the largest first."""
-    analyzed_times = {device: context.judged[device] for device in context.devices}
+    analyzed_times = {device: context.analyzed_by_place[device] for device in context.devices}
     losses = find_losses(context.ranks)
     claims = [
         (settled.rule.name, claim.times)

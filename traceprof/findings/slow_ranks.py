@@ -207,7 +207,10 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
         for device, time in times.items()
         if device not in slow_devices
     }
-    extra = {d: times[d].compute if slow.is_compute else context.judged[d] for d in slow_devices}
+    extra = {
+        d: times[d].compute if slow.is_compute else context.analyzed_by_place[d]
+        for d in slow_devices
+    }
     ground = Ground.COMPUTE if slow.is_compute else Ground.LOST
     due_ns = slow.excess_ns * context.n_steps
     claims = (

@@ -134,7 +134,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         action=_advice_on_slow(set(table["grown_phase"][slow].tolist())),
         caveat="Evaluation or checkpointing without a named range can be intended.",
         window=f"step:{table['step'][worst[0]]}",
-        beside=("load balance across ranks",)
+        other_subjects=("load balance across ranks",)
         if any("rank" in why.values for why in reasons)
         else (),
     )

@@ -27,7 +27,7 @@ from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
 from traceprof.session.tried import with_measured
-from traceprof.session.verdict import Verdict, judge
+from traceprof.session.verdict import Verdict, make_verdict
 
 PAGE: Final = (
     *("findings", "steps", "rank-steps", "breakdown", "idle", "phases", "kernels"),
@@ -190,7 +190,7 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         ranks = run.of_ranks(STEP_TABLES)
         costs = one_off_costs(ranks)
         n_gpus = len(set(gpus_of(ranks).values()))
-        verdict = judge(found.results, found.recorded, costs, n_gpus)
+        verdict = make_verdict(found.results, found.recorded, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
         after = {name: times - found.span.start_ns for name, times in instants.items()}
         kept_parts = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))

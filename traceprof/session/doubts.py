@@ -150,20 +150,23 @@ def doubts_of_stream(run: Run) -> Doubts:
     return Doubts(run.of_ranks(frozenset()).info.warnings, kept_notes or (), kept_notes is not None)
 
 
-def missing_in(run: Run, beside: frozenset[str] = frozenset()) -> tuple[Note, ...]:
-    """Return the GPU activity that is missing; ``beside`` are tables that the caller reads next."""
+def missing_in(run: Run, next_tables: frozenset[str] = frozenset()) -> tuple[Note, ...]:
+    """Return the GPU activity that is missing.
+
+    ``next_tables`` are tables that the caller reads next; they are read in the same pass.
+    """
     kept = KeptAnswers(run.cache, None)
     kept_notes: tuple[Note, ...] | None = kept.value(_KEPT)
     if kept_notes is not None:
         return kept_notes
     if run.window not in (None, "all") and run.is_read_in_parts and run.is_large:
-        return missing_work(run.of_ranks(_LAUNCHES | beside))
+        return missing_work(run.of_ranks(_LAUNCHES | next_tables))
     whole_run = run.within(run.window if run.window is None else "all")
     # In a large file, the ranges of steps and passes are usually enough.
-    tables = (STEP_TABLES - {"ranges"} if run.is_large else STEP_TABLES) | beside
+    tables = (STEP_TABLES - {"ranges"} if run.is_large else STEP_TABLES) | next_tables
     ranks = whole_run.of_ranks(tables)
     if "ranges" not in tables and may_be_thin(ranks.whole):
-        ranks = whole_run.of_ranks(STEP_TABLES | beside)
+        ranks = whole_run.of_ranks(STEP_TABLES | next_tables)
     if "samples" in ranks.recorded and depends_on_power(ranks):
         ranks = whole_run.of_ranks(tables | {"samples", "devices"})
     found = missing_work(ranks.whole)

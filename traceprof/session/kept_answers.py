@@ -71,8 +71,6 @@ def decode(data: bytes) -> Any:
 
     try:
         return _value(msgspec.msgpack.decode(data))
-    except CodecError:
-        raise
     except _UNREADABLE as error:
         raise CodecError(str(error)) from error
 
@@ -95,6 +93,11 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_result(result: Result) -> Any:
+    """Return a result as ["result", name, tables, scalars, notes].
+
+    Raises:
+        CodecError: the result has samples, or its declaration is not that of its analysis.
+    """
     if result.samples or load_analysis(result.name).spec is not result.spec:
         raise CodecError(f"result {result.name} does not match its declaration")
     parts = (dict(result.tables), dict(result.scalars), result.notes)
@@ -102,6 +105,7 @@ def _plain_result(result: Result) -> Any:
 
 
 def _array(values: Any) -> list[Any]:
+    """Return a one-dimensional array as ["numbers", dtype, bytes] or ["objects", values]."""
     dtype = values.dtype
     if dtype.kind in _NUMBERS and values.ndim == 1:
         return ["numbers", dtype.str, np.ascontiguousarray(values).tobytes()]
@@ -126,6 +130,7 @@ _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
 
 
 def _value(plain: Any) -> Any:
+    """Return the value of ``plain``, the reverse of `_plain`."""
     if not isinstance(plain, list):
         return plain
     kind, *arguments = plain
@@ -156,6 +161,7 @@ def _column(values: Any) -> Any:
 
 
 def _read_names(codes: Any, texts: list[Any]) -> Names:
+    """Return the names with these codes, after checks that every code has a text."""
     found = _value(codes)
     if not all(type(text) is str for text in texts) or (
         len(found) and not 0 <= found.min() <= found.max() < len(texts)
@@ -165,6 +171,7 @@ def _read_names(codes: Any, texts: list[Any]) -> Names:
 
 
 def _object(name: str, values: dict[str, Any]) -> Any:
+    """Return an object of one of `_CLASSES`, made from its encoded fields."""
     known_class = getattr(import_module(_CLASSES[name]), name)
     return known_class(**{field_name: _value(value) for field_name, value in values.items()})
 

@@ -99,7 +99,7 @@ class Verdict:
     made_of: tuple[Note, ...] = ()
 
 
-def judge(
+def make_verdict(
     results: Mapping[str, Result],
     recorded: frozenset[str],
     one_off: Table,
