@@ -187,8 +187,7 @@ def _touches(copies: Table, kind: str) -> Bools:
 )
 def pageable_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pageable memory, which are staged and block the host."""
-    what = "Asynchronous copies of pageable memory"
-    yield from _pageable_finding(context, what, _are_pageable_and_asynchronous)
+    yield from _pageable_finding(context, "Asynchronous", _are_pageable_and_asynchronous)
 
 
 @rule(
@@ -200,12 +199,11 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
 )
 def unpinned_memory(context: Context) -> Iterator[Finding]:
     """Find blocking copies of pageable memory."""
-    what = "Blocking copies of pageable memory"
-    yield from _pageable_finding(context, what, _are_pageable_and_blocking)
+    yield from _pageable_finding(context, "Blocking", _are_pageable_and_blocking)
 
 
-def _pageable_finding(context: Context, title_start: str, choose: CopyFilter) -> Iterator[Finding]:
-    """Yield the finding on the copies that ``choose`` selects; ``title_start`` is in its title."""
+def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iterator[Finding]:
+    """Yield the finding on the copies that ``choose`` selects."""
     copies = context.copies(choose)
     claim = _claim_of_calls(context, copies, choose)
     late = context.share(claim) - context.share(context.unclaimed(context.exposed(copies)))
@@ -216,7 +214,7 @@ def _pageable_finding(context: Context, title_start: str, choose: CopyFilter) ->
     returned = tuple(_return_notes(copies))
     yield Finding(
         title=Note.of(
-            f"{title_start}: {{share:ratio}} of step time is exposed transfers"
+            f"{manner} copies of pageable memory: {{share:ratio}} of step time is exposed transfers"
             + (" and waits for launches that they delay" if late >= _MIN_REPORTED_RATIO else ""),
             share=share,
         ),
@@ -272,10 +270,7 @@ def _are_pageable_and_blocking(copies: Table) -> Bools:
 
 
 def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Claim:
-    """Return a claim on ``copies`` that block the host and on idle time due to late launches.
-
-    The claim has a range if more idle time could be saved, see `up_to`.
-    """
+    """Return a claim on blocking ``copies`` and late launches, with the range from `up_to`."""
     if copies.empty:
         return context.unclaimed({})
     idle = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
@@ -437,7 +432,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
 
 
 def _are_large_and_pinned(copies: Table) -> Bools:
-    """Return which copies between host and device are large and of pinned memory."""
+
     is_moved = copies["direction"].isin(_HOST_TRANSFERS) & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 

@@ -160,17 +160,14 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
         second_words = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
         return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
-    if (
-        len(findings)
-        and findings["claimed_ratio"][is_known(findings["once_ns"])].sum() >= _MAIN_RATIO
-    ):
+    is_once = is_known(findings["once_ns"]) if len(findings) else None
+    if is_once is not None and findings["claimed_ratio"][is_once].sum() >= _MAIN_RATIO:
         return _PAID_ONCE
     words = _whom_ranks_wait_for(findings, largest) or _BOUND_BY.get(largest, "mostly idle")
     words += _backend_in_words(findings) if largest == COMMUNICATION else ""
     # A second part with nearly as much time is a bottleneck as well.
-    if shares[second] >= max(
-        _MIN_NAMED_RATIO, _MIN_SECOND_RATIO * shares[largest]
-    ) and _can_be_second(second):
+    min_second = max(_MIN_NAMED_RATIO, _MIN_SECOND_RATIO * shares[largest])
+    if shares[second] >= min_second and _can_be_second(second):
         words += f" and {_BOUND_BY[second]}"
     return words
 
