@@ -165,8 +165,8 @@ def measure_findings(ranks: Ranks) -> Result:
         "checked": _checked(found, abstained, much_lost(losses)),
         "lost": _lost(context),
     }
-    times = context.times.items()
-    compute_ns = sum((time.compute & context.analyzed_by_place[i]).total_ns for i, time in times)
+    analyzed = context.analyzed_by_place
+    compute_ns = sum((time.compute & analyzed[i]).total_ns for i, time in context.times.items())
     scalars = {
         "is_idle_known": context.is_idle_known,
         "compute_ratio": compute_ns / context.analyzed_ns,
@@ -218,8 +218,8 @@ def _row(settled: SettledFinding) -> dict[str, object]:
     """Return one row of the table ``findings``."""
     finding = settled.finding
     finding_fields = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
-    settled_fields = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
-    base_fields = ("base", "base_ns")
+    ratios = ("claimed_ratio", "saving_ratio", "saving_ns")
+    settled_fields = ("number", *ratios, "is_minor", "base", "base_ns")
     least_ns, most_ns = settled.range_ns or (None, None)
     return {
         "least_saving_ns": least_ns,
@@ -231,7 +231,7 @@ def _row(settled: SettledFinding) -> dict[str, object]:
         "ranges": "; ".join(finding.ranges),
         "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in settled.claims)),
         **{name: getattr(finding, name) for name in finding_fields},
-        **{name: getattr(settled, name) for name in (*settled_fields, *base_fields)},
+        **{name: getattr(settled, name) for name in settled_fields},
     }
 
 

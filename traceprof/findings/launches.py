@@ -52,8 +52,9 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     )
     calls = context.rows(_launch_calls)
     n_calls = int(calls["count"].sum())
-    call_ns = median_of_counted(calls["call_ns"], calls["count"])
-    of_calls = Note.of("median launch call: {call:ns}", call=call_ns)
+    of_calls = Note.of(
+        "median launch call: {call:ns}", call=median_of_counted(calls["call_ns"], calls["count"])
+    )
     lengths, counts = context.kernels.lengths, context.kernels.counts
     if not len(lengths.rows):  # only copies, for which graphs and fusion do not help
         yield Finding(

@@ -137,11 +137,7 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
     frames = (frame for result in results.values() for frame in result.tables.values())
     has_processes = any("process" in frame for frame in frames)
     # A document that was made with the ranks of processes also serves results without processes.
-    keys = [
-        ("about", knows_processes)
-        for knows_processes in (True, False)
-        if knows_processes or not has_processes
-    ]
+    keys = [("about", True)] if has_processes else [("about", True), ("about", False)]
     document = None if not_kept else next(filter(None, map(kept.value, keys)), None)
     if document is None:
         ranks = run.of_ranks(frozenset({"processes"} if has_processes else ()))

@@ -248,7 +248,7 @@ def cut_run(
             cuts.add(cut_parts(files[0].path, [part], progress))
         return cuts, selection
     selection = run.selection
-    files = _files(run, cutting)
+    files = _files_with_devices(run, cutting)
     with new_folder(output) as folder:
         _cut_files(files, {folder: selection}, cutting, cuts, progress)
         write_manifest(folder, files, output.name)
@@ -279,11 +279,10 @@ def cut_steps(
         select(ranks, "steady")  # raises an error with the reason if no steps are known
         raise UsageError("the window contains no whole step")
     cuts, several = Cuts(output), is_run(run.paths)
-    files = _files(run, cutting)
+    files = _files_with_devices(run, cutting)
     suffix = "" if several else _suffix(files[0].path)
     with new_folder(output) as folder:
-        names = _numbered(selections)
-        targets = [folder / f"{name}{suffix}" for name in names]
+        targets = [folder / f"{name}{suffix}" for name in _numbered(selections)]
         for target in targets if several else ():
             target.mkdir()
         selection_of = dict(zip(targets, selections, strict=True))
@@ -330,10 +329,10 @@ def _select_in_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfR
         window = TimeWindow(int(match[1]), int(match[2]))
         if window.duration_ns:
             return Selection(window, run.window or ""), [FileOfRun(run.paths[0], ())]
-    return run.selection, _files(run, cutting)
+    return run.selection, _files_with_devices(run, cutting)
 
 
-def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
+def _files_with_devices(run: Run, cutting: Cutting) -> list[FileOfRun]:
     """Return the files that contain the wanted ranks and devices.
 
     Raises:
@@ -343,9 +342,9 @@ def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
     known = {device for file in files for device in file.devices}
     if wanted is not None and known and known.isdisjoint(wanted):
         known_devices = ", ".join(map(str, sorted(known)))
-        missing_devices = ", ".join(map(str, sorted(wanted)))
+        wanted_devices = ", ".join(map(str, sorted(wanted)))
         raise UsageError(
-            f"no GPU {missing_devices} in the trace; GPUs with activity: {known_devices}"
+            f"no GPU {wanted_devices} in the trace; GPUs with activity: {known_devices}"
         )
     return files
 
@@ -380,9 +379,9 @@ def _devices(file: FileOfRun, wanted: Collection[int] | None) -> frozenset[int] 
     return frozenset(number for device, number in file.devices.items() if device in wanted)
 
 
-def _as_frozenset(some: Collection[Any] | None) -> frozenset[Any] | None:
+def _as_frozenset(items: Collection[Any] | None) -> frozenset[Any] | None:
     """Return ``some`` as a frozenset, or None."""
-    return None if some is None else frozenset(some)
+    return None if items is None else frozenset(items)
 
 
 def _names(files: Sequence[FileOfRun]) -> dict[Path, str]:

@@ -119,10 +119,10 @@ def _table(table: Table) -> list[Any]:
 
 
 _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
-    list: lambda value: ["list", [_plain(one) for one in value]],
-    tuple: lambda value: ["tuple", [_plain(one) for one in value]],
+    list: lambda value: ["list", [_plain(item) for item in value]],
+    tuple: lambda value: ["tuple", [_plain(item) for item in value]],
     frozenset: lambda value: ["frozenset", sorted(value)],
-    dict: lambda value: ["dict", [[_plain(key), _plain(one)] for key, one in value.items()]],
+    dict: lambda value: ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]],
     np.ndarray: _array,
     Names: lambda names: ["names", _array(names.packed.stored), names.texts.tolist()],
     Table: _table,
@@ -186,10 +186,10 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
     "numbers": _numbers,
     "objects": _objects,
     "names": _read_names,
-    "list": lambda values: [_value(one) for one in values],
-    "tuple": lambda values: tuple(_value(one) for one in values),
+    "list": lambda values: [_value(item) for item in values],
+    "tuple": lambda values: tuple(_value(item) for item in values),
     "frozenset": frozenset,
-    "dict": lambda pairs: {_value(key): _value(one) for key, one in pairs},
+    "dict": lambda pairs: {_value(key): _value(item) for key, item in pairs},
     "table": _read_table,
     "object": _object,
     "result": _result,

@@ -162,8 +162,7 @@ class Material:
             if first == end:
                 continue
             trace = self._read(tables, TimeWindow(first, end))
-            is_first = first == edges[0]
-            begins = None if is_first else first
+            begins = None if first == edges[0] else first
             found = {n: _begun(trace.table(n), begins, end) for n in TABLES if n in tables}
             yield self._part(found, trace)
 
