@@ -231,7 +231,11 @@ class Context:
         return self.ledger.unclaimed(Claim(times, ground, saved_ratio, between))
 
     def share(self, claim: Claim) -> float:
-        """Return the length of ``claim`` as a share of the analyzed time."""
+        """Return the length of ``claim`` as a share of the analyzed time.
+
+        In claims on lost time, the idle time of a device is multiplied by the device's
+        `idle_scale`.
+        """
         scales = analyzed(self.ranks).idle_scale if self.devices else {}
         total_ns = float(claim.total_ns)
         for place, time in claim.times.items() if claim.ground is Ground.LOST else ():

@@ -34,7 +34,7 @@ _MAX_CUT_RATIO: Final = 0.5
 LARGE_BYTES: Final = 64 << 20
 """Above this size, less of a file is read. For a window, only its launches are checked."""
 SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
-"""The tables that describe a file. They are read once, with the first other table."""
+"""The tables that describe a file. They are read once, whatever other tables are read."""
 _CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
 """The tables of which a reader can read only the rows in a window; others are read whole."""
 _STEPS: Final = frozenset({"ranges"})
