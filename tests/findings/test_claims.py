@@ -13,7 +13,7 @@ from tests.requirements import require
 from traceprof.findings import FINDINGS, RULES
 from traceprof.findings.claims import Claim, Ground, Kind, Ledger
 from traceprof.findings.context import Context
-from traceprof.findings.rules import SettledFinding, judge, much_lost
+from traceprof.findings.rules import SettledFinding, apply_rules, much_lost
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts
 from traceprof.measures.idle.losses import idle_times
 from traceprof.model.intervals import Intervals
@@ -30,9 +30,9 @@ def test_what_is_claimed_is_not_free_any_more() -> None:
     second = Claim({0: Intervals.single(40, 200)})
     (granted,) = ledger.take((first,))
     assert granted.times == {0: Intervals.single(20, 50)}
-    assert ledger.left(second).times == {0: Intervals.single(50, 100)}
+    assert ledger.unclaimed(second).times == {0: Intervals.single(50, 100)}
     assert ledger.take((second,))[0].total_ns == 50
-    assert ledger.left(second).total_ns == 0
+    assert ledger.unclaimed(second).total_ns == 0
 
 
 def lost(loss: str, total: int, claimed: int = 0) -> dict[str, object]:
@@ -67,7 +67,7 @@ def test_idle_time_in_slow_steps_is_of_the_slow_steps_alone(is_default: bool) ->
         now = at + 200_000
     trace = builder.build()
     context = Context(in_default_window(trace) if is_default else Ranks.of(trace))
-    found, _ = judge(context, RULES)
+    found, _ = apply_rules(context, RULES)
     claims = [(claim.ground, claim) for own in found for claim in own.claims]
     assert {ground for ground, _ in claims} >= {Ground.LOST, Ground.SLOW}
     for (_, one), (_, other) in combinations(claims, 2):
@@ -92,7 +92,7 @@ def ranks_of(name: str) -> Ranks:
 @cache
 def judged(name: str) -> tuple[Context, tuple[SettledFinding, ...]]:
     context = Context(ranks_of(name))
-    return context, tuple(judge(context, RULES)[0])
+    return context, tuple(apply_rules(context, RULES)[0])
 
 
 @pytest.mark.traces
@@ -111,7 +111,7 @@ def test_no_time_is_claimed_twice(name: str) -> None:
 def test_savings_are_at_most_what_is_not_compute(name: str) -> None:
     context, found = judged(name)
     compute = sum((t.compute & context.typical).total_ns for t in context.times.values())
-    compute_ratio = compute / context.judged_ns
+    compute_ratio = compute / context.analyzed_ns
     sums = dict.fromkeys(Ground, 0.0)
     for own in found:
         for claim in own.claims:

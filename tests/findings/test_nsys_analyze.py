@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.requirements import require
-from traceprof.findings.context import Choose, Context, copies_with_calls
+from traceprof.findings.context import Context, CopyFilter, copies_with_calls
 from traceprof.findings.copies import (
     are_asynchronous,
     are_blocking_copies,
@@ -47,7 +47,7 @@ Rows = set[tuple[int, int]]
 """(start, duration) of each row."""
 
 
-def _copies(context: Context, choose: Choose) -> Table:
+def _copies(context: Context, choose: CopyFilter) -> Table:
     (part,) = context.ranks
     copies = copies_with_calls(part)
     return copies.take(choose(copies))

@@ -15,7 +15,7 @@ from traceprof.model.table import Table
 from traceprof.render.formatting import note_text
 from traceprof.session.answer import page
 from traceprof.session.run import run_of
-from traceprof.session.verdict import bound_by, judge
+from traceprof.session.verdict import bound_by, make_verdict
 
 PARTS = ("compute", "exposed_communication", "exposed_transfer", "device_memory", "idle")
 
@@ -115,5 +115,5 @@ def test_a_program_that_only_infers_evaluates_nothing() -> None:
     trace = builder.build()
     results = {"phases": run("phases", trace)}
     paid = one_off_costs(Ranks.of(trace))
-    note = judge(results, trace.recorded, paid).sentences[-1]
+    note = make_verdict(results, trace.recorded, paid).sentences[-1]
     assert note.values["part0"] == "forward without gradients"

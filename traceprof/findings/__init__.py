@@ -1,4 +1,8 @@
-"""Findings: ranked advice. A rule that lacks its data abstains and says so."""
+"""The findings analysis: runs all rules and returns ranked advice.
+
+A rule that lacks data abstains and gives the reason. This package reads facts and tables of a run.
+It writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from traceprof.findings.rules import (
     Finding,
     Rule,
     SettledFinding,
-    judge,
+    apply_rules,
     losses_claimed,
     much_lost,
 )
@@ -83,7 +87,7 @@ RULES: Final[Registry[Rule]] = Registry(
         gaps.low_utilisation,
     ),
 )
-"""In the order in which they claim time: the more specific first."""
+"""All rules, in the order in which they claim time: the more specific rule first."""
 
 SPEC: Final = ResultSpec.of("""
     table findings: one row per finding, ordered by saving; one-time costs are ordered by their
@@ -146,12 +150,12 @@ SPEC: Final = ResultSpec.of("""
 
 
 def measure_findings(ranks: Ranks) -> Result:
-    """Return the advice of all rules."""
+    """Return the result of all rules for a run."""
     context = Context(ranks)
-    found, abstained = judge(context, RULES)
+    found, abstained = apply_rules(context, RULES)
     losses = losses_claimed(context, found)
     rows: dict[str, list[dict[str, object]]] = {
-        "findings": [_row(own) for own in found],
+        "findings": [_row(settled) for settled in found],
         "losses": losses,
         "abstained": [
             {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
@@ -161,80 +165,89 @@ def measure_findings(ranks: Ranks) -> Result:
         "checked": _checked(found, abstained, much_lost(losses)),
         "lost": _lost(context),
     }
-    times = context.times.items()
-    compute_ns = sum((time.compute & context.judged[i]).total_ns for i, time in times)
+    analyzed = context.analyzed_by_place
+    compute_ns = sum((time.compute & analyzed[i]).total_ns for i, time in context.times.items())
     scalars = {
         "is_idle_known": context.is_idle_known,
-        "compute_ratio": compute_ns / context.judged_ns,
-        "judged_ns": round(context.judged_ns),
+        "compute_ratio": compute_ns / context.analyzed_ns,
+        "judged_ns": round(context.analyzed_ns),
         "compute_ns": compute_ns,
         "slow_ratio": context.slow_ratio,
         "base": context.base.unit,
         "step_ns": context.base.unit_ns,
     }
-    tables = {name: SPEC.table(name).of_rows(own) for name, own in rows.items()}
+    tables = {name: SPEC.table(name).of_rows(of_table) for name, of_table in rows.items()}
     return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), abstained))
 
 
 def _lost(context: Context) -> list[dict[str, object]]:
-    """Return the rows of the table ``lost``."""
+    """Return the rows of the table ``lost``: messages about missing GPU activity."""
     lost = lost_work(context.ranks)
     if lost is None:
         return []
-    told = (("missing", lost.what), ("why", lost.causes), ("to do", (lost.action,)))
-    rows = [{"about": about, "message": note} for about, notes in told for note in notes]
+    sections = (("missing", lost.what), ("why", lost.causes), ("to do", (lost.action,)))
+    rows = [{"about": about, "message": note} for about, notes in sections for note in notes]
     return [{"number": number, **row} for number, row in enumerate(rows, 1)]
 
 
 def _checked(
-    found: Iterable[SettledFinding], abstained: Mapping[str, str], much: Iterable[str]
+    found: Iterable[SettledFinding], abstained: Mapping[str, str], lost_subjects: Iterable[str]
 ) -> list[dict[str, object]]:
-    judged = {rule.subject for rule in RULES if rule.name not in abstained}
-    told = {
+    """Return the rows of the table ``checked``: one per subject of the rules.
+
+    ``lost_subjects`` are the subjects with a large loss, see `much_lost`.
+    """
+    analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
+    problem_subjects = {
         subject
-        for own in found
-        if not own.is_minor
-        for subject in (own.rule.subject, *own.finding.beside)
-    }.union(much)
+        for settled in found
+        if not settled.is_minor
+        for subject in (settled.rule.subject, *settled.finding.other_subjects)
+    }.union(lost_subjects)
     return [
-        {"subject": subject, "is_judged": subject in judged, "is_fine": subject in judged - told}
+        {
+            "subject": subject,
+            "is_judged": subject in analyzed,
+            "is_fine": subject in analyzed - problem_subjects,
+        }
         for subject in dict.fromkeys(rule.subject for rule in RULES)
     ]
 
 
-def _row(own: SettledFinding) -> dict[str, object]:
-    finding = own.finding
-    as_they_are = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
-    granted = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
-    of = ("base", "base_ns")
-    least_ns, most_ns = own.range_ns or (None, None)
+def _row(settled: SettledFinding) -> dict[str, object]:
+    """Return one row of the table ``findings``."""
+    finding = settled.finding
+    finding_fields = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
+    ratios = ("claimed_ratio", "saving_ratio", "saving_ns")
+    settled_fields = ("number", *ratios, "is_minor", "base", "base_ns")
+    least_ns, most_ns = settled.range_ns or (None, None)
     return {
         "least_saving_ns": least_ns,
         "most_saving_ns": most_ns,
-        "rule": own.rule.name,
-        "show": own.rule.show,
+        "rule": settled.rule.name,
+        "show": settled.rule.show,
         "kind": finding.kind.value,
         "model": finding.model or "",
         "ranges": "; ".join(finding.ranges),
-        "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in own.claims)),
-        **{name: getattr(finding, name) for name in as_they_are},
-        **{name: getattr(own, name) for name in (*granted, *of)},
+        "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in settled.claims)),
+        **{name: getattr(finding, name) for name in finding_fields},
+        **{name: getattr(settled, name) for name in settled_fields},
     }
 
 
 def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
-    """Return that nothing was found, and what could not be judged."""
+    """Return a note if nothing was found, and one note per reason why rules abstained."""
     notes = [] if found_any else [Note("no problem found")]
     subjects: dict[str, dict[str, None]] = {}
-    judged = {rule.subject for rule in RULES if rule.name not in abstained}
+    analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
     for rule in RULES:
         if rule.name in abstained:
-            # Of a subject that another rule judged only what this one looks for was not checked.
-            what = rule.summary if rule.subject in judged else rule.subject
-            subjects.setdefault(abstained[rule.name], {})[what] = None
+            # If another rule analyzed the subject, only the summary of this rule was not checked.
+            text = rule.summary if rule.subject in analyzed else rule.subject
+            subjects.setdefault(abstained[rule.name], {})[text] = None
     notes += [
-        Note.of("not checked: {subjects}: {reason}", subjects=", ".join(own), reason=reason)
-        for reason, own in subjects.items()
+        Note.of("not checked: {subjects}: {reason}", subjects=", ".join(names), reason=reason)
+        for reason, names in subjects.items()
     ]
     return tuple(notes)
 

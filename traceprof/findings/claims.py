@@ -1,8 +1,8 @@
-"""Which finding claims which time of which device: every nanosecond goes to one at most.
+"""Claims: which finding covers which GPU time. At most one finding claims each nanosecond.
 
-Three grounds share the time that is judged, device by device: what is not compute, compute, and
-the slow steps whole. A rule asks what of some time nobody has claimed yet; what its finding
-claims is taken off the ground. So savings never add up to more than there is to save.
+The analyzed time of each device is split into three grounds: time that is not compute, compute, and
+whole slow steps. A rule asks which part of a time is still unclaimed. The claims of its finding are
+then removed from the ground, so savings never add up to more than the available time.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+
 from traceprof.measures.facts import apart
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Bools, Table
 
 Times = Mapping[int, Intervals]
-"""When, by device."""
+"""Time intervals by device number."""
 
 
-def together(many: Iterable[Times]) -> dict[int, Intervals]:
-    """Return when any of ``many`` is, device by device."""
+def union_by_device(many: Iterable[Times]) -> dict[int, Intervals]:
+    """Return the union of the intervals in ``many``, by device."""
     found: dict[int, Intervals] = {}
     for times in many:
         for device, time in times.items():
@@ -29,8 +32,14 @@ def together(many: Iterable[Times]) -> dict[int, Intervals]:
     return found
 
 
+def starts_within(rows: Table, time: Intervals) -> Bools:
+    """Return which ``rows`` start in ``time``."""
+    starts = rows["start_ns"]
+    return np.asarray(time.covered_ns(starts, starts + 1) > 0, np.bool_)
+
+
 class Ground(StrEnum):
-    """Where a claim lies."""
+    """The type of time that a claim takes."""
 
     LOST = "lost"  # not compute: exposed communication and copies, idle
     COMPUTE = "compute"
@@ -38,34 +47,34 @@ class Ground(StrEnum):
 
 
 class Kind(StrEnum):
-    """How sure a saving is."""
+    """How certain a saving is."""
 
-    MEASURED = "measured"  # the time is there and would be gone
-    BOUNDED = "bounded"  # provably at most this much
-    ESTIMATED = "estimated"  # a model says so, which tells the range, too
-    ONCE = "once"  # a cost that occurs once, whatever the number of steps
-    NONE = "none"  # nothing is known to be saved
+    MEASURED = "measured"  # the time was measured and would disappear
+    BOUNDED = "bounded"  # a proven upper bound
+    ESTIMATED = "estimated"  # a model estimates the saving and its range
+    ONCE = "once"  # a one-time cost, whatever the number of steps
+    NONE = "none"  # no known saving
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """Time that a finding claims, and how much of it (0 to 1) could be saved.
+    """Time that a finding claims, and the ratio of it (0 to 1) that could be saved.
 
-    ``own_ratio`` is how much of the time the finding is about: the rest is not its, and nobody
-    else's either. ``saved_ratio`` is the part of that which could be saved. Of an estimate
-    ``between`` is the range in which that lies: the most may be more than all of it, where
-    something else gets faster, too.
+    ``attributed_ratio`` is the ratio of the time that the finding is about. The finding does not
+    count the rest, and no other finding can claim the rest. ``saved_ratio`` is the ratio of the
+    attributed time that could be saved. ``between`` is the range of ``saved_ratio`` for an estimate
+    (None: no range). The upper end may exceed 1 if other time shrinks as well.
     """
 
     times: Times
     ground: Ground = Ground.LOST
     saved_ratio: float = 1.0
     between: tuple[float, float] | None = None
-    own_ratio: float = 1.0
+    attributed_ratio: float = 1.0
 
     @property
     def total_ns(self) -> int:
-        """The ns of all devices together."""
+        """The length in ns, summed over all devices."""
         return sum(time.total_ns for time in self.times.values())
 
 
@@ -73,48 +82,56 @@ LATER: Final = Note(
     "The GPU is idle until the CPU launches work again. Upper bound: also later idle time, up to "
     "the length of each of these calls, because the CPU would be that far ahead."
 )
-"""The model of what a call costs that holds the host up."""
-_NEARLY_ALL: Final = 1.01
+"""The model of the cost of a call that blocks the CPU."""
+_MIN_RANGE_FACTOR: Final = 1.01
 
 
 def up_to(claim: Claim, most: Times) -> Claim:
-    """Return ``claim`` with a range where ``most`` could be saved, too; else it is a bound."""
+    """Return ``claim`` with a range if the intervals ``most`` could be saved as well.
+
+    The upper end of the range is the length of the union of ``claim`` and ``most``, divided by the
+    length of ``claim``. If the union is at most 1% longer, return ``claim`` unchanged: its saving
+    is a bound.
+    """
     nothing = Intervals.empty()
-    whole = [time | most.get(device, nothing) for device, time in claim.times.items()]
-    ratio = sum(time.total_ns for time in whole) / max(1, claim.total_ns)
-    return replace(claim, between=(1.0, ratio)) if ratio > _NEARLY_ALL else claim
+    unions = [time | most.get(device, nothing) for device, time in claim.times.items()]
+    ratio = sum(time.total_ns for time in unions) / max(1, claim.total_ns)
+    return replace(claim, between=(1.0, ratio)) if ratio > _MIN_RANGE_FACTOR else claim
 
 
-def bound_or_estimate(claims: Iterable[Claim], model: Note) -> tuple[Kind, Note | None]:
-    """Return how sure a saving is: a bound, unless a claim has a range, which ``model`` says."""
+def kind_and_model(claims: Iterable[Claim], model: Note) -> tuple[Kind, Note | None]:
+    """Return the kind and the model of a saving.
+
+    The saving is a bound without a model, unless a claim has a range. Then it is an estimate by
+    ``model``.
+    """
     is_bound = all(claim.between is None for claim in claims)
     return (Kind.BOUNDED, None) if is_bound else (Kind.ESTIMATED, model)
 
 
 class Ledger:
-    """What of each ground nobody has claimed yet."""
+    """The unclaimed time of each ground, by device."""
 
     def __init__(self, free: Mapping[Ground, Times]) -> None:
-        # Much later somebody asks for what is on the disk meanwhile.
+        # `apart` may move the intervals to disk until a rule asks for them.
         self._free = {
             ground: {device: apart(time) for device, time in times.items()}
             for ground, times in free.items()
         }
 
-    def left(self, claim: Claim) -> Claim:
-        """Return what of ``claim`` is free."""
+    def unclaimed(self, claim: Claim) -> Claim:
+        """Return the part of ``claim`` that no finding has claimed yet."""
         free = self._free.get(claim.ground, {})
-        known = [(device, time) for device, time in claim.times.items() if device in free]
-        found = {device: free[device]() & time for device, time in known}
-        return replace(claim, times={device: time for device, time in found.items() if len(time)})
+        left = {d: free[d]() & time for d, time in claim.times.items() if d in free}
+        return replace(claim, times={device: time for device, time in left.items() if len(time)})
 
     def take(self, claims: Iterable[Claim]) -> tuple[Claim, ...]:
-        """Take what is free of ``claims``, and return it."""
+        """Remove ``claims`` from the unclaimed time in this order, and return the parts taken."""
         taken = []
         for claim in claims:
-            own = self.left(claim)
+            unclaimed = self.unclaimed(claim)
             free = self._free[claim.ground]
-            for device, time in own.times.items():
+            for device, time in unclaimed.times.items():
                 free[device] = apart(free[device]() - time)
-            taken.append(own)
+            taken.append(unclaimed)
         return tuple(taken)

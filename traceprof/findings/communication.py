@@ -1,4 +1,4 @@
-"""Communication that no compute hides, and collectives that are too small for the link."""
+"""Rules on exposed communication and on collectives that are too small for the interconnect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Kind, Times, together
+from traceprof.findings.claims import Claim, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import COLLECTIVES, Finding, rule
@@ -26,9 +26,9 @@ from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 from traceprof.names.messages import kernel_kind
 
-_LEAST_EXPOSED: Final = 0.05
-_NEXT_TO_NOTHING: Final = 0.001
-_BY_OPERATION: Final = (
+_MIN_EXPOSED_RATIO: Final = 0.05
+_MIN_SAVED_RATIO: Final = 0.001
+_ADVICE_BY_OPERATION: Final = (
     (
         re.compile(r"(?i)all_?reduce"),
         "For all-reduce: tune `bucket_cap_mb` in DDP, use `no_sync()` during gradient "
@@ -45,18 +45,18 @@ _BY_OPERATION: Final = (
         "data in lower precision.",
     ),
 )
-"""What helps in PyTorch against each operation."""
+"""Patterns of operation names, and the advice for PyTorch on each operation."""
 
-_LEAST_SMALL: Final = 0.02
-_FEWEST_PER_STEP: Final = 20
-_SMALL_BYTES: Final = 1_000_000
-_BETWEEN_GPUS_BYTES_PER_NS: Final = 12
-"""On PCIe 3.0 x16, the slowest link in use."""
-_SHORT_NS: Final = 60_000
-_USEFUL_BYTES: Final = 25_000_000
-"""The default size of DDP's buckets."""
-_QUICKEST: Final = 0.1
-"""The quantile of the durations that is taken for the latency: what waits for nobody."""
+_MIN_SMALL_RATIO: Final = 0.02
+_MIN_COLLECTIVES_PER_STEP: Final = 20
+_MAX_SMALL_BYTES: Final = 1_000_000
+_SLOWEST_LINK_BYTES_PER_NS: Final = 12
+"""The rate of PCIe 3.0 x16, the slowest interconnect in use."""
+_MAX_SMALL_NS: Final = 60_000
+_BUCKET_BYTES: Final = 25_000_000
+"""The default bucket size of DDP."""
+_LATENCY_QUANTILE: Final = 0.1
+"""The quantile of the durations that counts as the latency: such a collective waits for no rank."""
 
 
 @rule(
@@ -67,30 +67,30 @@ _QUICKEST: Final = 0.1
     show="collectives",
 )
 def exposed_communication(context: Context) -> Iterator[Finding]:
-    """Find communication that no compute hides."""
+    """Find communication that is not overlapped with compute."""
     if context.kind == COMMUNICATION:
-        return  # nothing is computed that could hide it
+        return  # no compute could overlap with it
     exposed = {device: time.communication - time.compute for device, time in context.times.items()}
-    claim = context.left(exposed)
+    claim = context.unclaimed(exposed)
     share = context.share(claim)
-    if share < _LEAST_EXPOSED:
+    if share < _MIN_EXPOSED_RATIO:
         return
-    claims = _hideable(context, claim)
-    saved = sum(context.share(own) * own.saved_ratio for own in claims)
-    own = context.kernels.doing(Activity.COMMUNICATION)
-    names = times_of(own)
+    claims = _claims_by_device(context, claim)
+    saved = sum(context.share(part) * part.saved_ratio for part in claims)
+    kernels = context.kernels.with_activity(Activity.COMMUNICATION)
+    names = times_of(kernels)
     longest = context.kernels.longest_communication
     yield Finding(
         title=Note.of("Exposed communication takes {share:ratio} of step time", share=share),
         claims=claims,
-        kind=Kind.BOUNDED if saved > _NEXT_TO_NOTHING else Kind.NONE,
+        kind=Kind.BOUNDED if saved > _MIN_SAVED_RATIO else Kind.NONE,
         evidence=(
-            *_on_shares(context, exposed, share, saved),
-            context.counted(int(own["count"].sum()), "communication kernel(s)"),
+            *_overlap_notes(context, exposed, share, saved),
+            context.counted(int(kernels["count"].sum()), "communication kernel(s)"),
             *context.timed_by_kernel(names),
         ),
         action=context.advice(
-            pytorch=_for_pytorch(context, [name for name, _ in largest(names, 2)]),
+            pytorch=_pytorch_advice(context, [name for name, _ in largest(names, 2)]),
             other="Overlap communication with compute on a separate stream. Send less data, in "
             "lower precision, or less often.",
         ),
@@ -106,13 +106,13 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
 
 @rule("communication", "communication by the CPU (gloo, MPI)", "kernels", show="collectives")
 def host_communication(context: Context) -> Iterator[Finding]:
-    """Find time in which devices wait for what the host communicates (gloo, MPI).
+    """Find GPU idle time during communication by the CPU (gloo, MPI).
 
-    With the copies that bring it to the host and back, where nothing hides them.
+    The claim includes the exposed copies that move the data to the host and back.
     """
     if context.kind == COMMUNICATION:
         return
-    backends, count, n_bytes, under_way = _by_hosts(context)
+    backends, count, n_bytes, under_way = _communication_of_hosts(context)
     if not count:
         raise NotRecordedError("no CPU communication (gloo, MPI) in the analyzed time")
     copying = {
@@ -121,13 +121,13 @@ def host_communication(context: Context) -> Iterator[Finding]:
         if device in under_way
     }
     waiting = context.idle_for("communication")
-    claim = context.left(together((waiting.times, copying)))
+    claim = context.unclaimed(union_by_device((waiting.times, copying)))
     share = context.share(claim)
-    if share < _LEAST_EXPOSED:
+    if share < _MIN_EXPOSED_RATIO:
         return
-    least = max(0.0, 1 - 2 * n_bytes / _BETWEEN_GPUS_BYTES_PER_NS / claim.total_ns)
-    later_ns = context.idle_for("launch").total_ns
-    claim = replace(claim, between=(least, 1 + later_ns / claim.total_ns))
+    min_ratio = max(0.0, 1 - 2 * n_bytes / _SLOWEST_LINK_BYTES_PER_NS / claim.total_ns)
+    launch_wait_ns = context.idle_for("launch").total_ns
+    claim = replace(claim, between=(min_ratio, 1 + launch_wait_ns / claim.total_ns))
     shared = len(set(gpus_of(context.ranks).values())) < len(context.devices)
     yield Finding(
         title=Note.of(
@@ -149,7 +149,7 @@ def host_communication(context: Context) -> Iterator[Finding]:
             ),
             Note.of(
                 "copies between GPU and host: {copies:ratio} of step time",
-                copies=context.share(claim) - context.share(context.left(waiting.times)),
+                copies=context.share(claim) - context.share(context.unclaimed(waiting.times)),
             ),
         ),
         action=context.advice(
@@ -166,23 +166,31 @@ def host_communication(context: Context) -> Iterator[Finding]:
     )
 
 
-def _by_hosts(context: Context) -> tuple[str, int, int, Times]:
-    """Return the backends of the host, how often and how much they carry, and when, by device."""
-    found = context.ranks.each(_by_host, context.typical)
-    names = sorted({name for own in found for name in own[0]})
-    under_way = {device: time for own in found for device, time in own[3].items()}
-    return ", ".join(names), sum(own[1] for own in found), sum(own[2] for own in found), under_way
+def _communication_of_hosts(context: Context) -> tuple[str, int, int, Times]:
+    """Return the CPU communication in the typical time.
+
+    Returns the names of the backends, the number of calls, the number of bytes, and the times of
+    communication by device.
+    """
+    found = context.ranks.each(_communication_of_rank, context.typical)
+    backends, counts, sizes, times = zip(*found, strict=True)
+    names = sorted(set().union(*backends))
+    under_way = {device: time for of_rank in times for device, time in of_rank.items()}
+    return ", ".join(names), sum(counts), sum(sizes), under_way
 
 
-def _by_host(part: Trace, judged: Intervals) -> tuple[list[str], int, int, dict[int, Intervals]]:
-    calls = part.collectives
+def _communication_of_rank(
+    trace: Trace, analyzed: Intervals
+) -> tuple[list[str], int, int, dict[int, Intervals]]:
+    """Return the same as `_communication_of_hosts` for one trace, with a list of backend names."""
+    calls = trace.collectives
     calls = calls.take(calls["backend"].isin(HOST_BACKENDS))
-    calls = calls.take(judged.covered_ns(calls["start_ns"], calls["start_ns"] + 1) > 0)
+    calls = calls.take(starts_within(calls, analyzed))
     sizes = calls["n_bytes"]
-    times = communication_of_hosts(part)
+    times = communication_of_hosts(trace)
     under_way = {
         device: times[process]
-        for process, devices in devices_of_processes(part).items()
+        for process, devices in devices_of_processes(trace).items()
         for device in devices
         if process in times
     }
@@ -190,22 +198,22 @@ def _by_host(part: Trace, judged: Intervals) -> tuple[list[str], int, int, dict[
     return names, len(calls), int(sizes[sizes > 0].sum()), under_way
 
 
-def _on_shares(context: Context, exposed: Times, share: float, saved: float) -> Iterator[Note]:
-    """Yield how much is communicated and hidden, and what limits what could be."""
+def _overlap_notes(context: Context, exposed: Times, share: float, saved: float) -> Iterator[Note]:
+    """Yield the shares of communication and of its overlap, and the limit of overlap."""
     busy = {device: time.communication for device, time in context.times.items()}
-    whole, all_exposed = (
-        sum((time & context.typical).total_ns for time in times.values()) / context.judged_ns
+    total, all_exposed = (
+        sum((time & context.typical).total_ns for time in times.values()) / context.analyzed_ns
         for times in (busy, exposed)
     )
     others = all_exposed - share
     yield Note.of(
         "communication takes {whole:ratio} of step time, {hidden:ratio} of it overlapped with "
         "compute" + (" ({others:ratio} of step time is part of other findings)" if others else ""),
-        whole=whole,
-        hidden=1 - (share + others) / whole,
+        whole=total,
+        hidden=1 - (share + others) / total,
         others=others,
     )
-    if saved < share * (1 - _NEXT_TO_NOTHING):
+    if saved < share * (1 - _MIN_SAVED_RATIO):
         yield Note.of(
             "overlap can hide at most {saved:ratio} of step time, because the same steps have no "
             "more compute; only sending less data saves the rest",
@@ -213,47 +221,55 @@ def _on_shares(context: Context, exposed: Times, share: float, saved: float) -> 
         )
 
 
-def _for_pytorch(context: Context, names: list[str]) -> str:
-    """Return what helps against the operations whose kernels take the most time."""
+def _pytorch_advice(context: Context, names: list[str]) -> str:
+    """Return the advice for the operations of the kernels in ``names``."""
     if not context.is_training:
         return (
             "Send less data (fewer ranks per layer, lower precision), fuse the collective with the "
             "GEMM before or after it, or overlap two micro-batches."
         )
-    told = [f"{name} {kernel_kind(name).op}" for name in names]
-    fits = [advice for pattern, advice in _BY_OPERATION if any(map(pattern.search, told))]
+    names_and_operations = [f"{name} {kernel_kind(name).op}" for name in names]
+    fits = [
+        advice
+        for pattern, advice in _ADVICE_BY_OPERATION
+        if any(map(pattern.search, names_and_operations))
+    ]
     return "Overlap communication with compute on a separate stream. " + " ".join(
-        fits or [advice for _, advice in _BY_OPERATION[:2]]
+        fits or [advice for _, advice in _ADVICE_BY_OPERATION[:2]]
     )
 
 
-def _hideable(context: Context, claim: Claim) -> tuple[Claim, ...]:
-    """Return the claim on exposed communication, device by device, with what of it can be saved.
+def _claims_by_device(context: Context, claim: Claim) -> tuple[Claim, ...]:
+    """Return one claim per device on its exposed communication, with the ratio that can be saved.
 
-    A device cannot do in a step less than its communication, one piece after the other: what is
-    exposed can hide behind the compute of the same step that hides none yet, and no more.
+    A device must run its communication serially, so a step takes at least that long. The exposed
+    communication of a step can overlap only with the compute of that step that does not overlap
+    with communication yet.
     """
-    spans = _spans_of_devices(context)
+    spans = _step_spans(context)
     found = []
     for device, time in claim.times.items():
-        own = context.times[device]
-        free = (own.compute - own.communication) & context.judged[device]
-        exposed_ns, free_ns = (time.covered_ns(*spans[device]) for time in (time, free))
+        busy = context.times[device]
+        free_compute = (busy.compute - busy.communication) & context.analyzed_by_place[device]
+        exposed_ns, free_ns = (time.covered_ns(*spans[device]) for time in (time, free_compute))
         saved_ns = int(np.minimum(exposed_ns, free_ns).sum())
         ratio = min(1.0, saved_ns / max(1, time.total_ns))
         found.append(replace(claim, times={device: time}, saved_ratio=ratio))
     return tuple(found)
 
 
-def _spans_of_devices(context: Context) -> dict[int, tuple[Int64Array, Int64Array]]:
-    """Return start and end of the steps of each device; of the window where none are known."""
+def _step_spans(context: Context) -> dict[int, tuple[Int64Array, Int64Array]]:
+    """Return the start and end times of the steps of each device, as arrays.
+
+    A device without known steps has one span: the window.
+    """
     table = context.steps.table
     rows_of = rows_by(table, "process")
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
     span = context.ranks.span
-    whole = np.array([span.start_ns]), np.array([span.end_ns])
-    found = dict.fromkeys(context.devices, whole)
-    for process, device in context.users:
+    window_span = np.array([span.start_ns]), np.array([span.end_ns])
+    found = dict.fromkeys(context.devices, window_span)
+    for process, device in context.process_devices:
         if process in rows_of:
             found[device] = starts[rows_of[process]], ends[rows_of[process]]
     return found
@@ -267,25 +283,25 @@ def _spans_of_devices(context: Context) -> dict[int, tuple[Int64Array, Int64Arra
     show="collectives",
 )
 def small_buckets(context: Context) -> Iterator[Finding]:
-    """Find many small collectives: latency instead of bandwidth."""
+    """Find many small collectives, which are bound by latency instead of bandwidth."""
     kernels = context.kernels
     communicates = kernels.lengths.rows == 1
-    own_ns = np.repeat(kernels.lengths.values[communicates], kernels.counts[communicates])
-    per_step = len(own_ns) / context.n_steps / max(1, len(context.devices))
-    sizes = np.concatenate(context.ranks.each(_sizes))
-    median_ns = float(np.median(own_ns)) if len(own_ns) else 0.0
+    kernel_ns = np.repeat(kernels.lengths.values[communicates], kernels.counts[communicates])
+    per_step = len(kernel_ns) / context.n_steps / max(1, len(context.devices))
+    sizes = np.concatenate(context.ranks.each(_collective_sizes))
+    median_ns = float(np.median(kernel_ns)) if len(kernel_ns) else 0.0
     size_bytes = float(np.median(sizes)) if len(sizes) else None
-    small = median_ns < _SHORT_NS if size_bytes is None else size_bytes < _SMALL_BYTES
-    if per_step < _FEWEST_PER_STEP or not small:
+    small = median_ns < _MAX_SMALL_NS if size_bytes is None else size_bytes < _MAX_SMALL_BYTES
+    if per_step < _MIN_COLLECTIVES_PER_STEP or not small:
         return
-    needed = max(1.0, float(sizes.sum()) / context.n_steps / _USEFUL_BYTES) if len(sizes) else 1.0
-    latency_ns = round(float(np.quantile(own_ns, _QUICKEST)))
-    firsts = together(_first_of_each(part, latency_ns) for part in context.ranks)
+    needed = max(1.0, float(sizes.sum()) / context.n_steps / _BUCKET_BYTES) if len(sizes) else 1.0
+    latency_ns = round(float(np.quantile(kernel_ns, _LATENCY_QUANTILE)))
+    firsts = union_by_device(_latency_times(part, latency_ns) for part in context.ranks)
     saved = max(0.0, 1 - needed / per_step)
     longer = max(1.0, median_ns / max(1, latency_ns))
-    claim = context.left(firsts, saved_ratio=saved, between=(0.0, saved * longer))
+    claim = context.unclaimed(firsts, saved_ratio=saved, between=(0.0, saved * longer))
     share = context.share(claim)
-    if share * claim.saved_ratio < _LEAST_SMALL:
+    if share * claim.saved_ratio < _MIN_SMALL_RATIO:
         return
     size = "median size {size:bytes}" if len(sizes) else "sizes not recorded"
     yield Finding(
@@ -299,7 +315,7 @@ def small_buckets(context: Context) -> Iterator[Finding]:
             "the median duration. Lower bound: no saving, if larger collectives overlap less."
         ),
         evidence=(
-            context.counted(len(own_ns), "collective(s)"),
+            context.counted(len(kernel_ns), "collective(s)"),
             Note.of(
                 f"fastest 10%: {{latency:ns}}, median: {{median:ns}}, {size}",
                 latency=latency_ns,
@@ -319,14 +335,15 @@ def small_buckets(context: Context) -> Iterator[Finding]:
     )
 
 
-def _sizes(part: Trace) -> Int64Array:
-    sizes = part.collectives["n_bytes"]
+def _collective_sizes(trace: Trace) -> Int64Array:
+    """Return the known sizes in bytes of the collectives of a trace."""
+    sizes = trace.collectives["n_bytes"]
     return np.asarray(sizes[sizes > 0], np.int64)
 
 
-def _first_of_each(part: Trace, latency_ns: int) -> Times:
-    """Return the first ``latency_ns`` of each communication kernel."""
-    kernels = part.kernels.select("start_ns", "end_ns", "device")
-    own = kernels.take(part.kernels["activity"] == Activity.COMMUNICATION.value)
-    ends = np.minimum(own["end_ns"], own["start_ns"] + latency_ns)
-    return unions_by(own.assign(end_ns=ends), "device")
+def _latency_times(trace: Trace, latency_ns: int) -> Times:
+    """Return the first ``latency_ns`` of each communication kernel, as intervals by device."""
+    kernels = trace.kernels.select("start_ns", "end_ns", "device")
+    communication = kernels.take(trace.kernels["activity"] == Activity.COMMUNICATION.value)
+    ends = np.minimum(communication["end_ns"], communication["start_ns"] + latency_ns)
+    return unions_by(communication.assign(end_ns=ends), "device")

@@ -1,7 +1,8 @@
-"""What it costs to hide communication: kernels that take longer beside it."""
+"""A rule on kernels that run slower while communication overlaps with them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -9,9 +10,8 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Ground, Kind, Times, together
+from traceprof.findings.claims import Ground, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import largest
 from traceprof.findings.rules import COLLECTIVES, Finding, rule
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.device.times import device_times
@@ -23,21 +23,24 @@ from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS, short_name
 
-_LEAST: Final = 0.01
-_FEWEST: Final = 3
-"""Launches of a kernel alone, and beside communication, that are held against each other."""
-_ALIKE: Final = 1.15
-"""How far launches alone may be apart (ninth to first tenth) to be the same work."""
-_BESIDE: Final = 0.5
-_SHOWN: Final = 2
+_MIN_COST_RATIO: Final = 0.01
+_MIN_LAUNCHES: Final = 3
+"""Minimum number of launches without, and of launches with communication, for a comparison."""
+_MAX_SPREAD_FACTOR: Final = 1.15
+"""Launches without communication do the same work if their 90% quantile is at most this factor
+times their 10% quantile."""
+_MIN_OVERLAP_RATIO: Final = 0.5
+_MAX_KERNELS_SHOWN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
-    """Launches of a kernel beside communication: how many and how long, and as they are alone.
+class _SlowedKernel:
+    """One kernel that is slower during communication, with its launches that overlap with it.
 
-    ``extra_ns`` is what all of them take longer than the median one alone, ``most_ns`` than the
-    shortest.
+    ``count``, ``whole_ns``, and ``median_ns`` describe the overlapping launches. ``alone_ns`` is
+    the median duration without communication. ``extra_ns`` is the time that the overlapping
+    launches take longer than this median. ``most_ns`` is the time that they take longer than the
+    shortest launch without communication.
     """
 
     name: str
@@ -57,26 +60,28 @@ class _Beside:
     show="collectives",
 )
 def contention(context: Context) -> Iterator[Finding]:
-    """Find kernels that take longer beside communication than the same ones alone."""
-    found = context.ranks.each(_slowed, context.typical)
+    """Find kernels that take longer during communication than without it."""
+    found = context.ranks.each(_find_slowed, context.typical)
     if not any(is_known for *_, is_known in found):
-        raise NotRecordedError(_UNKNOWN)
-    slowed = [own for rows, *_ in found for own in rows]
-    whole_ns = sum(own.whole_ns for own in slowed)
+        raise NotRecordedError(_NOT_COMPARABLE)
+    slowed = [kernel for kernels, *_ in found for kernel in kernels]
+    whole_ns = sum(kernel.whole_ns for kernel in slowed)
     if not whole_ns:
         return
-    saved, most = (
-        sum(getattr(own, name) for own in slowed) / whole_ns for name in ("extra_ns", "most_ns")
+    saved, max_saved = (
+        sum(getattr(kernel, name) for kernel in slowed) / whole_ns
+        for name in ("extra_ns", "most_ns")
     )
-    times = together(times for _, times, _ in found)
-    claim = context.left(times, Ground.COMPUTE, saved, (0.0, most))
+    times = union_by_device(times for _, times, _ in found)
+    claim = context.unclaimed(times, Ground.COMPUTE, saved, (0.0, max_saved))
     share = context.share(claim) * saved
-    if share < _LEAST:
+    if share < _MIN_COST_RATIO:
         return
-    extra: dict[str, int] = {}
-    for own in slowed:
-        extra[own.name] = extra.get(own.name, 0) + own.extra_ns
-    told = [next(own for own in slowed if own.name == name) for name, _ in largest(extra, _SHOWN)]
+    extra = Counter[str]()
+    for kernel in slowed:
+        extra[kernel.name] += kernel.extra_ns
+    first_of = {kernel.name: kernel for kernel in reversed(slowed)}
+    shown = [first_of[name] for name, _ in extra.most_common(_MAX_KERNELS_SHOWN)]
     yield Finding(
         title=Note.of(
             "Communication slows overlapped kernels: they take {factor:factor} as long, which "
@@ -96,11 +101,11 @@ def contention(context: Context) -> Iterator[Finding]:
             *(
                 Note.of(
                     "{name}: {alone:ns} alone, {beside:ns} during communication (medians)",
-                    name=short_name(own.name),
-                    alone=own.alone_ns,
-                    beside=own.median_ns,
+                    name=short_name(kernel.name),
+                    alone=kernel.alone_ns,
+                    beside=kernel.median_ns,
                 )
-                for own in told
+                for kernel in shown
             ),
         ),
         action="Give communication fewer GPU resources: fewer SMs (`NCCL_MAX_CTAS`, "
@@ -111,46 +116,59 @@ def contention(context: Context) -> Iterator[Finding]:
     )
 
 
-_UNKNOWN: Final = "no kernel runs often enough both alone and during communication"
+_NOT_COMPARABLE: Final = "no kernel runs often enough both alone and during communication"
 
 
-def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times, bool]:
-    """Return the kernels of a rank that are slowed down, and when launches of them are.
+def _find_slowed(trace: Trace, analyzed: Intervals) -> tuple[list[_SlowedKernel], Times, bool]:
+    """Return the slowed kernels of a trace, their slow launches, and whether any is comparable.
 
-    And whether any could be held against itself alone.
+    The slow launches are intervals by device. A kernel is comparable if it has enough launches both
+    with and without communication. Launches are grouped by name and launch shape.
     """
-    kernels = part.kernels
+    kernels = trace.kernels
     starts, ends = bounds(kernels)
     lengths = ends - starts
-    times = device_times(part)
+    times = device_times(trace)
     overlap = np.zeros(len(kernels), np.int64)
     for device, time in times.items():
         rows = np.flatnonzero(kernels["device"] == device)
         overlap[rows] = time.communication.covered_ns(starts[rows], ends[rows])
     fits = (kernels["activity"] != Activity.COMMUNICATION.value) & (lengths >= SHORT_NS)
-    fits &= judged.covered_ns(starts, starts + 1) > 0
+    fits &= starts_within(kernels, analyzed)
     if not (fits & (overlap > 0)).any():
         return [], {}, False
-    shape = launch_shapes(part.whole).of_kernel[part.rows_in_whole("kernels")]
+    shape = launch_shapes(trace.whole).of_kernel[trace.rows_in_whole("kernels")]
     group, _ = numbered(codes_of(kernels["name"]), shape)
     rows = np.flatnonzero(fits)
     rows = rows[np.argsort(group[rows], kind="stable")]
     borders = np.flatnonzero(np.diff(group[rows])) + 1
     found, slowed, is_known = [], [], False
-    for own in np.split(rows, borders):
-        beside = own[overlap[own] >= _BESIDE * lengths[own]]
-        alone = lengths[own[overlap[own] == 0]]
-        if min(len(beside), len(alone)) < _FEWEST:
+    for launches in np.split(rows, borders):
+        overlapped = launches[overlap[launches] >= _MIN_OVERLAP_RATIO * lengths[launches]]
+        alone_ns = lengths[launches[overlap[launches] == 0]]
+        if min(len(overlapped), len(alone_ns)) < _MIN_LAUNCHES:
             continue
         is_known = True
-        (low, middle, high), slow = np.quantile(alone, (0.1, 0.5, 0.9)), lengths[beside]
-        if high > _ALIKE * low or np.quantile(slow, 0.1) <= high:
+        overlapped_ns = lengths[overlapped]
+        low, middle, high = np.quantile(alone_ns, (0.1, 0.5, 0.9))
+        if high > _MAX_SPREAD_FACTOR * low or np.quantile(overlapped_ns, 0.1) <= high:
             continue
-        name = str(kernels["name"][int(own[0])])
-        extra, most = (int(np.maximum(slow - base, 0).sum()) for base in (middle, alone.min()))
-        whole = int(slow.sum())
-        found.append(_Beside(name, len(slow), whole, float(np.median(slow)), middle, extra, most))
-        slowed.append(beside)
+        name = str(kernels["name"][int(launches[0])])
+        extra_ns, most_ns = (
+            int(np.maximum(overlapped_ns - base, 0).sum()) for base in (middle, alone_ns.min())
+        )
+        found.append(
+            _SlowedKernel(
+                name=name,
+                count=len(overlapped_ns),
+                whole_ns=int(overlapped_ns.sum()),
+                median_ns=float(np.median(overlapped_ns)),
+                alone_ns=middle,
+                extra_ns=extra_ns,
+                most_ns=most_ns,
+            )
+        )
+        slowed.append(overlapped)
     if not found:
         return [], {}, is_known
     chosen = kernels.select("start_ns", "end_ns", "device").take(np.concatenate(slowed))

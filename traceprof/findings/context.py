@@ -1,4 +1,4 @@
-"""What the rules look at: measured once, shared by all of them."""
+"""The shared input of the rules: facts of a run that several rules use, each computed once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.findings.claims import Claim, Ground, Ledger, Times, together
+from traceprof.findings.claims import Claim, Ground, Ledger, Times, starts_within, union_by_device
 from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, time_of_kernels
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
@@ -44,18 +44,18 @@ from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PROFILER
 
 LOOP_STEP: Final = "the mean step with slow steps"
-"""The base of what slow steps cost: the mean over usual and slow steps."""
+"""The base of the cost of slow steps: the mean over usual and slow steps."""
 _BASES: Final = {STEP: "a step", ITERATION: "an iteration", WINDOW: "the window"}
-Choose: TypeAlias = Callable[[Table], npt.NDArray[np.bool_]]
-"""Tells which of some copies a rule is about: a function of a module."""
+CopyFilter: TypeAlias = Callable[[Table], npt.NDArray[np.bool_]]
+"""A function at module level that returns which rows of a copy table a rule is about."""
 
 
 class Context:
-    """The ranks of a run in a window, and what several rules measure of them.
+    """The ranks of a run in a window, with measures that several rules use.
 
-    Times are judged in the typical part of the window: the steady steps without the outliers
-    (warm-up and slow steps have rules of their own, evaluation and the like are one-off costs), or
-    all of it where steps are not known.
+    Rules analyze the typical part of the window: the steady steps without outliers. Warm-up and
+    slow steps have their own rules, and evaluation and similar work are one-time costs. Without
+    known steps, rules analyze the whole window.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -63,60 +63,64 @@ class Context:
 
     @cached_property
     def is_idle_known(self) -> bool:
-        """Whether enough of the devices' work is recorded to say when they were idle."""
+        """Whether enough GPU activity was recorded to measure idle time."""
         lost = lost_work(self.ranks)
         return lost is None or lost.is_idle_known
 
     @cached_property
     def software(self) -> Software:
-        """What ran."""
+        """The software of the run."""
         return software_of(self.ranks)
 
     @cached_property
     def kind(self) -> str:
-        """What the run does, one of `WORKLOADS`."""
+        """The workload of the run, one of `WORKLOADS`."""
         return workload(self.ranks.whole).kind
 
     @property
     def is_training(self) -> bool:
-        """Whether a backward pass or an optimizer was seen: else no advice on gradients fits."""
+        """Whether the trace has a backward pass or an optimizer; if not, omit gradient advice."""
         return self.kind == TRAINING
 
     @cached_property
     def devices(self) -> list[int]:
-        """The devices that worked anywhere in the recording."""
+        """The devices with activity anywhere in the recording."""
         return [device for part in self.ranks for device in used_devices(part)]
 
     @cached_property
     def places(self) -> list[int]:
-        """Whose time is judged: the devices, or the host of each rank (-1, -2 …) without any."""
+        """The device numbers whose time is analyzed.
+
+        Without devices, these are negative numbers: -1 - i for the host of rank i. Ranks without
+        ranges (a launcher process) are skipped if other ranks have ranges.
+        """
         if self.devices:
             return self.devices
-        told = np.flatnonzero(self.ranks.each(_has_ranges)).tolist()  # a launcher has none
-        return [-1 - i for i in told or range(len(self.ranks))]
+        with_ranges = np.flatnonzero(self.ranks.each(_has_ranges)).tolist()
+        return [-1 - i for i in with_ranges or range(len(self.ranks))]
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps that lie wholly inside the window, if somebody named them.
+        """The steps that are entirely inside the window, if the program marked steps.
 
-        Steps that were inferred may be layers or micro-batches: advice does not rest on them.
+        Inferred steps may be layers or micro-batches, so no advice is based on them.
         """
         return named_steps(steps_of_ranks(self.ranks))
 
     @cached_property
     def all_steps(self) -> Steps:
-        """The named steps of the whole recording."""
+        """The marked steps of the whole recording."""
         return named_steps(steps_of_ranks(self.ranks.whole))
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.object_]:
-        """The kind of each of `steps`, as the ledger has it."""
+        """The kind of each of `steps`, from the step ledger."""
         kinds = ledger_of_window(self.ranks)["kind"]
         return np.asarray(kinds if len(self.steps) else kinds[:0], object)
 
     @cached_property
     def slow_steps(self) -> npt.NDArray[np.int64]:
-        """The rows of `steps` that are slow, but for those that the profiler made slow."""
+        """The row indices of slow steps in `steps`, without those that the profiler slowed down."""
         slow = np.flatnonzero(self.kinds == SLOW)
         if not len(slow):
             return slow
@@ -125,69 +129,64 @@ class Context:
 
     @cached_property
     def slow_time(self) -> Intervals:
-        """When the slow steps were, on the devices where that is known: no other ground has it."""
+        """The device time of the slow steps, without the typical time of the other grounds."""
         table = self.steps.table.take(self.slow_steps)
         return Intervals.union_of(table["device_start_ns"], table["device_end_ns"]) - self.typical
 
     @cached_property
     def slow_excess_ns(self) -> int:
-        """How much longer than usual the slow steps are, all together."""
+        """The time that the slow steps take longer than usual, summed over the slow steps."""
         if not len(self.slow_steps):
             return 0
         return int((self.steps.durations_ns[self.slow_steps] - self.base.profiled_ns).sum())
 
     @cached_property
     def slow_each_ns(self) -> float:
-        """What the slow steps add to each step, the mean over usual and slow ones."""
+        """`slow_excess_ns` divided by the number of usual and slow steps."""
         return self.slow_excess_ns / max(1, int(self.is_usual.sum()) + len(self.slow_steps))
 
     @property
     def slow_ratio(self) -> float:
-        """The same, as a share of the mean over usual and slow steps."""
+        """`slow_each_ns` as a share of the mean over usual and slow steps."""
         return self.slow_each_ns / self.loop_step_ns
 
     @property
     def loop_step_ns(self) -> float:
-        """The mean step, slow ones included; the window where steps are not known."""
+        """The mean step time including slow steps, or the window length without known steps."""
         step_ns = self.base.step_ns if len(self.steps) else self.base.unit_ns
         return max(1.0, step_ns + self.slow_each_ns)
 
     @property
     def base(self) -> Base:
-        """What shares and savings are of."""
+        """The base of shares and savings: a step, an iteration, or the window."""
         return base_of(self.ranks)
 
     @cached_property
     def typical(self) -> Intervals:
-        """The time that the rules examine: the usual steps, or the window without any."""
+        """The time that the rules analyze: the usual steps, or the window without known steps."""
         return usual_time(self.ranks)
 
-    @property
-    def typical_ns(self) -> int:
-        """The length of `typical`; at least 1."""
-        return max(1, self.typical.total_ns)
+    @cached_property
+    def analyzed_by_place(self) -> Times:
+        """The analyzed time of each of `places`."""
+        window_times = self.ranks.span.times
+        return {**dict.fromkeys(self.places, window_times), **analyzed_times(self.ranks)}
 
     @cached_property
-    def judged(self) -> Times:
-        """The time of each of `places` that shares are of."""
-        whole = self.ranks.span.times
-        return {**dict.fromkeys(self.places, whole), **analyzed_times(self.ranks)}
-
-    @cached_property
-    def judged_ns(self) -> float:
-        """What sums over all places are divided by; at least 1."""
+    def analyzed_ns(self) -> float:
+        """The divisor of shares: the analyzed time, summed over all places, at least 1."""
         if self.devices:
             return max(1.0, sum(analyzed(self.ranks).whole_ns.values()))
-        return max(1.0, float(sum(time.total_ns for time in self.judged.values())))
+        return max(1.0, float(sum(time.total_ns for time in self.analyzed_by_place.values())))
 
     @property
     def window_ns(self) -> int:
-        """The length of the window; at least 1."""
+        """The length of the window, at least 1."""
         return max(1, self.ranks.span.duration_ns)
 
     @property
     def n_steps(self) -> float:
-        """How many usual steps a process has, the mean (1 where steps are not known)."""
+        """The mean number of usual steps per process (1 without known steps)."""
         return self.base.steps_count if self.is_usual.any() else 1.0
 
     @cached_property
@@ -198,7 +197,7 @@ class Context:
 
     @property
     def times(self) -> dict[int, DeviceTime]:
-        """What each of `places` did when, inside the window."""
+        """The intervals of each kind of activity inside the window, for each of `places`."""
         return self._times()
 
     @cached_property
@@ -206,13 +205,13 @@ class Context:
         known = {device: time for part in self.ranks for device, time in device_times(part).items()}
         times = {place: known.get(place) or DeviceTime.nothing() for place in self.places}
         for time in times.values():
-            _ = time.busy  # which is there then, as is the time of kernels
+            _ = time.busy  # computes and keeps the busy time and the kernel time
         return apart(times)
 
     @cached_property
     def ledger(self) -> Ledger:
-        """What of the analysed time no finding has claimed."""
-        usual = {i: self.judged[i] & self.typical for i in self.times}
+        """The analyzed time that no finding has claimed yet."""
+        usual = {i: self.analyzed_by_place[i] & self.typical for i in self.times}
         return Ledger(
             {
                 Ground.LOST: {i: usual[i] - time.compute for i, time in self.times.items()},
@@ -221,83 +220,88 @@ class Context:
             }
         )
 
-    def left(
+    def unclaimed(
         self,
         times: Times,
         ground: Ground = Ground.LOST,
         saved_ratio: float = 1.0,
         between: tuple[float, float] | None = None,
     ) -> Claim:
-        """Return the claim on what of ``times`` no finding has claimed yet."""
-        return self.ledger.left(Claim(times, ground, saved_ratio, between))
+        """Return a claim on the part of ``times`` that no finding has claimed yet."""
+        return self.ledger.unclaimed(Claim(times, ground, saved_ratio, between))
 
     def share(self, claim: Claim) -> float:
-        """Return the share of ``claim`` in the base: of a step, or of the window."""
+        """Return the length of ``claim`` as a share of the analyzed time.
+
+        In claims on lost time, the idle time of a device is multiplied by the device's
+        `idle_scale`.
+        """
         scales = analyzed(self.ranks).idle_scale if self.devices else {}
         total_ns = float(claim.total_ns)
         for place, time in claim.times.items() if claim.ground is Ground.LOST else ():
             if (scale := scales.get(place, 1.0)) != 1.0:
                 total_ns += (scale - 1.0) * (time - self.times[place].busy).total_ns
-        return total_ns / self.judged_ns
+        return total_ns / self.analyzed_ns
 
     def once_ns(self, claim: Claim) -> int:
-        """Return what ``claim`` costs once, of a device on average."""
+        """Return the one-time cost of ``claim``, the mean over devices."""
         return round(claim.total_ns / max(1, len(self.places)))
 
     def base_of_claims(self, claims: Iterable[Claim]) -> tuple[str, float]:
-        """Return what the shares and savings of ``claims`` are of, and how long that is, in ns."""
+        """Return the name of the base of ``claims`` and its length in ns."""
         if any(claim.ground is Ground.SLOW for claim in claims):
             return LOOP_STEP, self.loop_step_ns
         return _BASES[self.base.unit], self.base.unit_ns
 
     def claimed_ratio(self, claim: Claim) -> float:
-        """Return the share of ``claim`` in its base; of slow steps what they take longer."""
+        """Return ``claim`` as a share of its base; for slow steps, only their excess."""
         if claim.ground is Ground.SLOW:
             return self.slow_ratio
-        return self.share(claim) * claim.own_ratio
+        return self.share(claim) * claim.attributed_ratio
 
     def saving_ratio(self, claim: Claim) -> float:
-        """Return how much of its base ``claim`` could save."""
+        """Return the saving of ``claim`` as a share of its base."""
         return self.claimed_ratio(claim) * claim.saved_ratio
 
     def saving_ns(self, claims: Sequence[Claim]) -> int:
-        """Return what ``claims`` could save of their base, in ns."""
+        """Return the saving of ``claims`` in ns per base."""
         return round(sum(map(self.saving_ratio, claims)) * self.base_of_claims(claims)[1])
 
     def idle_for(self, *causes: str) -> Claim:
-        """Return the claim on the idle time that ``causes`` account for."""
-        return self.left(together(idle_times(self.ranks)[cause] for cause in causes))
+        """Return a claim on the unclaimed idle time with one of these ``causes``."""
+        return self.unclaimed(union_by_device(idle_times(self.ranks)[cause] for cause in causes))
 
     def longest_gap(self, *causes: str) -> str:
-        """Return the window of the typical gap with most of ``causes``, as people type it."""
-        found = [one for one in self.ranks.each(_longest_gap, self.typical, causes) if one]
-        longest = max(found, key=lambda one: one[0], default=None)
+        """Return the gap with the most idle time of ``causes``, as ``--window`` takes it."""
+        found = [gap for gap in self.ranks.each(_longest_gap, self.typical, causes) if gap]
+        longest = max(found, key=lambda gap: gap[0], default=None)
         return "" if longest is None else self.window_text(*longest[1:])
 
-    def copies(self, choose: Choose) -> Table:
-        """Return the copies that start in the typical time and that ``choose`` takes.
+    def copies(self, choose: CopyFilter) -> Table:
+        """Return the copies that start in the typical time and for which ``choose`` returns True.
 
-        With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
+        The table has two more columns for the call that made each copy: ``api`` (its name, "" if
+        unknown) and ``call_ns`` (its duration).
         """
         return self.rows(_copies_in, self.typical, choose)
 
     @property
     def n_copies(self) -> int:
-        """How many copies and memsets start in the typical time."""
+        """The number of copies and memsets that start in the typical time."""
         return sum(self.ranks.each(_count_copies, self.typical))
 
     def exposed(self, rows: Table) -> Times:
-        """Return when ``rows`` (copies) ran on each device and no kernel did."""
-        own, nothing = unions_by(rows, "device"), Intervals.empty()
-        return {device: own.get(device, nothing) - t.kernel for device, t in self.times.items()}
+        """Return the times of the copies ``rows`` during which no kernel ran, by device."""
+        running, empty = unions_by(rows, "device"), Intervals.empty()
+        return {device: running.get(device, empty) - t.kernel for device, t in self.times.items()}
 
     def rows(self, measure: Callable[..., Any], *args: Any) -> Table:
-        """Return the rows that ``measure`` makes of all ranks, one after another."""
+        """Return the tables that ``measure`` returns for all ranks, concatenated in rank order."""
         return Table.stacked(self.ranks.each(measure, *args))
 
     @property
-    def users(self) -> Iterator[tuple[int, int]]:
-        """Each process with each device that it works on."""
+    def process_devices(self) -> Iterator[tuple[int, int]]:
+        """Each process with each device that it uses."""
         for part in self.ranks:
             for process, devices in devices_of_processes(part).items():
                 yield from ((process, device) for device in devices)
@@ -309,39 +313,40 @@ class Context:
 
     @cached_property
     def kernels(self) -> KernelTimes:
-        """The kernels that start in the typical time, summed up by their names."""
+        """The kernels that start in the typical time, summed by name."""
         return kernel_times(self.ranks, self.typical)
 
     def kernel_claim(
         self, rows: Table, saved_ratio: float = 1.0, between: tuple[float, float] | None = None
     ) -> Claim:
-        """Return the claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
+        """Return a claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
         times = time_of_kernels(self.ranks, set(rows["name"]))
-        return self.left(times, Ground.COMPUTE, saved_ratio, between)
+        return self.unclaimed(times, Ground.COMPUTE, saved_ratio, between)
 
     def ncu(self, names: Mapping[str, int]) -> str:
-        """Return what profiles a launch of the kernel with the most of ``names``, times by name.
+        """Return the command that profiles the main kernel of ``names`` (ns by kernel name).
 
-        Of the typical time the longest. "" without any, and where Nsight Compute cannot.
+        The main kernel has the most time. The command profiles its longest launch in the typical
+        time. Returns "" if there is no launch, or if Nsight Compute does not support the GPU.
         """
         if not names or self.software.vendor is Vendor.AMD:
             return ""
         found = self.ranks.each(longest_launch, largest(names, 1)[0][0], self.typical)
-        launches = [one for one in found if one is not None]
+        launches = [launch for launch in found if launch is not None]
         if not launches:
             return ""
-        longest = max(launches, key=lambda one: one.duration_ns)
+        longest = max(launches, key=lambda launch: launch.duration_ns)
         program = recorded_program(self.ranks.table("environment"))
         return ncu_command(longest.function, longest.skip, program)
 
     def longest_row(self, rows: Table) -> str:
-        """Return the window of the longest of ``rows`` (there is one), as people type it."""
+        """Return the longest of ``rows`` (not empty), as ``--window`` takes it."""
         return self.longest_of(*bounds(rows))
 
     def longest_of(self, starts: Int64Array, ends: Int64Array) -> str:
-        """Return the window of the longest of some spans (there is one), as people type it."""
-        place = int((ends - starts).argmax())
-        return self.window_text(int(starts[place]), int(ends[place]))
+        """Return the longest of at least one span, as ``--window`` takes it."""
+        row = int((ends - starts).argmax())
+        return self.window_text(int(starts[row]), int(ends[row]))
 
     def window_text(self, start_ns: int, end_ns: int) -> str:
         """Return a window as ``--window`` takes it, relative to the start of the run."""
@@ -351,10 +356,11 @@ class Context:
     def counted(
         self, count: int, words: str, more: str = "", *, is_of_host: bool = False, **values: Any
     ) -> Note:
-        """Return how many there are: where steps are known the mean, per step and device.
+        """Return a note on a count: the mean per step and device, or the total without steps.
 
-        ``words`` follow the number and ``more`` comes last; both may name ``values``, as notes do.
-        The host is ahead of the devices: of what ``is_of_host`` one step's may lie before them all.
+        ``words`` follow the number and ``more`` ends the note. Both may contain placeholders for
+        ``values``, as notes do. ``is_of_host``: the rows are host events. The host runs ahead of
+        the devices, so the events of one step may be before all device steps.
         """
         if not len(self.steps):
             return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
@@ -369,7 +375,11 @@ class Context:
         return Note.of(f"{about}{{n:count}} {words}{per}{more}", n=round(each), **values)
 
     def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
-        """Return a time with words around it: of several devices the mean, by step where known."""
+        """Return a note on a time: the mean over devices, per step if steps are known.
+
+        ``before`` and ``after`` are the words around the time. Both may contain placeholders for
+        ``values``.
+        """
         places, per = self._per_step
         if not len(self.steps):
             per = per.replace(" per step per", " per") if places > 1 else ""
@@ -377,18 +387,18 @@ class Context:
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
 
     def timed_by_kernel(self, names: Mapping[str, int], n: int = 2) -> Iterator[Note]:
-        """Yield the times of the ``n`` kernels with the most of ``names``, times by name."""
+        """Yield notes on the ``n`` kernels with the most time in ``names`` (ns by kernel name)."""
         for name, ns in largest(names, n):
             yield self.timed(ns, "{name}: ", name=short_name(name))
 
     @property
     def _per_step(self) -> tuple[int, str]:
-        """Over how many devices, or else ranks, what a step does is spread, and in words."""
-        places, whose = max(1, len(self.places)), "GPU" if self.devices else "rank"
-        return places, f" per step per {whose}" if places > 1 else " per step"
+        """The number of devices (or ranks) that share a step, and the words for the divisor."""
+        places, noun = max(1, len(self.places)), "GPU" if self.devices else "rank"
+        return places, f" per step per {noun}" if places > 1 else " per step"
 
     def advice(self, *, pytorch: str, other: str) -> str:
-        """Return the advice for PyTorch where it ran, else the other."""
+        """Return the advice for PyTorch if the run used PyTorch, else the other advice."""
         return pytorch if self.software.has_pytorch else other
 
 
@@ -397,39 +407,39 @@ def _has_ranges(part: Trace) -> bool:
 
 
 def _longest_gap(
-    part: Trace, typical: Intervals, causes: Sequence[str]
+    trace: Trace, typical: Intervals, causes: Sequence[str]
 ) -> tuple[int, int, int] | None:
-    """Return the gap of the typical time with most of ``causes``: how much, start and end in ns."""
-    starts, ends = bounds(find_gaps(part))
-    own = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
-    if not len(own):
+    """Return idle ns, start, and end of the gap with the most idle time of ``causes``.
+
+    Only gaps in the typical time count. Returns None without any.
+    """
+    starts, ends = bounds(find_gaps(trace))
+    inside = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
+    if not len(inside):
         return None
-    lost_ns = lost_in_gaps(part, *causes)
-    place = int(own[lost_ns[own].argmax()])
-    return int(lost_ns[place]), int(starts[place]), int(ends[place])
+    lost_ns = lost_in_gaps(trace, *causes)
+    row = int(inside[lost_ns[inside].argmax()])
+    return int(lost_ns[row]), int(starts[row]), int(ends[row])
 
 
-def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> Table:
-    copies = copies_with_calls(part)
-    return copies.take(_are_in(copies, judged) & choose(copies))
+def _copies_in(trace: Trace, analyzed_time: Intervals, choose: CopyFilter) -> Table:
+    """Return the copies of a trace that start in the analyzed time and that ``choose`` selects."""
+    copies = copies_with_calls(trace)
+    return copies.take(starts_within(copies, analyzed_time) & choose(copies))
 
 
-def _count_copies(part: Trace, judged: Intervals) -> int:
-    return int(_are_in(part.copies, judged).sum())
-
-
-def _are_in(copies: Table, judged: Intervals) -> npt.NDArray[np.bool_]:
-    starts = copies["start_ns"]
-    return judged.covered_ns(starts, starts + 1) > 0
+def _count_copies(trace: Trace, analyzed_time: Intervals) -> int:
+    """Return the number of copies of a trace that start in the analyzed time."""
+    return int(starts_within(trace.copies, analyzed_time).sum())
 
 
 @of_window
-def copies_with_calls(part: Trace) -> Table:
-    """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
-    launches, calls = launches_of(part, "copies"), part.whole.api_calls["name"]
+def copies_with_calls(trace: Trace) -> Table:
+    """Return the copies of a trace with the call that made each: ``api`` and its ``call_ns``."""
+    launches, calls = launches_of(trace, "copies"), trace.whole.api_calls["name"]
     is_known = launches.is_known
     codes = np.full(len(is_known), len(calls.texts))
     codes[is_known] = calls.codes[launches.call[is_known]]
     api = Names.coded([*calls.texts, ""], codes)
     call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
-    return part.copies.assign(api=api, call_ns=call_ns)
+    return trace.copies.assign(api=api, call_ns=call_ns)

@@ -1,4 +1,4 @@
-"""Copies and memsets that block the host, are staged, are slow, or that nothing hides."""
+"""Rules on copies and memsets that block the host, are staged, are slow, or are exposed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import LATER, Claim, Kind, Times, bound_or_estimate, together, up_to
-from traceprof.findings.context import Choose, Context, copies_with_calls
+from traceprof.findings.claims import (
+    LATER,
+    Claim,
+    Ground,
+    Kind,
+    Times,
+    kind_and_model,
+    union_by_device,
+    up_to,
+)
+from traceprof.findings.context import Context, CopyFilter, copies_with_calls
 from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
@@ -25,58 +34,57 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.02
-_LEAST_PAGEABLE: Final = 0.01
-_FEWEST_RETURNS: Final = 10
-_ALIKE: Final = 0.9
-_LEAST_SLOW: Final = 0.01
-_WORTH_A_WORD: Final = 0.001
-
-_MOVES: Final = ("h2d", "d2h", "p2p")
-_TO_HOST_OR_BACK: Final = ("h2d", "d2h")
-_STAGED_BYTES: Final = 64_000
-"""The runtime stages smaller copies to the device and returns at once."""
-_LARGE_BYTES: Final = 1_000_000
-_USUAL_BYTES_PER_S: Final = 12e9
-"""What pinned copies reach on PCIe 3.0 x16, where nobody knows the link."""
-_USUAL_SHARE: Final = 0.8
+_MIN_SHARE_RATIO: Final = 0.02
+_MIN_PAGEABLE_RATIO: Final = 0.01
+_MIN_RETURNS: Final = 10
+_MIN_RETURNED_RATIO: Final = 0.9
+_MIN_SLOW_RATIO: Final = 0.01
+_MIN_REPORTED_RATIO: Final = 0.001
+_TRANSFERS: Final = ("h2d", "d2h", "p2p")
+_HOST_TRANSFERS: Final = ("h2d", "d2h")
+_MAX_STAGED_BYTES: Final = 64_000
+"""The CUDA runtime stages host-to-device copies up to this size and returns immediately."""
+_MIN_LARGE_BYTES: Final = 1_000_000
+_DEFAULT_BYTES_PER_S: Final = 12e9
+"""The rate of pinned copies on PCIe 3.0 x16, which is assumed if the link is unknown."""
+_REACHED_PEAK_RATIO: Final = 0.8
 """The share of a link's peak that large pinned copies reach."""
-_SLOW: Final = 0.6
+_MAX_SLOW_RATIO: Final = 0.6
 _ASYNC: Final = re.compile("Async")
 
 
 def _is_blocking(copies: Table, calls: str) -> Bools:
-    """Return which are made by a call of the runtime that begins so and is not asynchronous."""
-    return are_named(copies["api"], re.compile(rf"^(cuda|hip|cu){calls}")) & ~are_asynchronous(
-        copies
-    )
+    """Return which copies a synchronous runtime call with the prefix ``calls`` made."""
+    pattern = re.compile(rf"^(cuda|hip|cu){calls}")
+    return are_named(copies["api"], pattern) & ~are_asynchronous(copies)
 
 
 def are_asynchronous(copies: Table) -> Bools:
-    """Return which copies are by asynchronous calls, or would be were the memory pinned."""
+    """Return which copies an asynchronous call made; with pageable memory, they still block."""
     return are_named(copies["api"], _ASYNC)
 
 
-def _how_much(context: Context, copies: Table, words: str) -> Note:
-    """Return how many copies there are, their bytes, and how fast these moved."""
+def _count_and_rate(context: Context, copies: Table, words: str) -> Note:
+    """Return a note on the number of copies, their bytes, and their rate."""
     total_ns = int(lengths_of(copies).sum())
     n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
     rate = n_bytes / (total_ns / 1e9) if total_ns else None
-    more = " ({moved:bytes} in total at {rate:bytes/s})"
-    return counted(context, copies, words, more, is_of_host=False, moved=n_bytes, rate=rate)
+    suffix = " ({moved:bytes} in total at {rate:bytes/s})"
+    return counted(context, copies, words, suffix, is_of_host=False, moved=n_bytes, rate=rate)
 
 
 def _call_time(context: Context, copies: Table) -> Note:
+    """Return a note on the CPU time in the calls that made the copies."""
     return context.timed(int(copies["call_ns"].sum()), "CPU time in these calls: ")
 
 
 def are_blocking_copies(copies: Table) -> Bools:
-    """Return which copies are by ``cudaMemcpy`` and its kin; ``api`` is the name of the call.
+    """Return which copies ``cudaMemcpy`` and similar calls made; ``api`` is the name of the call.
 
-    Without those that do not block: small ones to the device, and those inside a device.
+    Small host-to-device copies and copies within a device do not block, so they are excluded.
     """
-    moved = copies["direction"].isin((*_MOVES, "h2h"))
-    staged = (copies["direction"] == "h2d") & (copies["n_bytes"] <= _STAGED_BYTES)
+    moved = copies["direction"].isin((*_TRANSFERS, "h2h"))
+    staged = (copies["direction"] == "h2d") & (copies["n_bytes"] <= _MAX_STAGED_BYTES)
     return np.asarray(_is_blocking(copies, "Mem") & moved & ~staged, np.bool_)
 
 
@@ -89,15 +97,14 @@ def are_blocking_copies(copies: Table) -> Bools:
     show="copies",
 )
 def blocking_copies(context: Context) -> Iterator[Finding]:
-    """Find copies that return only when they are done."""
-    copies = context.copies(are_blocking_copies)
-    # Those of pageable memory are the findings of another rule.
-    pinned = copies.take(~_touches(copies, "pageable"))
-    claim = _of_calls(context, pinned, _are_blocking_and_pinned)
+    """Find copies whose call returns only when the copy is done."""
+    # Another rule covers copies of pageable memory.
+    pinned = context.copies(_are_blocking_and_pinned)
+    claim = _claim_of_calls(context, pinned, _are_blocking_and_pinned)
     share = context.share(claim)
-    if pinned.empty or share < _LEAST:
+    if pinned.empty or share < _MIN_SHARE_RATIO:
         return
-    kind, model = bound_or_estimate((claim,), LATER)
+    kind, model = kind_and_model((claim,), LATER)
     calls = ", ".join(sorted(pinned["api"].distinct()))
     yield Finding(
         title=Note.of(
@@ -126,7 +133,7 @@ def _are_blocking_and_pinned(copies: Table) -> Bools:
 
 
 def are_blocking_memsets(copies: Table) -> Bools:
-    """Return which are memsets of pinned or managed memory by a call that is not asynchronous."""
+    """Return which rows are memsets of pinned or managed memory by a synchronous call."""
     waited_for = copies["dst_kind"].isin(("pinned", "managed"))
     is_memset = copies["direction"] == "memset"
     return np.asarray(_is_blocking(copies, "Memset") & waited_for & is_memset, np.bool_)
@@ -141,11 +148,11 @@ def are_blocking_memsets(copies: Table) -> Bools:
     show="copies",
 )
 def blocking_memsets(context: Context) -> Iterator[Finding]:
-    """Find memsets that return only when they are done."""
+    """Find memsets whose call returns only when the memset is done."""
     memsets = context.copies(are_blocking_memsets)
-    claim = _of_calls(context, memsets, are_blocking_memsets)
+    claim = _claim_of_calls(context, memsets, are_blocking_memsets)
     share = context.share(claim)
-    if memsets.empty or share < _LEAST:
+    if memsets.empty or share < _MIN_SHARE_RATIO:
         return
     yield Finding(
         title=Note.of("Blocking memsets take {share:ratio} of step time", share=share),
@@ -160,13 +167,13 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
 
 
 def are_pageable(copies: Table) -> Bools:
-    """Return which copies are to or from pageable memory of the host."""
-    moved = copies["direction"].isin(_TO_HOST_OR_BACK)
+    """Return which copies are to or from pageable host memory."""
+    moved = copies["direction"].isin(_HOST_TRANSFERS)
     return np.asarray(_touches(copies, "pageable") & moved, np.bool_)
 
 
 def _touches(copies: Table, kind: str) -> Bools:
-    """Return which copies are to or from memory of a kind."""
+    """Return which copies have a source or destination of a memory kind."""
     return np.asarray((copies["src_kind"] == kind) | (copies["dst_kind"] == kind), np.bool_)
 
 
@@ -179,11 +186,8 @@ def _touches(copies: Table, kind: str) -> Bools:
     show="copies",
 )
 def pageable_copies(context: Context) -> Iterator[Finding]:
-    """Find asynchronous copies of pageable memory: they are staged, and block the host."""
-    copies = context.copies(are_pageable)
-    copies = copies.take(are_asynchronous(copies))
-    what = "Asynchronous copies of pageable memory"
-    yield from _on_pageable(context, copies, what, is_asynchronous=True)
+    """Find asynchronous copies of pageable memory, which are staged and block the host."""
+    yield from _pageable_finding(context, "Asynchronous", _are_pageable_and_asynchronous)
 
 
 @rule(
@@ -194,40 +198,36 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
     show="copies",
 )
 def unpinned_memory(context: Context) -> Iterator[Finding]:
-    """Find blocking copies of memory that is not pinned."""
-    copies = context.copies(are_pageable)
-    copies = copies.take(~are_asynchronous(copies))
-    what = "Blocking copies of pageable memory"
-    yield from _on_pageable(context, copies, what, is_asynchronous=False)
+    """Find blocking copies of pageable memory."""
+    yield from _pageable_finding(context, "Blocking", _are_pageable_and_blocking)
 
 
-def _on_pageable(
-    context: Context, copies: Table, what: str, *, is_asynchronous: bool
-) -> Iterator[Finding]:
-    choose = _are_pageable_and_asynchronous if is_asynchronous else _are_pageable_and_blocking
-    claim = _of_calls(context, copies, choose)
-    late = context.share(claim) - context.share(context.left(context.exposed(copies)))
+def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iterator[Finding]:
+    """Yield the finding on the copies that ``choose`` selects."""
+    copies = context.copies(choose)
+    claim = _claim_of_calls(context, copies, choose)
+    late = context.share(claim) - context.share(context.unclaimed(context.exposed(copies)))
     share = context.share(claim)
-    if copies.empty or share < _LEAST_PAGEABLE:
+    if copies.empty or share < _MIN_PAGEABLE_RATIO:
         return
-    kind, model = bound_or_estimate((claim,), LATER)
-    returned = tuple(_on_return(copies))
+    kind, model = kind_and_model((claim,), LATER)
+    returned = tuple(_return_notes(copies))
     yield Finding(
         title=Note.of(
-            f"{what}: {{share:ratio}} of step time is exposed transfers"
-            + (" and waits for launches that they delay" if late >= _WORTH_A_WORD else ""),
+            f"{manner} copies of pageable memory: {{share:ratio}} of step time is exposed transfers"
+            + (" and waits for launches that they delay" if late >= _MIN_REPORTED_RATIO else ""),
             share=share,
         ),
         claims=(claim,),
         kind=kind,
         model=model,
         evidence=(
-            _how_much(context, copies, "cop(y|ies) of pageable memory"),
+            _count_and_rate(context, copies, "cop(y|ies) of pageable memory"),
             _call_time(context, copies),
-            *_on_late(late),
+            *_late_notes(late),
             *returned,
         ),
-        action=(_STAYS if returned and not context.software.has_pytorch else "")
+        action=(_KEEP_ON_GPU if returned and not context.software.has_pytorch else "")
         + context.advice(
             pytorch="Pin the memory (`DataLoader(pin_memory=True)`, `tensor.pin_memory()`), and "
             "copy with `non_blocking=True` on a separate stream.",
@@ -239,23 +239,24 @@ def _on_pageable(
     )
 
 
-_STAYS: Final = (
+_KEEP_ON_GPU: Final = (
     "Keep data that is copied back and forth on the GPU (OpenMP: `target data`, OpenACC: `data`, "
     "otherwise: memory that is allocated once), and copy it once at the end. For other data: "
 )
 
 
-def _on_return(copies: Table) -> Iterator[Note]:
-    """Say that as much comes back from devices as goes to them, where it does again and again."""
-    to, back = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
-    least, most = sorted((int(to.sum()), int(back.sum())))
-    if min(len(to), len(back)) >= _FEWEST_RETURNS and least >= _ALIKE * most:
+def _return_notes(copies: Table) -> Iterator[Note]:
+    """Yield a note if the GPU sends back as much data as it receives, in many copies."""
+    sent, returned = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
+    smaller, larger = sorted((int(sent.sum()), int(returned.sum())))
+    if min(len(sent), len(returned)) >= _MIN_RETURNS and smaller >= _MIN_RETURNED_RATIO * larger:
         text = "the GPU sends back as much data ({back:bytes}) as it receives ({to:bytes})"
-        yield Note.of(text, back=int(back.sum()), to=int(to.sum()))
+        yield Note.of(text, back=int(returned.sum()), to=int(sent.sum()))
 
 
-def _on_late(late: float) -> Iterator[Note]:
-    if late >= _WORTH_A_WORD:
+def _late_notes(late: float) -> Iterator[Note]:
+    """Yield a note on idle time due to late launches if its share ``late`` is large enough."""
+    if late >= _MIN_REPORTED_RATIO:
         text = "the GPU waits {late:ratio} of step time for launches that are late because the CPU "
         yield Note.of(f"{text}is blocked in these calls", late=late)
 
@@ -268,32 +269,31 @@ def _are_pageable_and_blocking(copies: Table) -> Bools:
     return are_pageable(copies) & ~are_asynchronous(copies)
 
 
-def _of_calls(context: Context, copies: Table, choose: Choose) -> Claim:
-    """Return the claim on ``copies`` that block the host, and on what devices wait for then.
-
-    With a range where more could be saved.
-    """
+def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Claim:
+    """Return a claim on blocking ``copies`` and late launches, with the range from `up_to`."""
     if copies.empty:
-        return context.left({})
-    held = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
-    exposed, (late, lost) = context.exposed(copies), map(together, held)
-    return up_to(context.left(together((exposed, late))), within(lost, context.judged))
+        return context.unclaimed({})
+    idle = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
+    exposed, (late, lost) = context.exposed(copies), map(union_by_device, idle)
+    return up_to(
+        context.unclaimed(union_by_device((exposed, late))), within(lost, context.analyzed_by_place)
+    )
 
 
-def _held_up_by(part: Trace, judged: Intervals, choose: Choose, is_all: bool) -> Times:
-    """Return when devices were idle since the host was in calls that make the copies chosen.
+def _held_up_by(trace: Trace, analyzed_time: Intervals, choose: CopyFilter, is_all: bool) -> Times:
+    """Return the idle times that begin in calls which make the chosen copies, by device.
 
-    Not of a few bytes: those to the device return at once, and of others the host waits for what
-    they bring, not for the copy.
+    Copies of at most `_MAX_STAGED_BYTES` are excluded. Such host-to-device copies return
+    immediately. For other small copies, the host waits for the data and not for the copy.
     """
-    copies = copies_with_calls(part)
-    chosen = choose(copies) & (copies["n_bytes"] > _STAGED_BYTES)
-    launches = launches_of(part, "copies")
-    chosen &= launches.is_known & (judged.covered_ns(launches.start_ns, launches.end_ns) > 0)
+    copies = copies_with_calls(trace)
+    chosen = choose(copies) & (copies["n_bytes"] > _MAX_STAGED_BYTES)
+    launches = launches_of(trace, "copies")
+    chosen &= launches.is_known & (analyzed_time.covered_ns(launches.start_ns, launches.end_ns) > 0)
     names = ("process", "start_ns", "end_ns")
     calls = Table({name: getattr(launches, name)[chosen] for name in names})
-    # The runtime returns when the last piece is staged; its copy follows.
-    return held_up(part, calls, LAUNCH_BOUND_NS, is_all=is_all)
+    # The call returns when the last piece is staged, before that piece is copied.
+    return held_up(trace, calls, LAUNCH_BOUND_NS, is_all=is_all)
 
 
 @rule(
@@ -304,18 +304,18 @@ def _held_up_by(part: Trace, judged: Intervals, choose: Choose, is_all: bool) ->
     show="copies",
 )
 def exposed_copies(context: Context) -> Iterator[Finding]:
-    """Find asynchronous copies of pinned memory that no compute hides."""
-    own = context.copies(_are_pinned)
-    claim = context.left(context.exposed(own))
-    # What kernels could hide of it: where they run and no copy does.
+    """Find asynchronous copies of pinned memory that are not overlapped with compute."""
+    copies = context.copies(_are_other_asynchronous)
+    claim = context.unclaimed(context.exposed(copies))
+    # Copies could overlap with kernels during which no copy runs yet.
     free = [(time.kernel - time.transfer) & context.typical for time in context.times.values()]
     free_ns = sum(time.total_ns for time in free)
     claim = Claim(claim.times, claim.ground, min(1.0, free_ns / max(1, claim.total_ns)))
     share = context.share(claim)
-    if share < _LEAST:
+    if share < _MIN_SHARE_RATIO:
         return
-    # Where hardly any kernel could hide them only moving less helps, and nobody knows how much.
-    is_hideable = share * claim.saved_ratio >= _LEAST
+    # If too few kernels could overlap, only moving less data helps, by an unknown amount.
+    is_hideable = share * claim.saved_ratio >= _MIN_SHARE_RATIO
     yield Finding(
         title=Note.of(
             "Exposed copies take {share:ratio} of step time (asynchronous, not overlapped with "
@@ -325,19 +325,19 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.BOUNDED if is_hideable else Kind.NONE,
         evidence=(
-            _how_much(context, own, "cop(y|ies)"),
-            *_by_direction(context, own),
-            *_hideable(claim.saved_ratio),
+            _count_and_rate(context, copies, "cop(y|ies)"),
+            *_direction_notes(context, copies),
+            *_hideable_notes(claim.saved_ratio),
         ),
         action=context.advice(
-            pytorch=_STREAM if _is_streamed(context, own) else _PREFETCH,
+            pytorch=_STREAM if _is_streamed(context, copies) else _PREFETCH,
             other="Copy on a separate stream while the GPU computes on the previous data (two "
             "buffers), or move less data.",
         )
         if is_hideable
         else "Move less data: keep reused data on the GPU, and prepare data there.",
         caveat="A copy cannot overlap with the kernel that needs its data.",
-        window=context.longest_row(own),
+        window=context.longest_row(copies),
     )
 
 
@@ -349,43 +349,40 @@ _STREAM: Final = (
     "Copy the weights and states that the next layers need during the current layer: prefetch them "
     "on a separate stream with `non_blocking=True`. Or keep more of them on the GPU (fewer bits)."
 )
-_MOST_OF_A_BATCH: Final = 8
+_MAX_COPIES_PER_BATCH: Final = 8
 
 
 def _is_streamed(context: Context, copies: Table) -> bool:
-    """Return whether weights come piece by piece: more large copies in a step than a batch has."""
-    is_large = (copies["direction"] == "h2d") & (copies["n_bytes"] >= _LARGE_BYTES)
+    """Return whether weights are streamed: each step has more large copies than a batch needs."""
+    is_large = (copies["direction"] == "h2d") & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     each = int(is_large.sum()) / context.n_steps / max(1, len(context.devices))
-    return each > _MOST_OF_A_BATCH if len(context.steps) else not context.is_training
+    return each > _MAX_COPIES_PER_BATCH if len(context.steps) else not context.is_training
 
 
-def _are_pinned(copies: Table) -> Bools:
-    """Return which are asynchronous copies that are no findings of other rules."""
-    is_other = (
-        are_blocking_copies(copies)
-        | are_pageable(copies)
-        | are_migrations(copies, copies["api"] != "")
-    )
-    return np.asarray(copies["direction"].isin(_MOVES) & ~is_other, np.bool_)
+def _are_other_asynchronous(copies: Table) -> Bools:
+    """Return which copies are asynchronous and not covered by other rules."""
+    migrated = are_migrations(copies, copies["api"] != "")
+    is_other = are_blocking_copies(copies) | are_pageable(copies) | migrated
+    return np.asarray(copies["direction"].isin(_TRANSFERS) & ~is_other, np.bool_)
 
 
-def _hideable(ratio: float) -> Iterator[Note]:
-    """Yield how much of the copies kernels could hide, where they could not hide all of them."""
-    if ratio < _WORTH_A_WORD:
+def _hideable_notes(ratio: float) -> Iterator[Note]:
+    """Yield a note if kernels can hide only a part of the copies; ``ratio`` is that part."""
+    if ratio < _MIN_REPORTED_RATIO:
         yield Note("no kernels run that could hide these copies")
     elif ratio < 1:
         text = "kernels can hide at most {hidden:ratio} of this time; only moving less data saves"
         yield Note.of(f"{text} the rest", hidden=ratio)
 
 
-def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
-    """Yield what of the exposed time is of each direction, the most first."""
+def _direction_notes(context: Context, copies: Table) -> Iterator[Note]:
+    """Yield the exposed time of each copy direction, the longest first."""
     directions = copies["direction"]
     exposed = {
-        direction: context.left(context.exposed(copies.take(directions == direction))).total_ns
+        direction: context.unclaimed(context.exposed(copies.take(directions == direction))).total_ns
         for direction in directions.distinct()
     }
-    for direction, ns in sorted(exposed.items(), key=lambda own: -own[1]):
+    for direction, ns in sorted(exposed.items(), key=lambda item: -item[1]):
         if ns:
             yield context.timed(ns, "{direction}: ", direction=direction)
 
@@ -398,24 +395,24 @@ def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
     show="copies",
 )
 def slow_link(context: Context) -> Iterator[Finding]:
-    """Find copies of pinned memory that are far slower than any current link."""
+    """Find copies of pinned memory that are much slower than the interconnect."""
     pinned = context.copies(_are_large_and_pinned)
     if pinned.empty:
         raise NotRecordedError("no large copies of pinned memory in the analyzed time")
     usual, why = usual_rate(context)
-    for direction in _TO_HOST_OR_BACK:
-        own = pinned.take(pinned["direction"] == direction)
-        total_ns = int(lengths_of(own).sum())
+    for direction in _HOST_TRANSFERS:
+        copies = pinned.take(pinned["direction"] == direction)
+        total_ns = int(lengths_of(copies).sum())
         if not total_ns:
             continue
-        rate = int(own["n_bytes"].sum()) / (total_ns / 1e9)
-        saved, *ends = (max(0.0, 1 - rate / (usual * by)) for by in (1, _SLOW, 1 / _USUAL_SHARE))
-        between = (ends[0], ends[1])
-        claim = context.left(context.exposed(own), saved_ratio=saved, between=between)
+        rate = int(copies["n_bytes"].sum()) / (total_ns / 1e9)
+        factors = (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
+        saved, least, most = (max(0.0, 1 - rate / (usual * factor)) for factor in factors)
+        claim = context.unclaimed(context.exposed(copies), Ground.LOST, saved, (least, most))
         share = context.share(claim)
-        if rate >= _SLOW * usual or share * claim.saved_ratio < _LEAST_SLOW:
+        if rate >= _MAX_SLOW_RATIO * usual or share * claim.saved_ratio < _MIN_SLOW_RATIO:
             continue
-        least = "cop(y|ies) of at least {least:bytes}"
+        words = "cop(y|ies) of at least {least:bytes}"
         yield Finding(
             title=Note.of(
                 f"Slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
@@ -424,7 +421,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
             kind=Kind.ESTIMATED,
             model=Note.of("The copies reach {why}. Range: 60–125% of this rate.", why=why),
             evidence=(
-                counted(context, own, least, is_of_host=False, least=_LARGE_BYTES),
+                counted(context, copies, words, is_of_host=False, least=_MIN_LARGE_BYTES),
                 Note.of("typical rate: {usual:bytes/s} ({why})", usual=usual, why=why),
                 Note.of("{share:ratio} of step time is not overlapped with kernels", share=share),
             ),
@@ -435,16 +432,17 @@ def slow_link(context: Context) -> Iterator[Finding]:
 
 
 def _are_large_and_pinned(copies: Table) -> Bools:
-    is_moved = copies["direction"].isin(_TO_HOST_OR_BACK) & (copies["n_bytes"] >= _LARGE_BYTES)
+
+    is_moved = copies["direction"].isin(_HOST_TRANSFERS) & (copies["n_bytes"] >= _MIN_LARGE_BYTES)
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 
 
 def usual_rate(context: Context) -> tuple[float, str]:
-    """Return the rate that large copies should reach, in bytes per s, and why."""
-    ranks = context.ranks
-    peaks = [peak_of(part_of_device(ranks, own), own, Link.PCIE) for own in context.devices]
-    known = [peak for peak in peaks if peak is not None]
-    if not known:
-        return _USUAL_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"
-    slowest = min(known, key=lambda peak: peak.bytes_per_s)
-    return _USUAL_SHARE * slowest.bytes_per_s, f"80% of {slowest}"
+    """Return the expected rate of large copies in bytes per s, and its origin in words."""
+    ranks, devices = context.ranks, context.devices
+    peaks = [peak_of(part_of_device(ranks, device), device, Link.PCIE) for device in devices]
+    known_peaks = [peak for peak in peaks if peak is not None]
+    if not known_peaks:
+        return _DEFAULT_BYTES_PER_S, "the rate of PCIe 3.0 x16, because the link is unknown"
+    slowest = min(known_peaks, key=lambda peak: peak.bytes_per_s)
+    return _REACHED_PEAK_RATIO * slowest.bytes_per_s, f"80% of {slowest}"

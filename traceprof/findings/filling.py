@@ -1,4 +1,4 @@
-"""Devices that are busy and mostly empty: kernels that occupy few of their SMs."""
+"""Rules on GPUs that are busy but mostly empty: kernels that use few of the SMs."""
 
 from __future__ import annotations
 
@@ -8,43 +8,42 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, Times, together
+from traceprof.findings.claims import Claim, Ground, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import times_of
+from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.device.counters import active_sms
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.rows import bounds, lengths_of, unions_by, unions_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS, short_name
 
-_LEAST_UNFILLED: Final = 0.1
+_MIN_UNFILLED_RATIO: Final = 0.1
 
 
 @rule("SM utilization", "kernels that leave SMs idle", "kernels", about=COMPUTE, show="counters")
 def unfilled_kernels(context: Context) -> Iterator[Finding]:
-    """Find kernels that occupy few of the SMs, as counters of the GPU measured."""
-    counted = [own for part in context.ranks.each(active_sms) for own in part]
+    """Find GPUs whose kernels leave SMs idle, as measured by GPU counters."""
+    counted = [gpu for part in context.ranks.each(active_sms) for gpu in part]
     if not counted:
         raise NotRecordedError("SM counters were not sampled")
     compute = {device: time.compute for device, time in context.times.items()}
     found = [
-        (own, _claim(context, compute, own.device, 1 - own.of_kernels))
-        for own in counted
-        if own.device in compute and own.of_kernels < 1
+        (gpu, _claim_on_idle_sms(context, compute, gpu.device, 1 - gpu.of_kernels))
+        for gpu in counted
+        if gpu.device in compute and gpu.of_kernels < 1
     ]
-    if sum(context.share(claim) * claim.saved_ratio for _, claim in found) < _LEAST_UNFILLED:
+    if sum(context.share(claim) * claim.saved_ratio for _, claim in found) < _MIN_UNFILLED_RATIO:
         return
     names = context.kernels.by_name.in_order("-total_ns")
     yield Finding(
         title=Note.of(
             "Low SM utilization: while kernels run, {share:ratio} of the SMs are active",
-            share=sum(own.of_kernels for own, _ in found) / len(found),
+            share=sum(gpu.of_kernels for gpu, _ in found) / len(found),
         ),
         claims=tuple(claim for _, claim in found),
         kind=Kind.ESTIMATED,
@@ -53,11 +52,11 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
             Note.of(
                 "GPU {device:number}: SMs active {active:ratio}, kernels running {recorded:ratio} "
                 "of the sampled time (measured)",
-                device=own.device,
-                active=own.active_ratio,
-                recorded=own.recorded_ratio,
+                device=gpu.device,
+                active=gpu.active_ratio,
+                recorded=gpu.recorded_ratio,
             )
-            for own, _ in found[:_FEW]
+            for gpu, _ in found[:_MAX_GPUS_SHOWN]
         ),
         action=context.advice(
             pytorch="Give each kernel more work: use a larger batch, or fewer and larger "
@@ -78,19 +77,18 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
     show="occupancy",
 )
 def few_blocks(context: Context) -> Iterator[Finding]:
-    """Find kernels that keep a device busy and leave nearly all of it empty."""
-    found = context.ranks.each(_nearly_empty, context.typical)
+    """Find kernels that keep a GPU busy but leave nearly all of it empty."""
+    found = context.ranks.each(_find_nearly_empty, context.typical)
     if not any(n_known for *_, n_known in found):
         raise NotRecordedError(
             "the launch dimensions of kernels, or the number of SMs, are unknown"
         )
-    rows = Table.stacked([own for own, *_ in found])
-    claim = context.left(together(times for _, times, _ in found), Ground.COMPUTE)
+    rows = Table.stacked([table for table, *_ in found])
+    claim = context.unclaimed(union_by_device(times for _, times, _ in found), Ground.COMPUTE)
     share = context.share(claim)
-    if rows.empty or share < _LEAST_UNFILLED:
+    if rows.empty or share < _MIN_UNFILLED_RATIO:
         return
-    names, groups = grouped_by(rows, "name")
-    sums = times_of(names.assign(total_ns=groups.sums(lengths_of(rows))))
+    sums = times_of(summed(rows, lengths_of(rows), "name"), "ns")
     longest = rows.row(int(lengths_of(rows).argmax()))
     yield Finding(
         title=Note.of(
@@ -122,26 +120,26 @@ def few_blocks(context: Context) -> Iterator[Finding]:
     )
 
 
-_NEARLY_EMPTY: Final = 0.05
-_WARP: Final = 32
+_MAX_USED_RATIO: Final = 0.05
+_WARP_THREADS: Final = 32
 
 
-def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times, int]:
-    """Return the long kernels of a rank that fill next to nothing, and when they run alone.
+def _find_nearly_empty(trace: Trace, analyzed_time: Intervals) -> tuple[Table, Times, int]:
+    """Return the long, nearly empty kernels of a trace, and the times when they run alone.
 
-    And of how many kernels it is known. The rows have name, start_ns, end_ns, grid_blocks,
-    block_threads, sm_count and used_ratio: the share of SMs with a block, times that of the lanes
-    of a warp with a thread.
+    The third value is the number of kernels with known launch dimensions. The table has name,
+    device, start_ns, end_ns, grid_blocks, block_threads, sm_count, and used_ratio: the share of SMs
+    with a block, times the share of lanes of a warp with a thread.
     """
-    kernels, shapes = part.kernels, launch_shapes(part.whole)
-    own = shapes.of_kernel[part.rows_in_whole("kernels")]
+    kernels, shapes = trace.kernels, launch_shapes(trace.whole)
+    shape = shapes.of_kernel[trace.rows_in_whole("kernels")]
     names = ("grid_blocks", "block_threads", "sm_count")
-    blocks, threads, sms = (shapes.table[name][own] for name in names)
-    used = np.minimum(blocks / np.maximum(sms, 1), 1) * np.minimum(threads / _WARP, 1)
+    blocks, threads, sms = (shapes.table[name][shape] for name in names)
+    used = np.minimum(blocks / np.maximum(sms, 1), 1) * np.minimum(threads / _WARP_THREADS, 1)
     starts, ends = bounds(kernels)
     is_known = np.minimum(np.minimum(blocks, threads), sms) > 0
-    is_empty = is_known & (used < _NEARLY_EMPTY)
-    is_empty &= (ends - starts >= SHORT_NS) & (judged.covered_ns(starts, starts + 1) > 0)
+    is_empty = is_known & (used < _MAX_USED_RATIO)
+    is_empty &= (ends - starts >= SHORT_NS) & starts_within(kernels, analyzed_time)
     is_empty &= ~kernels["activity"].isin(_NO_COMPUTE)
     table = kernels.select("start_ns", "end_ns", "device", "name").take(is_empty)
     columns = zip((*names, "used_ratio"), (blocks, threads, sms, used), strict=True)
@@ -157,8 +155,9 @@ def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times, int]:
 _NO_COMPUTE: Final = (Activity.COMMUNICATION.value, Activity.CUDA_GRAPH.value)
 
 
-def _claim(context: Context, compute: Times, device: int, empty: float) -> Claim:
-    return context.left({device: compute[device]}, Ground.COMPUTE, empty, (0.0, empty))
+def _claim_on_idle_sms(context: Context, compute: Times, device: int, empty: float) -> Claim:
+    """Return a claim on the compute of a device, of which at most the ratio ``empty`` is saved."""
+    return context.unclaimed({device: compute[device]}, Ground.COMPUTE, empty, (0.0, empty))
 
 
-_FEW: Final = 3
+_MAX_GPUS_SHOWN: Final = 3

@@ -1,4 +1,4 @@
-"""Kernels one after the other that could be one: pointwise ones, short ones."""
+"""Rules on kernels that could be fused: elementwise kernels, attention, short kernels."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.findings.claims import Ground, Kind, Times, together
+from traceprof.findings.claims import Ground, Kind, Times, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import largest, times_of
+from traceprof.findings.kernel_times import largest, summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, lengths_of, unions_by
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -25,22 +24,22 @@ from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS
 from traceprof.names.ranges import PHASES
 
-_LEAST_FUSABLE: Final = 0.03
-_LEAST_SMALL: Final = 0.1
+_MIN_FUSABLE_RATIO: Final = 0.03
+_MIN_SMALL_RATIO: Final = 0.1
 
 _POINTWISE: Final = ("elementwise", "random", "rng_dropout")
-_BETWEEN_MATRICES: Final = (
+_FUSABLE_IN_PYTORCH: Final = (
     *("layout", "reduction", "normalisation", "softmax", "loss", "embedding"),
 )
-"""What compilers fuse with pointwise work, too, where PyTorch's own kernels do it."""
-_OF_PYTORCH: Final = re.compile(r"^(void )?(at::native|\(anonymous namespace\)::softmax_warp)")
-_BY_COMPILERS: Final = re.compile(r"(?i)triton|nvfuser|fused|fusion")
-"""What a compiler made: it has fused what it could."""
+"""Activities that compilers fuse with elementwise kernels if PyTorch's own kernels do the work."""
+_PYTORCH_KERNELS: Final = re.compile(r"^(void )?(at::native|\(anonymous namespace\)::softmax_warp)")
+_COMPILED_KERNELS: Final = re.compile(r"(?i)triton|nvfuser|fused|fusion")
+"""Names of kernels that a compiler generated and has already fused."""
 _STATISTICS: Final = re.compile(r"batch_norm_(collect_statistics|backward_reduce)|welford")
-"""What follows needs the whole result, and reads everything anew."""
-_FIXED_NS: Final = 1_000
-"""What the shortest kernels take, whatever they do."""
-_FUSED_AWAY: Final = 0.5
+"""Kernels that end a run: the next kernel needs the whole result and rereads all data."""
+_MIN_KERNEL_NS: Final = 1_000
+"""The duration of the shortest kernels, whatever they do."""
+_PAIR_SAVED_RATIO: Final = 0.5
 """The share of the time of short kernels that fusing pairs of them saves."""
 
 
@@ -52,25 +51,25 @@ _FUSED_AWAY: Final = 0.5
     show="classes",
 )
 def fusable_kernels(context: Context) -> Iterator[Finding]:
-    """Find kernels that follow one another, bound by memory, and could be one."""
-    found = context.ranks.each(_runs_of_one, context.typical)
-    n_runs = sum(own.count for own in found)
+    """Find consecutive memory-bound kernels that could be fused."""
+    found = context.ranks.each(_runs_of_rank, context.typical)
+    n_runs = sum(runs.count for runs in found)
     if not n_runs:
         return
-    sum_ns = max(1, sum(own.sum_ns for own in found))
-    least = sum(own.of_pairs_ns for own in found) / sum_ns
-    saved = sum(own.saved_ns for own in found) / sum_ns
-    times = together(own.times for own in found)
-    claim = context.left(times, Ground.COMPUTE, saved, (least, (1 + saved) / 2))
+    sum_ns = max(1, sum(runs.sum_ns for runs in found))
+    least = sum(runs.of_pairs_ns for runs in found) / sum_ns
+    saved = sum(runs.saved_ns for runs in found) / sum_ns
+    times = union_by_device(runs.times for runs in found)
+    claim = context.unclaimed(times, Ground.COMPUTE, saved, (least, (1 + saved) / 2))
     share = context.share(claim)
-    if share * claim.saved_ratio < _LEAST_FUSABLE:
+    if share * claim.saved_ratio < _MIN_FUSABLE_RATIO:
         return
-    by_name = Table.stacked([own.by_name for own in found])
-    kernels, groups = grouped_by(by_name, "name")
-    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
+    by_name = Table.stacked([runs.by_name for runs in found])
+    names = times_of(summed(by_name, by_name["ns"], "name"), "ns")
     yield Finding(
         title=Note.of(
-            f"Unfused {_words(by_name)} kernels take {{share:ratio}} of step time", share=share
+            f"Unfused {_kinds_in_words(by_name)} kernels take {{share:ratio}} of step time",
+            share=share,
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
@@ -93,7 +92,8 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
     )
 
 
-def _words(by_name: Table) -> str:
+def _kinds_in_words(by_name: Table) -> str:
+    """Return the words for the kinds of fusable kernels."""
     if by_name["activity"].isin(_POINTWISE).all():
         return "elementwise"
     return "elementwise, cast, copy, and reduction"
@@ -101,10 +101,11 @@ def _words(by_name: Table) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs of a rank: how many, how long, what fusing saves of them, when, by name.
+    """The runs of fusable kernels of a rank: count, length, savings, times, and time by name.
 
-    ``saved_ns`` where each becomes as long as its longest kernel, ``of_pairs_ns`` where its first
-    and second, third and fourth … become one.
+    ``saved_ns`` is the saving if each run takes as long as its longest kernel. ``of_pairs_ns`` is
+    the saving if only pairs are fused: the first and second kernel, the third and fourth, and so
+    on.
     """
 
     count: int
@@ -115,33 +116,34 @@ class _Runs:
     by_name: Table
 
 
-def _runs_of_one(part: Trace, typical: Intervals) -> _Runs:
-    kernels, (order, run) = part.kernels, fusable_runs(part)
+def _runs_of_rank(trace: Trace, typical: Intervals) -> _Runs:
+    """Return the runs of fusable kernels of a trace in the typical time."""
+    kernels, (order, run) = trace.kernels, fusable_runs(trace)
     starts, ends = bounds(kernels)
     inside = typical.covered_ns(starts[order], ends[order]) > 0
     order, run = order[inside], run[inside]
     lengths = (ends - starts)[order]
     firsts = np.flatnonzero(are_first(run))
     counts = np.diff(np.append(firsts, len(run)))
-    place = np.arange(len(run)) - np.repeat(firsts, counts)
-    second = np.flatnonzero(place % 2 == 1)
+    position = np.arange(len(run)) - np.repeat(firsts, counts)
+    second = np.flatnonzero(position % 2 == 1)
     longest = np.maximum.reduceat(lengths, firsts) if len(firsts) else lengths
     rows = kernels.select("start_ns", "end_ns", "device", "name", "activity").take(order)
-    names, groups = grouped_by(rows, "name", "activity")
+
     return _Runs(
         int((counts > 1).sum()),
         int(lengths.sum()),
         int(lengths.sum() - longest.sum()),
         int(np.minimum(lengths[second], lengths[second - 1]).sum()),
         unions_by(rows, "device"),
-        names.assign(ns=groups.sums(lengths)),
+        summed(rows, lengths, "name", "activity"),
     )
 
 
 def fusable_runs(part: Trace) -> tuple[Ints, Ints]:
-    """Return the rows of kernels that follow one another and could be one, and which run each is.
+    """Return the rows of consecutive fusable kernels, and the run number of each.
 
-    Runs have two kernels at least, of one stream; those of an optimizer are other rules'.
+    A run has at least two kernels on one stream. Optimizer kernels belong to other rules.
     """
     kernels = part.kernels
     order = np.lexsort((kernels["start_ns"], kernels["stream"], kernels["device"]))
@@ -161,9 +163,10 @@ def fusable_runs(part: Trace) -> tuple[Ints, Ints]:
 
 
 def _is_fusable(kernels: Table) -> Bools:
+    """Return which kernels a compiler could fuse with their neighbors."""
     names, activity = kernels["name"], kernels["activity"]
-    of_pytorch = are_named(names, _OF_PYTORCH) & activity.isin(_BETWEEN_MATRICES)
-    compiled = are_named(names, _BY_COMPILERS)
+    of_pytorch = are_named(names, _PYTORCH_KERNELS) & activity.isin(_FUSABLE_IN_PYTORCH)
+    compiled = are_named(names, _COMPILED_KERNELS)
     return np.asarray((activity.isin(_POINTWISE) | of_pytorch) & ~compiled, np.bool_)
 
 
@@ -175,20 +178,19 @@ def _is_fusable(kernels: Table) -> Bools:
     show="kernels",
 )
 def unfused_attention(context: Context) -> Iterator[Finding]:
-    """Find attention that writes its scores to memory: softmax between two matrix products."""
-    found = context.ranks.each(_attention_of_one, context.typical)
-    n_softmax = sum(own.count for own in found)
-    between_ns = max(1, sum(own.between_ns for own in found))
-    products_ns = sum(own.products_ns for own in found)
-    most = 1 + _ATTENTION_LEFT * products_ns / between_ns
-    times = together(own.times for own in found)
-    claim = context.left(times, Ground.COMPUTE, 1.0, (1 - _ATTENTION_LEFT, most))
+    """Find attention that writes its scores to memory: a softmax between two matrix products."""
+    found = context.ranks.each(_attention_of_rank, context.typical)
+    n_softmax = sum(attention.count for attention in found)
+    between_ns = max(1, sum(attention.between_ns for attention in found))
+    products_ns = sum(attention.products_ns for attention in found)
+    most = 1 + _ATTENTION_REST_RATIO * products_ns / between_ns
+    times = union_by_device(attention.times for attention in found)
+    claim = context.unclaimed(times, Ground.COMPUTE, 1.0, (1 - _ATTENTION_REST_RATIO, most))
     share = context.share(claim)
-    if not n_softmax or share < _LEAST_FUSABLE:
+    if not n_softmax or share < _MIN_FUSABLE_RATIO:
         return
-    by_name = Table.stacked([own.by_name for own in found])
-    kernels, groups = grouped_by(by_name, "name")
-    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
+    by_name = Table.stacked([attention.by_name for attention in found])
+    names = times_of(summed(by_name, by_name["ns"], "name"), "ns")
     yield Finding(
         title=Note.of(
             "Unfused attention: softmax and other kernels between two matrix multiplications take "
@@ -218,18 +220,22 @@ def unfused_attention(context: Context) -> Iterator[Finding]:
     )
 
 
-_ATTENTION_LEFT: Final = 0.5
+_ATTENTION_REST_RATIO: Final = 0.5
 _BETWEEN_PRODUCTS: Final = ("elementwise", "random", "rng_dropout", "layout", "softmax")
-_MOST_BETWEEN: Final = 16
+_MAX_KERNELS_BETWEEN: Final = 16
 _LOG_SOFTMAX: Final = re.compile(r"(?i)log_?softmax|softmax_warp\w{0,40}<[^<>]*, \d+, true")
-"""That of a loss."""
+"""Names of the softmax of a loss."""
 _OF_SOFTMAX: Final = re.compile(r"(?i)^aten::_?(safe_)?softmax(_backward_data)?$")
 _OF_PRODUCT: Final = re.compile(r"^aten::(bmm|baddbmm|matmul)$")
 
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """The attention of a rank: softmaxes, and what lies between products with its time by name."""
+    """The unfused attention of a rank.
+
+    ``count`` is the number of softmaxes. ``between_ns``, ``times``, and ``by_name`` describe the
+    kernels between the matrix products.
+    """
 
     count: int
     between_ns: int
@@ -238,27 +244,28 @@ class _Attention:
     by_name: Table
 
 
-def _attention_of_one(part: Trace, typical: Intervals) -> _Attention:
-    kernels = part.kernels
+def _attention_of_rank(trace: Trace, typical: Intervals) -> _Attention:
+    """Return the unfused attention of a trace in the typical time."""
+    kernels = trace.kernels
     starts, ends = bounds(kernels)
     order = np.lexsort((starts, kernels["stream"], kernels["device"]))
-    is_softmax, is_product = _softmax_and_products(part)
-    softer = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
-    # The last kernel before, and the first after each that is nothing of the kind.
-    place, between = np.arange(len(order)), (softer & ~is_product)[order]
+    is_softmax, is_product = _softmax_and_products(trace)
+    is_between = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
+    # For each kernel: the last kernel before it and the first after it that are no candidates.
+    position, between = np.arange(len(order)), (is_between & ~is_product)[order]
     nothing, beyond = -1, len(order)
-    before = np.maximum.accumulate(np.where(between, nothing, place))
-    after = np.minimum.accumulate(np.where(between, beyond, place)[::-1])[::-1]
+    before = np.maximum.accumulate(np.where(between, nothing, position))
+    after = np.minimum.accumulate(np.where(between, beyond, position)[::-1])[::-1]
     chosen = np.flatnonzero(is_softmax[order] & (before >= 0) & (after < beyond))
     first, last = (of_all[chosen] for of_all in (before, after))
-    del place, between, before, after
-    is_near = last - first <= _MOST_BETWEEN + 1
+    del position, between, before, after
+    is_near = last - first <= _MAX_KERNELS_BETWEEN + 1
     chosen, first, last = chosen[is_near], first[is_near], last[is_near]
-    at, one, other = order[chosen], order[first], order[last]
-    fits = is_product[one] & is_product[other]
+    softmax_rows, first_rows, last_rows = order[chosen], order[first], order[last]
+    fits = is_product[first_rows] & is_product[last_rows]
     for column in ("device", "stream"):
-        fits &= kernels[column][one] == kernels[column][other]
-    fits &= typical.covered_ns(starts[at], starts[at] + 1) > 0
+        fits &= kernels[column][first_rows] == kernels[column][last_rows]
+    fits &= typical.covered_ns(starts[softmax_rows], starts[softmax_rows] + 1) > 0
     first, last = first[fits], last[fits]
     inside = np.zeros(len(order) + 1, np.int64)
     np.add.at(inside, first + 1, 1)
@@ -267,30 +274,30 @@ def _attention_of_one(part: Trace, typical: Intervals) -> _Attention:
     products = order[np.unique(np.concatenate((first, last)))]
     lengths = ends - starts
     table = kernels.select("start_ns", "end_ns", "device", "name").take(rows)
-    names, groups = grouped_by(table, "name")
+
     return _Attention(
         int(fits.sum()),
         int(lengths[rows].sum()),
         int(lengths[products].sum()),
         unions_by(table, "device"),
-        names.assign(ns=groups.sums(lengths[rows])),
+        summed(table, lengths[rows], "name"),
     )
 
 
-def _softmax_and_products(part: Trace) -> tuple[Bools, Bools]:
-    """Return which kernels are softmax of scores and which matrix products.
+def _softmax_and_products(trace: Trace) -> tuple[Bools, Bools]:
+    """Return which kernels are softmaxes of attention scores, and which are matrix products.
 
-    By their names, else by the operators that launched them.
+    Kernels are classified by their names, or otherwise by the operators that launched them.
     """
-    kernels, ranges = part.kernels, part.whole.ranges["name"]
+    kernels, ranges = trace.kernels, trace.whole.ranges["name"]
     is_softmax = kernels["activity"] == Activity.SOFTMAX.value
     is_product = kernels["activity"] == Activity.GEMM.value
-    of_operators = [are_named(ranges, own) for own in (_OF_SOFTMAX, _OF_PRODUCT)]
+    of_operators = [are_named(ranges, pattern) for pattern in (_OF_SOFTMAX, _OF_PRODUCT)]
     if of_operators[0].any():
-        row = range_of_launches(part, launches_of(part, "kernels"))
+        row = range_of_launches(trace, launches_of(trace, "kernels"))
         is_other = kernels["activity"] == Activity.OTHER.value
-        told = [np.append(own, np.False_)[row] & is_other for own in of_operators]
-        is_softmax, is_product = is_softmax | told[0], is_product | told[1]
+        launched = [np.append(matches, np.False_)[row] & is_other for matches in of_operators]
+        is_softmax, is_product = is_softmax | launched[0], is_product | launched[1]
     is_softmax &= ~are_named(kernels["name"], _LOG_SOFTMAX)
     return np.asarray(is_softmax, np.bool_), np.asarray(is_product, np.bool_)
 
@@ -303,18 +310,19 @@ def _softmax_and_products(part: Trace) -> tuple[Bools, Bools]:
     show="classes",
 )
 def small_kernels(context: Context) -> Iterator[Finding]:
-    """Find much of the device's time in short kernels that could be one."""
+    """Find a large share of GPU time in short kernels that could be fused."""
     kernels = context.kernels.by_name
-    own = kernels.take(kernels["activity"] != Activity.COMMUNICATION.value)
-    count, n_short = int(own["count"].sum()), int(own["short_count"].sum())
-    short = together(context.ranks.each(_short_of_one))
-    fixed = min(_FUSED_AWAY, n_short * _FIXED_NS / max(1, int(own["short_ns"].sum())))
-    claim = context.left(short, Ground.COMPUTE, _FUSED_AWAY, (fixed, 1 - fixed))
+    compute = kernels.take(kernels["activity"] != Activity.COMMUNICATION.value)
+    count, n_short = int(compute["count"].sum()), int(compute["short_count"].sum())
+    short = union_by_device(context.ranks.each(_short_kernel_times))
+    fixed = min(
+        _PAIR_SAVED_RATIO, n_short * _MIN_KERNEL_NS / max(1, int(compute["short_ns"].sum()))
+    )
+    claim = context.unclaimed(short, Ground.COMPUTE, _PAIR_SAVED_RATIO, (fixed, 1 - fixed))
     share = context.share(claim)
-    if share < _LEAST_SMALL:
+    if share < _MIN_SMALL_RATIO:
         return
-    activities, groups = grouped_by(own, "activity")
-    sums = dict(zip(activities["activity"], groups.sums(own["short_ns"]).tolist(), strict=True))
+    sums = times_of(summed(compute, compute["short_ns"], "activity"), "ns", key="activity")
     yield Finding(
         title=Note.of(
             "Small kernels: kernels below {least:ns} take {share:ratio} of step time",
@@ -326,7 +334,7 @@ def small_kernels(context: Context) -> Iterator[Finding]:
         model=Note.of(
             "Fusion saves half of the time of these kernels. Lower bound: the fixed {fixed:ns} of "
             "each kernel. Upper bound: all except this fixed time.",
-            fixed=_FIXED_NS,
+            fixed=_MIN_KERNEL_NS,
         ),
         evidence=(
             context.counted(
@@ -341,12 +349,13 @@ def small_kernels(context: Context) -> Iterator[Finding]:
             other="Fuse them, or give each kernel more work.",
         ),
         caveat="Kernels that exchange data between thread blocks cannot be fused.",
-        ncu=context.ncu(times_of(own, "short_ns")),
+        ncu=context.ncu(times_of(compute, "short_ns")),
     )
 
 
-def _short_of_one(part: Trace) -> Times:
-    kernels = part.kernels
+def _short_kernel_times(trace: Trace) -> Times:
+    """Return the times of short compute kernels, by device."""
+    kernels = trace.kernels
     is_short = lengths_of(kernels) < SHORT_NS
     is_short &= kernels["activity"] != Activity.COMMUNICATION.value
     return unions_by(kernels.select("start_ns", "end_ns", "device").take(is_short), "device")

@@ -1,4 +1,4 @@
-"""Idle time that no other rule explains, and what the host was in meanwhile."""
+"""Rules on idle time that no other rule explains, and notes on what the CPU does in idle time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import summed
 from traceprof.findings.recurrence import occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures import shown_by
@@ -18,28 +19,28 @@ from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charg
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import lost_in_gaps
 from traceprof.measures.rows import bounds, lengths_of, overlaps, rows_by, unions_by
-from traceprof.model.grouping import beside, grouped_by
+from traceprof.model.grouping import beside
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table, objects
 from traceprof.model.trace import Trace
 
-_SHOWN: Final = 3
-_MOST: Final = 0.5
-_LEAST_NAMED: Final = 0.05
-"""Names below this share of the time are no evidence."""
+_MAX_NAMES_SHOWN: Final = 3
+_MAIN_RATIO: Final = 0.5
+_MIN_NAMED_RATIO: Final = 0.05
+"""Evidence omits names below this share of the idle time."""
 _IN_WORDS: Final = {
     "launching": " while the CPU is in {name}{mostly}",
     "other": " while a thread that does not launch work is in {name}{mostly}",
     "": " without recorded CPU activity",
 }
 _IN_NO_OPERATOR: Final = " while the CPU is in {name}, outside any operator"
-"""Of torch.profiler's range around a step."""
-_LONG_NS: Final = 500_000_000
-_LEAST_LONG: Final = 0.01
+"""Words for idle time in the step range of torch.profiler."""
+_MIN_LONG_NS: Final = 500_000_000
+_MIN_LONG_RATIO: Final = 0.01
 
-_LEAST_LOW: Final = 0.1
-_TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
+_MIN_IDLE_RATIO: Final = 0.1
+_RECORDED_TABLES: Final = ("kernels", "copies", "api_calls", "ranges")
 _WORDS: Final = {
     "queued": "launched work waits for another stream, or for the pause between two kernels",
     "peer": "the next work waits for another GPU",
@@ -59,17 +60,18 @@ _ACTIONS: Final = {
 
 
 def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tuple[str, ...]]:
-    """Return sentences on what the host was in during the idle ``times`` of devices, and names.
+    """Return notes on what the CPU does during the idle ``times`` of devices, and the names.
 
-    At most three of what they are charged to, the most first, and what other threads ran. Names are
-    of the outermost operators; the innermost follows in parentheses where it has most of that.
+    At most three notes name what the idle time is charged to, the longest first. One more note
+    names what other threads ran. Names are those of the outermost operators. The innermost name
+    follows in parentheses if it has most of the operator's time.
     """
-    charged, beside = names_of_gaps(context, times)
+    charged, other_threads = names_of_gaps(context, times)
     if charged.empty:
         return (), ()
-    least = _LEAST_NAMED * charged["ns"].sum()
-    ranked = _outermost(charged)
-    shown = ranked.take(ranked["ns"] >= least).head(_SHOWN).rows()
+    min_ns = _MIN_NAMED_RATIO * charged["ns"].sum()
+    ranked = _sums_by_operator(charged)
+    shown = ranked.take(ranked["ns"] >= min_ns).head(_MAX_NAMES_SHOWN).rows()
     step = context.steps.source
     notes = [
         context.timed(
@@ -80,58 +82,65 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
         )
         for row in shown
     ]
-    told = {*charged["name"], *charged["operator"]}
+    charged_names = {*charged["name"], *charged["operator"]}
     notes += [
         context.timed(ns, before="other threads at the same time: ", after=" in {name}", name=name)
-        for name, ns in list(beside.items())[:1]
-        if ns >= least and name not in told
+        for name, ns in list(other_threads.items())[:1]
+        if ns >= min_ns and name not in charged_names
     ]
     return tuple(notes), tuple(row["operator"] for row in shown if row["operator"] != NOTHING)
 
 
-def _outermost(charged: Table) -> Table:
-    """Return operator, by, ns, and the words for the innermost name that has most of it, or ""."""
+def _sums_by_operator(charged: Table) -> Table:
+    """Return operator, by, ns, and mostly, the longest first.
+
+    ``mostly`` contains the words for the innermost name with most of the operator's time, or "".
+    """
     keys = ("operator", "by")
-    sums, groups = grouped_by(charged, *keys)
-    sums = sums.assign(whole=groups.sums(charged["ns"]))
+    sums = summed(charged, charged["ns"], *keys)
+    sums = sums.select(*keys).assign(whole=sums["ns"])
     both = beside(sums, charged.in_order("-ns"), *keys)
     names = objects(f" (mostly {name})" for name in both["name"])
-    is_told = (both["ns"] > _MOST * both["whole"]) & (both["name"] != both["operator"])
-    found = both.select(*keys).assign(ns=both["whole"], mostly=np.where(is_told, names, ""))
+    is_mostly_inner = (both["ns"] > _MAIN_RATIO * both["whole"]) & (
+        both["name"] != both["operator"]
+    )
+    found = both.select(*keys).assign(ns=both["whole"], mostly=np.where(is_mostly_inner, names, ""))
     return found.in_order("-ns")
 
 
 def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]]:
-    """Return what the idle ``times`` of devices are charged to, and what else ran meanwhile.
+    """Return what the idle ``times`` of devices are charged to, and what other threads ran.
 
-    The first has name, operator, by and ns, the most first: ns add up to what of ``times`` the
-    host held devices up. The second, by name, is what threads ran other than those that launch.
+    The table has name, operator, by, and ns, the longest first. The sum of ns is the part of
+    ``times`` in which the host blocked the devices. The dictionary has the ns by name of threads
+    that do not launch work.
     """
     keys = ("name", "operator", "by")
     charged: list[Table] = []
-    beside: dict[str, int] = {}
+    other_threads: dict[str, int] = {}
     for part in context.ranks:
-        own = _within(charged_by_host(part), times)
-        charged.append(own.select(*keys, "ns"))
+        blocked = _within(charged_by_host(part), times)
+        charged.append(blocked.select(*keys, "ns"))
         others = find_charges(part).running
         running = _within(others.take(others["by"] == "other"), times)
         for name, ns in time_by_name(running).items():
-            beside[name] = beside.get(name, 0) + ns
+            other_threads[name] = other_threads.get(name, 0) + ns
     table = Table.stacked(charged)
-    found, groups = grouped_by(table, *keys)
-    ranked = found.assign(ns=groups.sums(table["ns"])).in_order("-ns")
-    return ranked, dict(sorted(beside.items(), key=lambda item: -item[1]))
+    ranked = summed(table, table["ns"], *keys).in_order("-ns")
+    return ranked, dict(sorted(other_threads.items(), key=lambda item: -item[1]))
 
 
 def _within(rows: Table, times: Times) -> Table:
-    """Return what of ``rows`` lies in the ``times`` of their device."""
+    """Return the parts of ``rows`` that are inside the ``times`` of their device, with their ns."""
     starts, ends = bounds(rows)
     found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
     rows_of = rows_by(rows, "device")
     for number, time in times.items():
-        own = rows_of.get(number, np.empty(0, np.int64))
-        row, _, first, last = overlaps(starts[own], ends[own], time.starts, time.ends)
-        found.append(np.stack((own[row], first, last)))
+        device_rows = rows_of.get(number, np.empty(0, np.int64))
+        row, _, first, last = overlaps(
+            starts[device_rows], ends[device_rows], time.starts, time.ends
+        )
+        found.append(np.stack((device_rows[row], first, last)))
     row, first, last = np.concatenate(found, axis=1)
     return rows.take(row).assign(start_ns=first, end_ns=last, ns=last - first)
 
@@ -145,28 +154,28 @@ def _within(rows: Table, times: Times) -> Table:
     show="gaps",
 )
 def gpu_gaps(context: Context) -> Iterator[Finding]:
-    """Find gaps of half a second and more that no other rule explains."""
+    """Find gaps longer than 0.5 s that no other rule explains."""
     gaps = long_gaps(context)
-    free = context.left(unions_by(gaps, "device")).times
+    free = context.unclaimed(unions_by(gaps, "device")).times
     is_free = [
         free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
         for device, start, end in zip(gaps["device"].tolist(), *bounds(gaps), strict=True)
     ]
-    # What others have left over of a gap is no gap without a cause.
-    own = gaps.take(is_free)
-    claim = context.left(unions_by(own, "device"))
+    # A gap of which other rules claimed half or more has a known cause.
+    unexplained = gaps.take(is_free)
+    claim = context.unclaimed(unions_by(unexplained, "device"))
     share = context.share(claim)
-    if share < _LEAST_LONG:
+    if share < _MIN_LONG_RATIO:
         return
-    worst = own.row(int(lengths_of(own).argmax()))
-    is_once = not len(context.steps) and occurs_once(context, own)
+    worst = unexplained.row(int(lengths_of(unexplained).argmax()))
+    is_once = not len(context.steps) and occurs_once(context, unexplained)
     named, names = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            ("One gap" if len(own) == 1 else "{n:count} gaps")
+            ("One gap" if len(unexplained) == 1 else "{n:count} gaps")
             + " longer than {least:ns} without a recorded cause: {share:ratio} of step time",
-            n=len(own),
-            least=_LONG_NS,
+            n=len(unexplained),
+            least=_MIN_LONG_NS,
             share=share,
         ),
         claims=(claim,),
@@ -183,59 +192,61 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
         action=f"Check what the CPU does in these gaps: `{shown_by('gaps')}`, `traceprof "
         "timeline`.",
         caveat="Loading a model or a checkpoint causes such a gap once.",
-        window=context.longest_row(own),
+        window=context.longest_row(unexplained),
         ranges=names,
     )
 
 
 def long_gaps(context: Context) -> Table:
-    """Return the gaps between work that last half a second, the profiler's time not counted."""
-    return context.rows(_long_gaps_of_one)
+    """Return the gaps between work that are longer than 0.5 s without the profiler's time."""
+    return context.rows(_long_gaps_of_rank)
 
 
-def _long_gaps_of_one(part: Trace) -> Table:
-    gaps = find_gaps(part)
-    lengths = lengths_of(gaps) - lost_in_gaps(part, "profiler")
-    return gaps.take((lengths > _LONG_NS) & (lost_in_gaps(part, "edge") == 0))
+def _long_gaps_of_rank(trace: Trace) -> Table:
+    """Return the same as `long_gaps` for one trace."""
+    gaps = find_gaps(trace)
+    lengths = lengths_of(gaps) - lost_in_gaps(trace, "profiler")
+    return gaps.take((lengths > _MIN_LONG_NS) & (lost_in_gaps(trace, "edge") == 0))
 
 
 @rule("idle time", "idle GPUs without a known cause", "kernels", "copies", show="idle")
 def low_utilisation(context: Context) -> Iterator[Finding]:
-    """Find idle devices where no other rule says why."""
-    rest = context.left(
+    """Find idle devices without a known cause."""
+    unexplained = context.unclaimed(
         {
             device: recorded - context.times[device].busy
             for part, recorded in zip(context.ranks, context.ranks.each(recorded_span), strict=True)
             for device in used_devices(part)
         }
     )
-    least_ns = _LEAST_LOW * context.typical_ns
-    low = {device: time for device, time in rest.times.items() if time.total_ns >= least_ns}
+    least_ns = _MIN_IDLE_RATIO * max(1, context.typical.total_ns)
+    low = {device: time for device, time in unexplained.times.items() if time.total_ns >= least_ns}
     claim = Claim(low)
     if not low:
         return
     worst = max(low, key=lambda device: low[device].total_ns)
     causes = _causes(context, claim)
-    most = causes[0][1] if causes and causes[0][0] > _MOST else ""
-    # Of the devices that it names; what is saved is a mean of all.
-    of_all, several = len(low) == len(context.devices), len(low) > 1
-    whose = "step time" if of_all else f"{'their' if several else 'its'} analyzed time"
+    main_cause = causes[0][1] if causes and causes[0][0] > _MAIN_RATIO else ""
+    # The title is about the devices that it names; the saving is a mean over all devices.
+    base = "their analyzed time" if len(low) > 1 else "its analyzed time"
+    base = "step time" if len(low) == len(context.devices) else base
     yield Finding(
         title=Note.of(
-            f"{_TITLES.get(most, 'Idle for several reasons')}: {{who}}, {{share:ratio}} of {whose}",
+            f"{_TITLES.get(main_cause, 'Idle for several reasons')}: {{who}}, "
+            f"{{share:ratio}} of {base}",
             who=_listed(list(low), len(context.devices)),
             share=context.share(claim) * len(context.places) / len(low),
         ),
         claims=(claim,),
-        kind=Kind.NONE if most == "edge" else Kind.BOUNDED,
-        evidence=_first_works(context, claim)
-        if most == "edge"
+        kind=Kind.NONE if main_cause == "edge" else Kind.BOUNDED,
+        evidence=_notes_on_edges(context, claim)
+        if main_cause == "edge"
         else tuple(
-            Note.of("{share:ratio} of this time: {words}", share=own, words=_WORDS[cause])
-            for own, cause in causes
+            Note.of("{share:ratio} of this time: {words}", share=share, words=_WORDS[cause])
+            for share, cause in causes
         ),
-        action=_ACTIONS.get(most, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
-        if most != "unknown"
+        action=_ACTIONS.get(main_cause, f"Check what runs in these gaps: `{shown_by('gaps')}`.")
+        if main_cause != "unknown"
         else f"Find the cause: {context.software.recorder.how_to('launches')}.",
         caveat="Start-up and shutdown count as idle time. Choose a window inside the loop "
         "(`--window`).",
@@ -244,22 +255,23 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
 
 
 def recorded_span(part: Trace) -> Intervals:
-    """Return when the recording of a rank was on, as far as its rows tell."""
-    filled = [table for name in _TELLING if len(table := part.table(name))]
+    """Return the span from the first to the last recorded row of a trace."""
+    filled = [table for name in _RECORDED_TABLES if len(table := part.table(name))]
     starts = [int(table["start_ns"][0]) for table in filled]
     ends = [int(table["end_ns"].max()) for table in filled]
     return Intervals.single(min(starts), max(ends)) if filled else Intervals.empty()
 
 
 def _listed(devices: list[int], n_all: int) -> str:
+    """Return the words for a list of devices."""
     if len(devices) == n_all and n_all > 1:
         return f"all {n_all} GPUs"
     numbers = ", ".join(map(str, devices))
     return f"GPU {numbers}" if len(devices) == 1 else f"GPUs {numbers}"
 
 
-def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
-    """Return when the devices begin to work after the window does, and stop before its end."""
+def _notes_on_edges(context: Context, claim: Claim) -> tuple[Note, ...]:
+    """Return notes on devices that start late in the window or stop early, at most three."""
     notes = []
     for device in claim.times:
         busy, span = context.times[device].busy, context.ranks.span
@@ -268,7 +280,7 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
             continue
         late_ns = int(busy.starts[0]) - span.start_ns
         early_ns = span.end_ns - int(busy.ends[-1])
-        least_ns = _LEAST_LOW * span.duration_ns
+        least_ns = _MIN_IDLE_RATIO * span.duration_ns
         late_ns, early_ns = (ns if ns >= least_ns else 0 for ns in (late_ns, early_ns))
         begins = "starts {late:ns} after the start of the window" if late_ns else ""
         stops = "stops {early:ns} before its end" if early_ns and late_ns else ""
@@ -281,10 +293,10 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
 
 
 def _causes(context: Context, claim: Claim) -> list[tuple[float, str]]:
-    """Return the share of each cause that is left to say, the largest first."""
+    """Return the share and name of each cause of the idle time in ``claim``, the largest first."""
     found = []
     for cause in _WORDS:
-        own = context.idle_for(cause).times
-        total = sum((own[d] & time).total_ns for d, time in claim.times.items() if d in own)
+        idle = context.idle_for(cause).times
+        total = sum((idle[d] & time).total_ns for d, time in claim.times.items() if d in idle)
         found.append((total / max(1, claim.total_ns), cause))
-    return [own for own in sorted(found, reverse=True) if own[0] >= _LEAST_LOW]
+    return [item for item in sorted(found, reverse=True) if item[0] >= _MIN_IDLE_RATIO]

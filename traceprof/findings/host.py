@@ -1,4 +1,4 @@
-"""The host waits for the device or runs other code, while devices have nothing to do."""
+"""Rules on a host that waits for the GPU or runs other code while the GPU is idle."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.findings.claims import LATER, Claim, Kind, Times, bound_or_estimate, together, up_to
+from traceprof.findings.claims import (
+    LATER,
+    Claim,
+    Kind,
+    Times,
+    kind_and_model,
+    starts_within,
+    union_by_device,
+    up_to,
+)
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps, notes_on_names
-from traceprof.findings.recurrence import counted, is_of_few, steps_with
+from traceprof.findings.recurrence import are_few_steps, counted, steps_with
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.host.states import before_forward, hold_devices_up
@@ -29,13 +38,13 @@ from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RecordedBy, Trace
 
-_LEAST_WAITING: Final = 0.02
-_WORTH_A_WORD: Final = 0.001
-_LEAST_BUSY: Final = 0.03
-_NOTABLE: Final = 0.3
-_DOMINANT: Final = 0.5
-"""A gap that is more than this of all of them does not recur: nothing is saved by each step."""
-_MOST: Final = 0.5
+_MIN_WAITING_RATIO: Final = 0.02
+_MIN_REPORTED_RATIO: Final = 0.001
+_MIN_BUSY_RATIO: Final = 0.03
+_MIN_BEFORE_FORWARD_RATIO: Final = 0.3
+_MIN_DOMINANT_RATIO: Final = 0.5
+"""A gap with more than this share of the idle time does not recur, so it is a one-time cost."""
+_MAIN_RATIO: Final = 0.5
 
 _LAUNCHING, _DRIVER, _FILES = "launching", "driver", "files"
 _OPERATORS, _RUNTIME = "operators", "runtime"
@@ -51,16 +60,16 @@ _KINDS: Final = (
     ),
     (_OPERATORS, re.compile(r"^[a-z_]\w*(::\w+)+(: [\w:]+)?$")),
 )
-"""What names are, by their look; the first that fits counts."""
-_OF_XLA: Final = re.compile(
+"""Kinds of names and their patterns; the first pattern that matches counts."""
+_XLA_NAMES: Final = re.compile(
     r"^(\[[^]]*\] )?((?!Iterator)[A-Z]\w*(::\w+)+|(PJRT_|PjRt|Pjit|Tfrt|Xla|Thunk)\w*|DevicePut\w*"
     r"|ThenExecuteCallback|\w+:XLA .*|cpp_pjit\w*|shard_args|command_buffer\w*(::\w+)?"
     r"|ParseArguments|(Make|Allocate)OutputBuffers\w*|Build buffer allocations"
     r"|Memory(All|Deall)ocation|ComputeSemaphoreAcquire|BUFFER_FLUSH"
     r"|(Handle input|Wait for (donation|usage) hold)s?\b.*)"
 )
-"""What the runtime of XLA calls its own work; other names are of Python or of the program."""
-_WITH_XLA: Final = (RecordedBy.JAX, RecordedBy.XLA)
+"""Names of the XLA runtime's own work; other names are from Python or the program."""
+_XLA_RECORDERS: Final = (RecordedBy.JAX, RecordedBy.XLA)
 _WORDS: Final = {
     _LAUNCHING: "slow launch calls",
     _DRIVER: "driver and library calls",
@@ -71,7 +80,7 @@ _WORDS: Final = {
 }
 
 
-_AGAINST: Final = {
+_ADVICE_BY_KIND: Final = {
     _LAUNCHING: "Run every kernel once before you measure, or set `CUDA_MODULE_LOADING=EAGER`: the "
     "first launch of a kernel loads its code. If later launches are slow as well, check locks, "
     "WSL, and other jobs.",
@@ -80,7 +89,7 @@ _AGAINST: Final = {
     _OPERATORS: "Reduce the CPU work per kernel: use `torch.compile`, use fewer and larger "
     "operators, and avoid loops over views and slices.",
 }
-_ONCE: Final = (
+_RUN_ONCE_BEFORE: Final = (
     "Run one step before you measure, or analyze later steps: the runtime does this work once."
 )
 
@@ -93,25 +102,24 @@ _ONCE: Final = (
     show="sync",
 )
 def host_sync(context: Context) -> Iterator[Finding]:
-    """Find synchronising calls in the loop that leave devices without work."""
+    """Find synchronizing calls in the loop that leave devices without work."""
     claim = context.idle_for("synchronising", DRAINED)
     share = context.share(claim)
-    if share < _LEAST_WAITING:
+    if share < _MIN_WAITING_RATIO:
         return
     waits = context.rows(find_waits)
-    starts = waits["start_ns"]
-    waits = waits.take(context.typical.covered_ns(starts, starts + 1) > 0)
+    waits = waits.take(starts_within(waits, context.typical))
     kinds, groups = grouped_by(waits, "name", "pattern")
     usual = np.argsort(-groups.counts, kind="stable")[:3]
-    called = [f"{own['name']} ({own['pattern']})" for own in kinds.take(usual).rows()]
-    places = Counter(waits["host_range"].tolist())
-    del places[""]
+    called = [f"{row['name']} ({row['pattern']})" for row in kinds.take(usual).rows()]
+    host_ranges = Counter(waits["host_range"].tolist())
+    del host_ranges[""]
     inside = context.share(context.idle_for("synchronising"))
-    own = steps_with(context, waits)
-    where = "" if own is not None and is_of_few(context, own) else " in every step"
-    lost = together(context.ranks.each(_lost_by_waits, context.typical))
-    claim = up_to(claim, within(lost, context.judged))
-    kind, model = bound_or_estimate((claim,), LATER)
+    n_steps = steps_with(context, waits)
+    where = "" if n_steps is not None and are_few_steps(context, n_steps) else " in every step"
+    lost = union_by_device(context.ranks.each(_lost_by_waits, context.typical))
+    claim = up_to(claim, within(lost, context.analyzed_by_place))
+    kind, model = kind_and_model((claim,), LATER)
     is_search = _tries_algorithms(context, waits, claim.times)
     if is_search and not len(context.steps):
         kind, model = Kind.ONCE, None
@@ -127,7 +135,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
         model=model,
         once_ns=context.once_ns(claim) if kind is Kind.ONCE else None,
         evidence=(
-            _when(inside, share - inside),
+            _note_on_idle(inside, share - inside),
             *(
                 counted(context, waits.take(groups.rows[row]), "call(s) to {call}", call=call)
                 for row, call in zip(usual, called, strict=True)
@@ -148,7 +156,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
             "smaller."
         ),
         window=context.longest_gap("synchronising", DRAINED),
-        ranges=tuple(place for place, _ in places.most_common(3)),
+        ranges=tuple(name for name, _ in host_ranges.most_common(3)),
     )
 
 
@@ -162,29 +170,30 @@ _CONVOLVES: Final = re.compile(r"(?i)conv(olution|[1-3]d|$|[^a-z])")
 
 
 def _tries_algorithms(context: Context, waits: Table, times: Times) -> bool:
-    """Return whether most waits are for events, and most of that idle time is of convolutions.
+    """Return whether most waits are for events, and most of their idle time is in convolutions.
 
-    There cuDNN and MIOpen time candidates; no program of users waits inside an operator.
+    cuDNN and MIOpen time candidate algorithms there. User code never waits inside an operator.
     """
     if 2 * are_named(waits["name"], _OF_EVENTS).sum() <= len(waits):
         return False
     charged, _ = names_of_gaps(context, times)
     inside = are_named(Names.of(charged["operator"]), _CONVOLVES)
-    return bool(charged["ns"][inside].sum() > _MOST * charged["ns"].sum())
+    return bool(charged["ns"][inside].sum() > _MAIN_RATIO * charged["ns"].sum())
 
 
-def _lost_by_waits(part: Trace, judged: Intervals) -> Times:
-    calls = part.api_calls
-    calls = calls.take(hold_devices_up(calls) & (judged.covered_ns(*bounds(calls)) > 0))
-    return held_up(part, calls, is_all=True)
+def _lost_by_waits(trace: Trace, analyzed_time: Intervals) -> Times:
+    """Return the idle time after synchronizing calls of a trace, by device."""
+    calls = trace.api_calls
+    calls = calls.take(hold_devices_up(calls) & (analyzed_time.covered_ns(*bounds(calls)) > 0))
+    return held_up(trace, calls, is_all=True)
 
 
-def _when(inside: float, after: float) -> Note:
-    """Return when devices are idle, for whichever of the two is worth a word."""
+def _note_on_idle(inside: float, after: float) -> Note:
+    """Return a note on idle time inside and after synchronizing calls; small shares are omitted."""
     until = "idle during the synchronizing calls: {inside:ratio} of step time"
-    if after < _WORTH_A_WORD:
+    if after < _MIN_REPORTED_RATIO:
         return Note.of(until, inside=inside)
-    if inside < _WORTH_A_WORD:
+    if inside < _MIN_REPORTED_RATIO:
         return Note("idle from the return of the synchronizing calls until the next launch")
     text = f"{until}, from their return until the next launch: {{after:ratio}}"
     return Note.of(text, inside=inside, after=after)
@@ -198,77 +207,81 @@ def _when(inside: float, after: float) -> Note:
     show="gaps",
 )
 def host_code(context: Context) -> Iterator[Finding]:
-    """Find other code that the host runs for long while devices have nothing to do."""
-    whole = context.idle_for("host")
-    if context.share(whole) < _LEAST_BUSY:
+    """Find other host code that runs for a long time while devices are idle."""
+    idle = context.idle_for("host")
+    if context.share(idle) < _MIN_BUSY_RATIO:
         return
-    rest, nothing, once = whole, Intervals.empty(), list[Claim]()
-    # What is left may be one gap again: a program loads, sets up and ends, each time once.
-    while context.share(alone := _gap_alone(context, rest)) >= _LEAST_BUSY:
-        once.append(alone)
+    rest, nothing, single_gaps = idle, Intervals.empty(), list[Claim]()
+    # The rest may have a dominant gap again: a program loads, sets up, and ends, once each.
+    while context.share(alone := _claim_on_dominant_gap(context, rest)) >= _MIN_BUSY_RATIO:
+        single_gaps.append(alone)
         rest = Claim({d: time - alone.times.get(d, nothing) for d, time in rest.times.items()})
-    if context.share(rest) >= _LEAST_BUSY:
-        yield _on_host_code(context, rest, "")
-    for number, claim in enumerate(once):
-        yield _on_host_code(context, claim, "Another long gap" if number else "One long gap")
+    if context.share(rest) >= _MIN_BUSY_RATIO:
+        yield _host_code_finding(context, rest, "")
+    for number, claim in enumerate(single_gaps):
+        yield _host_code_finding(context, claim, "Another long gap" if number else "One long gap")
 
 
-def _gap_alone(context: Context, whole: Claim) -> Claim:
-    """Return the claim on the one gap of each device that is most of ``whole``.
+def _claim_on_dominant_gap(context: Context, idle: Claim) -> Claim:
+    """Return a claim on the gap of each device that has most of the time ``idle``.
 
-    Nothing where steps are named: what is slow in one of them is a matter of slow steps.
+    The claim is empty if steps are marked: a gap in one step belongs to the rule on slow steps.
     """
     found: dict[int, Intervals] = {}
     if not len(context.steps):
-        least_ns = {d: _DOMINANT * time.total_ns for d, time in whole.times.items()}
+        least_ns = {d: _MIN_DOMINANT_RATIO * time.total_ns for d, time in idle.times.items()}
         gaps = context.rows(_gaps_longer_than, least_ns)
-        for device, time in whole.times.items():
+        for device, time in idle.times.items():
             starts, ends = bounds(gaps.take(gaps["device"] == device))
             ns = time.covered_ns(starts, ends)
             if len(ns) and ns.max() > least_ns[device]:
-                place = int(ns.argmax())
-                found[device] = time.clip(int(starts[place]), int(ends[place]))
+                longest = int(ns.argmax())
+                found[device] = time.clip(int(starts[longest]), int(ends[longest]))
     return Claim(found)
 
 
-def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> Table:
-    gaps = find_gaps(part).select("device", "start_ns", "end_ns")
-    least = np.full(len(gaps), np.inf)
+def _gaps_longer_than(trace: Trace, least_ns: Mapping[int, float]) -> Table:
+    """Return the gaps of a trace that are longer than the minimum of their device."""
+    gaps = find_gaps(trace).select("device", "start_ns", "end_ns")
+    min_length_ns = np.full(len(gaps), np.inf)
     for device, ns in least_ns.items():
-        least[gaps["device"] == device] = ns
-    return gaps.take(lengths_of(gaps) > least)
+        min_length_ns[gaps["device"] == device] = ns
+    return gaps.take(lengths_of(gaps) > min_length_ns)
 
 
-def _on_host_code(context: Context, claim: Claim, alone: str) -> Finding:
-    """Return the finding on ``claim``; ``alone`` is what to call it where it is one gap."""
+def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
+    """Return the finding on ``claim``; ``alone`` is its name if it is a single gap, else ""."""
     kind = Kind.ONCE if alone else Kind.MEASURED
-    most = _main_work(context, claim.times)
+    main_kind = _main_work(context, claim.times)
     named, names = notes_on_names(context, claim.times)
-    what = f", mostly {_WORDS[most]}" if most in _WORDS else ""
-    own = _gaps_of(context, claim)
+    main_words = f", mostly {_WORDS[main_kind]}" if main_kind in _WORDS else ""
+    gaps = _gaps_of(context, claim)
     is_between = kind is not Kind.ONCE and _lies_between_steps(context, claim)
     where = "CPU work between steps" if is_between else "CPU work between launches"
     return Finding(
         title=Note.of(
-            (alone or where) + f"{what}: the GPU is idle for {{share:ratio}} of step time",
+            (alone or where) + f"{main_words}: the GPU is idle for {{share:ratio}} of step time",
             share=context.share(claim),
         ),
         claims=(claim,),
         kind=kind,
         once_ns=context.once_ns(claim) if kind is Kind.ONCE else None,
         evidence=(
-            *(_long_ones(context, own) if kind is not Kind.ONCE else ()),
-            *_before_forward(context, claim),
+            *(_notes_on_long_gaps(context, gaps) if kind is not Kind.ONCE else ()),
+            *_notes_before_forward(context, claim),
             *named,
         ),
-        action=_between_steps(context) if is_between else _against(context, most, alone),
+        action=_advice_between_steps(context)
+        if is_between
+        else _advice_for(context, main_kind, alone),
         caveat="A CPU that launches kernels very slowly causes the same gaps.",
-        window=context.longest_row(own) if len(own) else "",
+        window=context.longest_row(gaps) if len(gaps) else "",
         ranges=names,
     )
 
 
-def _between_steps(context: Context) -> str:
+def _advice_between_steps(context: Context) -> str:
+    """Return the advice on idle time between steps."""
     return (
         "Find out whether the loop fetches a batch, evaluates, or logs there: name its parts "
         f"({context.software.recorder.how_to('parts')}). Fetch batches in workers ahead of time, "
@@ -277,25 +290,35 @@ def _between_steps(context: Context) -> str:
 
 
 def _lies_between_steps(context: Context, claim: Claim) -> bool:
-    """Return whether most of ``claim`` lies between the end of a step's range and the next one.
+    """Return whether most of ``claim`` is between the range of a step and the next range.
 
-    That is known of the loop even where nothing was recorded there.
+    The position relative to the loop is known even if nothing was recorded there.
     """
-    between_ns = 0
-    for between, devices in context.ranks.each(_between_unknown):
-        for process, time in between.items():
-            own = [claim.times[d] for d in devices.get(process, ()) if d in claim.times]
-            between_ns += sum((one & time).total_ns for one in own)
-    return between_ns > _MOST * claim.total_ns
+    found = context.ranks.each(_between_unknown)
+    between_ns = sum(_overlap_ns(claim, between, devices) for between, devices in found)
+    return between_ns > _MAIN_RATIO * claim.total_ns
 
 
-def _between_unknown(part: Trace) -> tuple[dict[int, Intervals], Mapping[int, Iterable[int]]]:
-    rows = between_steps(part)
-    return unions_by(rows.take(rows["cause"] == UNKNOWN)), devices_of_processes(part)
+def _overlap_ns(
+    claim: Claim, times: Mapping[int, Intervals], devices_of: Mapping[int, Iterable[int]]
+) -> int:
+    """Return the ns of ``claim`` that are in the ``times`` of the process of the device."""
+    return sum(
+        (claim.times[device] & time).total_ns
+        for process, time in times.items()
+        for device in devices_of.get(process, ())
+        if device in claim.times
+    )
+
+
+def _between_unknown(trace: Trace) -> tuple[dict[int, Intervals], Mapping[int, Iterable[int]]]:
+    """Return the times between steps with an unknown cause, and the devices, both by process."""
+    rows = between_steps(trace)
+    return unions_by(rows.take(rows["cause"] == UNKNOWN)), devices_of_processes(trace)
 
 
 def _gaps_of(context: Context, claim: Claim) -> Table:
-    """Return the gaps of the typical time that ``claim`` has a part of."""
+    """Return the gaps of the typical time that overlap with ``claim``."""
     gaps = context.rows(_busy_gaps, context.typical)
     chosen = np.zeros(len(gaps), np.bool_)
     for device, time in claim.times.items():
@@ -304,16 +327,18 @@ def _gaps_of(context: Context, claim: Claim) -> Table:
     return gaps.take(chosen)
 
 
-def _busy_gaps(part: Trace, typical: Intervals) -> Table:
-    """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
-    gaps = find_gaps(part).select("device", "start_ns", "end_ns")
+def _busy_gaps(trace: Trace, typical: Intervals) -> Table:
+    """Return device, start_ns, and end_ns of the typical gaps in which the host ran code."""
+    gaps = find_gaps(trace).select("device", "start_ns", "end_ns")
     is_typical = typical.covered_ns(*bounds(gaps)) > 0
-    return gaps.take((lost_in_gaps(part, "host") > 0) & is_typical)
+    return gaps.take((lost_in_gaps(trace, "host") > 0) & is_typical)
 
 
-def _long_ones(context: Context, gaps: Table) -> Iterator[Note]:
+def _notes_on_long_gaps(context: Context, gaps: Table) -> Iterator[Note]:
+    """Yield a note on the number of gaps longer than `LAUNCH_BOUND_NS`, and their median."""
     gaps = gaps.take(lengths_of(gaps) > LAUNCH_BOUND_NS)
-    lengths, processes = lengths_of(gaps), {device: own for own, device in context.users}
+    lengths = lengths_of(gaps)
+    processes = {device: process for process, device in context.process_devices}
     if len(lengths):
         yield counted(
             context,
@@ -326,15 +351,13 @@ def _long_ones(context: Context, gaps: Table) -> Iterator[Note]:
         )
 
 
-def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
-    """Tell how much of ``claim`` lies before forward passes: a batch is fetched or made there."""
-    before_ns = 0
-    for part in context.ranks:
-        times = before_forward(part)
-        for process, devices in devices_of_processes(part).items():
-            time = times.get(process, Intervals.empty())
-            before_ns += sum((claim.times[d] & time).total_ns for d in devices if d in claim.times)
-    if before_ns > _NOTABLE * claim.total_ns:
+def _notes_before_forward(context: Context, claim: Claim) -> Iterator[Note]:
+    """Yield a note if much of ``claim`` is before forward passes, where batches are fetched."""
+    before_ns = sum(
+        _overlap_ns(claim, before_forward(part), devices_of_processes(part))
+        for part in context.ranks
+    )
+    if before_ns > _MIN_BEFORE_FORWARD_RATIO * claim.total_ns:
         yield Note.of(
             "{share:ratio} of this time is before a forward pass (possibly batch fetching)",
             share=before_ns / claim.total_ns,
@@ -342,28 +365,29 @@ def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
 
 
 def _main_work(context: Context, times: Times) -> str:
-    """Return the kind of what the host mostly does in idle ``times``; "" where none is most."""
+    """Return the kind of host work with most of the idle ``times``, or "" if none has most."""
     charged, _ = names_of_gaps(context, times)
     sums = Counter[str]()
-    has_xla = context.software.recorder in _WITH_XLA
+    has_xla = context.software.recorder in _XLA_RECORDERS
     for name, ns in zip(charged["name"], charged["ns"].tolist(), strict=True):
-        sums[_RUNTIME if has_xla and _OF_XLA.search(name) else _kind_of(name)] += ns
-    return next((kind for kind, ns in sums.items() if ns > _MOST * sums.total()), "")
+        sums[_RUNTIME if has_xla and _XLA_NAMES.search(name) else _kind_of(name)] += ns
+    return next((kind for kind, ns in sums.items() if ns > _MAIN_RATIO * sums.total()), "")
 
 
 def _kind_of(name: str) -> str:
+    """Return the kind of a name, or "" if no pattern matches."""
     if name == NOTHING:
         return NOTHING
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "")
 
 
-def _against(context: Context, kind: str, alone: str) -> str:
-    """Return what helps where the host mostly does work of this ``kind``, ``alone`` once."""
+def _advice_for(context: Context, kind: str, alone: str) -> str:
+    """Return the advice for host work of a ``kind``; ``alone`` is not empty for a single gap."""
     python = "Python code" if context.software.has_python else "CPU code"
-    if kind in _AGAINST and (kind != _OPERATORS or context.software.has_pytorch):
-        return _AGAINST[kind]
+    if kind in _ADVICE_BY_KIND and (kind != _OPERATORS or context.software.has_pytorch):
+        return _ADVICE_BY_KIND[kind]
     if kind == _RUNTIME:
-        return _ONCE if alone else context.software.recorder.how_to("runtime")
+        return _RUN_ONCE_BEFORE if alone else context.software.recorder.how_to("runtime")
     if kind == NOTHING:
         how = context.software.recorder.how_to("host")
         return (

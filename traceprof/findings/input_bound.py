@@ -1,4 +1,4 @@
-"""Devices wait while the host fetches data."""
+"""A rule on devices that wait while the host loads data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from traceprof.model.results import Note
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
 
-_LEAST: Final = 0.02
-_LEAST_ON_HOST: Final = 0.1
-"""Without devices the host computes, and fetching is never free: only much of it is a finding."""
+_MIN_WAITING_RATIO: Final = 0.02
+_MIN_HOST_RATIO: Final = 0.1
+"""Without devices, the host computes and data loading always takes time: report only a large
+share."""
 
 
 @rule("input pipeline", "the GPU waits while the CPU loads data", "ranges", show="steps")
 def input_bound(context: Context) -> Iterator[Finding]:
-    """Find devices that wait while the host fetches data."""
+    """Find devices that wait while the host loads data."""
     has_devices = bool(context.devices)
     of_ranks = [find_host_phases(part) for part in context.ranks]
     phases = [host for hosts in of_ranks for host in hosts]
@@ -32,13 +33,13 @@ def input_bound(context: Context) -> Iterator[Finding]:
         return
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
     fetching_ns = sum(time.total_ns for time in fetching)
-    # Of ranks whose recordings are shorter than the window, what was recorded counts.
+    # If the recording of a rank is shorter than the window, only the recorded time counts.
     spans = zip(of_ranks, context.ranks.each(recorded_span), strict=True)
     whole_ns = sum((span & context.typical).total_ns * len(hosts) for hosts, span in spans)
     host_ratio = fetching_ns / max(1, whole_ns)
-    claim = context.idle_for("data") if has_devices else _of_places(context, _fetching)
+    claim = context.idle_for("data") if has_devices else _claim_without_devices(context, _fetching)
     share = context.share(claim)
-    if share < (_LEAST if has_devices else _LEAST_ON_HOST):
+    if share < (_MIN_WAITING_RATIO if has_devices else _MIN_HOST_RATIO):
         return
     who = "the GPU is idle" if has_devices else "training waits"
     yield Finding(
@@ -70,14 +71,14 @@ def input_bound(context: Context) -> Iterator[Finding]:
 
 
 def _before_forward(context: Context) -> Iterator[Finding]:
-    """Look at what lies before forward passes, where no range says when data is fetched.
+    """Yield the finding on unnamed work before forward passes, without ranges for data loading.
 
-    Where devices are known, what they wait for is a matter of other rules.
+    Only for runs without devices: other rules explain the waits of devices.
     """
-    claim = _of_places(context, before_forward) if not context.devices else Claim({})
+    claim = _claim_without_devices(context, before_forward) if not context.devices else Claim({})
     share = context.share(claim)
-    if share < _LEAST_ON_HOST:
-        raise NotRecordedError(f"no range marks data loading: {_how_to_say(context)}")
+    if share < _MIN_HOST_RATIO:
+        raise NotRecordedError(f"no range marks data loading: {_how_to_mark(context)}")
     yield Finding(
         title=Note.of(
             "Unnamed work before the forward pass (possibly batch fetching) takes {share:ratio} of "
@@ -94,45 +95,51 @@ def _before_forward(context: Context) -> Iterator[Finding]:
                 else "no range marks data loading"
             ),
         ),
-        action=f"Name this work, {_as_data(context)} if it loads data. Then load the next "
+        action=f"Name this work, {_how_to_name(context)} if it loads data. Then load the next "
         "batch in another thread or process, or use a DataLoader with workers.",
         caveat="It can be any work that the program does between two steps.",
     )
 
 
-def _how_to_say(context: Context) -> str:
-    """Return how one gets such ranges; of what was recorded with the hooks only the program can."""
+def _how_to_mark(context: Context) -> str:
+    """Return how to get ranges for data loading.
+
+    If the recorder's hooks added the ranges, only the program can name more of them.
+    """
     if _has_hooks(context):
         return (
             "the program uses no DataLoader, so traceprof cannot detect data loading; name it "
-            f"{_as_data(context)}"
+            f"{_how_to_name(context)}"
         )
     software = context.software
     if software.has_python and software.recorder not in (RecordedBy.JAX, RecordedBy.XLA):
         return "use `traceprof record`"
-    return f"name it {_as_data(context)}"
+    return f"name it {_how_to_name(context)}"
 
 
-def _as_data(context: Context) -> str:
-    """Return how to name what fetches data, so that it counts as that."""
+def _how_to_name(context: Context) -> str:
+    """Return how to name a range so that it counts as data loading."""
     recorder = RecordedBy.OWN if _has_hooks(context) else context.software.recorder
     return f"with {recorder.naming('data')}"
 
 
 def _has_hooks(context: Context) -> bool:
-    """Return whether `traceprof record` put the ranges in, which see every DataLoader."""
+    """Return whether `traceprof record` added the ranges; its hooks see every DataLoader."""
     return any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks)
 
 
 def _fetching(part: Trace) -> dict[int, Intervals]:
+    """Return the times of data loading of a trace, by process."""
     nothing = Intervals.empty()
     return {host.process: host.times.get("data", nothing) for host in find_host_phases(part)}
 
 
-def _of_places(context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]) -> Claim:
-    """Return the claim on ``times_of`` the process with the most in each rank without devices."""
+def _claim_without_devices(
+    context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]
+) -> Claim:
+    """Return a claim on ``times_of`` the process with the longest time of each rank."""
     found, parts = {}, list(context.ranks)
     for place in context.places:
         times = times_of(parts[-1 - place]).values()
         found[place] = max(times, key=lambda time: time.total_ns, default=Intervals.empty())
-    return context.left(found)
+    return context.unclaimed(found)

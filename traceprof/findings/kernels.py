@@ -1,4 +1,4 @@
-"""Kernels that could be of fewer bits, or in another layout."""
+"""Rules on kernels that could use fewer bits or another data layout."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS, wide_precision_of
 
-_LEAST_CONVERTING: Final = 0.01
-_LEAST_WIDE: Final = 0.05
-_WORTH_A_WORD: Final = 0.05
-_MOST: Final = 0.5
+_MIN_CONVERTING_RATIO: Final = 0.01
+_MIN_WIDE_RATIO: Final = 0.05
+_MIN_NAMED_RATIO: Final = 0.05
+_MAIN_RATIO: Final = 0.5
 
-_OVER_NCHW: Final = re.compile(
+_NCHW_NORMS: Final = re.compile(
     r"(?i)^(?!.*(channels_?last|nhwc)).*(batch_?norm|\bbn_\w*nchw)", re.DOTALL
 )
 _NORMS_SAVED: Final = 0.5
@@ -39,7 +39,7 @@ _MATRIX_WORK: Final = {
     Activity.CONVOLUTION: "convolutions",
     Activity.ATTENTION: "attention",
 }
-_NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
+_PRECISION_NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
 
 
 @rule(
@@ -50,32 +50,34 @@ _NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
     show="classes",
 )
 def precision(context: Context) -> Iterator[Finding]:
-    """Find matrix work in 32 bits where the GPU multiplies 16 bits faster."""
-    matrix = context.kernels.doing(*_MATRIX_WORK)
+    """Find matrix work in 32 bits on a GPU that multiplies 16-bit numbers faster."""
+    matrix = context.kernels.with_activity(*_MATRIX_WORK)
     widths = np.array([wide_precision_of(name) for name in matrix["name"]], object)
     for wide, ways in _WIDE.items():
         rows = matrix.take(np.isin(widths, ways))
-        own = [(way, matrix.take(widths == way)) for way in ways]
         faster, factors, claims = "", [], []
-        for way, kernels in own:
+        for way in ways:
+            kernels = matrix.take(widths == way)
             for device, time in context.kernel_claim(kernels).times.items():
-                if gain := _gain_of(context, device, way):
+                if gain := _speedup_in_16_bits(context, device, way):
                     faster = faster or gain[0]
                     factors.append(gain[1])
-                    most = (_gain_of(context, device, wide) or gain)[1]
-                    claims.append(_narrower(context, kernels, {device: time}, gain[1], most))
-        if sum(map(context.share, claims)) >= _LEAST_WIDE:
-            yield _on_width(context, rows, wide, (faster, factors), tuple(claims))
+                    most = (_speedup_in_16_bits(context, device, wide) or gain)[1]
+                    claims.append(
+                        _claim_in_16_bits(context, kernels, {device: time}, gain[1], most)
+                    )
+        if sum(map(context.share, claims)) >= _MIN_WIDE_RATIO:
+            yield _precision_finding(context, rows, wide, (faster, factors), tuple(claims))
 
 
 _WIDE: Final = {"fp32": ("fp32", "3xtf32"), "tf32": ("tf32",)}
-"""Types of 32 bits with the ways in which they are multiplied."""
-_LEAST_GAIN: Final = 1.5
-"""How much faster half the bits are at least: what memory limits moves half, and has more to do."""
+"""The 32-bit types with the ways in which GPUs multiply them."""
+_MIN_SPEEDUP: Final = 1.5
+"""The minimum speedup of 16 bits: memory-bound kernels move half of the data, with other work."""
 
 
-def _gain_of(context: Context, device: int, way: str) -> tuple[str, float] | None:
-    """Return the type of 16 bits that a device multiplies faster, and how much; None without."""
+def _speedup_in_16_bits(context: Context, device: int, way: str) -> tuple[str, float] | None:
+    """Return the faster 16-bit type of a device and its speedup over ``way``, or None."""
     speedups = matrix_speedups(context.ranks, device)
     faster = next((name for name in ("bf16", "fp16") if name in speedups), "")
     tf32 = speedups.get("tf32", 0.0)
@@ -85,40 +87,46 @@ def _gain_of(context: Context, device: int, way: str) -> tuple[str, float] | Non
     return faster, speedups[faster] / now
 
 
-def _narrower(context: Context, rows: Table, times: Times, factor: float, most: float) -> Claim:
-    """Return the claim on kernels that 16 bits make ``factor`` times as fast.
+def _claim_in_16_bits(
+    context: Context, rows: Table, times: Times, factor: float, most: float
+) -> Claim:
+    """Return a claim on kernels that run ``factor`` times as fast in 16 bits.
 
-    Of those that are long enough multiplying takes the time; at ``most`` all gain as much.
+    Only kernels that are not short get faster. At best, all kernels run ``most`` times as fast.
     """
-    whole = int(rows["total_ns"].sum())
-    gaining = 1 - int(rows["short_ns"].sum()) / whole if whole else 0.0
+    total_ns = int(rows["total_ns"].sum())
+    gaining = 1 - int(rows["short_ns"].sum()) / total_ns if total_ns else 0.0
     saved, least, most = (
-        1 - 1 / by for by in (factor, min(factor, _LEAST_GAIN), max(factor, most))
+        1 - 1 / speedup for speedup in (factor, min(factor, _MIN_SPEEDUP), max(factor, most))
     )
-    return context.left(times, Ground.COMPUTE, gaining * saved, (gaining * least, most))
+    return context.unclaimed(times, Ground.COMPUTE, gaining * saved, (gaining * least, most))
 
 
-def _on_width(
+def _precision_finding(
     context: Context,
     rows: Table,
     wide: str,
     gain: tuple[str, list[float]],
     claims: tuple[Claim, ...],
 ) -> Finding:
+    """Return the finding on kernels of a 32-bit type.
+
+    ``gain`` is the faster 16-bit type with the speedups of each device and way.
+    """
     (faster, factors), names = gain, times_of(rows)
     least, most = min(factors), max(factors)
     as_fast = "{most:factor}" if least == most else "{least:factor} (as 3 × TF32) to {most:factor}"
     return Finding(
         title=Note.of(
-            f"{_NAMES[wide]} {_kinds_of(rows)}: {{share:ratio}} of step time, although this GPU "
-            f"is faster in {_NAMES[faster]}",
+            f"{_PRECISION_NAMES[wide]} {_kinds_in_words(rows)}: {{share:ratio}} of step time, "
+            f"although this GPU is faster in {_PRECISION_NAMES[faster]}",
             share=sum(map(context.share, claims)),
         ),
         claims=claims,
         kind=Kind.ESTIMATED,
         model=Note.of(
-            f"The kernels run at peak rate ({_NAMES[faster]}: {as_fast} as fast as "
-            f"{_NAMES[wide]}), "
+            f"The kernels run at peak rate ({_PRECISION_NAMES[faster]}: {as_fast} as fast as "
+            f"{_PRECISION_NAMES[wide]}), "
             "and kernels below {short:ns} save nothing. Lower bound: 1.5 times as fast, as in "
             "memory-bound kernels. Upper bound: all kernels run at peak rate.",
             least=least,
@@ -126,50 +134,52 @@ def _on_width(
             short=SHORT_NS,
         ),
         evidence=tuple(context.timed_by_kernel(names)),
-        action=_in_fewer_bits(context, rows, wide, faster),
+        action=_precision_advice(context, rows, wide, faster),
         caveat="Lower precision rounds more. Check that the "
         + ("model still converges." if context.is_training else "results stay accurate."),
         ncu=context.ncu(names),
     )
 
 
-def _kinds_of(rows: Table) -> str:
-    """Return what ``rows`` do in words, what takes the most time first."""
+def _kinds_in_words(rows: Table) -> str:
+    """Return the kinds of matrix work in ``rows``, the longest first, in words."""
     sums = {
         words: int(rows["total_ns"][rows["activity"] == activity.value].sum())
         for activity, words in _MATRIX_WORK.items()
     }
-    whole = max(1, sum(sums.values()))
-    told = [words for words, ns in largest(sums, 3) if ns >= _WORTH_A_WORD * whole]
-    return " and ".join((", ".join(told[:-1]), told[-1])) if len(told) > 1 else "".join(told)
+    total_ns = max(1, sum(sums.values()))
+    kinds = [words for words, ns in largest(sums, 3) if ns >= _MIN_NAMED_RATIO * total_ns]
+    return " and ".join((", ".join(kinds[:-1]), kinds[-1])) if len(kinds) > 1 else "".join(kinds)
 
 
-def _in_fewer_bits(context: Context, rows: Table, wide: str, faster: str) -> str:
+def _precision_advice(context: Context, rows: Table, wide: str, faster: str) -> str:
+    """Return the advice on matrix work of the 32-bit type ``wide``."""
     scaled = context.is_training and faster != "bf16"
     scaler = " and a `GradScaler`" if scaled else ""
     train = "Train" if context.is_training else "Compute"
-    train += f" in {_NAMES[faster]} (`torch.autocast`{scaler})"
+    train += f" in {_PRECISION_NAMES[faster]} (`torch.autocast`{scaler})"
     if wide == "fp32" and _helps_tf32(context, rows):
         train += ', or at least allow TF32 (`torch.set_float32_matmul_precision("high")`)'
-    other = f"Multiply matrices in {_NAMES[faster]} if the result allows it"
+    other = f"Multiply matrices in {_PRECISION_NAMES[faster]} if the result allows it"
     return f"{context.advice(pytorch=train, other=other)}."
 
 
 def _helps_tf32(context: Context, rows: Table) -> bool:
-    """Return whether most of ``rows`` are GEMMs that TF32 speeds up, and none uses it yet.
+    """Return whether most of ``rows`` are GEMMs that TF32 speeds up, and no GEMM uses TF32 yet.
 
-    That convolutions may use it is PyTorch's default, and attention uses it three times.
+    Convolutions are ignored, because PyTorch allows TF32 for them by default. Attention is ignored,
+    because it multiplies three times in TF32.
     """
     if context.software.vendor is not Vendor.NVIDIA:
         return False
     speedups = [matrix_speedups(context.ranks, device) for device in context.devices]
-    gemms = context.kernels.doing(Activity.GEMM)
+    gemms = context.kernels.with_activity(Activity.GEMM)
     widths = np.array([wide_precision_of(name) for name in gemms["name"]], object)
-    own_ns = int(gemms["total_ns"][widths == "fp32"].sum())
+    fp32_ns = int(gemms["total_ns"][widths == "fp32"].sum())
     return (
-        all(own.get("tf32", 0.0) > 1 for own in speedups)
+        all(speedup.get("tf32", 0.0) > 1 for speedup in speedups)
         and not (widths == "tf32").any()
-        and own_ns > _MOST * int(rows["total_ns"].sum())
+        and fp32_ns > _MAIN_RATIO * int(rows["total_ns"].sum())
     )
 
 
@@ -181,14 +191,14 @@ def _helps_tf32(context: Context, rows: Table) -> bool:
     show="kernels",
 )
 def layout_conversion(context: Context) -> Iterator[Finding]:
-    """Find kernels that only convert between NCHW and NHWC."""
-    own = context.kernels.named(_CONVERTS)
-    names = times_of(own)
-    claim = context.kernel_claim(own)
+    """Find kernels that only convert between the layouts NCHW and NHWC."""
+    conversions = context.kernels.with_name(_CONVERTS)
+    names = times_of(conversions)
+    claim = context.kernel_claim(conversions)
     share = context.share(claim)
-    if share < _LEAST_CONVERTING:
+    if share < _MIN_CONVERTING_RATIO:
         return
-    norms = context.kernels.named(_OVER_NCHW)
+    norms = context.kernels.with_name(_NCHW_NORMS)
     of_norms = context.kernel_claim(norms, _NORMS_SAVED, _NORMS_BETWEEN)
     norms_ns = int(norms["total_ns"].sum())
     words = " and NCHW batch norm" if norms_ns else ""
@@ -201,7 +211,7 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
         kind=Kind.ESTIMATED if norms_ns else Kind.MEASURED,
         model=Note(_WITHOUT_CONVERSIONS) if norms_ns else None,
         evidence=(
-            context.counted(int(own["count"].sum()), "conversion(s)"),
+            context.counted(int(conversions["count"].sum()), "conversion(s)"),
             *([context.timed(norms_ns, "NCHW batch norm: ")] if norms_ns else ()),
             *context.timed_by_kernel(names),
         ),
@@ -221,6 +231,7 @@ _WITHOUT_CONVERSIONS: Final = (
 
 
 def _channels_last(context: Context) -> str:
+    """Return the advice to use the channels_last layout in PyTorch."""
     layout = "channels_last_3d" if any(context.ranks.each(_has_3d)) else "channels_last"
     advice = f"Use `model.to(memory_format=torch.{layout})`, and the same for the input batch"
     if context.software.vendor is Vendor.AMD:
@@ -229,6 +240,6 @@ def _channels_last(context: Context) -> str:
 
 
 def _has_3d(part: Trace) -> bool:
-    """Return whether convolutions have three dimensions, by names of operators or kernels."""
+    """Return whether names of operators or kernels show three-dimensional convolutions."""
     names = (*part.ranges["name"].distinct(), *part.kernels["name"].distinct())
     return any(map(_THREE_DIMENSIONS.search, names))

@@ -1,4 +1,4 @@
-"""Kernels too short for the host to keep the queue filled; graphs traced as a whole."""
+"""Rules on kernels that are too short for the launch rate, and on CUDA graphs traced whole."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.05
-_MOST_OF_IT: Final = 0.5
-_BETWEEN_KERNELS_NS: Final = 1_000
-"""What a device pauses between two kernels though both are launched."""
+_MIN_SHARE_RATIO: Final = 0.05
+_MAIN_RATIO: Final = 0.5
+_PAUSE_NS: Final = 1_000
+"""The pause of a device between two kernels that are both launched already."""
 _CAVEAT: Final = "Profilers slow launches down (some µs per call). Measure the gain without one."
 
 
@@ -35,27 +35,28 @@ _CAVEAT: Final = "Profilers slow launches down (some µs per call). Measure the 
     show="launches",
 )
 def launch_bound(context: Context) -> Iterator[Finding]:
-    """Find kernels too short for the host to keep the queue filled."""
+    """Find kernels that are too short for the host to keep the launch queue filled."""
     claim = context.idle_for("launch")
     share = context.share(claim)
-    if share < _LEAST:
+    if share < _MIN_SHARE_RATIO:
         return
     n_pauses = sum(len(time) for time in claim.times.values())
-    after_wait = within(idle_times(context.ranks)[DRAINED], context.judged)
+    after_wait = within(idle_times(context.ranks)[DRAINED], context.analyzed_by_place)
     after_ns = sum(time.total_ns for time in after_wait.values())
-    least = max(0.0, 1 - _BETWEEN_KERNELS_NS * n_pauses / claim.total_ns)
-    claim = replace(claim, between=(least, 1 + after_ns / claim.total_ns))
+    min_ratio = max(0.0, 1 - _PAUSE_NS * n_pauses / claim.total_ns)
+    claim = replace(claim, between=(min_ratio, 1 + after_ns / claim.total_ns))
     model = Note.of(
         "No work waits for its launch. Lower bound: {pause:ns} between kernels remain. Upper "
         "bound: the idle time after host synchronization shrinks as well.",
-        pause=_BETWEEN_KERNELS_NS,
+        pause=_PAUSE_NS,
     )
-    calls = context.rows(_calls_of_one)
+    calls = context.rows(_launch_calls)
     n_calls = int(calls["count"].sum())
-    call_ns = median_of_counted(calls["call_ns"], calls["count"])
-    of_calls = Note.of("median launch call: {call:ns}", call=call_ns)
+    of_calls = Note.of(
+        "median launch call: {call:ns}", call=median_of_counted(calls["call_ns"], calls["count"])
+    )
     lengths, counts = context.kernels.lengths, context.kernels.counts
-    if not len(lengths.rows):  # no graph or fusing helps copies
+    if not len(lengths.rows):  # only copies, for which graphs and fusion do not help
         yield Finding(
             title=Note.of(
                 "Launch-bound: the GPU is idle between copies for {share:ratio} of step time",
@@ -102,8 +103,8 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     )
 
 
-def _calls_of_one(part: Trace) -> Table:
-    """Return how many launches took how long, and how many found the device empty."""
+def _launch_calls(part: Trace) -> Table:
+    """Return launch calls by duration: call_ns, count, and empty (the GPU was idle)."""
     table = launch_table(part)
     table = table.take(table["is_first"])
     groups = groups_of(table["launched_ns"] - table["launch_ns"])
@@ -116,14 +117,14 @@ def _calls_of_one(part: Trace) -> Table:
     "graph tracing", "CUDA graphs that were traced whole", "kernels", about=GRAPHS, show="kernels"
 )
 def whole_graphs(context: Context) -> Iterator[Finding]:
-    """Find CUDA graphs that were traced as a whole: nobody can see inside."""
-    graphs = context.kernels.doing(Activity.CUDA_GRAPH)
+    """Find CUDA graphs that were traced whole, without their kernels."""
+    graphs = context.kernels.with_activity(Activity.CUDA_GRAPH)
     times = time_of_kernels(context.ranks, set(graphs["name"]))
     shares = {device: _share(context, device, time) for device, time in times.items()}
-    blind = {device: time for device, time in times.items() if shares[device] >= _LEAST}
+    blind = {device: time for device, time in times.items() if shares[device] >= _MIN_SHARE_RATIO}
     if not blind:
         return
-    mostly = [device for device in blind if shares[device] >= _MOST_OF_IT]
+    mostly = [device for device in blind if shares[device] >= _MAIN_RATIO]
     everything = dict.fromkeys(mostly, context.typical)
     yield Finding(
         title=Note.of(
@@ -131,8 +132,11 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
             "busy time",
             inside=sum(shares[device] for device in blind) / len(context.places),
         ),
-        # All of the devices that mostly run graphs: what else they do says nothing of them.
-        claims=(context.left({**blind, **everything}, Ground.COMPUTE), context.left(everything)),
+        # Claim all time of devices that mostly run graphs: their other work is not typical.
+        claims=(
+            context.unclaimed({**blind, **everything}, Ground.COMPUTE),
+            context.unclaimed(everything),
+        ),
         kind=Kind.NONE,
         evidence=(
             context.counted(int(graphs["count"].sum()), "graph launch(es)"),
@@ -147,5 +151,6 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
 
 
 def _share(context: Context, device: int, time: Intervals) -> float:
+    """Return ``time`` as a share of the busy time of a device, both in the typical time."""
     busy = (context.times[device].busy & context.typical).total_ns
     return (time & context.typical).total_ns / max(1, busy)

@@ -1,4 +1,4 @@
-"""Managed memory whose pages move when somebody touches them: no call launches that."""
+"""A rule on managed memory whose pages migrate on access, without a launch call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Ground, Kind, Times, together
+from traceprof.findings.claims import Ground, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context, copies_with_calls
 from traceprof.findings.copies import usual_rate
 from traceprof.findings.rules import COPIES, Finding, rule
@@ -20,7 +20,7 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.02
+_MIN_SHARE_RATIO: Final = 0.02
 
 
 @rule(
@@ -31,22 +31,22 @@ _LEAST: Final = 0.02
     show="copies",
 )
 def managed_memory(context: Context) -> Iterator[Finding]:
-    """Find page migrations that devices wait for, between kernels or in them."""
+    """Find page migrations that devices wait for, between kernels or during kernels."""
     moved = context.rows(_migrations, context.typical)
     if moved.empty:
         raise NotRecordedError("no page of managed memory migrated in the analyzed time")
-    bursts = together(context.ranks.each(_bursts, context.typical))
+    bursts = union_by_device(context.ranks.each(_bursts, context.typical))
     kernels = {device: context.times[device].compute for device in bursts}
     n_bytes = int(np.maximum(moved["n_bytes"], 0).sum())
     rate, why = usual_rate(context)
-    waiting = context.left({device: time - kernels[device] for device, time in bursts.items()})
+    waiting = context.unclaimed({device: time - kernels[device] for device, time in bursts.items()})
     stalled_times = {device: time & kernels[device] for device, time in bursts.items()}
-    stalled = context.left(stalled_times, Ground.COMPUTE, between=(0.0, 1.0))
-    # Moved at once, where nothing hides it.
-    least = 1 - n_bytes / rate * 1e9 / max(1, waiting.total_ns)
-    waiting = context.left(waiting.times, between=(max(0.0, least), 1.0))
+    stalled = context.unclaimed(stalled_times, Ground.COMPUTE, between=(0.0, 1.0))
+    # Lower bound: all pages move at the usual rate, without overlap.
+    min_ratio = 1 - n_bytes / rate * 1e9 / max(1, waiting.total_ns)
+    waiting = context.unclaimed(waiting.times, between=(max(0.0, min_ratio), 1.0))
     share = context.share(waiting) + context.share(stalled)
-    if share < _LEAST:
+    if share < _MIN_SHARE_RATIO:
         return
     copied_ns = int(lengths_of(moved).sum())
     by_direction = {
@@ -92,6 +92,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
 
 
 def _ends(bursts: Times) -> tuple[np.ndarray, np.ndarray]:
+    """Return the start times and the end times of all intervals in ``bursts``."""
     times = list(bursts.values())
     return (
         np.concatenate([time.starts for time in times]),
@@ -99,20 +100,18 @@ def _ends(bursts: Times) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _migrations(part: Trace, judged: Intervals) -> Table:
-    copies = copies_with_calls(part)
-    starts = copies["start_ns"]
-    inside = judged.covered_ns(starts, starts + 1) > 0
-    return copies.select("start_ns", "end_ns", "device", "direction", "n_bytes").take(
-        inside & are_migrations(copies, copies["api"] != "")
-    )
+def _migrations(trace: Trace, analyzed_time: Intervals) -> Table:
+    """Return the page migrations of a trace in the analyzed time."""
+    copies = copies_with_calls(trace)
+    chosen = starts_within(copies, analyzed_time) & are_migrations(copies, copies["api"] != "")
+    return copies.select("start_ns", "end_ns", "device", "direction", "n_bytes").take(chosen)
 
 
-def _bursts(part: Trace, judged: Intervals) -> dict[int, Intervals]:
-    """Return when pages of each device moved, short pauses between faults with it."""
-    moved = _migrations(part, judged)
+def _bursts(trace: Trace, analyzed_time: Intervals) -> dict[int, Intervals]:
+    """Return the times of page migrations by device, including short pauses between page faults."""
+    moved = _migrations(trace, analyzed_time)
     closed = unions_by(moved.assign(end_ns=bounds(moved)[1] + LAUNCH_BOUND_NS), "device")
-    # What was added behind the last of each burst is taken off again.
+    # Remove the pause that was added after the last migration of each burst.
     return {
         device: Intervals(time.starts, time.ends - LAUNCH_BOUND_NS)
         for device, time in closed.items()

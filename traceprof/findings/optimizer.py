@@ -1,4 +1,4 @@
-"""An optimizer that passes over the parameters several times, or goes from one to the next."""
+"""Rules on optimizers that run several kernels per tensor, or update parameters one by one."""
 
 from __future__ import annotations
 
@@ -6,43 +6,42 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from traceprof.findings.claims import Ground, Kind
+from traceprof.findings.claims import Ground, Kind, starts_within
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import times_of
+from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.rows import are_named, lengths_of, unions_by
-from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
 
-_LEAST: Final = 0.02
-_FEWEST: Final = 100
-"""Kernels of an optimizer step: foreach needs some tens, however many parameters there are."""
+_MIN_SHARE_RATIO: Final = 0.02
+_MIN_KERNELS_PER_STEP: Final = 100
+"""Minimum kernels of an optimizer step: foreach needs some tens for any number of parameters."""
 _POINTWISE: Final = re.compile(r"elementwise_kernel|addcmul|addcdiv|pointwise")
-_NOT_ALONE: Final = re.compile(r"multi_?tensor_apply|FillFunctor|Fused|reduce_kernel|_amp_")
+_MULTI_TENSOR: Final = re.compile(r"multi_?tensor_apply|FillFunctor|Fused|reduce_kernel|_amp_")
 _PASS: Final = re.compile(
     r"^(?>.*?multi_?tensor_apply).*(Unary|Binary|Ternary|Pointwise)Op", re.DOTALL
 )
 _NO_PASS: Final = re.compile(r"_amp_|LpNorm|CopyFunctor|Fused")
-_FEWEST_PASSES: Final = 3
-_FUSED: Final = 7 / 4
-"""A fused Adam reads four tensors and writes three; the longest pass of several reads three and
-writes one."""
+_MIN_PASSES: Final = 3
+_FUSED_FACTOR: Final = 7 / 4
+"""Data moved by a fused kernel, relative to the longest pass: a fused Adam reads four tensors and
+writes three. The longest of several passes reads three and writes one."""
 
 
-_FUSED_AT_MOST: Final = 7 / 3
-"""The same where the longest pass reads two and writes one."""
+_MAX_FUSED_FACTOR: Final = 7 / 3
+"""The same ratio if the longest pass reads two tensors and writes one."""
 
 
-def _saved_by_fusing(pass_ns: Collection[int], fused: float = _FUSED) -> float:
-    """Return the share that is saved of passes over the parameters, where one does them all.
+def _saved_by_fusing(pass_ns: Collection[int], fused: float = _FUSED_FACTOR) -> float:
+    """Return the ratio of time saved if one kernel replaces all passes over the parameters.
 
-    It takes ``fused`` times as long as the longest.
+    The fused kernel takes ``fused`` times as long as the longest pass.
     """
     return max(0.0, 1 - fused * max(pass_ns) / max(1, sum(pass_ns)))
 
@@ -56,23 +55,24 @@ def _saved_by_fusing(pass_ns: Collection[int], fused: float = _FUSED) -> float:
     show="kernels",
 )
 def looped_optimizer(context: Context) -> Iterator[Finding]:
-    """Find an optimizer that goes from parameter to parameter, some tiny kernels for each."""
+    """Find an optimizer that runs tiny kernels for each parameter, one parameter after another."""
     if not context.software.has_pytorch:
         return
-    found = context.ranks.each(_of_optimizer, context.typical)
+    found = context.ranks.each(_optimizer_kernels, context.typical)
     kernels = Table.stacked(found)
     count, lengths = len(kernels), lengths_of(kernels)
-    if count < _FEWEST * context.n_steps * max(1, len(context.devices)):
+    if count < _MIN_KERNELS_PER_STEP * context.n_steps * max(1, len(context.devices)):
         return
-    times = {device: time for own in found for device, time in unions_by(own, "device").items()}
-    names, groups = grouped_by(kernels, "name")
-    times_by_name = times_of(names.assign(total_ns=groups.sums(lengths)))
+    times = {device: time for rows in found for device, time in unions_by(rows, "device").items()}
+    times_by_name = times_of(summed(kernels, lengths, "name"), "ns")
     saved = _saved_by_fusing(times_by_name.values())
     most = _saved_by_fusing(times_by_name.values(), 1.0)
-    running = context.left(times, Ground.COMPUTE, saved, (0.0, most))
-    busy = {device: own.busy for device, own in context.times.items()}
-    pauses = context.left({device: _pauses(time) - busy[device] for device, time in times.items()})
-    if context.share(running) * saved + context.share(pauses) < _LEAST:
+    running = context.unclaimed(times, Ground.COMPUTE, saved, (0.0, most))
+    busy = {device: time.busy for device, time in context.times.items()}
+    pauses = context.unclaimed(
+        {device: _pauses(time) - busy[device] for device, time in times.items()}
+    )
+    if context.share(running) * saved + context.share(pauses) < _MIN_SHARE_RATIO:
         return
     yield Finding(
         title=Note.of(
@@ -104,12 +104,12 @@ def _pauses(running: Intervals) -> Intervals:
     return Intervals.union_of(starts[is_short], ends[is_short])
 
 
-def _of_optimizer(part: Trace, typical: Intervals) -> Table:
-    """Return the pointwise kernels of a rank that were launched in an optimizer."""
-    kernels = part.kernels
-    chosen = are_named(kernels["name"], _POINTWISE) & ~are_named(kernels["name"], _NOT_ALONE)
-    chosen &= phases_of_work(part, "kernels") == PHASES.index("optimizer")
-    chosen &= typical.covered_ns(kernels["start_ns"], kernels["start_ns"] + 1) > 0
+def _optimizer_kernels(trace: Trace, typical: Intervals) -> Table:
+    """Return the elementwise kernels of a trace that an optimizer launched in the typical time."""
+    kernels = trace.kernels
+    chosen = are_named(kernels["name"], _POINTWISE) & ~are_named(kernels["name"], _MULTI_TENSOR)
+    chosen &= phases_of_work(trace, "kernels") == PHASES.index("optimizer")
+    chosen &= starts_within(kernels, typical)
     return kernels.select("name", "device", "start_ns", "end_ns").take(chosen)
 
 
@@ -121,19 +121,20 @@ def _of_optimizer(part: Trace, typical: Intervals) -> Table:
     show="kernels",
 )
 def unfused_optimizer(context: Context) -> Iterator[Finding]:
-    """Find an optimizer that passes over the parameters several times."""
+    """Find an optimizer that makes several passes over the parameters."""
     if not context.software.has_pytorch:
         return
-    passes = context.kernels.named(_PASS)
+    passes = context.kernels.with_name(_PASS)
     passes = passes.take([_NO_PASS.search(name) is None for name in passes["name"]])
-    if len(passes) < _FEWEST_PASSES:
+    if len(passes) < _MIN_PASSES:
         return
     saved, *between = (
-        _saved_by_fusing(passes["total_ns"].tolist(), by) for by in (_FUSED, _FUSED_AT_MOST, 1.0)
+        _saved_by_fusing(passes["total_ns"].tolist(), factor)
+        for factor in (_FUSED_FACTOR, _MAX_FUSED_FACTOR, 1.0)
     )
     claim = context.kernel_claim(passes, saved, (between[0], between[1]))
     share = context.share(claim)
-    if share * saved < _LEAST:
+    if share * saved < _MIN_SHARE_RATIO:
         return
     yield Finding(
         title=Note.of(

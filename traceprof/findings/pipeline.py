@@ -1,4 +1,4 @@
-"""The bubble of a pipeline: stages that stand still until others hand them work."""
+"""A rule on pipeline bubbles: stages that wait for work from other stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Kind, Times, together
+from traceprof.findings.claims import Kind, Times, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
 from traceprof.findings.slow_ranks import devices_of_members, require_waiting
@@ -21,8 +21,8 @@ from traceprof.model.results import Note
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.05
-_MOSTLY: Final = 0.5
+_MIN_SHARE_RATIO: Final = 0.05
+_MIN_WAITED_RATIO: Final = 0.5
 
 
 @rule("pipeline bubbles", "pipeline stages that wait for one another", "kernels", show="pipeline")
@@ -32,13 +32,13 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
     if not stages:
         raise NotRecordedError("the trace contains no pipeline stages")
     require_waiting(context)
-    claim = context.left(_standing_still(context))
+    claim = context.unclaimed(_bubble_times(context))
     share = context.share(claim)
-    if share < _LEAST:
+    if share < _MIN_SHARE_RATIO:
         return
     rows = find_bubbles(context.ranks).rows
     ratios = [row["bubble_ratio"] for row in rows]
-    known = next((row for row in rows if row["micro_batches"]), None)
+    known_row = next((row for row in rows if row["micro_batches"]), None)
     yield Finding(
         title=Note.of("Pipeline bubble: stages wait for {share:ratio} of step time", share=share),
         claims=(claim,),
@@ -53,7 +53,11 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
                 least=min(ratios),
                 most=max(ratios),
             ),
-            *([] if known is None else [_unavoidable(stages[0].n_stages, known["micro_batches"])]),
+            *(
+                []
+                if known_row is None
+                else [_note_on_ideal_bubble(stages[0].n_stages, known_row["micro_batches"])]
+            ),
         ),
         action="Use more micro-batches per step, or interleaved stages (several smaller parts of "
         "the model per GPU). In training, you can also use a schedule that splits the backward "
@@ -63,8 +67,8 @@ def pipeline_bubble(context: Context) -> Iterator[Finding]:
     )
 
 
-def _unavoidable(n_stages: int, n_micro_batches: float) -> Note:
-    """Return what the number of micro-batches makes of the bubble, and what twice as many would."""
+def _note_on_ideal_bubble(n_stages: int, n_micro_batches: float) -> Note:
+    """Return a note on the minimum bubble, and on that of twice as many micro-batches."""
     others = n_stages - 1
     return Note.of(
         "{stages:count} stages with {n:number} micro-batches per step have a bubble of at least "
@@ -76,13 +80,13 @@ def _unavoidable(n_stages: int, n_micro_batches: float) -> Note:
     )
 
 
-def _standing_still(context: Context) -> Times:
-    """Return when each device waits for other stages, or has no work before or after its own."""
+def _bubble_times(context: Context) -> Times:
+    """Return the times when each device waits for other stages or has no work in a step."""
     ranks = context.ranks
     bubbles, device_of = find_bubbles(ranks), devices_of_members(context)
     place_of = {member: place for place, member in enumerate(find_members(ranks))}
     waiting = waiting_of_members(ranks.whole)
-    messages = together(ranks.each(_messages))
+    messages = union_by_device(ranks.each(_message_times))
     nothing = Intervals.empty()
     found: dict[int, Intervals] = {}
     sent: list[tuple[int, int]] = []
@@ -91,17 +95,17 @@ def _standing_still(context: Context) -> Times:
         if place not in device_of:
             continue
         device = device_of[place]
-        time, own = context.times[device], waiting[place]
+        time, waits = context.times[device], waiting[place]
         steps = Intervals.union_of(*bounds(bubbles.spans[number]))
         at_work = Intervals.union_of(*bounds(bubbles.own[number]))
         exposed = messages.get(device, nothing) - time.compute
-        sent.append(((exposed & own).total_ns, exposed.total_ns))
-        working = time.communication - exposed - own
-        still = (steps - at_work) | (own & steps) | (exposed & steps)
-        found[device] = still - time.compute - working
+        sent.append(((exposed & waits).total_ns, exposed.total_ns))
+        working = time.communication - exposed - waits
+        waiting_time = (steps - at_work) | (waits & steps) | (exposed & steps)
+        found[device] = waiting_time - time.compute - working
     waited_ns, whole_ns = (sum(values) for values in zip(*sent, strict=True)) if sent else (0, 0)
-    if waited_ns < _MOSTLY * whole_ns and find_messages(ranks)["is_matched"].all():
-        # Transfers are no bubble: more of them, and smaller, make them no shorter.
+    if waited_ns < _MIN_WAITED_RATIO * whole_ns and find_messages(ranks)["is_matched"].all():
+        # Transfers are not a bubble: more and smaller micro-batches do not shorten them.
         for stage in find_stages(ranks):
             device = device_of.get(place_of[stage.member], ABSENT)
             if device in found:
@@ -109,7 +113,7 @@ def _standing_still(context: Context) -> Times:
     return found
 
 
-def _messages(part: Trace) -> dict[int, Intervals]:
-    """Return when the devices of one file send or receive."""
-    work = find_collectives(part)
+def _message_times(trace: Trace) -> dict[int, Intervals]:
+    """Return the times when the devices of a trace send or receive, by device."""
+    work = find_collectives(trace)
     return unions_by(work.take(work["op"].isin(POINT_TO_POINT)), "device")

@@ -1,4 +1,4 @@
-"""Whether something occurs once, in a few steps, or again and again."""
+"""Functions that decide whether events occur once, in a few steps, or in every step."""
 
 from __future__ import annotations
 
@@ -13,71 +13,80 @@ from traceprof.measures.workload import LOADING
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 
-_PARTS: Final = 3
-_FEWEST_STEPS: Final = 3
-_FEWEST_TIMES: Final = 3
-_FEW: Final = 0.5
+_N_THIRDS: Final = 3
+_MIN_STEPS: Final = 3
+_MIN_TIMES: Final = 3
+_MAX_FEW_RATIO: Final = 0.5
 
 
 def steps_with(context: Context, rows: Table, *, is_of_host: bool = True) -> int | None:
-    """Return in how many typical steps of a process ``rows`` begin; None where none are known.
+    """Return the number of typical steps in which ``rows`` start; None without known steps.
 
-    ``rows`` have process and start_ns; the most of any process counts. Without ``is_of_host`` they
-    are what devices did.
+    ``rows`` have process and start_ns. The result is the maximum over processes. ``is_of_host``:
+    compare with the host times of steps; if False, with the device times.
     """
     if not len(context.steps):
         return None
     steps = context.steps.table.take(context.is_usual)
     borders = "start_ns" if is_of_host else "device_start_ns"
     of_process, found = rows_by(rows, "process"), 0
-    for process, own in rows_by(steps, "process").items():
+    for process, step_rows in rows_by(steps, "process").items():
         starts = rows["start_ns"][of_process.get(process, np.empty(0, np.int64))]
-        place = np.searchsorted(np.sort(steps[borders][own]), starts, side="right")
-        # What the host did ahead of the first step's work is the first step's.
+        place = np.searchsorted(np.sort(steps[borders][step_rows]), starts, side="right")
+        # Events before the first step belong to the first step: the host runs ahead.
         found = max(found, len(np.unique(np.maximum(place, 1))))
     return found
 
 
-def is_of_few(context: Context, in_steps: int) -> bool:
-    """Return whether so many steps are no more than half of the typical ones."""
-    return in_steps <= _FEW * context.n_steps
+def are_few_steps(context: Context, in_steps: int) -> bool:
+    """Return whether ``in_steps`` is at most half of the typical steps."""
+    return in_steps <= _MAX_FEW_RATIO * context.n_steps
 
 
 def counted(
-    context: Context, rows: Table, words: str, more: str = "", *, is_of_host: bool = True, **of: Any
+    context: Context,
+    rows: Table,
+    words: str,
+    more: str = "",
+    *,
+    is_of_host: bool = True,
+    **values: Any,
 ) -> Note:
-    """Return how many ``rows`` there are, as `Context.counted`; of few steps, in how many.
+    """Return a note on the number of ``rows``, see `Context.counted`.
 
-    What most steps have none of has no mean per step.
+    If only few steps have such rows, a mean per step is misleading. The note then says in how many
+    steps they are.
     """
-    own = steps_with(context, rows, is_of_host=is_of_host)
-    if own is not None and is_of_few(context, own):
+    in_steps = steps_with(context, rows, is_of_host=is_of_host)
+    if in_steps is not None and are_few_steps(context, in_steps):
         text = f"{{n:count}} {words} in {{own:count}} of {{steps:count}} steps{more}"
-        return Note.of(text, n=len(rows), own=own, steps=round(context.n_steps), **of)
-    return context.counted(len(rows), words, more, is_of_host=is_of_host, **of)
+        n_steps = round(context.n_steps)
+        return Note.of(text, n=len(rows), own=in_steps, steps=n_steps, **values)
+    return context.counted(len(rows), words, more, is_of_host=is_of_host, **values)
 
 
-def is_of_each_turn(context: Context, rows: Table) -> bool:
-    """Return whether ``rows`` begin in more than half of the iterations of a pattern."""
+def is_in_most_iterations(context: Context, rows: Table) -> bool:
+    """Return whether ``rows`` start in more than half of the iterations of a pattern."""
     turns = pattern_of_ranks(context.ranks).table
     if turns.empty:
         return False
     place = owner_of(turns, rows["process"], rows["start_ns"])
-    return len(np.unique(place[place >= 0])) > _FEW * len(turns)
+    return len(np.unique(place[place >= 0])) > _MAX_FEW_RATIO * len(turns)
 
 
 def occurs_once(context: Context, rows: Table) -> bool:
-    """Return whether ``rows`` of the host are of one moment, not of every step.
+    """Return whether the host events ``rows`` are a one-time event and do not recur in steps.
 
-    Of several steps they are in one. Where there is one step alone, or none is known, they recur if
-    there are three at least, and some in each third of the time: a program sets up at its
-    beginning, and ends once. What only loads does it once.
+    With several steps, one-time events are in at most one step. With a single step, or without
+    known steps, events recur if there are at least three of them, with some in each third of the
+    window. Programs set up at the start and end only once. A program that only loads data does so
+    once.
     """
     in_steps = steps_with(context, rows)
-    if in_steps is not None and (in_steps > 1 or context.n_steps >= _FEWEST_STEPS):
+    if in_steps is not None and (in_steps > 1 or context.n_steps >= _MIN_STEPS):
         return in_steps <= 1
     if context.kind == LOADING:
         return True
     span, starts = context.ranks.span, rows["start_ns"]
-    third = (starts - span.start_ns) * _PARTS // max(span.duration_ns, 1)
-    return len(starts) < _FEWEST_TIMES or len(np.unique(third.clip(0, _PARTS - 1))) < _PARTS
+    third = (starts - span.start_ns) * _N_THIRDS // max(span.duration_ns, 1)
+    return len(starts) < _MIN_TIMES or len(np.unique(third.clip(0, _N_THIRDS - 1))) < _N_THIRDS

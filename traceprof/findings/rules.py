@@ -1,4 +1,4 @@
-"""What rules and findings are: asked in their order, settled who claims what, shown by loss."""
+"""Rules and findings: runs rules in order, settles their claims, and sums claims by loss."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK
 from traceprof.processes import PROGRESS
 
-_MINOR: Final = 0.01
-_CONSIDERABLE: Final = 0.05
+_MINOR_RATIO: Final = 0.01
+_MIN_LARGE_LOSS_RATIO: Final = 0.05
 _WAITS: Final = "synchronising"
-_OF_HOST: Final = ("profiler_overhead", "slow_steps", "warmup")
-"""Rules that judge what the host does, whatever is recorded of devices."""
-_LOST: Final = "GPU activity is missing from the trace, so the idle time is unknown"
+_HOST_RULES: Final = ("profiler_overhead", "slow_steps", "warmup")
+"""Rules that analyze the host, so they do not need complete GPU activity."""
+_INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
 
 WORK: Final = "GPU activity"
 COMPUTE: Final = "compute kernels"
@@ -42,27 +42,30 @@ TRANSFERS: Final = "copies between CPU and GPU or between GPUs"
 STEPS: Final = "steps"
 
 _COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
-_OCCURS: Final[Mapping[str, Callable[[Context], bool]]] = {
+_IS_PRESENT: Final[Mapping[str, Callable[[Context], bool]]] = {
     WORK: lambda context: context.n_copies > 0 or not context.kernels.by_name.empty,
-    COMPUTE: lambda context: len(context.kernels.doing(*_COMPUTES)) > 0,
-    GEMMS: lambda context: len(context.kernels.doing(*MATRIX_WORK)) > 0,
-    CONVOLUTIONS: lambda context: len(context.kernels.doing(Activity.CONVOLUTION)) > 0,
-    COLLECTIVES: lambda context: len(context.kernels.doing(Activity.COMMUNICATION)) > 0,
+    COMPUTE: lambda context: len(context.kernels.with_activity(*_COMPUTES)) > 0,
+    GEMMS: lambda context: len(context.kernels.with_activity(*MATRIX_WORK)) > 0,
+    CONVOLUTIONS: lambda context: len(context.kernels.with_activity(Activity.CONVOLUTION)) > 0,
+    COLLECTIVES: lambda context: len(context.kernels.with_activity(Activity.COMMUNICATION)) > 0,
     GRAPHS: lambda context: any(context.ranks.each(_has_graphs)),
     COPIES: lambda context: context.n_copies > 0,
     TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
     STEPS: lambda context: len(context.all_steps) > 0,
 }
-"""What rules are about, and whether there is any: a rule that saw none of it checked nothing."""
+"""What rules are about, and a function that returns whether the trace contains it. If not, the rule
+abstains."""
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
 _LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
 
 
 def _are_transfers(copies: Table) -> Bools:
+    """Return which copies move data between host and device or between devices."""
     return np.asarray(copies["direction"].isin(_TRANSFERS), np.bool_)
 
 
 def _has_graphs(part: Trace) -> bool:
+    """Return whether a trace contains CUDA graphs."""
     kernels = part.kernels
     calls = part.api_calls["name"].distinct()
     return (
@@ -76,11 +79,12 @@ def _has_graphs(part: Trace) -> bool:
 class Finding:
     """One piece of advice.
 
-    ``claims`` is the time that it is about: what of it was not claimed before is its own, and its
-    saving. ``kind`` says how sure that saving is, ``model`` what an estimate rests on, and
-    ``once_ns`` what is lost once where it is not per step. ``window`` can be given to ``--window``
-    to look at the worst place, and ``ncu`` profiles a kernel that the finding names. ``beside`` are
-    subjects of other rules that are not fine either.
+    ``claims`` is the time that the finding is about. Only the part that no earlier finding has
+    claimed counts for the finding and its saving. ``kind`` is the certainty of the saving.
+    ``model`` is the assumption behind an estimate. ``once_ns`` is a one-time cost (None: the cost
+    recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command that
+    profiles a kernel of the finding. ``other_subjects`` lists subjects of other rules that have
+    this problem as well.
     """
 
     title: Note
@@ -94,7 +98,7 @@ class Finding:
     window: str = ""
     ranges: tuple[str, ...] = ()
     ncu: str = ""
-    beside: tuple[str, ...] = ()
+    other_subjects: tuple[str, ...] = ()
 
 
 _AMD_WORDS: Final = (
@@ -111,8 +115,9 @@ _AMD_WORDS: Final = (
     ("tensor cores", "matrix cores"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
 )
-"""Before longer names of which they are a part. torch.cuda is PyTorch's own name on both."""
-_WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
+"""Replacements for AMD GPUs. A text comes before texts that contain it. `torch.cuda` is unchanged,
+because PyTorch uses this name for both vendors."""
+_VENDOR_WORDS: Final[Mapping[Vendor, tuple[tuple[str, str], ...]]] = {
     Vendor.AMD: _AMD_WORDS,
     Vendor.OTHER: (
         ('CUDA graphs (`torch.compile(mode="reduce-overhead")`)', "`torch.compile`"),
@@ -123,42 +128,42 @@ _BASE_WORDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ITERATION: (("step time", "iteration time"),),
     WINDOW: (("of step time", "of the analyzed time"), ("step time", "analyzed time")),
 }
-"""How sentences, written for shares of step time, name another base."""
+"""Replacements in sentences on shares of step time, for other bases."""
 
 
 def in_words_of(vendor: Vendor, finding: Finding, base: str = STEP) -> Finding:
     """Return a finding in the terms of the GPU ``vendor`` and of the ``base`` of its shares."""
-    if vendor not in _WORDS and base not in _BASE_WORDS:
+    if vendor not in _VENDOR_WORDS and base not in _BASE_WORDS:
         return finding
 
     def worded(note: Note) -> Note:
-        return replace(note, text=_named_by(vendor, note.text, base))
+        return replace(note, text=_reworded(vendor, note.text, base))
 
     return replace(
         finding,
         title=worded(finding.title),
         evidence=tuple(map(worded, finding.evidence)),
-        action=_named_by(vendor, finding.action),
-        caveat=_named_by(vendor, finding.caveat),
+        action=_reworded(vendor, finding.action),
+        caveat=_reworded(vendor, finding.caveat),
         model=finding.model and worded(finding.model),
     )
 
 
-def _named_by(vendor: Vendor, text: str, base: str = STEP) -> str:
-    for usual, own in (*_WORDS.get(vendor, ()), *_BASE_WORDS.get(base, ())):
-        text = text.replace(usual, own)
+def _reworded(vendor: Vendor, text: str, base: str = STEP) -> str:
+    """Return ``text`` with the words of a vendor and a base."""
+    for original, replacement in (*_VENDOR_WORDS.get(vendor, ()), *_BASE_WORDS.get(base, ())):
+        text = text.replace(original, replacement)
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. To add one: a function below `rule`, and its place in `RULES`.
+    """One rule. To add a rule, decorate a function with `rule` and add it to `RULES`.
 
-    The order of `RULES` is that in which they claim: the more specific first. ``needs`` names the
-    tables without which it cannot judge, ``about`` is what it looks at (of `_OCCURS`; where none
-    of it occurs there was nothing to judge), ``show`` the analysis that tells more. ``check``
-    yields its findings and raises NotRecordedError, with the reason, where the trace does not let
-    it judge.
+    The order of `RULES` is the order in which rules claim time: the more specific rule first.
+    ``needs`` are the tables that the rule requires. ``about`` is what the rule is about, a key of
+    `_IS_PRESENT`. ``show`` is the analysis with more details. ``check`` yields findings. It raises
+    NotRecordedError with the reason if the trace lacks the data.
     """
 
     name: str
@@ -173,17 +178,17 @@ class Rule:
 def rule(
     subject: str, summary: str, *needs: str, about: str = WORK, show: str
 ) -> Callable[[Callable[[Context], Iterable[Finding]]], Rule]:
-    """Return what makes a rule of the function that checks it, and by whose name it is called."""
+    """Return a decorator that turns a check function into a rule with the function's name."""
     return lambda check: Rule(check.__name__, subject, summary, needs, about, show, check)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledFinding:
-    """A finding, the ``number``-th of its rule, with what it was granted.
+    """Finding ``number`` of its rule, with the time that it was granted.
 
-    ``claimed_ratio`` is the share of the time that it is about, ``saving_ratio`` the share of it
-    that could be saved, ``saving_ns`` the same per step (of the window without steps), and
-    ``range_ns`` the range of an estimate. It is a part of ``base``, which is ``base_ns`` long.
+    ``claimed_ratio`` is the claimed share of the base. ``saving_ratio`` is the share of the base
+    that could be saved, and ``saving_ns`` is the same in ns per base. ``range_ns`` is the range of
+    an estimated saving. ``base`` names the base, which is ``base_ns`` long.
     """
 
     rule: Rule
@@ -199,51 +204,55 @@ class SettledFinding:
 
     @property
     def weight(self) -> float:
-        """What it is ranked by: its saving, or the time it is about where nothing is saved."""
+        """The sort key: the saving, or the claimed share if nothing is saved per base."""
         if self.finding.kind in (Kind.NONE, Kind.ONCE):
             return self.claimed_ratio
         return self.saving_ratio
 
     @property
     def is_minor(self) -> bool:
-        """Whether it is too small for a page."""
-        return self.finding.kind is not Kind.ONCE and self.weight < _MINOR
+        """Whether the finding is too small for the page."""
+        return self.finding.kind is not Kind.ONCE and self.weight < _MINOR_RATIO
 
 
-def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding], dict[str, str]]:
-    """Return the findings, the most important first, and why which rules could not judge."""
+def apply_rules(
+    context: Context, rules: Iterable[Rule]
+) -> tuple[list[SettledFinding], dict[str, str]]:
+    """Return the findings, the most important first, and the reasons of rules that abstained."""
     found: list[SettledFinding] = []
     abstained: dict[str, str] = {}
     vendor = context.software.vendor
-    for one in rules:
+    for checked in rules:
         try:
-            _require(context, one)
-            own = list(one.check(context))
-            if not own and not _OCCURS[one.about](context):
-                abstained[one.name] = f"no {one.about} in the analyzed time"
-            for number, finding in enumerate(own, 1):
+            _require(context, checked)
+            findings = list(checked.check(context))
+            if not findings and not _IS_PRESENT[checked.about](context):
+                abstained[checked.name] = f"no {checked.about} in the analyzed time"
+            for number, finding in enumerate(findings, 1):
                 worded = in_words_of(vendor, finding, context.base.unit)
-                found.append(_settled(context, one, number, worded))
+                found.append(_settled(context, checked, number, worded))
         except NotRecordedError as error:
-            abstained[one.name] = str(error)
+            abstained[checked.name] = str(error)
         PROGRESS.done += 1
-    abstained = {name: _named_by(vendor, reason) for name, reason in abstained.items()}
-    found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
+    abstained = {name: _reworded(vendor, reason) for name, reason in abstained.items()}
+    found.sort(key=lambda item: (item.is_minor, item.weight < _MINOR_RATIO, -item.weight))
     return found, abstained
 
 
-def _require(context: Context, one: Rule) -> None:
-    context.ranks.require(*one.needs)
-    if one.name not in _OF_HOST and not context.is_idle_known:
-        raise NotRecordedError(_LOST)
+def _require(context: Context, checked: Rule) -> None:
+    """Raise NotRecordedError if the trace lacks a table or GPU activity that the rule needs."""
+    context.ranks.require(*checked.needs)
+    if checked.name not in _HOST_RULES and not context.is_idle_known:
+        raise NotRecordedError(_INCOMPLETE)
 
 
-def _settled(context: Context, of: Rule, number: int, finding: Finding) -> SettledFinding:
+def _settled(context: Context, settled_rule: Rule, number: int, finding: Finding) -> SettledFinding:
+    """Return ``finding`` with the time that it gets, and take that time from the ledger."""
     claims = context.ledger.take(finding.claims)
     saves = finding.kind not in (Kind.NONE, Kind.ONCE)
     base, base_ns = context.base_of_claims(claims)
     return SettledFinding(
-        rule=of,
+        rule=settled_rule,
         number=number,
         finding=finding,
         claims=claims,
@@ -257,7 +266,7 @@ def _settled(context: Context, of: Rule, number: int, finding: Finding) -> Settl
 
 
 def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | None:
-    """Return the least and the most that ``claims`` could save; None where no claim says it."""
+    """Return the minimum and maximum saving of ``claims`` in ns; None if no claim has a range."""
     ends = [(claim, claim.between or (claim.saved_ratio,) * 2) for claim in claims]
     if all(claim.between is None for claim, _ in ends):
         return None
@@ -269,25 +278,26 @@ def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | No
 
 
 def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[dict[str, object]]:
-    """Return the rows of the table ``losses``: one per loss that there is, the largest first."""
-    judged = {device: context.judged[device] for device in context.devices}
+    """Return the rows of the table ``losses``: one per loss, the largest first."""
+    analyzed_times = {device: context.analyzed_by_place[device] for device in context.devices}
     losses = find_losses(context.ranks)
     claims = [
-        (own.rule.name, claim.times)
-        for own in found
-        for claim in own.claims
+        (settled.rule.name, claim.times)
+        for settled in found
+        for claim in settled.claims
         if claim.ground is Ground.LOST
     ]
     rows: list[tuple[int, dict[str, object]]] = []
     for loss in LOSSES:
-        times = within(losses[loss], judged)
-        total_ns = _ns(times)
+        times = within(losses[loss], analyzed_times)
+        total_ns = _total_ns(times)
         if not total_ns:
             continue
         by_rule: dict[str, int] = {}
         for name, claimed in claims:
-            by_rule[name] = by_rule.get(name, 0) + _ns(within(times, claimed))
-        names = sorted((name for name, ns in by_rule.items() if ns), key=lambda own: -by_rule[own])
+            by_rule[name] = by_rule.get(name, 0) + _total_ns(within(times, claimed))
+        claimers = [name for name, ns in by_rule.items() if ns]
+        names = sorted(claimers, key=lambda name: -by_rule[name])
         row: dict[str, object] = {
             "loss": loss,
             "total_ns": total_ns,
@@ -296,7 +306,7 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
             "rules": ", ".join(names),
         }
         rows.append((total_ns, row))
-    return [row for _, row in sorted(rows, key=lambda one: -one[0])]
+    return [row for _, row in sorted(rows, key=lambda item: -item[0])]
 
 
 _SUBJECTS: Final = {
@@ -310,17 +320,23 @@ _SUBJECTS: Final = {
 
 
 def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the subjects that are not fine: much of that table is lost to them, or claimed."""
+    """Return the subjects with a large loss, or with a claimed loss that is not minor.
+
+    ``losses`` are rows of the table ``losses``.
+    """
     lost, claimed, whole_ns = Counter[str](), Counter[str](), 0.0
     for row in losses:
         lost[row["loss"]] += row["total_ns"]
         claimed[row["loss"]] += row["claimed_ns"]
         whole_ns = row["total_ns"] / row["share_ratio"]
-    much, some = _CONSIDERABLE * whole_ns, _MINOR * whole_ns
+    min_lost_ns, min_claimed_ns = _MIN_LARGE_LOSS_RATIO * whole_ns, _MINOR_RATIO * whole_ns
     return {
-        _SUBJECTS[own] for own in _SUBJECTS if lost[own] >= much > 0 or claimed[own] >= some > 0
+        subject
+        for loss, subject in _SUBJECTS.items()
+        if lost[loss] >= min_lost_ns > 0 or claimed[loss] >= min_claimed_ns > 0
     }
 
 
-def _ns(times: Times) -> int:
+def _total_ns(times: Times) -> int:
+    """Return the length of ``times`` in ns, summed over devices."""
     return sum(time.total_ns for time in times.values())

@@ -1,4 +1,4 @@
-"""A rank, host or rack comes late to the collectives, and all others wait for it."""
+"""Rules on a rank, host, or rack that is late at collectives while all other ranks wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, bound_or_estimate
+from traceprof.findings.claims import Claim, Ground, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import Finding, rule
@@ -33,11 +33,11 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.names.ranges import in_phase
 
-_LEAST: Final = 0.03
-_CLEARLY_SLOW: Final = 1.5
-_FEWEST_SHARED: Final = 2
-_NEARLY_ALL: Final = 1.05
-_REPLAYED: Final = 0.95
+_MIN_SHARE_RATIO: Final = 0.03
+_MIN_SLOW_FACTOR: Final = 1.5
+_MIN_SHARED_COLLECTIVES: Final = 2
+_MIN_RANGE_FACTOR: Final = 1.05
+_REPLAY_ERROR_FACTOR: Final = 0.95
 _MODEL: Final = Note(
     "traceprof replays the waiting without the delay. Lower bound: 5% less, the error in runs with "
     "known delays. Upper bound: the waiting time of the rank that waits least."
@@ -55,13 +55,17 @@ _ACTIONS: Final = {
 
 
 def require_waiting(context: Context) -> None:
-    """Check that it is known who waits for whom."""
+    """Check that the waits between ranks are known.
+
+    Raises:
+        NotRecordedError: the trace does not show which rank waits for which rank.
+    """
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
     if why_not := why_withheld(context.ranks):
         raise NotRecordedError(why_not)
     waits = find_waits(context.ranks)
-    if len(np.unique(waits["match"][waits["is_in_step"]])) < _FEWEST_SHARED:
+    if len(np.unique(waits["match"][waits["is_in_step"]])) < _MIN_SHARED_COLLECTIVES:
         raise NotRecordedError(
             "the ranks share too few collectives in this window to attribute their waiting"
         )
@@ -74,7 +78,7 @@ def require_waiting(context: Context) -> None:
     show="hosts",
 )
 def slow_host(context: Context) -> Iterator[Finding]:
-    """Find a whole host, or rack, that arrives late at the collectives."""
+    """Find a whole host or rack that arrives late at collectives."""
     require_waiting(context)
     members = context.matches.members
     if len({member.host for member in members if member.host}) < 2:
@@ -86,16 +90,16 @@ def slow_host(context: Context) -> Iterator[Finding]:
         return
     cost_ns = cost_of(context.ranks, group.late_members)
     ratio = cost_ns / context.window_ns
-    if ratio < _LEAST:
+    if ratio < _MIN_SHARE_RATIO:
         return
     kind = group.kind
     table = matches_in_step(context.ranks).table
-    claims = _waiting_for(context, group.late_members, cost_ns)
-    kind_of_saving, model = bound_or_estimate(claims, _MODEL)
-    own = table.take(
+    claims = _claims_on_waiting(context, group.late_members, cost_ns)
+    kind_of_saving, model = kind_and_model(claims, _MODEL)
+    delayed = table.take(
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
     )
-    worst = own.row(int(own["waited_ns"].argmax()))
+    worst = delayed.row(int(delayed["waited_ns"].argmax()))
     text = f"these ranks take longer {in_phase(group.phase)}"
     phase = (Note.of(text, phase=group.phase),) if group.phase else ()
     yield Finding(
@@ -130,41 +134,45 @@ def slow_host(context: Context) -> Iterator[Finding]:
     "load balance across ranks", "a rank that is late at collectives", "kernels", show="stragglers"
 )
 def straggler(context: Context) -> Iterator[Finding]:
-    """Find one rank, or stage of a pipeline, that arrives late at the collectives."""
+    """Find a rank or a pipeline stage that arrives late at collectives."""
     if len(context.devices) < 2:
         raise NotRecordedError("the trace contains one GPU: pass the traces of all ranks")
     try:
         require_waiting(context)
     except NotRecordedError as error:
-        by_own = find_slow_ranks(context.ranks)
-        if by_own is None:
+        slow_ranks = find_slow_ranks(context.ranks)
+        if slow_ranks is None:
             raise
-        yield _by_own_time(context, by_own, str(error))
+        yield _slow_rank_finding(context, slow_ranks, str(error))
         return
     if find_late_whole(context.ranks) is not None:
         return
-    slow = _slow(context)
+    slow = _find_straggler(context)
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
-    if slow is None or ratio < _LEAST:
-        # Whoever waits for nobody by the clocks, and computes so much longer: these are wrong.
-        by_own = find_slow_ranks(context.ranks)
-        if by_own is not None and by_own.is_compute and by_own.factor >= _CLEARLY_SLOW:
-            yield _by_own_time(
-                context, by_own, "according to the clocks, no rank delays the others"
+    if slow is None or ratio < _MIN_SHARE_RATIO:
+        # The clocks must be wrong if a rank computes much longer but delays no other rank.
+        slow_ranks = find_slow_ranks(context.ranks)
+        if (
+            slow_ranks is not None
+            and slow_ranks.is_compute
+            and slow_ranks.factor >= _MIN_SLOW_FACTOR
+        ):
+            yield _slow_rank_finding(
+                context, slow_ranks, "according to the clocks, no rank delays the others"
             )
         return
     origins = find_blame(context.ranks).origins
-    own = origins.take(np.isin(origins["member"], slow.places))
-    at_ns = int(own["at_ns"][own["charged_ns"].argmax()])
+    origins_of_slow = origins.take(np.isin(origins["member"], slow.places))
+    at_ns = int(origins_of_slow["at_ns"][origins_of_slow["charged_ns"].argmax()])
     waits = find_waits(context.ranks)
     begin_ns = int(waits["start_ns"][waits["last_start_ns"] == at_ns].min())
-    claims = _waiting_for(context, slow.places, slow.cost_ns)
+    claims = _claims_on_waiting(context, slow.places, slow.cost_ns)
     if slow.is_once and not any(claim.total_ns for claim in claims):
-        return  # it lies in a slow step
+        return  # the delay is in a slow step, which another rule reports
     once = "Late once" if slow.is_once else "Straggler"
-    # What costs once is a part of the window, what recurs of the steps, as its saving.
+    # A one-time cost is a share of the window; a recurring cost is a share of the steps.
     share = ratio if slow.is_once else sum(map(context.saving_ratio, claims))
-    kind, model = bound_or_estimate(claims, _MODEL)
+    kind, model = kind_and_model(claims, _MODEL)
     yield Finding(
         title=Note.of(
             f"{once}: the other ranks wait for {{slow}} for {{share:ratio}} of "
@@ -179,28 +187,38 @@ def straggler(context: Context) -> Iterator[Finding]:
         evidence=(slow.evidence, *notes_on_names(context, claims[-1].times)[0])
         if slow.is_once
         else (slow.evidence,),
-        action=_ACTION_ONCE.format(slow=slow.label) if slow.is_once else _find_out_why(slow.label),
+        action=_ACTION_ONCE.format(slow=slow.label) if slow.is_once else _advice_for(slow.label),
         caveat="traceprof traces the delay back through the waits of the ranks. It ignores waits "
         "before the first shared collective.",
         window=context.window_text(begin_ns, at_ns),
     )
 
 
-def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
-    """Return the finding on ranks that are slow by what they do in their own steps."""
+def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Finding:
+    """Return the finding on ranks whose own steps are slow.
+
+    ``why_not`` is the reason why the finding is not based on the waits of other ranks.
+    """
     device_of = devices_of_members(context)
-    own = {device for place, device in device_of.items() if place in slow.places}
+    slow_devices = {device for place, device in device_of.items() if place in slow.places}
     times = {device: context.times[device] for device in device_of.values()}
-    exposed = {d: time.communication - time.compute for d, time in times.items() if d not in own}
-    more = {d: times[d].compute if slow.is_compute else context.judged[d] for d in own}
+    exposed = {
+        device: time.communication - time.compute
+        for device, time in times.items()
+        if device not in slow_devices
+    }
+    extra = {
+        d: times[d].compute if slow.is_compute else context.analyzed_by_place[d]
+        for d in slow_devices
+    }
     ground = Ground.COMPUTE if slow.is_compute else Ground.LOST
     due_ns = slow.excess_ns * context.n_steps
     claims = (
-        *_shared((context.left(exposed),), due_ns * len(exposed)),
-        *_shared((context.left(more, ground),), due_ns * len(more)),
+        *_attributed((context.unclaimed(exposed),), due_ns * len(exposed)),
+        *_attributed((context.unclaimed(extra, ground),), due_ns * len(extra)),
     )
     least = slow.least_ns / slow.excess_ns
-    # Of clocks that are wrong the time that is judged is, too: the excess itself is not.
+    # With wrong clocks, the analyzed time is wrong as well, but the excess is correct.
     most = max(1.0, slow.excess_ns / max(context.saving_ns(claims), 1)) if slow.n_steps else 1.0
     stages = stages_of_members(context.ranks)
     of_slow = {stages.get(place) for place in slow.places}
@@ -215,8 +233,8 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
             excess=slow.excess_ns,
         ),
         claims=tuple(
-            replace(own, between=(least * own.saved_ratio, most * own.saved_ratio))
-            for own in claims
+            replace(claim, between=(least * claim.saved_ratio, most * claim.saved_ratio))
+            for claim in claims
         ),
         kind=Kind.ESTIMATED,
         model=Note(
@@ -229,12 +247,13 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
                 "based on each rank's own steps, not on a comparison of clocks: {why}", why=why_not
             ),
         ),
-        action=_find_out_why(slow.label),
+        action=_advice_for(slow.label),
         caveat="A rank can have more work by design, for example the last stage of a pipeline.",
     )
 
 
-def _find_out_why(who: str) -> str:
+def _advice_for(who: str) -> str:
+    """Return the advice on a late rank or stage."""
     return (
         f"Find out why {who} is late (`{shown_by('stragglers')}`): more work (uneven batches or "
         "layers), a slower or throttled GPU, a busier host, or slower storage."
@@ -248,8 +267,11 @@ _ACTION_ONCE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Slow:
-    """Who the others wait for, and how long one of them does on average."""
+class _Straggler:
+    """The ranks that other ranks wait for, and the mean waiting time of one other rank.
+
+    ``places`` are indices in `find_members`.
+    """
 
     label: str
     places: tuple[int, ...]
@@ -258,23 +280,25 @@ class _Slow:
     is_once: bool = False
 
 
-def _slow(context: Context) -> _Slow | None:
+def _find_straggler(context: Context) -> _Straggler | None:
+    """Return the late stage, the straggler, or the rank that was late once; None without any."""
     stage = find_late_stage(context.ranks)
     if stage is not None:
         label = f"stage {stage.name} of the pipeline"
-        return _Slow(label, stage.late_members, stage.cost_ns, describe_stage(stage))
+        return _Straggler(label, stage.late_members, stage.cost_ns, describe_stage(stage))
     lateness = lateness_of_ranks(context.ranks)
     slow = next((rank for rank in lateness if rank.is_straggler), None)
     if slow is not None:
-        return _Slow(slow.label, (slow.member,), slow.cost_ns, _on_rank(slow))
+        return _Straggler(slow.label, (slow.member,), slow.cost_ns, _note_on_rank(slow))
     late = next((rank for rank in lateness if is_once_in_all(context.ranks, rank)), None)
     if late is None:
         return None
-    told = describe_delay(context.ranks, late)
-    return _Slow(late.label, (late.member,), late.cost_ns, told, is_once=True)
+    evidence = describe_delay(context.ranks, late)
+    return _Straggler(late.label, (late.member,), late.cost_ns, evidence, is_once=True)
 
 
-def _on_rank(slow: RankLateness) -> Note:
+def _note_on_rank(slow: RankLateness) -> Note:
+    """Return a note on the cause and the cost of a straggler."""
     cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
@@ -287,12 +311,14 @@ def _on_rank(slow: RankLateness) -> Note:
     )
 
 
-def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:
-    """Return the claims on the time in which devices wait for the members at ``places``.
+def _claims_on_waiting(
+    context: Context, places: Collection[int], cost_ns: int
+) -> tuple[Claim, ...]:
+    """Return claims on the time in which devices wait for the members at ``places``.
 
-    Were these faster, every rank would be done ``cost_ns`` earlier: the others wait that much less
-    and they do that much less while the others wait. Where more is waited than that, it belongs to
-    others, or would be waited all the same.
+    Without the delay, every rank would be done ``cost_ns`` earlier. The other ranks would wait that
+    much less, and the late ranks would work that much less while others wait. Waiting beyond
+    ``cost_ns`` has other causes, or would happen anyway.
     """
     device_of = devices_of_members(context)
     waiting = waiting_of_members(context.ranks.whole)
@@ -301,12 +327,12 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
     for place, device in device_of.items():
         if place not in places:
             others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
-    together = Intervals.empty()
+    waiting_any = Intervals.empty()
     for time in others.values():
-        together |= time.here()  # of several ranks: no process of a pool has all of them
+        waiting_any |= time.here()  # read here: no worker process has the times of all ranks
     times = {d: context.times[d] for place, d in device_of.items() if place in places}
-    computing = {device: time.compute & together for device, time in times.items()}
-    resting = {device: together - time.compute for device, time in times.items()}
+    computing = {device: time.compute & waiting_any for device, time in times.items()}
+    not_computing = {device: waiting_any - time.compute for device, time in times.items()}
     waited = [(time & context.ranks.span.times).total_ns for time in others.values()]
     waited_ns, most = sum(waited), min(waited, default=0) / max(1, cost_ns)
     typical_ns = sum((time & context.typical).total_ns for time in others.values())
@@ -316,28 +342,28 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
         d: time & (context.times[d].communication | by_host.get(d, nothing))
         for d, time in others.items()
     }
-    more = context.left(computing, Ground.COMPUTE), context.left(resting)
+    extra = context.unclaimed(computing, Ground.COMPUTE), context.unclaimed(not_computing)
     claims = (
-        *_shared((context.left(exposed),), due_ns * len(others)),
-        *_shared(more, due_ns * len(times)),
+        *_attributed((context.unclaimed(exposed),), due_ns * len(others)),
+        *_attributed(extra, due_ns * len(times)),
     )
-    if most <= _NEARLY_ALL:
-        return claims  # nobody can gain more than the rank that waits least
+    if most <= _MIN_RANGE_FACTOR:
+        return claims  # the rank that waits least limits the saving
     return tuple(
-        replace(own, between=(_REPLAYED * own.saved_ratio, most * own.saved_ratio))
-        for own in claims
+        replace(claim, between=(_REPLAY_ERROR_FACTOR * claim.saved_ratio, most * claim.saved_ratio))
+        for claim in claims
     )
 
 
 def devices_of_members(context: Context) -> dict[int, int]:
-    """Return the device of each rank, by place in `find_members`."""
+    """Return the device of each rank, by index in `find_members`."""
     rows = context.matches.rows.select("member", "device")
-    known = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
-    places, first = np.unique(known["member"], return_index=True)
-    found = dict(zip(places.tolist(), known["device"][first].tolist(), strict=True))
-    # Where hosts communicate: the device that each works on.
+    known_rows = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
+    places, first = np.unique(known_rows["member"], return_index=True)
+    found = dict(zip(places.tolist(), known_rows["device"][first].tolist(), strict=True))
+    # Ranks whose CPU communicates: the first device of their process.
     devices: dict[int, int] = {}
-    for process, device in context.users:
+    for process, device in context.process_devices:
         devices.setdefault(process, device)
     for place, member in enumerate(context.matches.members):
         if member.process in devices:
@@ -345,8 +371,8 @@ def devices_of_members(context: Context) -> dict[int, int]:
     return found
 
 
-def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
-    """Return the claims such that ``due_ns`` of their time are about it, if they have as much."""
-    whole = sum(claim.total_ns for claim in claims)
-    ratio = min(1.0, due_ns / whole) if whole else 0.0
-    return tuple(replace(claim, own_ratio=ratio) for claim in claims)
+def _attributed(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
+    """Return the claims with ``due_ns`` of their time attributed to the finding, or all."""
+    total_ns = sum(claim.total_ns for claim in claims)
+    ratio = min(1.0, due_ns / total_ns) if total_ns else 0.0
+    return tuple(replace(claim, attributed_ratio=ratio) for claim in claims)

@@ -1,4 +1,4 @@
-"""Calls that should not be in a loop: kernels that are loaded, memory that is allocated."""
+"""Rules on calls that should not be in a loop: kernel loading and memory allocation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.findings.claims import Claim, Kind, together
+from traceprof.findings.claims import Claim, Kind, union_by_device
 from traceprof.findings.context import Context
-from traceprof.findings.recurrence import counted, is_of_each_turn, occurs_once
+from traceprof.findings.recurrence import counted, is_in_most_iterations, occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import are_named, bounds, lengths_of, unions_by
@@ -21,11 +21,11 @@ from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 
-_LEAST: Final = 0.01
-_SHOWN: Final = 3
-_SLOW: Final = 20
-_SLOW_NS: Final = 100_000
-"""A launch that takes longer than this, and so many times the median, loads its kernel."""
+_MIN_SHARE_RATIO: Final = 0.01
+_MAX_NAMES_SHOWN: Final = 3
+_MIN_SLOW_FACTOR: Final = 20
+_MIN_SLOW_NS: Final = 100_000
+"""A launch call that takes longer than this, and many times the median, loads its kernel."""
 _LOADS: Final = re.compile(
     r"^(cuda|cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetKernel)|Link(Create|Add|Complete))"
     r"|^(nvrtc|hiprtc|nvvm)(Compile|Create|Get(PTX|CUBIN|LTOIR|Code))\w*|^nvJitLink(Create|Complete)"
@@ -51,8 +51,8 @@ _ALLOCATES: Final = re.compile(
     show="idle",
 )
 def loading(context: Context) -> Iterator[Finding]:
-    """Find graphs that are captured and kernels that are compiled or loaded in the loop."""
-    yield from _on_calls(
+    """Find graph captures, kernel compilation, and kernel loading in the loop."""
+    yield from _finding_on_calls(
         context,
         context.rows(_captures, context.typical),
         title="Capture of CUDA graphs{} leaves the GPU idle for {{share:ratio}} of step time",
@@ -63,7 +63,7 @@ def loading(context: Context) -> Iterator[Finding]:
     )
     ranges = context.ranks.each(_compiling, context.typical)
     named = [_calls_named(context, _LOADS, table) for table in ("api_calls", "host_ops")]
-    yield from _on_calls(
+    yield from _finding_on_calls(
         context,
         Table.stacked([*named, *ranges]),
         title="Kernel compilation or loading{} leaves the GPU idle for {{share:ratio}} of step "
@@ -76,7 +76,7 @@ def loading(context: Context) -> Iterator[Finding]:
         ),
         caveat="The first launch of a kernel loads it. This cost occurs once.",
     )
-    yield from _on_calls(
+    yield from _finding_on_calls(
         context,
         context.rows(_slow_first_launches, context.typical),
         title="Kernel loading at first launches leaves the GPU idle for {{share:ratio}} of step "
@@ -95,16 +95,16 @@ def allocations(context: Context) -> Iterator[Finding]:
     calls = _calls_named(context, _ALLOCATES)
     pins = calls["name"].by_text([bool(_PINS.search(text)) for text in calls["name"].texts])
     lengths = lengths_of(calls)
-    # What is hardly ever freed is a pool that grows to its size, unless each turn allocates.
+    # Memory that is hardly ever freed is a growing pool, unless each iteration allocates.
     grows = not len(context.steps) and 2 * _n_named(calls, _FREES) < _n_named(calls, _ADDS)
-    grows = grows and not is_of_each_turn(context, calls)
+    grows = grows and not is_in_most_iterations(context, calls)
     if 2 * lengths[np.asarray(pins, np.bool_)].sum() > lengths.sum():
         action = context.advice(pytorch=_REUSE_PINNED_TENSOR, other=_REUSE_PINNED)
     elif grows:
         action = _WARM_UP
     else:
         action = context.advice(pytorch=_KEEP_SIZES, other=_ALLOCATE_AHEAD)
-    yield from _on_calls(
+    yield from _finding_on_calls(
         context,
         calls,
         title="Memory allocation{} leaves the GPU idle for {{share:ratio}} of step time",
@@ -133,16 +133,16 @@ _REUSE_PINNED: Final = (
 )
 
 
-def _on_calls(
+def _finding_on_calls(
     context: Context, calls: Table, *, title: str, action: str, caveat: str, is_setup: bool = False
 ) -> Iterator[Finding]:
-    """Yield the finding on ``calls`` that leave devices idle; the longest are named.
+    """Yield the finding on ``calls`` that leave devices idle; its evidence names the longest calls.
 
-    ``is_setup``: they are done once, however often they occur in the time that is judged.
+    ``is_setup``: the calls are a one-time cost, however often they occur in the analyzed time.
     """
     claim = _idle_in(context, calls)
     share = context.share(claim)
-    if share < _LEAST:
+    if share < _MIN_SHARE_RATIO:
         return
     is_once = is_setup or occurs_once(context, calls)
     is_loop = bool(len(context.steps)) and not is_once
@@ -159,84 +159,92 @@ def _on_calls(
 
 
 def _counted_by_name(context: Context, calls: Table, *, is_once: bool) -> Iterator[Note]:
+    """Yield the number of calls for each of the names with the most time."""
     names, groups = grouped_by(calls, "name")
-    longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_SHOWN]
+    longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_MAX_NAMES_SHOWN]
     for name in names["name"][longest].tolist():
         words = "call(s) to {name}" if name else "graph capture(s)"
-        own = calls.take(calls["name"] == name)
-        if is_once and context.n_steps == 1:  # of one step alone nothing is known per step
-            yield Note.of(f"{{n:count}} {words}", n=len(own), name=name)
+        named = calls.take(calls["name"] == name)
+        if is_once and context.n_steps == 1:  # one step is not enough for a mean per step
+            yield Note.of(f"{{n:count}} {words}", n=len(named), name=name)
         else:
-            yield counted(context, own, words, name=name)
+            yield counted(context, named, words, name=name)
 
 
 def _calls_named(context: Context, pattern: re.Pattern[str], table: str = "api_calls") -> Table:
-    """Return the calls of the typical time that are named so: process, start_ns, end_ns, name.
+    """Return process, start_ns, end_ns, and name of the typical calls that match ``pattern``.
 
-    ``table`` is "host_ops" for what libraries and the operating system recorded.
+    ``table`` is "host_ops" for events that libraries and the operating system recorded.
     """
-    return context.rows(_calls_of_one, pattern, table, context.typical)
+    return context.rows(_calls_of_rank, pattern, table, context.typical)
 
 
-def _calls_of_one(part: Trace, pattern: re.Pattern[str], table: str, typical: Intervals) -> Table:
-    calls = part.table(table)
+def _calls_of_rank(trace: Trace, pattern: re.Pattern[str], table: str, typical: Intervals) -> Table:
+    """Return the same as `_calls_named` for one trace."""
+    calls = trace.table(table)
     matched = np.array([bool(pattern.search(name)) for name in calls["name"].texts], np.bool_)
-    return _typical(typical, calls.take(calls["name"].by_text(matched)))
+    return _within_typical(typical, calls.take(calls["name"].by_text(matched)))
 
 
 def _n_named(calls: Table, pattern: re.Pattern[str]) -> int:
+    """Return the number of calls that match ``pattern``."""
     return int(are_named(calls["name"], pattern).sum())
 
 
-def _captures(part: Trace, typical: Intervals) -> Table:
-    """Return when graphs were captured, named "", and the calls that made them ready to run."""
-    times = captures(part)
-    made = part.api_calls.take(are_named(part.api_calls["name"], _INSTANTIATES))
+def _captures(trace: Trace, typical: Intervals) -> Table:
+    """Return graph captures, with the name "", and the calls that instantiate graphs."""
+    times = captures(trace)
+    made = trace.api_calls.take(are_named(trace.api_calls["name"], _INSTANTIATES))
     return Table.stacked(
         [
-            _typical(typical, times.assign(name=Names.repeated("", len(times)))),
-            _typical(typical, made),
+            _within_typical(typical, times.assign(name=Names.repeated("", len(times)))),
+            _within_typical(typical, made),
         ]
     )
 
 
-def _slow_first_launches(part: Trace, typical: Intervals) -> Table:
-    """Return the calls that launch a kernel for the first time, and take far longer than others."""
-    whole = part.whole
+def _slow_first_launches(trace: Trace, typical: Intervals) -> Table:
+    """Return calls that launch a kernel for the first time and take much longer than the median."""
+    whole = trace.whole
     calls, launches = whole.api_calls, launches_of(whole, "kernels")
     lengths, names = lengths_of(calls), whole.kernels["name"].codes
     known = np.flatnonzero(launches.is_known)
     took_ns = lengths[launches.call[known]]
     usual_ns = float(np.median(took_ns)) if len(known) else 0.0
-    slow = known[took_ns > max(_SLOW_NS, _SLOW * usual_ns)]
+    slow = known[took_ns > max(_MIN_SLOW_NS, _MIN_SLOW_FACTOR * usual_ns)]
     found = []
     for process in np.unique(launches.process[slow]).tolist():
-        own = known[launches.process[known] == process]
-        first = np.full(int(names[own].max()) + 1, len(calls))
-        np.minimum.at(first, names[own], launches.call[own])
-        mine = slow[launches.process[slow] == process]
-        found.append(launches.call[mine[launches.call[mine] == first[names[mine]]]])
+        of_process = known[launches.process[known] == process]
+        first = np.full(int(names[of_process].max()) + 1, len(calls))
+        np.minimum.at(first, names[of_process], launches.call[of_process])
+        slow_of_process = slow[launches.process[slow] == process]
+        found.append(
+            launches.call[
+                slow_of_process[launches.call[slow_of_process] == first[names[slow_of_process]]]
+            ]
+        )
     rows = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
-    return _typical(typical, calls.take(rows))
+    return _within_typical(typical, calls.take(rows))
 
 
-def _compiling(part: Trace, typical: Intervals) -> Table:
-    return _typical(typical, compiling_ranges(part))
+def _compiling(trace: Trace, typical: Intervals) -> Table:
+    """Return the ranges of kernel compilation in a trace."""
+    return _within_typical(typical, compiling_ranges(trace))
 
 
-def _typical(typical: Intervals, rows: Table) -> Table:
-    """Return process, start_ns, end_ns and name of the ``rows`` that the ``typical`` time sees."""
+def _within_typical(typical: Intervals, rows: Table) -> Table:
+    """Return process, start_ns, end_ns, and name of the ``rows`` in the typical time."""
     inside = typical.covered_ns(*bounds(rows)) > 0
     return rows.select("process", "start_ns", "end_ns", "name").take(inside)
 
 
 def _idle_in(context: Context, calls: Table) -> Claim:
-    """Return the claim on the time in which devices are idle and their process is in ``calls``."""
+    """Return a claim on the time in which devices are idle while their process is in ``calls``."""
     spans = unions_by(calls)
-    return context.left(
-        together(
+    return context.unclaimed(
+        union_by_device(
             {device: spans[process] - context.times[device].busy}
-            for process, device in context.users
+            for process, device in context.process_devices
             if process in spans and device in context.times
         )
     )

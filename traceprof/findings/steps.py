@@ -1,4 +1,4 @@
-"""Steps that are unlike the rest, and the time that the profiler itself takes."""
+"""Rules on unusual steps and on the time that the profiler takes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import numpy.typing as npt
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.kernel_times import largest, times_of
+from traceprof.findings.kernel_times import largest, summed, times_of
 from traceprof.findings.rules import STEPS, Finding, rule
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.rows import lengths_of, mean_of
 from traceprof.measures.steps.ledger import SLOW, USUAL, WARMUP
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import BETWEEN_STEPS
-from traceprof.model.grouping import grouped_by
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
-_LEAST_WARMUP: Final = 0.05
-_FEWEST: Final = 2
-_LEAST_SLOW: Final = 0.01
-_LEAST_OVERHEAD: Final = 0.02
-_MOST_OF_IT: Final = 0.5
-_LOWER: Final = 0.97
-"""Clocks go up and down by some steps of 15 MHz without any reason."""
-_COUNTED: Final = {
+_MIN_WARMUP_RATIO: Final = 0.05
+_MIN_STEPS: Final = 2
+_MIN_SLOW_RATIO: Final = 0.01
+_MIN_OVERHEAD_RATIO: Final = 0.02
+_MIN_LATE_RATIO: Final = 0.5
+_MAX_CLOCK_RATIO: Final = 0.97
+"""GPU clocks vary by some steps of 15 MHz without any reason."""
+_ALLOCATOR_COUNTERS: Final = {
     "alloc_retries_count": "ran out of memory, freed its cache, and retried",
     "device_alloc_count": "requested memory from the GPU driver",
 }
@@ -39,10 +38,10 @@ _COUNTED: Final = {
 
 @rule("warm-up", "leading steps that are slower than the rest", about=STEPS, show="steps")
 def warmup(context: Context) -> Iterator[Finding]:
-    """Find leading steps that are warm-up and distort what is measured."""
+    """Find leading warm-up steps that distort measurements."""
     steps = context.all_steps
-    if len(np.unique(steps.table["step"])) < _FEWEST:
-        few = f"fewer than {_FEWEST} steps are marked" if len(steps) else "no steps are marked"
+    if len(np.unique(steps.table["step"])) < _MIN_STEPS:
+        few = f"fewer than {_MIN_STEPS} steps are marked" if len(steps) else "no steps are marked"
         raise NotRecordedError(few)
     leading = steps.warmup()
     if leading.all() or not leading.any():
@@ -55,7 +54,7 @@ def warmup(context: Context) -> Iterator[Finding]:
     excess_ns = float((lengths[leading] - usual).clip(min=0).sum())
     whole_ratio = excess_ns / float(lengths.sum())
     inside = int((context.kinds == WARMUP).sum())
-    if whole_ratio < _LEAST_WARMUP or (count < _FEWEST and not inside):
+    if whole_ratio < _MIN_WARMUP_RATIO or (count < _MIN_STEPS and not inside):
         return
     each_ns = excess_ns / len(np.unique(processes))
     numbers = steps.table["step"][leading & first]
@@ -106,18 +105,18 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         raise NotRecordedError("too few steps are marked to detect slow steps")
     table = measured_steps(context.ranks).table
     slow = context.slow_steps
-    if not len(slow) or context.slow_ratio < _LEAST_SLOW:
+    if not len(slow) or context.slow_ratio < _MIN_SLOW_RATIO:
         return
     durations, time = context.steps.durations_ns, context.slow_time
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     worst = worst[np.sort(np.unique(table["step"][worst], return_index=True)[1])]
     n_ranks = len(np.unique(table["process"]))
-    one = "One slow step out of {of:count} takes {excess:ns} more than usual"
+    single = "One slow step out of {of:count} takes {excess:ns} more than usual"
     several = "{n:count} slow steps out of {of:count} take {excess:ns} more than usual in total"
-    reasons = [_why(table.row(i), context.ranks) for i in worst[:3].tolist()]
+    reasons = [_note_on_step(table.row(i), context.ranks) for i in worst[:3].tolist()]
     yield Finding(
         title=Note.of(
-            (one if len(worst) == 1 else several)
+            (single if len(worst) == 1 else several)
             + (" (mean of {ranks:count} ranks)" if n_ranks > 1 else "")
             + ", {share:ratio} of the total time of all steps",
             n=len(worst),
@@ -126,23 +125,23 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             ranks=n_ranks,
             share=context.slow_ratio,
         ),
-        claims=(context.left(dict.fromkeys(context.places, time), Ground.SLOW),),
+        claims=(context.unclaimed(dict.fromkeys(context.places, time), Ground.SLOW),),
         kind=Kind.MEASURED,
         evidence=(
             *reasons,
-            *_machine(table, slow, context.kinds == USUAL),
+            *_notes_on_machine(table, slow, context.kinds == USUAL),
         ),
-        action=_against_slow(set(table["grown_phase"][slow].tolist())),
+        action=_advice_on_slow(set(table["grown_phase"][slow].tolist())),
         caveat="Evaluation or checkpointing without a named range can be intended.",
         window=f"step:{table['step'][worst[0]]}",
-        beside=("load balance across ranks",)
+        other_subjects=("load balance across ranks",)
         if any("rank" in why.values for why in reasons)
         else (),
     )
 
 
-def _against_slow(grown: set[str]) -> str:
-    """Return what to do about slow steps, by the phases of the host that ``grown`` in them."""
+def _advice_on_slow(grown: set[str]) -> str:
+    """Return the advice on slow steps, by the host phases ``grown`` that take longer in them."""
     see = "Find out what takes longer in these steps (`traceprof explain TRACE slowest`)."
     if grown == {"data"}:
         return f"{see} They wait for data: use more workers, prefetching, or faster storage."
@@ -151,8 +150,8 @@ def _against_slow(grown: set[str]) -> str:
     return f"{see} Common causes: logging, garbage collection, slow file I/O, other jobs."
 
 
-def _why(step: Mapping[str, Any], ranks: Ranks) -> Note:
-    """Return by how much a step is slow, which part of it grew, and which rank came late."""
+def _note_on_step(step: Mapping[str, Any], ranks: Ranks) -> Note:
+    """Return a note on the excess of a step, the part that grew, and the rank that was late."""
     text = "step {step}: slower by {excess:ns}"
     values: dict[str, Any] = {}
     for name in ("grown_part", "grown_phase"):
@@ -161,40 +160,43 @@ def _why(step: Mapping[str, Any], ranks: Ranks) -> Note:
             values |= {name: step[name].replace("_", " "), f"{name}_ns": step[f"{name}_ns"]}
     late = find_rank_steps(ranks).table.known("rank", "late_ns")
     late = late.take(late["step"] == step["step"]).in_order("-late_ns")
-    if len(late) and late["late_ns"][0] >= _MOST_OF_IT * step["excess_ns"]:
+    if len(late) and late["late_ns"][0] >= _MIN_LATE_RATIO * step["excess_ns"]:
         text += "; rank {rank} is {late:ns} late at a collective"
         values |= {"rank": int(late["rank"][0]), "late": float(late["late_ns"][0])}
     return Note.of(text, step=int(step["step"]), excess=float(step["excess_ns"]), **values)
 
 
-def _machine(
+def _notes_on_machine(
     table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[np.bool_]
 ) -> Iterator[Note]:
-    """Yield what was different of the machine in the slow steps."""
-    own, others = table.take(slow), table.take(usual)
+    """Yield notes on clocks, throttling, and memory allocation that differ in the slow steps."""
+    slow_rows, usual_rows = table.take(slow), table.take(usual)
     if "sm_clock_mhz" in table:
-        clock, typical = (float(np.nanmedian(rows["sm_clock_mhz"])) for rows in (own, others))
-        if clock < _LOWER * typical:
+        clock, typical = (
+            float(np.nanmedian(rows["sm_clock_mhz"])) for rows in (slow_rows, usual_rows)
+        )
+        if clock < _MAX_CLOCK_RATIO * typical:
             text = "the GPU clock was {clock:count} MHz instead of {typical:count} MHz"
-            held = mean_of(own["throttled_ratio"]) if "throttled_ratio" in own else 0.0
-            text += ", throttled (power or heat) {held:ratio} of the time" if held > 0 else ""
-            yield Note.of(text, clock=round(clock), typical=round(typical), held=held)
-    for name, words in _COUNTED.items():
-        if name in table and mean_of(own[name]) > np.nan_to_num(mean_of(others[name])):
-            count = int(np.nansum(own[name]))
+            throttled = (
+                mean_of(slow_rows["throttled_ratio"]) if "throttled_ratio" in slow_rows else 0.0
+            )
+            text += ", throttled (power or heat) {held:ratio} of the time" if throttled > 0 else ""
+            yield Note.of(text, clock=round(clock), typical=round(typical), held=throttled)
+    for name, words in _ALLOCATOR_COUNTERS.items():
+        if name in table and mean_of(slow_rows[name]) > np.nan_to_num(mean_of(usual_rows[name])):
+            count = int(np.nansum(slow_rows[name]))
             yield Note.of(f"in these steps, PyTorch {words} {{n:count}} time(s)", n=count)
 
 
 @rule("profiler overhead", "the GPU waits for the profiler", "kernels", "overheads", show="idle")
 def profiler_overhead(context: Context) -> Iterator[Finding]:
-    """Find time that the profiler itself takes."""
+    """Find time that the profiler takes."""
     claim = context.idle_for("profiler")
     share = context.share(claim)
-    if share < _LEAST_OVERHEAD:
+    if share < _MIN_OVERHEAD_RATIO:
         return
-    rows = context.rows(_by_name)
-    names, groups = grouped_by(rows, "name")
-    times = times_of(names.assign(total_ns=groups.sums(rows["ns"])))
+    rows = context.rows(_overheads_by_name)
+    times = times_of(summed(rows, rows["ns"], "name"), "ns")
     yield Finding(
         title=Note.of(
             "Profiler overhead leaves the GPU idle for {share:ratio} of step time", share=share
@@ -211,6 +213,6 @@ def profiler_overhead(context: Context) -> Iterator[Finding]:
     )
 
 
-def _by_name(trace: Trace) -> Table:
-    names, groups = grouped_by(trace.overheads, "name")
-    return names.assign(ns=groups.sums(lengths_of(trace.overheads)))
+def _overheads_by_name(trace: Trace) -> Table:
+    """Return the profiler overheads of a trace, summed by name."""
+    return summed(trace.overheads, lengths_of(trace.overheads), "name")

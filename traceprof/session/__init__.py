@@ -1,1 +1,1 @@
-"""The use cases, once: open → place → select a window → run analyses → an answer."""
+"""The use cases: open files, place ranks on one clock, select a window, analyze, and answer."""

@@ -1,4 +1,7 @@
-"""The answer to a question about a run: results about one window, and what to make of them."""
+"""The answer to a question about a run: analysis results for one window, and the verdict.
+
+Results are read from the user's cache if the files are unchanged, and stored there.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
 from traceprof.session.tried import with_measured
-from traceprof.session.verdict import Verdict, judge
+from traceprof.session.verdict import Verdict, make_verdict
 
 PAGE: Final = (
     *("findings", "steps", "rank-steps", "breakdown", "idle", "phases", "kernels"),
     *("collectives", "copies", "ranges", "operators", "mfu"),
 )
-"""What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
+"""The analyses of the page of ``traceprof analyze``, as far as their data was recorded."""
 
 _ADVICE: Final = "findings"
 
@@ -44,19 +47,18 @@ ONE_OFF: Final = TableSpec.of("""
     same at_ns: when the first of it began
     same until_ns [at_ns]: when the last of it ended
     """)
-"""What a run paid once, as a page has it."""
+"""The one-time costs of a run, as the page shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What is told about a run: everything was measured before, renderers measure nothing.
+    """Everything that an answer contains. Renderers only format it and measure nothing.
 
-    ``span`` is the whole run and ``selection`` the window that the results are about. ``lost`` is
-    what work of devices the recording lacks, wherever (`traceprof.session.doubts`). ``missing``
-    says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
-    gives the rank of each process that has one. ``hardware`` says how many devices of each model
-    worked, by its name. A page also has ``workload``, what the run does, and ``one_off``, what it
-    paid once: the columns of `ONE_OFF`.
+    ``span`` is the whole run, and ``selection`` is the window of the results. ``lost`` describes
+    GPU activity that is missing anywhere in the recording (`traceprof.session.doubts`). ``missing``
+    gives the reasons why other analyses have no result. ``recorded`` names the recorded tables.
+    ``ranks`` maps processes to ranks. ``hardware`` is the number of used GPUs by model name. A page
+    also has ``workload`` and ``one_off``, the one-time costs with the columns of `ONE_OFF`.
     """
 
     info: TraceInfo
@@ -74,23 +76,23 @@ class Document:
 
     @property
     def doubts(self) -> Doubts:
-        """What must be read with the results: warnings of readers, and what is missing."""
+        """The caveats of the results: warnings of readers, and missing GPU activity."""
         return Doubts(self.info.warnings, self.lost)
 
     def ns_after_start(self, instant_ns: int) -> int:
-        """Return an instant of the trace's clock in ns after the start of the run."""
+        """Convert a time on the trace's clock to ns after the start of the run."""
         return instant_ns - self.span.start_ns
 
 
 @refuses_with_doubts
 def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
-    """Return the results of the analyses ``names`` about the window of ``run``.
+    """Return the results of the analyses ``names`` for the window of ``run``.
 
-    Where no window was chosen and no steps are known, what sums up a recording is about all of it.
+    Without a chosen window and without known steps, analyses that sum up a recording use all of it.
 
     Raises:
-        NotRecordedError: ``strict``, and the trace lacks the data of one of them.
-        UsageError: an analysis or the window is none.
+        NotRecordedError: ``strict``, and the trace lacks the data of an analysis.
+        UsageError: an analysis does not exist, or the window is invalid.
     """
     sums_up = run.window is None and names and all(load_analysis(name).sums_up for name in names)
     if not sums_up or _has_steps(run):
@@ -105,39 +107,43 @@ _ALL: Final = Note("no steps are known: all that was recorded")
 
 
 def _has_steps(run: Run) -> bool:
+    """Return whether the run has steps, from the cache if possible."""
     kept = KeptAnswers(run.cache, None)
-    known: bool | None = kept.value(("has_steps",))
-    if known is None:
-        known = len(steps_of_ranks(run.of_ranks(STEP_TABLES))) > 0
-        kept.keep({("has_steps",): known})
-    return known
+    has_steps: bool | None = kept.value(("has_steps",))
+    if has_steps is None:
+        has_steps = len(steps_of_ranks(run.of_ranks(STEP_TABLES))) > 0
+        kept.keep({("has_steps",): has_steps})
+    return has_steps
 
 
 def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
+    """Return the results for the window of ``run``, from the cache as far as possible."""
     kept = KeptAnswers(run.cache, run.window)
     values = ((name, kept.value(("result", name))) for name in names)
-    known = {name: one for name, one in values if one is not None}
-    rest = [name for name in names if name not in known]
-    lost = missing_in(run, tables_of(rest)) if rest else ()
-    answers = run.answers(rest, strict=strict) if rest else Answers({}, {})
+    known = {name: value for name, value in values if value is not None}
+    not_kept = [name for name in names if name not in known]
+    lost = missing_in(run, tables_of(not_kept)) if not_kept else ()
+    answers = run.answers(not_kept, strict=strict) if not_kept else Answers({}, {})
     new: dict[str, Result | str] = {**answers.results, **answers.missing}
-    every = {name: known[name] if name in known else new[name] for name in names}
-    results = {name: one for name, one in every.items() if not isinstance(one, str)}
-    missing = {name: one for name, one in every.items() if isinstance(one, str)}
+    all_results = {name: known[name] if name in known else new[name] for name in names}
+    results = {name: value for name, value in all_results.items() if not isinstance(value, str)}
+    missing = {name: value for name, value in all_results.items() if isinstance(value, str)}
     if strict:
-        empty = [one for one in results.values() if one.lacks]
-        missing |= {one.name: one.lacks for one in empty if _lacks_data(run, one)}
-    to_keep: dict[tuple[object, ...], Any] = {("result", name): one for name, one in new.items()}
+        empty = [result for result in results.values() if result.lacks]
+        missing |= {result.name: result.lacks for result in empty if _lacks_data(run, result)}
+    to_keep: dict[tuple[object, ...], Any] = {
+        ("result", name): value for name, value in new.items()
+    }
     frames = (frame for result in results.values() for frame in result.tables.values())
-    tells_processes = any("process" in frame for frame in frames)
-    # Who knows the ranks of processes tells all that others do, too.
-    whats = [("about", knows) for knows in (True, False) if knows or not tells_processes]
-    document = None if rest else next(filter(None, map(kept.value, whats)), None)
+    has_processes = any("process" in frame for frame in frames)
+    # A document that was made with the ranks of processes also serves results without processes.
+    keys = [("about", True)] if has_processes else [("about", True), ("about", False)]
+    document = None if not_kept else next(filter(None, map(kept.value, keys)), None)
     if document is None:
-        ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
-        lost = lost if rest else missing_in(run)
+        ranks = run.of_ranks(frozenset({"processes"} if has_processes else ()))
+        lost = lost if not_kept else missing_in(run)
         document = replace(document_about(ranks, run.selection, {}), lost=lost)
-        to_keep["about", tells_processes] = document
+        to_keep["about", has_processes] = document
     kept.keep(to_keep)
     if strict and missing:
         raise refused(NotRecordedError(next(iter(missing.values()))), document.doubts.notes)
@@ -147,7 +153,7 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
 
 
 def _lacks_data(run: Run, result: Result) -> bool:
-    """Return whether a result that is empty is so in the whole recording, too."""
+    """Return whether a result is empty for the whole recording, and not only in the window."""
     return run.window == _WHOLE or bool(run.within(_WHOLE).result(result.name).lacks)
 
 
@@ -157,7 +163,7 @@ def document_about(
     results: Mapping[str, Result],
     missing: Mapping[str, str] | None = None,
 ) -> Document:
-    """Return ``results`` about the window ``selection`` with what is known of the run."""
+    """Return a document with ``results`` for the window ``selection`` and the facts of the run."""
     known = ranks_of_processes(ranks)
     return Document(
         info=ranks.info,
@@ -172,24 +178,24 @@ def document_about(
 
 
 def page(run: Run, names: Sequence[str] = PAGE) -> Document:
-    """Return the answer with a verdict; ``names`` are all those of `PAGE`, or more."""
+    """Return the answer with a verdict; ``names`` contains at least the analyses of `PAGE`."""
     found = answer(run, names)
     kept = KeptAnswers(run.cache, run.window)
-    judged = kept.value(("page", *names))
-    if judged is None:
+    kept_parts = kept.value(("page", *names))
+    if kept_parts is None:
         ranks = run.of_ranks(STEP_TABLES)
         costs = one_off_costs(ranks)
         n_gpus = len(set(gpus_of(ranks).values()))
-        verdict = judge(found.results, found.recorded, costs, n_gpus)
+        verdict = make_verdict(found.results, found.recorded, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
-        after = {name: own - found.span.start_ns for name, own in instants.items()}
-        judged = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
-        kept.keep({("page", *names): judged})
-    return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
+        after = {name: times - found.span.start_ns for name, times in instants.items()}
+        kept_parts = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
+        kept.keep({("page", *names): kept_parts})
+    return replace(found, verdict=kept_parts[0], workload=kept_parts[1], one_off=kept_parts[2])
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:
-    """Return how many GPUs of each model worked."""
+    """Return the number of used GPUs by model name."""
     return dict(Counter(name for _, _, name in dict.fromkeys(gpus_of(ranks).values()) if name))
 
 

@@ -1,4 +1,4 @@
-"""What a trace or a run contains, in a few numbers: read without its events where that can be."""
+"""A short description of the contents of a trace or a run, read without its events if possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA: Final = "traceprof.info/2"
 
 @dataclass(frozen=True, slots=True)
 class DeviceContents:
-    """One accelerator, and how many kernels and copies of it are in the trace."""
+    """One GPU with the number of its kernels and copies in the trace."""
 
     device: int
     name: str
@@ -36,7 +36,7 @@ class DeviceContents:
 
 @dataclass(frozen=True, slots=True)
 class ProcessContents:
-    """One process, and how many API calls, ranges and host operators of it are in the trace."""
+    """One process with the number of its API calls, ranges, and host operators in the trace."""
 
     process: int
     name: str
@@ -49,7 +49,7 @@ class ProcessContents:
 
 @dataclass(frozen=True, slots=True)
 class RankContents:
-    """One rank of a run: its place, how it is known that the file is its own, and the file."""
+    """One rank of a run: its place, its file, and the evidence that connects the two."""
 
     rank: int | None
     local_rank: int | None
@@ -62,7 +62,7 @@ class RankContents:
 
 @dataclass(frozen=True, slots=True)
 class AttemptContents:
-    """One start of one rank: from when, how long, how it ended, and the file that holds it."""
+    """One attempt of one rank: start time, duration, how it ended, and its file."""
 
     life: int
     rank: int
@@ -76,11 +76,11 @@ class AttemptContents:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a trace or a run contains.
+    """The contents of a trace or a run.
 
-    ``rows`` counts the rows of the tables in all files, None where a table was not recorded.
-    ``ranks`` has those of a run of several, ``lives`` every start of every rank where there was
-    more than one. ``info`` holds the warnings.
+    ``rows`` is the number of rows of each table in all files (None: the table was not recorded).
+    ``ranks`` is empty for a single file. ``lives`` lists every attempt of every rank if there was
+    more than one. ``info`` contains the warnings.
     """
 
     info: TraceInfo
@@ -95,7 +95,7 @@ class Contents:
     lives: tuple[AttemptContents, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with what would record the tables that are missing."""
+        """Return plain values for JSON, including how to record the missing tables."""
         recorded = [name for name, n in self.rows.items() if n is not None]
         missing = {
             name: how_to_record(name, self.info, recorded)
@@ -107,11 +107,11 @@ class Contents:
 
 
 def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
-    """Return what the trace or run in ``paths`` contains.
+    """Return the contents of the trace or run in ``paths``.
 
     Raises:
-        TraceError: nothing is found, or what is found cannot be read.
-        UsageError: the files look like several runs, or an option makes no sense.
+        TraceError: no file is found, or a file cannot be read.
+        UsageError: the files look like several runs, or an option is invalid.
     """
     files, outlines = outline_files(paths, opening)
     ranks = place_files(files, opening)
@@ -130,26 +130,31 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
         rows=_rows(ranks, outlines),
         environment=dict(zip(environment["name"], environment["value"], strict=True)),
         ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
-        lives=tuple(_lives(files)) if len({one.life for one in files.lives}) > 1 else (),
+        lives=tuple(_lives(files)) if len({attempt.life for attempt in files.lives}) > 1 else (),
     )
 
 
 def _lives(files: RunFiles) -> Iterator[AttemptContents]:
-    for one in files.lives:
-        started, length_ns = _utc(one.start_ns), one.end_ns - one.start_ns
-        known = (started, length_ns, one.ended, _known(one.world_size), one.path)
-        yield AttemptContents(one.life, one.rank, one.host, *known)
+    """Yield every attempt of every rank."""
+    for attempt in files.lives:
+        started, length_ns = _utc(attempt.start_ns), attempt.end_ns - attempt.start_ns
+        values = (started, length_ns, attempt.ended, _known(attempt.world_size), attempt.path)
+        yield AttemptContents(attempt.life, attempt.rank, attempt.host, *values)
 
 
 def _utc(time_ns: int) -> str:
+    """Return a time as an ISO 8601 text in UTC, in whole seconds."""
     seconds = time_ns // 1_000_000_000
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _rows(ranks: Ranks, outlines: Mapping[str, Outline]) -> dict[str, int | None]:
+    """Return the number of rows of each table in all files (None: not recorded)."""
     names = next(iter(outlines.values())).n_rows
     return {
-        name: sum(one.n_rows[name] for one in outlines.values()) if name in ranks.recorded else None
+        name: sum(outlined.n_rows[name] for outlined in outlines.values())
+        if name in ranks.recorded
+        else None
         for name in names
     }
 
@@ -157,7 +162,7 @@ def _rows(ranks: Ranks, outlines: Mapping[str, Outline]) -> dict[str, int | None
 def _rows_by_owner(
     files: RunFiles, outlines: Mapping[str, Outline]
 ) -> tuple[dict[str, Counter[int]], dict[str, Counter[int]]]:
-    """Return table → device → rows and table → process → rows, as the run numbers them."""
+    """Return row counts by table and device, and by table and process, as numbered in the run."""
     of_devices = {name: Counter[int]() for name in DEVICE_TABLES}
     of_processes = {name: Counter[int]() for name in OUTLINED_TABLES}
     is_alone = len(files) == 1
@@ -176,6 +181,7 @@ def _rows_by_owner(
 
 
 def _devices(used: Table, rows: Mapping[str, Counter[int]]) -> Iterator[DeviceContents]:
+    """Yield the used devices with their row counts."""
     columns = (used["device"].tolist(), used["name"].tolist(), used["memory_bytes"].tolist())
     for device, name, memory_bytes in zip(*columns, strict=True):
         counts = (rows[table][device] for table in DEVICE_TABLES)
@@ -195,10 +201,12 @@ def _processes(processes: Table, rows: Mapping[str, Counter[int]]) -> tuple[Proc
 
 
 def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:
-    """Yield the members of a run where the user, or else the files, say that they ran."""
+    """Yield the ranks of a run, with the host and rack from the user or else from the files."""
     for member, part in zip(files, ranks, strict=True):
-        own = part.processes.take(part.processes["rank"] == member.rank)
-        host, rack = (own[name][0] if len(own) else "" for name in ("host", "rack"))
+        rows_of_rank = part.processes.take(part.processes["rank"] == member.rank)
+        host, rack = (
+            rows_of_rank[name][0] if len(rows_of_rank) else "" for name in ("host", "rack")
+        )
         yield RankContents(
             _known(member.rank),
             _known(member.local_rank),
@@ -211,4 +219,5 @@ def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:
 
 
 def _known(number: int) -> int | None:
+    """Return ``number``, or None if it is ABSENT."""
     return None if number == ABSENT else number

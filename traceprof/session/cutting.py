@@ -1,4 +1,7 @@
-"""Cutting the files of a run: which window of which file, and where the parts go."""
+"""Cutting the files of a run: selects the window of each file and writes the parts.
+
+Only the target files and temporary files next to them are written.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,12 @@ from traceprof.session.options import Align
 from traceprof.session.run import SELF_DESCRIPTION, Run
 from traceprof.session.selection import Selection, check_ranks, select
 
-_FEW: Final = 2
+_MAX_PARTS_IN_A_ROW: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class CutPart:
-    """One window of a file, and the empty file that it goes to."""
+    """One window of a file, and the empty target file for it."""
 
     target: Path
     request: CutRequest
@@ -44,21 +47,21 @@ class CutPart:
 def cut_parts(
     source: Path, parts: Sequence[CutPart], progress: CutProgress
 ) -> list[tuple[CutPart, CutReport]]:
-    """Write the parts of ``source``, which are in the order of their windows.
+    """Write the parts of ``source``, which are ordered by window.
 
-    The half of a file that half of them need is cut first: so a file is not read once for each
-    window, but as often as their number can be halved.
+    Each half of the parts is first cut into a temporary file. The file is therefore read about
+    log2(n) times for n parts, instead of n times.
 
     Raises:
         TraceError: ``source`` cannot be cut.
         UsageError: a target cannot be written.
     """
-    # Of one file it is told how much of it is read, of many how many are there.
+    # Progress is the bytes read for one part, and the number of written files for several.
     if len(parts) == 1:
         return list(_cut(source, parts, progress))
     done = []
-    for one in _cut(source, parts, no_progress):
-        done.append(one)
+    for written in _cut(source, parts, no_progress):
+        done.append(written)
         progress(len(done), len(parts), "files")
     return done
 
@@ -66,25 +69,26 @@ def cut_parts(
 def _cut(
     source: Path, parts: Sequence[CutPart], progress: CutProgress
 ) -> Iterator[tuple[CutPart, CutReport]]:
-    if len(parts) <= _FEW:
+    """Yield the written parts; more than two parts are cut from temporary halves of the file."""
+    if len(parts) <= _MAX_PARTS_IN_A_ROW:
         for part in parts:
             yield part, cut(source, part.target, part.request, progress)
         return
     middle = len(parts) // 2
     for half in (parts[:middle], parts[middle:]):
         with tempfile.TemporaryDirectory(prefix=".traceprof-", dir=half[0].target.parent) as folder:
-            between = Path(folder, half[0].target.name)
-            between.touch()
-            report = cut(source, between, _around(half), progress)
-            own = [
+            half_file = Path(folder, half[0].target.name)
+            half_file.touch()
+            report = cut(source, half_file, _request_for_all(half), progress)
+            moved = [
                 replace(part, request=replace(part.request, zero_ns=report.zero_ns))
                 for part in half
             ]
-            yield from _cut(between, own, progress)
+            yield from _cut(half_file, moved, progress)
 
 
-def _around(parts: Sequence[CutPart]) -> CutRequest:
-    """Return the request for all that ``parts`` need."""
+def _request_for_all(parts: Sequence[CutPart]) -> CutRequest:
+    """Return a request for a window that contains the windows of all ``parts``."""
     requests = [part.request for part in parts]
     first = min(request.window.start_ns for request in requests)
     last = max(request.window.end_ns for request in requests)
@@ -92,15 +96,15 @@ def _around(parts: Sequence[CutPart]) -> CutRequest:
     return replace(requests[0], window=hull, clip=False, is_packed=False, is_noted=False)
 
 
-_APART: Final = 100_000_000
-"""By what a run tells processes of different files apart: `traceprof.model.placement`."""
-_TIMES: Final = 4
-"""How often an instant is corrected to find where it lies on the clock of a file."""
+_PROCESS_STRIDE: Final = 100_000_000
+"""The distance between process IDs of different files in a run: `traceprof.model.placement`."""
+_N_CORRECTIONS: Final = 4
+"""The number of iterations that convert a time of the run to the clock of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileOfRun:
-    """One file of a run, with what turns a window of the run into one of its own."""
+    """One file of a run, with the values that convert times of the run to times of the file."""
 
     path: Path
     parts: tuple[Trace, ...]
@@ -111,16 +115,16 @@ class FileOfRun:
         """Return ``window`` on the clock of the file."""
         edges = []
         for common_ns in (window.start_ns, window.end_ns):
-            shown = common_ns
-            for _ in range(_TIMES):
-                error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
-                shown = common_ns + round(error)
-            edges.append(shown - self.offset_ns)
+            on_file = common_ns
+            for _ in range(_N_CORRECTIONS):
+                error = float(self.correction.error_ns(np.array([on_file], np.int64))[0])
+                on_file = common_ns + round(error)
+            edges.append(on_file - self.offset_ns)
         return TimeWindow(edges[0], edges[1])
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks in it."""
+        """The ranks in the file."""
         found = {
             rank
             for part in self.parts
@@ -131,7 +135,7 @@ class FileOfRun:
 
     @property
     def devices(self) -> Mapping[int, int]:
-        """The devices that worked in it, by their number in the run: their own."""
+        """The devices with activity in the file: number in the run to number in the file."""
         return {
             device: part.own_devices.get(device, device)
             for part in self.parts
@@ -139,19 +143,19 @@ class FileOfRun:
         }
 
     def processes_of(self, ranks: Collection[int]) -> frozenset[int]:
-        """Return its processes, by their own ids, that are these ranks."""
+        """Return the processes of the file that belong to ``ranks``, by their IDs in the file."""
         return frozenset(
-            process % _APART
+            process % _PROCESS_STRIDE
             for table in (part.processes for part in self.parts)
             for process in table["process"][np.isin(table["rank"], list(ranks))].tolist()
         )
 
 
 def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
-    """Return the files that hold the ranks that are asked for, None for all.
+    """Return the files that contain the ranks ``wanted`` (None: all ranks).
 
     Raises:
-        UsageError: a rank is not there.
+        UsageError: the run has no such rank.
     """
     ranks = run.within("all").of_ranks(SELF_DESCRIPTION).whole
     offsets = _offsets(ranks, run.opening.align, several=is_run(run.paths))
@@ -161,8 +165,8 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
     if not is_run(run.paths):
         by_path = {run.paths[0]: list(range(len(ranks)))}
     files = []
-    for path, places in by_path.items():
-        parts, first = tuple(ranks.parts[i] for i in places), places[0]
+    for path, indices in by_path.items():
+        parts, first = tuple(ranks.parts[i] for i in indices), indices[0]
         files.append(FileOfRun(path, parts, offsets[first], _correction(ranks, first)))
     if wanted is None:
         return files
@@ -171,25 +175,26 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
 
 
 def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
-    """Return what was added to the times of each file to put all on one clock."""
+    """Return the ns that were added to the times of each file to put all files on one clock."""
     is_moved = several and len(ranks) > 1 and align is not Align.NONE
-    known = clock_offsets_ns(part.info for part in ranks) if is_moved else None
-    return [0] * len(ranks) if known is None else list(known)
+    offsets = clock_offsets_ns(part.info for part in ranks) if is_moved else None
+    return [0] * len(ranks) if offsets is None else list(offsets)
 
 
 def _correction(ranks: Ranks, index: int) -> ClockCorrection:
+    """Return the clock correction of the processes of a file."""
     processes = ranks.parts[index].processes["process"].tolist()
-    known = (ranks.clocks[process] for process in processes if process in ranks.clocks)
-    return next(known, ClockCorrection())
+    corrections = (ranks.clocks[process] for process in processes if process in ranks.clocks)
+    return next(corrections, ClockCorrection())
 
 
-_ABSOLUTE: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
+_ABSOLUTE_WINDOW: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
 MANIFEST: Final = "run.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """What of a run is wanted beside the window: see `CutRequest`; ``ranks`` are the run's."""
+    """What to keep of a run besides the window, see `CutRequest`; ``ranks`` are global."""
 
     devices: Collection[int] | None = None
     ranks: Collection[int] | None = None
@@ -200,7 +205,7 @@ class Cutting:
 
 @dataclass(slots=True)
 class Cuts:
-    """What came of it: events and bytes written, and what must be said of tables."""
+    """The result of cutting: numbers of events and bytes written, and remarks on tables."""
 
     path: Path
     n_events: int = 0
@@ -209,7 +214,7 @@ class Cuts:
     remarks: dict[str, None] = field(default_factory=dict)
 
     def add(self, parts: Sequence[tuple[CutPart, CutReport]]) -> None:
-        """Count what was written of a file."""
+        """Add the parts that were written of a file."""
         for part, report in parts:
             self.n_events += report.n_events
             self.n_bytes += part.target.stat().st_size
@@ -229,22 +234,21 @@ def cut_run(
     force: bool = False,
     progress: CutProgress = no_progress,
 ) -> tuple[Cuts, Selection]:
-    """Write the window of ``run`` to ``output``: a file, or the folder of a run of several files.
+    """Write the window of ``run`` to ``output``: a file, or a folder for a run of several files.
 
     Raises:
         TraceError: a file cannot be read or cut.
-        UsageError: the window is none of this run, nothing is left, or ``output`` cannot be
-            written.
+        UsageError: the window is invalid, no events are left, or ``output`` cannot be written.
     """
     cuts = Cuts(output)
     if not is_run(run.paths):
-        selection, files = _of_one_file(run, cutting)
+        selection, files = _select_in_file(run, cutting)
         with new_file(output, force=force, inputs=run.paths) as target:
             part = CutPart(target, _request(files[0], selection, cutting, output.name))
             cuts.add(cut_parts(files[0].path, [part], progress))
         return cuts, selection
     selection = run.selection
-    files = _files(run, cutting)
+    files = _files_with_devices(run, cutting)
     with new_folder(output) as folder:
         _cut_files(files, {folder: selection}, cutting, cuts, progress)
         write_manifest(folder, files, output.name)
@@ -255,9 +259,10 @@ def cut_run(
 def cut_steps(
     run: Run, output: Path, cutting: Cutting, *, progress: CutProgress = no_progress
 ) -> tuple[Cuts, Sequence[Selection]]:
-    """Write each step of ``run`` to a file of its own in the folder ``output``, in few passes.
+    """Write each step of ``run`` to its own file in the folder ``output``, in few passes.
 
-    Of a run of several files each step is a folder. With a window, the steps inside it.
+    For a run of several files, each step is a folder. With a window, only steps inside it are
+    written.
 
     Raises:
         TraceError: a file cannot be read or cut.
@@ -271,26 +276,24 @@ def cut_steps(
         if (found := select(ranks, f"step:{number}")).window & inside == found.window
     ]
     if not selections:
-        select(ranks, "steady")  # says why there are none
+        select(ranks, "steady")  # raises an error with the reason if no steps are known
         raise UsageError("the window contains no whole step")
     cuts, several = Cuts(output), is_run(run.paths)
-    files = _files(run, cutting)
+    files = _files_with_devices(run, cutting)
     suffix = "" if several else _suffix(files[0].path)
     with new_folder(output) as folder:
-        names = _numbered(selections)
-        places = {
-            folder / f"{name}{suffix}": own for name, own in zip(names, selections, strict=True)
-        }
-        for place in places if several else ():
-            place.mkdir()
-        _cut_files(files, places, cutting, cuts, progress, several=several)
-        for place in places if several else ():
-            write_manifest(place, files, f"{output.name} {place.name}")
+        targets = [folder / f"{name}{suffix}" for name in _numbered(selections)]
+        for target in targets if several else ():
+            target.mkdir()
+        selection_of = dict(zip(targets, selections, strict=True))
+        _cut_files(files, selection_of, cutting, cuts, progress, several=several)
+        for target in targets if several else ():
+            write_manifest(target, files, f"{output.name} {target.name}")
     return cuts, selections
 
 
 def _numbered(steps: Sequence[Selection]) -> list[str]:
-    """Return names of steps that sort as these do: step-007."""
+    """Return names of steps that sort in the order of the steps: step-007."""
     numbers = [step.label.removeprefix("step:") for step in steps]
     width = max(map(len, numbers))
     return [f"step-{number.zfill(width)}" for number in numbers]
@@ -298,7 +301,7 @@ def _numbered(steps: Sequence[Selection]) -> list[str]:
 
 def _cut_files(
     files: Sequence[FileOfRun],
-    places: Mapping[Path, Selection],
+    selection_of: Mapping[Path, Selection],
     cutting: Cutting,
     cuts: Cuts,
     progress: CutProgress,
@@ -307,55 +310,61 @@ def _cut_files(
 ) -> None:
     """Write every file of a run, cut to each of the windows, into the folder of the window.
 
-    Unless there are ``several`` files the place is that of the part itself.
+    ``several``: the run has several files. If not, each place is the target file itself.
     """
     names = _names(files)
     for file in files:
         parts = []
-        for place, selection in places.items():
-            target = place / names[file.path] if several else place
+        for output, selection in selection_of.items():
+            target = output / names[file.path] if several else output
             target.touch()
             parts.append(CutPart(target, _request(file, selection, cutting, target.name)))
         cuts.add(cut_parts(file.path, parts, progress))
 
 
-def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]]:
-    """Return the window and the file; where the window says it all, nothing is read for it."""
-    told = _ABSOLUTE.fullmatch((run.window or "").replace(" ", ""))
-    if told and cutting.ranks is None:
-        window = TimeWindow(int(told[1]), int(told[2]))
+def _select_in_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]]:
+    """Return the window and the file; for an absolute window, the file is not read."""
+    match = _ABSOLUTE_WINDOW.fullmatch((run.window or "").replace(" ", ""))
+    if match and cutting.ranks is None:
+        window = TimeWindow(int(match[1]), int(match[2]))
         if window.duration_ns:
             return Selection(window, run.window or ""), [FileOfRun(run.paths[0], ())]
-    return run.selection, _files(run, cutting)
+    return run.selection, _files_with_devices(run, cutting)
 
 
-def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
-    """Return the files that hold what is wanted."""
+def _files_with_devices(run: Run, cutting: Cutting) -> list[FileOfRun]:
+    """Return the files that contain the wanted ranks and devices.
+
+    Raises:
+        UsageError: no file has activity on a wanted device.
+    """
     files, wanted = files_of_run(run, cutting.ranks), cutting.devices
     known = {device for file in files for device in file.devices}
     if wanted is not None and known and known.isdisjoint(wanted):
-        here = ", ".join(map(str, sorted(known)))
-        asked = ", ".join(map(str, sorted(wanted)))
-        raise UsageError(f"no GPU {asked} in the trace; GPUs with activity: {here}")
+        known_devices = ", ".join(map(str, sorted(known)))
+        wanted_devices = ", ".join(map(str, sorted(wanted)))
+        raise UsageError(
+            f"no GPU {wanted_devices} in the trace; GPUs with activity: {known_devices}"
+        )
     return files
 
 
 def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str) -> CutRequest:
+    """Return the request for the window of a file; ``name`` is the name of the target."""
     processes = None
     if cutting.ranks is not None and not set(file.ranks) <= set(cutting.ranks):
         processes = file.processes_of(cutting.ranks)
     span = None
     if file.parts:
-        whole = file.parts[0]
-        own = next(iter(whole.recordings.values()), whole.span)
-        span = file.own(own)
+        trace = file.parts[0]
+        span = file.own(next(iter(trace.recordings.values()), trace.span))
     return CutRequest(
         file.own(selection.window),
         selection.label,
         file.path.name,
         _devices(file, cutting.devices),
         processes,
-        _chosen(cutting.tables),
+        _as_frozenset(cutting.tables),
         cutting.clip,
         cutting.keep_environment,
         is_packed=name.endswith(".gz"),
@@ -364,18 +373,19 @@ def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str)
 
 
 def _devices(file: FileOfRun, wanted: Collection[int] | None) -> frozenset[int] | None:
-    """Return the devices that are wanted as the file numbers them, None for all."""
+    """Return the wanted devices as numbered in the file (None: all)."""
     if wanted is None or not file.parts:
-        return _chosen(wanted)
-    return frozenset(own for device, own in file.devices.items() if device in wanted)
+        return _as_frozenset(wanted)
+    return frozenset(number for device, number in file.devices.items() if device in wanted)
 
 
-def _chosen(some: Collection[Any] | None) -> frozenset[Any] | None:
-    return None if some is None else frozenset(some)
+def _as_frozenset(items: Collection[Any] | None) -> frozenset[Any] | None:
+    """Return ``some`` as a frozenset, or None."""
+    return None if items is None else frozenset(items)
 
 
 def _names(files: Sequence[FileOfRun]) -> dict[Path, str]:
-    """Return what the part of each file is called: as the file, where that is no other's name."""
+    """Return the name of the part of each file: the name of the file, or a unique variant of it."""
     names: dict[Path, str] = {}
     for file in files:
         name, number = _name(file.path), 2
@@ -386,13 +396,14 @@ def _names(files: Sequence[FileOfRun]) -> dict[Path, str]:
 
 
 def _name(path: Path) -> str:
-    """Return the name of a part of ``path``: a report becomes an export, a packed export plain."""
+    """Return the name of a part: reports become exports, compressed exports plain ones."""
     if path.name.endswith(".gz") and ".json" not in path.name:
         return path.name.removesuffix(".gz")
     return f"{path.stem}.sqlite" if path.suffix in (".nsys-rep", ".qdrep", ".qdstrm") else path.name
 
 
 def _suffix(path: Path) -> str:
+    """Return the suffix of a part of ``path``, with .gz if the file is compressed."""
     name = Path(_name(path))
     return f"{Path(name.stem).suffix}.gz" if name.suffix == ".gz" else name.suffix
 
@@ -400,7 +411,7 @@ def _suffix(path: Path) -> str:
 def write_manifest(
     folder: Path, files: Sequence[FileOfRun], label: str, names: Mapping[Path, str] | None = None
 ) -> None:
-    """Write which file in ``folder`` is of which rank; ``names`` says what each is called."""
+    """Write the manifest that maps files in ``folder`` to ranks; ``names`` overrides file names."""
     names, rows = names or _names(files), []
     for file in files:
         row: dict[str, Any] = {"file": names[file.path]}

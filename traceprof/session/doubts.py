@@ -1,7 +1,7 @@
-"""What must be read with every result of a run: what readers warned of, and what is missing.
+"""The caveats of every result of a run: warnings of readers, and missing GPU activity.
 
-It is decided here alone, of the whole recording whatever the window, and goes with every result
-into every form: a table that is cut off by its file looks like any other.
+Only this module decides on caveats. They describe the whole recording, whatever the window, and are
+part of every result in every output format: a table from a truncated file looks like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from traceprof.session.run import Run
 from traceprof.session.selection import Selection
 
 INCOMPLETE: Final = "incomplete: "
-"""How a sentence begins that says what is missing."""
+"""The prefix of a caveat about missing data."""
 WARNING: Final = "warning: "
 _NOT_CHECKED: Final = Note(
     "Not checked for missing GPU activity, because the file is large. Run `traceprof show quality`."
@@ -36,9 +36,9 @@ _KEPT: Final = ("missing",)
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """``warnings`` are those of readers, ``missing`` is the work that the recording lacks.
+    """``warnings`` are the warnings of readers. ``missing`` is the GPU activity that is missing.
 
-    ``is_checked``: it was looked whether it lacks any.
+    ``is_checked``: traceprof checked for missing GPU activity.
     """
 
     warnings: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Doubts:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """All of it in sentences; what says that something is missing begins with `INCOMPLETE`."""
+        """All caveats as notes; a note on missing data begins with `INCOMPLETE`."""
         return (
             *(() if self.is_checked else (_NOT_CHECKED,)),
             *(Note.of(f"{INCOMPLETE}{note.text}", **note.values) for note in self.missing),
@@ -61,24 +61,24 @@ class Doubts:
 
 
 def is_incomplete(note: Note) -> bool:
-    """Return whether a note says that a part of what happened is missing."""
+    """Return whether a note is about missing data."""
     return note.text.startswith(INCOMPLETE)
 
 
 def is_doubt(note: Note) -> bool:
-    """Return whether a note, among others that are kept of a run, is one of `Doubts`."""
+    """Return whether a note that is stored with a run is one of its caveats."""
     return note.text.startswith((INCOMPLETE, WARNING))
 
 
 def doubts_of_run(name: str, notes: Iterable[Note]) -> Iterator[Note]:
-    """Yield, of what is kept of the run called ``name``, the doubts, each with that name."""
+    """Yield the caveats in the stored ``notes`` of the run ``name``, each with that name."""
     for note in filter(is_doubt, notes):
         kind = INCOMPLETE if is_incomplete(note) else WARNING
         yield Note.of(f"{kind}{{of}}: {note.text.removeprefix(kind)}", of=name, **note.values)
 
 
 def with_doubts(text: str, notes: Iterable[Note]) -> str:
-    """Return ``text``, followed by those of ``notes`` that are doubts."""
+    """Return ``text``, followed by the caveats in ``notes``."""
     found = dict.fromkeys(
         f"{INCOMPLETE if is_incomplete(note) else WARNING}{note.values.get('said', _LACKS_WORK)}"
         for note in filter(is_doubt, notes)
@@ -87,7 +87,7 @@ def with_doubts(text: str, notes: Iterable[Note]) -> str:
 
 
 def refused(error: NotRecordedError, notes: Iterable[Note]) -> NotRecordedError:
-    """Return ``error`` with those of ``notes`` that are doubts: they may be why it is raised."""
+    """Return ``error`` with the caveats in ``notes``, which may be the reason for the error."""
     refusal = NotRecordedError(with_doubts(str(error), notes))
     refusal.has_doubts = True
     return refusal
@@ -100,7 +100,7 @@ _Answer = TypeVar("_Answer")
 def refuses_with_doubts(
     answer: Callable[Concatenate[Run, _Arguments], _Answer],
 ) -> Callable[Concatenate[Run, _Arguments], _Answer]:
-    """Let a function that answers about a run say with a refusal what is in doubt of the run."""
+    """Decorate a function on a run so that its NotRecordedErrors contain the caveats."""
 
     @wraps(answer)
     def answered(run: Run, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
@@ -110,7 +110,7 @@ def refuses_with_doubts(
             if error.has_doubts:
                 raise
             notes: tuple[Note, ...] = ()
-            with suppress(TraceError):  # what else is wrong with the file is not asked for here
+            with suppress(TraceError):  # report the refusal, not another error of the file
                 notes = doubts_of_stream(run.within("all")).notes
             raise refused(error, notes) from error
 
@@ -122,54 +122,58 @@ def selected(run: Run) -> Selection:
     """Return the window of ``run``.
 
     Raises:
-        NotRecordedError: what the window names is not known.
-        UsageError: the window is none of this run.
+        NotRecordedError: the trace does not contain what the window names.
+        UsageError: the window is invalid for this run.
     """
     return run.selection
 
 
 def doubts(run: Run) -> Doubts:
-    """Return what must be read with every result of ``run``.
+    """Return the caveats of every result of ``run``.
 
     Raises:
-        TraceError: it cannot be read.
+        TraceError: a file cannot be read.
     """
     missing = missing_in(run)
     return Doubts(run.of_ranks(frozenset()).info.warnings, missing)
 
 
 def doubts_of_stream(run: Run) -> Doubts:
-    """Return the same for who passes rows on as they come: of a large file, if it is known by now.
+    """Return the caveats of ``run`` for callers that stream rows.
 
-    Its tables would have to be read whole for it.
+    For a large file, missing GPU activity is reported only if the cache has it. A check would read
+    whole tables.
     """
-    known: tuple[Note, ...] | None = KeptAnswers(run.cache, None).value(_KEPT)
-    if known is None and not run.is_large:
+    kept_notes: tuple[Note, ...] | None = KeptAnswers(run.cache, None).value(_KEPT)
+    if kept_notes is None and not run.is_large:
         return doubts(run)
-    return Doubts(run.of_ranks(frozenset()).info.warnings, known or (), known is not None)
+    return Doubts(run.of_ranks(frozenset()).info.warnings, kept_notes or (), kept_notes is not None)
 
 
-def missing_in(run: Run, beside: frozenset[str] = frozenset()) -> tuple[Note, ...]:
-    """Return what work the recording lacks; ``beside`` are tables that are asked for next."""
+def missing_in(run: Run, next_tables: frozenset[str] = frozenset()) -> tuple[Note, ...]:
+    """Return the GPU activity that is missing.
+
+    ``next_tables`` are tables that the caller reads next; they are read in the same pass.
+    """
     kept = KeptAnswers(run.cache, None)
-    known: tuple[Note, ...] | None = kept.value(_KEPT)
-    if known is not None:
-        return known
+    kept_notes: tuple[Note, ...] | None = kept.value(_KEPT)
+    if kept_notes is not None:
+        return kept_notes
     if run.window not in (None, "all") and run.is_read_in_parts and run.is_large:
-        return missing_work(run.of_ranks(_LAUNCHES | beside))
-    whole = run.within(run.window if run.window is None else "all")
-    # Of a large file the ranges of steps and passes are enough, most often.
-    tables = (STEP_TABLES - {"ranges"} if run.is_large else STEP_TABLES) | beside
-    ranks = whole.of_ranks(tables)
+        return missing_work(run.of_ranks(_LAUNCHES | next_tables))
+    whole_run = run.within(run.window if run.window is None else "all")
+    # In a large file, the ranges of steps and passes are usually enough.
+    tables = (STEP_TABLES - {"ranges"} if run.is_large else STEP_TABLES) | next_tables
+    ranks = whole_run.of_ranks(tables)
     if "ranges" not in tables and may_be_thin(ranks.whole):
-        ranks = whole.of_ranks(STEP_TABLES | beside)
+        ranks = whole_run.of_ranks(STEP_TABLES | next_tables)
     if "samples" in ranks.recorded and depends_on_power(ranks):
-        ranks = whole.of_ranks(tables | {"samples", "devices"})
+        ranks = whole_run.of_ranks(tables | {"samples", "devices"})
     found = missing_work(ranks.whole)
     kept.keep({_KEPT: found})
     return found
 
 
 def doubts_of(ranks: Ranks) -> Doubts:
-    """Return the same of ranks of which all tables were read."""
+    """Return the caveats of ranks of which all tables were read."""
     return Doubts(ranks.info.warnings, missing_work(ranks.whole))

@@ -1,8 +1,8 @@
-"""Answers about one window of a run, each kept by itself: what one command found, others show.
+"""Cached answers about one window of a run, which one command stores and others reuse.
 
-Values become bytes and come back exactly, and nothing else: reading runs no code. Only the classes
-named here are made, of numbers, texts, arrays of plain numbers, tables and containers of them. What
-is anything else is refused: then it is computed again next time.
+Values are encoded to bytes and decoded exactly. Decoding runs no code from the data: it creates
+only the classes named here, from numbers, texts, arrays of plain numbers, tables, and containers of
+these. Any other value is not cached, so it is computed again next time.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _UNREADABLE: Final = (
     *(AttributeError, LookupError, RecursionError, TypeError, ValueError),
     TraceprofError,
 )
-"""What comes of bytes that `encode` did not make."""
+"""The errors that decoding raises for bytes that `encode` did not write."""
 
 
 class CodecError(Exception):
-    """It cannot be kept as it is, or what was kept cannot be read."""
+    """A value cannot be encoded exactly, or bytes cannot be decoded."""
 
 
 def encode(value: Any) -> bytes:
     """Return ``value`` as bytes.
 
     Raises:
-        CodecError: something in it cannot be kept exactly.
+        CodecError: a part of the value cannot be encoded exactly.
     """
-    import msgspec  # noqa: PLC0415 (not needed where nothing is kept)
+    import msgspec  # noqa: PLC0415 (not needed without a cache)
 
     try:
         return msgspec.msgpack.encode(_plain(value))
@@ -62,23 +62,21 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return the value in ``data``, which `encode` made.
+    """Return the value in ``data``, which `encode` wrote.
 
     Raises:
-        CodecError: it did not.
+        CodecError: ``data`` is not an encoded value.
     """
-    import msgspec  # noqa: PLC0415 (not needed where nothing is kept)
+    import msgspec  # noqa: PLC0415 (not needed without a cache)
 
     try:
         return _value(msgspec.msgpack.decode(data))
-    except CodecError:
-        raise
     except _UNREADABLE as error:
         raise CodecError(str(error)) from error
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as what MessagePack knows; what is more than a scalar as [kind, …]."""
+    """Return ``value`` in types of MessagePack; a value that is not a scalar becomes [kind, …]."""
     kind = type(value)
     if kind in _PLAIN or kind is int:
         return value
@@ -89,12 +87,17 @@ def _plain(value: Any) -> Any:
     if kind is Result:
         return _plain_result(value)
     if kind.__name__ in _CLASSES and kind.__module__ == _CLASSES[kind.__name__]:
-        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return ["object", kind.__name__, own]
+        values = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return ["object", kind.__name__, values]
     raise CodecError(f"cannot encode a {kind.__name__}")
 
 
 def _plain_result(result: Result) -> Any:
+    """Return a result as ["result", name, tables, scalars, notes].
+
+    Raises:
+        CodecError: the result has samples, or its declaration is not that of its analysis.
+    """
     if result.samples or load_analysis(result.name).spec is not result.spec:
         raise CodecError(f"result {result.name} does not match its declaration")
     parts = (dict(result.tables), dict(result.scalars), result.notes)
@@ -102,6 +105,7 @@ def _plain_result(result: Result) -> Any:
 
 
 def _array(values: Any) -> list[Any]:
+    """Return a one-dimensional array as ["numbers", dtype, bytes] or ["objects", values]."""
     dtype = values.dtype
     if dtype.kind in _NUMBERS and values.ndim == 1:
         return ["numbers", dtype.str, np.ascontiguousarray(values).tobytes()]
@@ -111,14 +115,14 @@ def _array(values: Any) -> list[Any]:
 
 
 def _table(table: Table) -> list[Any]:
-    return ["table", len(table), [[name, _plain(own)] for name, own in table.columns.items()]]
+    return ["table", len(table), [[name, _plain(column)] for name, column in table.columns.items()]]
 
 
 _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
-    list: lambda value: ["list", [_plain(one) for one in value]],
-    tuple: lambda value: ["tuple", [_plain(one) for one in value]],
+    list: lambda value: ["list", [_plain(item) for item in value]],
+    tuple: lambda value: ["tuple", [_plain(item) for item in value]],
     frozenset: lambda value: ["frozenset", sorted(value)],
-    dict: lambda value: ["dict", [[_plain(key), _plain(one)] for key, one in value.items()]],
+    dict: lambda value: ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]],
     np.ndarray: _array,
     Names: lambda names: ["names", _array(names.packed.stored), names.texts.tolist()],
     Table: _table,
@@ -126,10 +130,11 @@ _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
 
 
 def _value(plain: Any) -> Any:
+    """Return the value of ``plain``, the reverse of `_plain`."""
     if not isinstance(plain, list):
         return plain
-    kind, *rest = plain
-    return _READERS[kind](*rest)
+    kind, *arguments = plain
+    return _READERS[kind](*arguments)
 
 
 def _numbers(dtype: str, data: bytes) -> Any:
@@ -140,13 +145,13 @@ def _numbers(dtype: str, data: bytes) -> Any:
 
 def _objects(values: list[Any]) -> Any:
     found = np.empty(len(values), object)
-    for place, value in enumerate(values):
-        found[place] = _value(value)
+    for index, value in enumerate(values):
+        found[index] = _value(value)
     return found
 
 
 def _read_table(n_rows: int, columns: list[Any]) -> Table:
-    return Table({str(name): _column(_value(own)) for name, own in columns}, n_rows)
+    return Table({str(name): _column(_value(column)) for name, column in columns}, n_rows)
 
 
 def _column(values: Any) -> Any:
@@ -156,6 +161,7 @@ def _column(values: Any) -> Any:
 
 
 def _read_names(codes: Any, texts: list[Any]) -> Names:
+    """Return the names with these codes, after checks that every code has a text."""
     found = _value(codes)
     if not all(type(text) is str for text in texts) or (
         len(found) and not 0 <= found.min() <= found.max() < len(texts)
@@ -165,8 +171,9 @@ def _read_names(codes: Any, texts: list[Any]) -> Names:
 
 
 def _object(name: str, values: dict[str, Any]) -> Any:
-    known = getattr(import_module(_CLASSES[name]), name)
-    return known(**{own: _value(value) for own, value in values.items()})
+    """Return an object of one of `_CLASSES`, made from its encoded fields."""
+    known_class = getattr(import_module(_CLASSES[name]), name)
+    return known_class(**{field_name: _value(value) for field_name, value in values.items()})
 
 
 def _result(name: str, tables: Any, scalars: Any, notes: Any) -> Result:
@@ -179,10 +186,10 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
     "numbers": _numbers,
     "objects": _objects,
     "names": _read_names,
-    "list": lambda values: [_value(one) for one in values],
-    "tuple": lambda values: tuple(_value(one) for one in values),
+    "list": lambda values: [_value(item) for item in values],
+    "tuple": lambda values: tuple(_value(item) for item in values),
     "frozenset": frozenset,
-    "dict": lambda pairs: {_value(key): _value(one) for key, one in pairs},
+    "dict": lambda pairs: {_value(key): _value(item) for key, item in pairs},
     "table": _read_table,
     "object": _object,
     "result": _result,
@@ -191,13 +198,13 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswers:
-    """What is kept about the window ``window`` of a run."""
+    """The cached answers about the window ``window`` of a run."""
 
     cache: RunCache
     window: str | None
 
     def value(self, what: tuple[object, ...]) -> Any:
-        """Return what was kept under the name ``what``; None where nothing is."""
+        """Return the cached value with the key ``what``, or None."""
         data = self.cache.get("window", self.window, *what)
         try:
             return None if data is None else decode(data)
@@ -205,7 +212,7 @@ class KeptAnswers:
             return None
 
     def keep(self, values: Mapping[tuple[object, ...], Any]) -> None:
-        """Keep ``values`` under their names; what cannot be kept exactly is left out."""
+        """Cache ``values`` by their keys; values that cannot be encoded exactly are skipped."""
         contents: dict[tuple[object, ...], bytes] = {}
         for what, value in values.items() if self.cache.keeps else ():
             with suppress(CodecError):

@@ -1,8 +1,8 @@
-"""A run as material to pass on: every row once, part after part, without what is secret.
+"""The rows of a run for export and queries: each row once, in parts, without secrets.
 
-One SQLite file is read a span of time after the other, so that memory does not grow with it; of
-what cannot be read so (ranges, marks, collectives; other formats; runs of several files) a whole
-table, or the whole of a rank, is in memory.
+A single SQLite file is read one time span after another, so memory use is bounded. Other data needs
+more memory: ranges, marks, and collectives as whole tables; other formats and runs of several files
+one whole rank at a time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _ROWS_OF_PART: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Rows of one file: ``tables`` those that belong to this part, by table.
+    """Rows of one file: ``tables`` has the rows of this part, by table.
 
-    ``trace`` has these, and around them what launched them.
+    ``trace`` has these rows and the calls that launched them.
     """
 
     tables: Mapping[str, Table]
@@ -50,11 +50,11 @@ class Portion:
 
 @dataclass
 class Material:
-    """A run, or of it the rows that have a part in its window, on one clock.
+    """A run, or its rows that overlap with its window, on one clock.
 
-    Rows are whole even where the window cuts them; of calls those come along that launched the
-    device work in it. Without ``window`` it is everything. ``only_ranks`` leaves the rows of other
-    processes out.
+    Rows are whole even if the window cuts them. API calls that launched GPU activity in the window
+    are included. Without ``window``, all rows are included. ``only_ranks`` omits the rows of other
+    ranks.
     """
 
     run: Run
@@ -63,7 +63,7 @@ class Material:
 
     @cached_property
     def ranks(self) -> Ranks:
-        """What the run says of itself; its events are read by `parts`, unless they must be all."""
+        """The run with the tables that describe it; with all events if `parts` needs them."""
         everything = self.run.within("all")
         tables = SELF_DESCRIPTION if self._is_in_parts else frozenset(TABLES)
         ranks = everything.of_ranks(tables).whole
@@ -75,36 +75,37 @@ class Material:
 
     @cached_property
     def _processes(self) -> frozenset[int] | None:
-        """The processes of the ranks that are wanted, None for all."""
+        """The processes of the wanted ranks (None: all)."""
         if self.only_ranks is None:
             return None
-        every = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")
-        check_ranks(self.only_ranks, every["rank"])
-        chosen = every["process"][np.isin(every["rank"], list(self.only_ranks))]
+        processes = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")
+        check_ranks(self.only_ranks, processes["rank"])
+        chosen = processes["process"][np.isin(processes["rank"], list(self.only_ranks))]
         return frozenset(chosen.tolist())
 
     def _of_ranks(self, table: Table) -> Table:
+        """Return the rows of the wanted ranks."""
         if self._processes is None or "process" not in table:
             return table
         return table.take(np.isin(table["process"], list(self._processes)))
 
     @cached_property
     def selection(self) -> Selection | None:
-        """The window, None for everything."""
+        """The selected window (None: everything)."""
         return None if self.run.window in (None, "all") else selected(self.run)
 
     @property
     def window(self) -> TimeWindow | None:
-        """The window on the clock of the run, None for everything."""
+        """The window on the clock of the run (None: everything)."""
         return None if self.selection is None else self.selection.window
 
     @property
     def span(self) -> TimeWindow:
-        """The time that is passed on."""
+        """The time span of the rows."""
         return self.ranks.span if self.window is None else self.window
 
     def parts(self, tables: Collection[str] = TABLES) -> Iterator[Portion]:
-        """Yield the rows of ``tables`` that have times, each row once; a table in order.
+        """Yield the rows of ``tables`` that have times, each row once; each table in time order.
 
         Raises:
             TraceError: a file cannot be read.
@@ -123,9 +124,11 @@ class Material:
 
     @cached_property
     def _is_in_parts(self) -> bool:
+        """Whether the file is read one time span after another."""
         return self.run.is_read_in_parts
 
     def _read(self, tables: frozenset[str], window: TimeWindow | None = None) -> Trace:
+        """Return the file with ``tables``, and only the events in ``window``."""
         known = self.ranks.parts[0]
         opening = self.run.opening
         options = ReadOptions(
@@ -136,6 +139,7 @@ class Material:
         return trace
 
     def _whole_part(self, trace: Trace, tables: frozenset[str]) -> Portion:
+        """Return a portion with all rows of ``tables`` in the window."""
         if self.window is not None:
             trace = narrowed(trace, ReadOptions(window=self.window))
             rest = tables - {*_IN_PARTS}
@@ -147,24 +151,24 @@ class Material:
         return Portion({name: self._of_ranks(rows) for name, rows in tables.items()}, trace)
 
     def _spans(self, tables: frozenset[str]) -> Iterator[Portion]:
+        """Yield portions of the events, one time span after another."""
         n_rows = outline(self.run.paths[0]).n_rows
         n_parts = 1 + sum(n_rows[TABLES[n].detail_of or n] for n in tables) // self.rows_of_part
         span = self.span
         edges = np.linspace(span.start_ns, span.end_ns, n_parts + 1).astype(np.int64).tolist()
-        # What happens at the end of everything belongs to the last part.
+        # Events at the very end of the recording belong to the last part.
         edges[0], edges[-1] = span.start_ns, span.end_ns + (self.window is None)
         for first, end in pairwise(edges):
             if first == end:
                 continue
             trace = self._read(tables, TimeWindow(first, end))
-            is_first = first == edges[0]
-            begins = None if is_first else first
+            begins = None if first == edges[0] else first
             found = {n: _begun(trace.table(n), begins, end) for n in TABLES if n in tables}
             yield self._part(found, trace)
 
 
 def _begun(table: Table, first_ns: int | None, end_ns: int) -> Table:
-    """Return the rows that begin in a part; of the first also those that begin before it."""
+    """Return the rows that start before ``end_ns`` and not before ``first_ns`` (None: no limit)."""
     starts = table["start_ns"]
     first = 0 if first_ns is None else int(np.searchsorted(starts, first_ns))
     return table.take(slice(first, int(np.searchsorted(starts, end_ns))))

@@ -1,4 +1,4 @@
-"""Opening what the user named: one trace, or a run of several, and what he said of it."""
+"""Opens the trace or run that the user named, and applies the user's options."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def open_files(
     *,
     only_steps: bool = False,
 ) -> RunFiles:
-    """Return the traces in ``paths``; a single file is a run of one member.
+    """Return the traces in ``paths``; a single file is a run with one member.
 
-    ``tables`` are those that are read, None for all; ``only_steps``: of ranges those that can be
+    ``tables`` are the tables to read (None: all). ``only_steps``: read only ranges that can be
     steps (see `traceprof.formats.contract.ReadOptions`).
 
     Raises:
-        TraceError: nothing is found, or what is found cannot be read.
-        SeveralRunsError: the files are of several runs.
+        TraceError: no file is found, or a file cannot be read.
+        SeveralRunsError: the files belong to several runs.
     """
     options = ReadOptions(
         rules_of(opening), tables, only_steps=only_steps, keeps_secrets=opening.keeps_secrets
@@ -66,9 +66,9 @@ def outline_files(
     """Return the traces in ``paths`` without their events, and the outlines of the files by path.
 
     Raises:
-        TraceError: nothing is found, or what is found cannot be read.
-        SeveralRunsError: the files are of several runs.
-        UsageError: an option makes no sense.
+        TraceError: no file is found, or a file cannot be read.
+        SeveralRunsError: the files belong to several runs.
+        UsageError: an option is invalid.
     """
     rules_of(opening)
     if is_run(paths):
@@ -83,9 +83,9 @@ def outline_files(
 def read_more(
     ranks: Ranks, opening: Opening, tables: frozenset[str], window: TimeWindow | None = None
 ) -> Ranks:
-    """Return the one file of ``ranks`` with ``tables``, too; those of events in ``window`` alone.
+    """Return the single file of ``ranks`` with more ``tables``, with events only in ``window``.
 
-    All tables that hold no events are there already.
+    The tables without events must have been read before.
     """
     known = ranks.whole.parts[0]
     options = ReadOptions(
@@ -93,15 +93,15 @@ def read_more(
     )
     kept = {name: known.table(name) for name in TABLES if name not in tables}
     more = ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
-    said = (text for part in more.whole for text in part.info.warnings)
-    return more.with_warnings(*(text for text in said if text not in ranks.info.warnings))
+    all_warnings = (text for part in more.whole for text in part.info.warnings)
+    return more.with_warnings(*(text for text in all_warnings if text not in ranks.info.warnings))
 
 
 def place_files(files: RunFiles, opening: Opening) -> Ranks:
-    """Return the ranks of ``files`` by their wall clocks, on what ``opening`` says of machines.
+    """Return the ranks of ``files`` on their wall clocks, with hosts and hardware of ``opening``.
 
     Raises:
-        UsageError: an option makes no sense.
+        UsageError: an option is invalid.
     """
     ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
     if opening.racks or opening.cluster:
@@ -113,7 +113,7 @@ def place_files(files: RunFiles, opening: Opening) -> Ranks:
 
 
 def _hardware(opening: Opening) -> Hardware:
-    """Return what the user said of the hardware, in front of the built-in table."""
+    """Return the hardware from the user's options, which overrides the built-in table."""
     hardware = built_in_hardware()
     if opening.hardware is not None:
         hardware = parse_hardware(_read(opening.hardware)).over(hardware)
@@ -121,12 +121,12 @@ def _hardware(opening: Opening) -> Hardware:
         hardware = hardware.with_gpu(opening.gpu)
     for link in opening.links:
         hardware = hardware.with_link(link)
-    told = (opening.model_flops, opening.parameters, opening.tokens, opening.price)
-    return replace(hardware, stated=Stated.of(*told))
+    stated = (opening.model_flops, opening.parameters, opening.tokens, opening.price)
+    return replace(hardware, stated=Stated.of(*stated))
 
 
 def _cluster(opening: Opening) -> Topology:
-    """Return what the user said of hosts and racks."""
+    """Return the hosts and racks from the user's options."""
     from traceprof.model.topology import Topology, parse_topology
 
     cluster = parse_topology(_read(opening.cluster)) if opening.cluster else Topology()
@@ -136,16 +136,22 @@ def _cluster(opening: Opening) -> Topology:
 
 
 def rules_of(opening: Opening) -> Sequence[OwnRule]:
-    """Return the rules in the user's TOML file, none without one.
+    """Return the kernel rules in the user's TOML file (none without a file).
 
     Raises:
-        TraceError: it cannot be read.
-        UsageError: it holds no rules.
+        TraceError: the file cannot be read.
+        UsageError: the file contains no rules.
     """
     return () if opening.rules is None else parse_rules(_read(opening.rules))
 
 
 def _read(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        TraceError: the file cannot be read.
+        UsageError: ``path`` is not a file.
+    """
     if kind := kind_of_no_file(path):
         raise UsageError(f"{path}: expected a file, found {kind}")
     try:
@@ -156,9 +162,9 @@ def _read(path: Path) -> str:
 
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
-"""The tables that tell which file is which rank, and which device is which."""
+"""The tables that identify the rank of each file and the devices."""
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
-"""The tables that collectives, which tie the clocks of files, are found in."""
+"""The tables in which collectives are found, which align the clocks of files."""
 _BY_WALL_TIME: Final = "traceprof aligned the clocks by wall time."
 _TIMES_OF_STEPS: Final = frozenset({"ranges"})
 
@@ -170,16 +176,16 @@ def open_ranks(
     *,
     only_steps: bool = False,
 ) -> tuple[Ranks, tuple[Note, ...]]:
-    """Return the ranks in ``paths`` on one clock, placed as ``opening`` says, and remarks on that.
+    """Return the ranks in ``paths`` on one clock, by the options, and notes on the clocks.
 
-    ``tables`` are those that are read, None for all; of several files also those that tie clocks.
-    ``only_steps``, for a single file alone: of ranges those that can be steps are enough.
+    ``tables`` are the tables to read (None: all). For several files, tables that align clocks are
+    added. ``only_steps``: for a single file, read only ranges that can be steps.
 
     Raises:
-        TraceError: nothing is found, or what is found cannot be read.
-        UsageError: an option makes no sense.
+        TraceError: no file is found, or a file cannot be read.
+        UsageError: an option is invalid.
     """
-    # What a file contains is told without steps, and what finds them takes long to import.
+    # Imported here: `contents` needs no steps, and these modules are slow to import.
     from traceprof.measures.steps.find import decide_steps, mark_steps
 
     is_several = is_run(paths)
@@ -197,13 +203,14 @@ def open_ranks(
         ranks = ranks.map(Trace.with_warmup, opening.warmup_steps)
     if opening.step_ranges is not None:
         ranks = mark_steps(ranks, opening.step_ranges)
-    elif len(ranks) > 1:  # those of one are found when they are asked for
+    elif len(ranks) > 1:  # the steps of a single rank are found when they are needed
         ranks = decide_steps(ranks)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
 
 
 def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
-    # Of one file there is nothing to align, and what aligns takes long to import.
+    # Imported here: a single file needs no alignment, and the module is slow to import.
+    """Return the ranks with clocks aligned by collectives if possible, and notes on that."""
     from traceprof.measures.collectives.clocks import align_clocks, find_alignment
 
     alignment = find_alignment(ranks)
@@ -211,6 +218,6 @@ def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
         by_wall_time = () if UNTIED_CLOCKS in ranks.info.warnings else (Note(_BY_WALL_TIME),)
         return ranks, (*alignment.notes, *by_wall_time)
     aligned = align_clocks(ranks, alignment)
-    # Each is said once: of ranks that nothing ties the aligned run warns.
+    # The aligned run already has warnings on ranks without shared collectives.
     about = (note for note in alignment.notes if note.text not in aligned.info.warnings)
     return aligned, tuple(about)

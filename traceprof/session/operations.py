@@ -1,4 +1,4 @@
-"""Every operation of the devices in the order of time: kernels, copies and memsets, one by one."""
+"""Lists every operation of the GPUs in time order: kernels, copies, and memsets."""
 
 from __future__ import annotations
 
@@ -68,10 +68,11 @@ LAUNCHES: Final = TableSpec.of("""
 
 @dataclass(frozen=True, slots=True)
 class OperationFilter:
-    """Which operations are wanted: those for which all that is said here holds.
+    """Conditions on operations; an operation must meet all of them.
 
-    ``name`` is a regular expression that is sought in the name, whatever its case. Durations are
-    in ns. ``longest_first``: by duration instead of start, with the range that launched each.
+    ``name`` is a regular expression that is searched in the name, ignoring case. Durations are in
+    ns. ``longest_first``: sort by duration instead of start, and add the range that launched each
+    operation.
     """
 
     name: str | None = None
@@ -85,24 +86,24 @@ class OperationFilter:
     longest_first: bool = False
 
     def pattern(self) -> OwnPattern | None:
-        """Return what names must match.
+        """Return the compiled pattern of names, or None.
 
         Raises:
-            UsageError: it is no regular expression.
+            UsageError: ``name`` is not a valid regular expression.
         """
         return None if self.name is None else own_pattern(self.name, "--name", ignore_case=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """``n_rows`` operations were chosen; `chunks` gives them, some thousands at a time."""
+    """The chosen operations. `chunks` yields them in tables of some thousand rows."""
 
     sources: Sequence[_Source]
     order: Ints
 
     @property
     def n_rows(self) -> int:
-        """How many there are."""
+        """The number of chosen operations."""
         return len(self.order)
 
     def chunks(self) -> Iterator[Table]:
@@ -110,10 +111,11 @@ class Operations:
         return self._tables(_Source.operations, OPERATIONS)
 
     def launches(self) -> Iterator[Table]:
-        """Yield tables with the columns of `LAUNCHES` about the kernels, in order."""
+        """Yield tables with the columns of `LAUNCHES` for the kernels, in order."""
         return self._tables(_Source.launches, LAUNCHES)
 
     def _tables(self, make: Callable[[_Source, Ints], Table], spec: TableSpec) -> Iterator[Table]:
+        """Yield tables of ``spec``, each made of up to `_CHUNK` rows."""
         firsts = np.cumsum([0, *(len(source.rows) for source in self.sources)])
         for begin in range(0, len(self.order), _CHUNK):
             wanted = self.order[begin : begin + _CHUNK]
@@ -128,16 +130,16 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The rows of one table of one rank that were chosen."""
+    """The chosen rows of one table of one rank."""
 
     trace: Trace
     table: str
     rows: Ints
     zero_ns: int
-    tells_ranges: bool = False
+    has_ranges: bool = False
 
     def operations(self, rows: Ints) -> Table:
-        """Return rows of the table as `OPERATIONS` has them."""
+        """Return rows of the table with the columns of `OPERATIONS`."""
         events = self.trace.table(self.table).take(rows)
         duration = events["end_ns"] - events["start_ns"]
         found = events.select("device", "stream", "correlation").assign(
@@ -145,17 +147,17 @@ class _Source:
             duration_ns=duration,
             rank=_ranks_of(self.trace, events["process"]),
         )
-        if self.tells_ranges:
+        if self.has_ranges:
             found = found.assign(range=self._ranges_of(rows))
         if self.table == "kernels":
             return found.assign(**self._shape_columns(rows), name=events["name"].plain())
         streams = contexts_of_streams(self.trace)
-        place = ("process", "device", "stream")
-        context = dict(zip(_keys(streams, place), streams["context"].tolist(), strict=True))
+        keys = ("process", "device", "stream")
+        context = dict(zip(_keys(streams, keys), streams["context"].tolist(), strict=True))
         with np.errstate(divide="ignore", invalid="ignore"):
             rate = events["n_bytes"] * 1e9 / np.where(duration > 0, duration, np.nan)
         return found.assign(
-            context=np.array([context.get(one, ABSENT) for one in _keys(events, place)], np.int64),
+            context=np.array([context.get(key, ABSENT) for key in _keys(events, keys)], np.int64),
             n_bytes=events["n_bytes"],
             bytes_per_s=rate,
             src_kind=_kinds(events["src_kind"]),
@@ -164,7 +166,7 @@ class _Source:
         )
 
     def launches(self, rows: Ints) -> Table:
-        """Return rows of the kernels as `LAUNCHES` has them."""
+        """Return rows of the kernels with the columns of `LAUNCHES`."""
         kernels = self.trace.kernels.take(rows)
         return Table(
             {
@@ -179,34 +181,40 @@ class _Source:
         )
 
     def _ranges_of(self, rows: Ints) -> npt.NDArray[np.object_]:
-        """Return the name of the innermost range that launched each row, without decorations."""
+        """Return the plain name of the innermost range that launched each row."""
         place = ranges_of_work(self.trace, self.table)[rows]
         ranges = self.trace.ranges.take(nested_ranges(self.trace).rows)
         found: npt.NDArray[np.object_] = np.append(plain_names(ranges["name"]).plain(), "")[place]
         return found
 
     def _shape_columns(self, rows: Ints) -> dict[str, Any]:
+        """Return the columns on launch dimensions and contexts of kernels."""
         trace = self.trace
         if trace.kernel_shapes.empty:
             return {}
         launched = launch_shapes(trace)
-        told = launched.table.take(launched.of_kernel[rows].wide())
-        shown = [c.name for c in OPERATIONS if c.name in told and c.name != "device"]
-        columns: dict[str, Any] = {name: told[name] for name in shown}
+        shapes = launched.table.take(launched.of_kernel[rows].wide())
+        shown = [c.name for c in OPERATIONS if c.name in shapes and c.name != "device"]
+        columns: dict[str, Any] = {name: shapes[name] for name in shown}
         return {**columns, "context": launched.contexts[rows].wide()}
 
 
 def _ranks_of(trace: Trace, processes: Ints) -> Ints:
-    known = dict(zip(*(trace.processes[n].tolist() for n in ("process", "rank")), strict=True))
+    """Return the rank of each process, ABSENT for none."""
+    rank_of = dict(zip(*(trace.processes[n].tolist() for n in ("process", "rank")), strict=True))
     distinct, place = np.unique(processes, return_inverse=True)
-    return np.array([known.get(one, ABSENT) for one in distinct.tolist()], np.int64)[place.ravel()]
+    return np.array([rank_of.get(process, ABSENT) for process in distinct.tolist()], np.int64)[
+        place.ravel()
+    ]
 
 
 def _keys(table: Table, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the values of the columns ``names`` as a list of tuples, one per row."""
     return list(zip(*(table[name].tolist() for name in names), strict=True))
 
 
 def _kinds(kinds: Names) -> npt.NDArray[np.object_]:
+    """Return memory kinds as texts, with "" for unknown ones."""
     texts: npt.NDArray[np.object_] = kinds.by_text(
         objects("" if text == "unknown" else text for text in kinds.texts)
     )
@@ -217,19 +225,19 @@ def _kinds(kinds: Names) -> npt.NDArray[np.object_]:
 def operations(
     run: Run, chosen: OperationFilter | None = None, *, counts_launches: bool = False
 ) -> Operations:
-    """Return the operations of the run's window that are chosen; one that it cuts is there whole.
+    """Return the chosen operations that overlap with the window of the run, each in full.
 
-    ``counts_launches``: `Operations.launches` is asked for, which counts from the first on.
+    ``counts_launches``: the caller uses `Operations.launches`, which counts from the first launch.
 
     Raises:
-        NotRecordedError: no work of a device was recorded.
-        UsageError: the window is none of this run, or the name no regular expression.
+        NotRecordedError: no GPU activity was recorded.
+        UsageError: the window is invalid, or the name is not a valid regular expression.
     """
     chosen = chosen or OperationFilter()
     pattern = chosen.pattern()
     whole = frozenset({"kernels"}) if counts_launches else frozenset[str]()
     tables = _TABLES
-    if chosen.longest_first:  # launches lie before the window
+    if chosen.longest_first:  # the launches of operations may be before the window
         tables, whole = tables | _LAUNCHING, whole | _LAUNCHING
     ranks = run.of_ranks(tables, whole)
     if not ranks.recorded & set(DEVICE_TABLES):
@@ -245,6 +253,7 @@ def operations(
 
 
 def _order(sources: Sequence[_Source], chosen: OperationFilter) -> Ints:
+    """Return the order of the rows of all sources, limited to the requested number."""
     if not sources:
         return np.empty(0, np.int64)
     tables = [source.trace.table(source.table) for source in sources]
@@ -259,7 +268,7 @@ def _order(sources: Sequence[_Source], chosen: OperationFilter) -> Ints:
 def _chosen_rows(
     part: Trace, table: str, chosen: OperationFilter, pattern: OwnPattern | None
 ) -> Ints:
-    """Return the numbers of the rows in the table of the whole trace."""
+    """Return the indices of the chosen rows in the table of the whole trace."""
     whole = part.whole.table(table)
     rows = np.arange(len(whole))[part.rows_in_whole(table)]
     events = whole.take(rows)
@@ -283,6 +292,7 @@ def _chosen_rows(
 
 
 def _is_of_kind(events: Table, table: str, kind: str) -> Bools:
+    """Return which events are of a ``kind``: kernel, copy, or memset."""
     if table == "kernels" or kind == "kernel":
         return np.full(len(events), (table == "kernels") == (kind == "kernel"), np.bool_)
     return np.asarray((events["direction"] == "memset") == (kind == "memset"), np.bool_)

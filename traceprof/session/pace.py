@@ -1,4 +1,4 @@
-"""What a page says about steps: step time, steps per second, and whether there are two kinds."""
+"""Sentences of the page on steps: step time, steps per second, and two kinds of steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from traceprof.model.results import Note, Result
 from traceprof.model.table import Bools, Table, is_known
 
 MAX_STEADY_RATIO: Final = 0.1
-"""What steps may spread by, of their median, to be called steady."""
+"""The maximum spread of steady steps, relative to their median."""
 _MIN_OVERHEAD_RATIO: Final = 0.02
 _MIN_RANGE_RATIO: Final = 0.0005
 
 
 def on_pace(steps: Result | None) -> Iterator[Note]:
-    """Yield how long the steps are, how many a second, and of how many kinds they are."""
+    """Yield notes on the step time, the steps per second, and the kinds of steps."""
     if steps is None or not steps.scalars.get("steady_count"):
         return
     if steps.scalars["is_pattern"] and steps.scalars["base"] != ITERATION:
@@ -30,6 +30,7 @@ def on_pace(steps: Result | None) -> Iterator[Note]:
 
 
 def _on_step_time(steps: Result) -> Note:
+    """Return the note on step time with its rate and range."""
     scalars = steps.scalars
     is_pattern, n = scalars["is_pattern"], int(scalars["steady_count"])
     usual = steps.table.take(steps.table["kind"] == USUAL)
@@ -43,9 +44,9 @@ def _on_step_time(steps: Result) -> Note:
             text += ", {rate:count} samples/s"
             values["rate"] = rate
         text += ")"
-    of = "unprofiled step" if "unprofiled_count" in scalars else scalars["base"]
-    of = ITERATION if is_pattern else STEP if of == "window" else of
-    text += f": mean of {{n:count}} {of}s" if n > 1 else ""
+    unit = "unprofiled step" if "unprofiled_count" in scalars else scalars["base"]
+    unit = ITERATION if is_pattern else STEP if unit == "window" else unit
+    text += f": mean of {{n:count}} {unit}s" if n > 1 else ""
     text += " on {ranks:count} ranks" if n_ranks > 1 else ""
     ends = ("min", "max") if n < FEWEST_FOR_PERCENTILES else ("p10", "p90")
     low, high = (scalars[f"{end}_ns"] for end in ends)
@@ -56,7 +57,7 @@ def _on_step_time(steps: Result) -> Note:
 
 
 def _on_profiling(scalars: Mapping[str, Any], values: dict[str, Any]) -> str:
-    """Return what profiling added to a step, in words; "" where that is not known."""
+    """Return the words on the overhead of profiling, or "" if it is unknown; add to ``values``."""
     ratio = scalars.get("profiler_overhead_ratio")
     if ratio is None:
         return ""
@@ -68,25 +69,25 @@ def _on_profiling(scalars: Mapping[str, Any], values: dict[str, Any]) -> str:
 
 
 def _on_kinds(steps: Result) -> Iterator[Note]:
-    """Yield that steps are of two kinds, where they are, and what the longer ones do more."""
+    """Yield a note if there are two kinds of steps, and on what grows in the longer ones."""
     if (found := _kinds(steps)) is None:
         return
     first, is_long = found
     lengths = first["duration_ns"].astype(np.float64)
     what = ITERATION if steps.scalars["is_pattern"] else STEP
-    every = turn_of(is_long)
+    period = turn_of(is_long)
     values: dict[str, Any] = {
         "long": float(np.median(lengths[is_long])),
         "short": float(np.median(lengths[~is_long])),
         "n_long": int(is_long.sum()),
         "n_short": int((~is_long).sum()),
-        "every": every,
+        "every": period,
     }
-    if every == 1:
+    if period == 1:
         text = f"There are two kinds of {what}s: {{n_long:count}} take {{long:ns}} and "
         text += "{n_short:count} take {short:ns} (medians)"
     else:
-        which = f"Every other {what}" if every == 2 else f"One in {{every:count}} {what}s"
+        which = f"Every other {what}" if period == 2 else f"One in {{every:count}} {what}s"
         text = f"{which} takes {{long:ns}}, and the others take {{short:ns}} (medians)"
     grown = {
         name: float(np.median(first[name][is_long]) - np.median(first[name][~is_long]))
@@ -101,7 +102,7 @@ def _on_kinds(steps: Result) -> Iterator[Note]:
 
 
 def _kinds(steps: Result) -> tuple[Table, Bools] | None:
-    """Return the usual steps of the first process, and which are of the longer of two kinds."""
+    """Return the usual steps of the first process, and which are of the longer kind, or None."""
     table = steps.table.take(steps.table["kind"] == USUAL)
     first = table.take(table["process"] == table["process"][:1])
     is_long = are_long(first["duration_ns"].astype(np.float64)) if len(first) else None

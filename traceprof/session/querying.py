@@ -1,4 +1,4 @@
-"""SQL about a run: its tables and its steps as views, in the window, without what is secret."""
+"""SQL on a run: its tables and steps as views, in the window, without secrets."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from traceprof.workers.limited import Limited, OutOfTimeError, ProcessDiedError
 
 STEPS: Final = "steps"
 _PREPARING_S: Final = 20.0
-"""Time for a process to start and prepare the statement: a nested WITH may be a bomb."""
+"""Time limit to start a process and prepare the statement: a nested WITH may be a bomb."""
 _GRACE_S: Final = 1.0
-"""SQLite stops itself at the limit, unless one call of a function takes longer."""
+"""SQLite stops at the time limit, unless a single function call takes longer."""
 _TYPES: Final = {Unit.TEXT: "TEXT", Unit.RATIO: "REAL", Unit.PER_S: "REAL"}
 _BORDERS: Final = (
     ViewColumn("start_ns", "INTEGER", "time in ns since the start of the run"),
@@ -41,7 +41,7 @@ _BORDERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows that a query gives, and remarks on what it asked for and was not recorded."""
+    """The rows of a query, and remarks on requested data that was not recorded."""
 
     rows: QueryRows
     remarks: tuple[str, ...]
@@ -49,7 +49,7 @@ class Answer:
 
 
 def views() -> tuple[View, ...]:
-    """Return what a query may read: the tables of a trace, and the steps."""
+    """Return the views that a query may read: the tables of a trace, and the steps."""
     table = load_analysis(STEPS).spec.tables[0]
     columns = [
         ViewColumn(column.name, _TYPES.get(column.unit, "INTEGER"), column.meaning)
@@ -65,24 +65,24 @@ def views() -> tuple[View, ...]:
 
 @refuses_with_doubts
 def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
-    """Return what one SELECT says of the run; without a window of all of it.
+    """Return the rows of one SELECT on the run; without a window, on all of it.
 
-    Rows that the window cuts are clipped, and bytes shared out, as analyses see them.
+    Rows that the window cuts are clipped, with a proportional part of their bytes, as in analyses.
 
     Raises:
-        UsageError: the statement is wrong, no SELECT, or takes more time or memory than it may.
+        UsageError: the statement is wrong or not a SELECT, or exceeds the time or memory limit.
         TraceError: a file cannot be read.
     """
     limits = limits or Limits()
     try:
-        with Limited(answer_parts, sql, views(), limits) as asked:
-            source = _Source(run, asked.answer(_PREPARING_S))
+        with Limited(answer_parts, sql, views(), limits) as worker:
+            source = _Source(run, worker.answer(_PREPARING_S))
             remarks = tuple(source.remarks())
             for part in source.rows():
-                asked.send(part)
-            asked.finish()
-            asked.answer()
-            rows = asked.answer(limits.seconds + _GRACE_S)
+                worker.send(part)
+            worker.finish()
+            worker.answer()
+            rows = worker.answer(limits.seconds + _GRACE_S)
     except OutOfTimeError as error:
         raise out_of_time(limits) from error
     except ProcessDiedError as error:
@@ -92,7 +92,7 @@ def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
 
 @dataclass
 class _Source:
-    """Of a run the columns of views that are ``reads``."""
+    """The columns ``reads`` (by view) of a run."""
 
     run: Run
     reads: Mapping[str, frozenset[str]]
@@ -104,12 +104,12 @@ class _Source:
 
     @cached_property
     def ranks(self) -> dict[int, int]:
-        """The ranks of processes, ABSENT where they have none."""
-        known = self.material.ranks.table("processes")
-        return dict(zip(known["process"].tolist(), known["rank"].tolist(), strict=True))
+        """The rank of each process, or ABSENT."""
+        processes = self.material.ranks.table("processes")
+        return dict(zip(processes["process"].tolist(), processes["rank"].tolist(), strict=True))
 
     def remarks(self) -> Iterator[str]:
-        """Yield what of the tables was not recorded: they have no rows, which is not none."""
+        """Yield a remark for each view whose data was not recorded, so that it is empty."""
         for name in self.reads:
             if name in TABLES and TABLES[name].has_times:
                 try:
@@ -120,7 +120,7 @@ class _Source:
             yield "the trace contains no steps, so the view steps is empty"
 
     def rows(self) -> Iterator[tuple[str, dict[str, list[Any]], int]]:
-        """Yield the views that are read, some rows at a time."""
+        """Yield the views that are read: name, columns, and number of rows, in parts."""
         for name, table in self._tables():
             kinds, wanted = TABLES[name].columns, self.reads[name]
             zero_ns = self.material.ranks.whole.span.start_ns
@@ -129,9 +129,10 @@ class _Source:
             yield STEPS, self._columns_of_steps(), len(self.steps)
 
     def _tables(self) -> Iterator[tuple[str, Table]]:
-        asked = [name for name in self.reads if name in TABLES]
-        events = frozenset(name for name in asked if TABLES[name].has_times)
-        for name in asked:
+        """Yield the tables that are read, in parts."""
+        names = [name for name in self.reads if name in TABLES]
+        events = frozenset(name for name in names if TABLES[name].has_times)
+        for name in names:
             if name not in events:
                 yield name, self.material.ranks.table(name)
         if not events:
@@ -146,15 +147,16 @@ class _Source:
 
     @cached_property
     def steps(self) -> Table:
-        """The steps in the window; none where they were not recorded."""
+        """The steps in the window; empty if they were not recorded."""
         try:
             result = self.run.within(self.run.window or "all").result(STEPS)
         except NotRecordedError:
             return Table({})
-        # Iterations of a pattern are no steps.
+        # Iterations of a pattern are not steps.
         return result.table.head(0) if result.scalars["is_pattern"] else result.table
 
     def _columns_of_steps(self) -> dict[str, list[Any]]:
+        """Return the columns of the view ``steps`` that are read."""
         steps, wanted = self.steps, self.reads[STEPS]
         found = {name: _plain(steps[name]) for name in steps if name in wanted}
         if "start_ns" in wanted:
@@ -162,12 +164,12 @@ class _Source:
         if "end_ns" in wanted:
             found["end_ns"] = _plain(steps["at_ns"] + steps["duration_ns"])
         if "rank" in wanted:
-            ranks = (self.ranks.get(one, ABSENT) for one in steps["process"].tolist())
+            ranks = (self.ranks.get(process, ABSENT) for process in steps["process"].tolist())
             found["rank"] = [None if rank == ABSENT else rank for rank in ranks]
         return found
 
 
 def _plain(values: Column) -> list[Any]:
-    """Return values of a result as SQLite takes them."""
+    """Return the values of a result's column in types that SQLite accepts."""
     pairs = zip(values.tolist(), is_known(values).tolist(), strict=True)
     return [value if is_known else None for value, is_known in pairs]

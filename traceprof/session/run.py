@@ -1,7 +1,7 @@
-"""An opened run: what is asked of it, in which window, and the answers.
+"""An open run: answers questions about a window and reads only the tables that it needs.
 
-The one way from files to results, for commands, the viewer and Python alike. Nothing is read
-before something is asked; then only the tables that the answer needs.
+All commands, the viewer, and the Python API get results from files through this module. Nothing is
+read before the first question.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
 
 _EVERYTHING: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
-_MOST_WINDOWS: Final = 4
-_WORTH_CUTTING: Final = 0.5
+_MAX_WINDOWS: Final = 4
+_MAX_CUT_RATIO: Final = 0.5
 LARGE_BYTES: Final = 64 << 20
-"""Of a larger file less is read, and of a window of it its launches alone are looked at."""
+"""Above this size, less of a file is read. For a window, only its launches are checked."""
 SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
-"""What a file says of itself: it is read once, whatever else is read of it."""
+"""The tables that describe a file. They are read once, whatever other tables are read."""
 _CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
-"""The tables of which a reader brings the rows in a window alone; all others come whole."""
+"""The tables of which a reader can read only the rows in a window; others are read whole."""
 _STEPS: Final = frozenset({"ranges"})
-"""The tables that named steps are found in."""
-_MADE_OF_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
-"""The tables whose rows are read with the ranges, or made of them."""
-_WORDS: Final[Mapping[str, frozenset[str]]] = {
+"""The tables that contain marked steps."""
+_READ_WITH_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
+"""The tables whose rows are read with the ranges, or derived from them."""
+_TABLES_BY_WORD: Final[Mapping[str, frozenset[str]]] = {
     "step": STEP_TABLES,
     "pattern": STEP_TABLES,
     "steady": STEP_TABLES,
@@ -49,12 +49,12 @@ _WORDS: Final[Mapping[str, frozenset[str]]] = {
     "active": frozenset({"kernels", "copies"}),
     "&": frozenset({"ranges"}),
 }
-"""The tables that tell a window, by the words in it."""
+"""The tables that define a window, by the words in its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The results by name, and why those that are missing could not be had."""
+    """Results by name, and the reasons for missing results."""
 
     results: Mapping[str, Result]
     missing: Mapping[str, str]
@@ -62,7 +62,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A run cut to a window, with some tables; ``is_alone``: nothing else of them was read."""
+    """A run cut to a window, with some tables; ``is_alone``: only their rows in it were read."""
 
     selection: Selection
     tables: frozenset[str]
@@ -72,7 +72,7 @@ class _Part:
 
 @dataclass
 class _Source:
-    """The files of a run, read as far as was needed so far."""
+    """The files of a run with the tables that were read so far."""
 
     paths: tuple[Path | str, ...]
     opening: Opening
@@ -85,12 +85,12 @@ class _Source:
 
     @cached_property
     def reads_parts(self) -> bool:
-        """Whether to read a part costs less than to read all: not so for several files."""
+        """Whether reading a part costs less than reading all; never for several files."""
         return not is_run(self.paths) and reads_parts(self.paths[0])
 
     @property
     def is_large(self) -> bool:
-        """Whether one of the files is so large that it is worth to read less of it."""
+        """Whether a file is so large that less of it should be read."""
         files = (path for path in map(Path, self.paths) if path.is_file())
         return any(path.stat().st_size > LARGE_BYTES for path in files)
 
@@ -107,51 +107,51 @@ class _Source:
         return self.ranks
 
     def selection(self, text: str | None) -> Selection:
-        """Return the window that ``text`` means."""
+        """Return the window of the text."""
         if text in self.windows:
             return self.windows[text].selection
         first = SELF_DESCRIPTION if self.ranks is None else frozenset[str]()
-        whole = self.whole(first | self._telling(text))
+        whole = self.whole(first | self._tables_of_window(text))
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
 
     def within(self, text: str | None, tables: frozenset[str], uncut: frozenset[str]) -> Ranks:
-        """Return the run cut to the window that ``text`` means, with ``tables`` read.
+        """Return the run cut to the window ``text``, with ``tables`` read.
 
-        Of ``uncut`` among them rows outside the window are needed, too.
+        For the tables in ``uncut``, rows outside the window are read as well.
         """
         known = self.windows.get(text)
         if known and tables <= known.tables and not (known.is_alone and uncut):
             return known.ranks
         if self.ranks is None:
             self._read_first(text, tables, is_cut=not uncut)
-        is_told = self.knows_steps or bool(tables & _STEPS)
-        if not tables.isdisjoint(DEVICE_TABLES) and not is_told and self._has_windows:
+        has_step_ranges = self.knows_steps or bool(tables & _STEPS)
+        if not tables.isdisjoint(DEVICE_TABLES) and not has_step_ranges and self._has_windows:
             return self.within(text, tables | _STEPS, uncut)
         selection, part, ranks = self.selection(text), None, self.ranks
-        # To read the window alone is worth it of a small part of one file that was not read before.
+        # Read only the window if it is a small part of one file and its tables were not read yet.
         if (
             ranks is not None
             and not tables <= self.tables
             and self.tables >= SELF_DESCRIPTION
             and not uncut
             and self.reads_parts
-            and selection.window.duration_ns < _WORTH_CUTTING * ranks.span.duration_ns
+            and selection.window.duration_ns < _MAX_CUT_RATIO * ranks.span.duration_ns
         ):
             alone = read_more(ranks, self.opening, tables - self.tables, selection.window)
             self.warn(alone.info.warnings)
             if tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, tables, alone.within(selection.window), is_alone=True)
         if part is None:
-            whole = self.whole(tables | self._telling(text))
+            whole = self.whole(tables | self._tables_of_window(text))
             part = _Part(selection, self.tables, whole.within(selection.window))
-        while len(self.windows) >= _MOST_WINDOWS:
+        while len(self.windows) >= _MAX_WINDOWS:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
 
     def warn(self, warnings: Iterable[str]) -> None:
-        """Keep what readers warned of as they read a part, for all that is said of the run."""
+        """Add warnings that readers gave while they read a part to the warnings of the run."""
         known = () if self.ranks is None else self.ranks.info.warnings
         new = [text for text in warnings if text not in known]
         if new and self.ranks is not None:
@@ -159,37 +159,42 @@ class _Source:
 
     @property
     def _has_windows(self) -> bool:
-        """Whether ranges may tell when devices were recorded at all."""
+        """Whether ranges may show in which windows GPU activity was recorded."""
         return self.ranks is not None and any(
             part.info.recorded_by is RecordedBy.OWN for part in self.ranks.whole
         )
 
     def _read_first(self, text: str | None, tables: frozenset[str], *, is_cut: bool) -> None:
-        """Read what it takes to know the window ``text``, and what it makes sense to read with it.
+        """Read the tables that define the window ``text``, and others if it saves a second pass.
 
-        To read the window alone may be enough, and less; where it takes the device work to know
-        what it is, all is read at once. Steps may be found in some of the ranges, which do not
-        count as read; where there are none it takes all ranges to know the window.
+        If the window is known from ranges, a later read of only the window may be enough. If the
+        window depends on GPU activity, all tables are read at once. Steps may be found in a part of
+        the ranges, which does not count as reading them. If it contains no steps, all ranges are
+        read.
         """
         is_whole = text in (None, "all")
-        is_told = not is_whole and self._telling(text) <= _STEPS
-        is_enough = is_told and is_cut and self.reads_parts
-        first = (SELF_DESCRIPTION if is_enough else tables) | self._telling(text)
-        is_worth_it = is_whole and self.is_large and self.reads_parts
-        if is_worth_it and first >= STEP_TABLES - _STEPS and tables.isdisjoint(_MADE_OF_RANGES):
+        is_known_from_ranges = not is_whole and self._tables_of_window(text) <= _STEPS
+        is_enough = is_known_from_ranges and is_cut and self.reads_parts
+        first = (SELF_DESCRIPTION if is_enough else tables) | self._tables_of_window(text)
+        reads_only_steps = is_whole and self.is_large and self.reads_parts
+        if (
+            reads_only_steps
+            and first >= STEP_TABLES - _STEPS
+            and tables.isdisjoint(_READ_WITH_RANGES)
+        ):
             self.tables, found = first - _STEPS, first | _STEPS
             self.ranks, self.notes = open_ranks(self.paths, self.opening, found, only_steps=True)
             self.knows_steps = has_named_steps(self.ranks)
             if self.knows_steps:
                 return
-        tells = is_whole and not tables.isdisjoint(DEVICE_TABLES)
-        self.whole(first | (_STEPS if tells else frozenset()))
+        needs_steps = is_whole and not tables.isdisjoint(DEVICE_TABLES)
+        self.whole(first | (_STEPS if needs_steps else frozenset()))
 
-    def _telling(self, text: str | None) -> frozenset[str]:
-        """Return the tables that must be read to tell what the window ``text`` is."""
+    def _tables_of_window(self, text: str | None) -> frozenset[str]:
+        """Return the tables that define the window ``text``."""
         if text is None:
             return STEP_TABLES - _STEPS if self.knows_steps else STEP_TABLES
-        needed = (tables for word, tables in _WORDS.items() if word in text)
+        needed = (tables for word, tables in _TABLES_BY_WORD.items() if word in text)
         return frozenset[str]().union(*needed)
 
 
@@ -200,17 +205,17 @@ class Run:
     >>> run = traceprof.open("run/")
     >>> run.within("step:10..20").breakdown().to_frame()
 
-    Every analysis is a method of its name (``step-phases`` is ``step_phases``) that returns a
-    Result. Without a window it is the steady steps, else the time in which devices worked.
+    Every analysis is a method with its name (``step-phases`` is ``step_phases``) that returns a
+    Result. The default window covers the steady steps, or without steps the time of GPU activity.
     """
 
     _source: _Source
     window: str | None = None
-    """The window as it was typed; None is the default."""
+    """The window as the user typed it; None is the default."""
 
     @classmethod
     def over(cls, run: Run) -> Self:
-        """Return ``run`` as one of this class: both share what was read."""
+        """Return ``run`` as an instance of this class; both share the tables that were read."""
         return cls(run._source, run.window)
 
     def within(self, window: str | None) -> Self:
@@ -219,22 +224,22 @@ class Run:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files, directories and patterns that were named."""
+        """The files, directories, and patterns that the user named."""
         return tuple(map(Path, self._source.paths))
 
     @property
     def is_read(self) -> bool:
-        """Whether anything was read so far."""
+        """Whether a table was read already."""
         return self._source.ranks is not None
 
     @property
     def is_read_in_parts(self) -> bool:
-        """Whether to read a part costs less than to read all: so of one file, not read so far."""
+        """Whether reading a part costs less: for a single file that was not read whole already."""
         source = self._source
         return (source.ranks is None or source.tables < _EVERYTHING) and source.reads_parts
 
     def warn(self, warnings: Iterable[str]) -> None:
-        """Keep what readers warned of, who read more of the files elsewhere."""
+        """Add warnings of readers that read more of the files outside of this class."""
         self._source.warn(warnings)
 
     @property
@@ -244,12 +249,12 @@ class Run:
 
     @property
     def opening(self) -> Opening:
-        """What the user said of how to read."""
+        """The user's options for reading."""
         return self._source.opening
 
     @property
     def cache(self) -> RunCache:
-        """What is kept of answers about the files; nothing where they are traces in memory."""
+        """The cached answers about the files; empty for traces in memory."""
         source = self._source
         if source.cache is None:
             source.cache = RunCache.of(source.paths, source.opening)
@@ -257,25 +262,25 @@ class Run:
 
     @property
     def selection(self) -> Selection:
-        """The window, what it is called and what must be known of it.
+        """The window with its label and notes.
 
         Raises:
-            UsageError: the window is not one, or not of this run.
+            UsageError: the window is invalid, or not a window of this run.
         """
         return self._source.selection(self.window)
 
     def result(self, name: str) -> Result:
-        """Return the result of the analysis called ``name``.
+        """Return the result of the analysis ``name``.
 
         Raises:
-            UsageError: there is no such analysis, or the window is none of this run.
+            UsageError: there is no such analysis, or the window is invalid.
             NotRecordedError: the trace lacks the data.
         """
         answers = self.answers([name], strict=True)
         return answers.results[load_analysis(name).name]
 
     def answers(self, names: Sequence[str], *, strict: bool = False) -> Answers:
-        """Return the results of several analyses as far as the trace has their data.
+        """Return the results of several analyses, as far as the trace has their data.
 
         Raises:
             NotRecordedError: ``strict``, and the trace lacks the data of one of them.
@@ -300,7 +305,7 @@ class Run:
     ) -> Ranks:
         """Return the traces of the ranks, cut to the window, with ``tables`` read.
 
-        Of those that ``whole`` names the uncut traces have every row, wherever the window is.
+        The uncut traces have all rows of the tables in ``whole``, outside the window as well.
         """
         return self._source.within(self.window, tables, whole & _CUT_BY_READERS)
 
@@ -308,16 +313,16 @@ class Run:
         """Return all ranks as one Trace, cut to the window."""
         return self.of_ranks(tables).merged()
 
-    if not TYPE_CHECKING:  # else a name that is none would be no error of type checkers
+    if not TYPE_CHECKING:  # with it, type checkers would accept every attribute name
 
         def __getattr__(self, name: str) -> Callable[[], Result]:
             self._check_name(name)
             return lambda: self.result(name.replace("_", "-"))
 
     def _check_name(self, name: str) -> None:
-        """Check that an analysis is called ``name``, written as Python needs it."""
+        """Check that an analysis is called ``name``, written as a Python identifier."""
         if isinstance(getattr(type(self), name, None), property):
-            object.__getattribute__(self, name)  # it failed: for its own reason
+            object.__getattribute__(self, name)  # raise the property's own AttributeError again
         if name.replace("_", "-") not in {*analysis_names(), *FORMER_NAMES}:
             known = ", ".join(sorted(analysis_names()))
             raise AttributeError(f"a run has no attribute {name!r}; analyses: {known}")
@@ -329,7 +334,7 @@ class Run:
         return f"<traceprof run {', '.join(f'{name} {value}' for name, value in self._known())}>"
 
     def _known(self) -> Iterator[tuple[str, str]]:
-        """Yield what is known of the run by now, in a few words each: nothing is read for it."""
+        """Yield known facts of the run in a few words each; no file is read."""
         source, part = self._source, self._source.windows.get(self.window)
         yield "of", " ".join(map(str, source.paths))
         if source.ranks is not None:
@@ -341,24 +346,25 @@ class Run:
 
 
 def tables_of(names: Sequence[str]) -> frozenset[str]:
-    """Return the tables that analyses of these ``names`` read."""
+    """Return the tables that the analyses ``names`` read."""
     analyses = [load_analysis(name) for name in names]
-    columns = {c.name for one in analyses for table in one.spec.tables for c in table}
-    # What names processes is read where there is a column of them.
+    tables = (table for analysis in analyses for table in analysis.spec.tables)
+    columns = {column.name for table in tables for column in table}
+    # A result with a column of processes also needs the table that names them.
     named = frozenset({"processes"} if "process" in columns else ())
     return named.union(*(analysis.tables for analysis in analyses))
 
 
 def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run:
-    """Return the run in ``paths``: a file, or several files, a directory, a pattern, a manifest.
+    """Return the run in ``paths``: files, a directory, a pattern, or a manifest.
 
-    Nothing is read yet; what cannot be read is found out with the first question.
+    Nothing is read yet. Files that cannot be read raise an error at the first question.
     """
     return Run(_Source(tuple(paths), opening or Opening()))
 
 
 def run_of(ranks: Ranks) -> Run:
-    """Return traces that are in memory already as a run."""
+    """Return traces that are already in memory as a run."""
     opening = Opening(is_cached=False)
     source = _Source((ranks.info.path,), opening, frozenset(TABLES), ranks.whole)
     return Run(source)

@@ -1,6 +1,7 @@
-"""What is kept of the answers about one run, and what they depend on: files, words, the code.
+"""The cache of answers about one run, and the key of its inputs: files, options, and code.
 
-It costs a few reads of each file and imports no reader: who asks again gets the answer at once.
+The key needs a few reads of each file and imports no reader, so a repeated question is answered at
+once.
 """
 
 from __future__ import annotations
@@ -21,75 +22,78 @@ from traceprof.files import kind_of_no_file
 from traceprof.session.options import Opening, tried_beside
 
 _WILDCARDS: Final = re.compile(r"[*?\[]")
-_MOST_FILES: Final = 20_000
+_MAX_FILES: Final = 20_000
 _HEAD_BYTES: Final = 4096
-_SAY_NOTHING: Final = ("is_cached", "jobs", "scheduler")
-"""What changes no answer."""
+_IGNORED_OPTIONS: Final = ("is_cached", "jobs", "scheduler")
+"""Options that change no answer."""
 _MANIFEST: Final = b'"traceprof'
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The files that were looked at, and a name for all that an answer about them depends on."""
+    """The files that answers depend on, and a key for everything that answers depend on."""
 
     key: str
     files: tuple[Path, ...]
 
 
 def inputs_of(paths: Sequence[Path | str], opening: Opening) -> Inputs | None:
-    """Return what answers about ``paths`` depend on; None where that cannot be told."""
+    """Return the inputs of answers about ``paths``, or None if they cannot be determined."""
     try:
-        said = list(_said(opening))
+        options = list(_option_texts(opening))
         files = list(dict.fromkeys(_files(paths)))
-        if len(files) > _MOST_FILES:
+        if len(files) > _MAX_FILES:
             return None
         content = (part for path in files for part in (str(path), identify_file(path)))
         named = (part for path in paths for part in (str(path), str(Path(path).absolute())))
-        key = digest(identify_code(), *said, "", *named, "", *content)
+        key = digest(identify_code(), *options, "", *named, "", *content)
     except (OSError, TraceprofError, ValueError):
-        return None  # whoever reads it says what is wrong
+        return None  # the reader of the file reports the error
     return Inputs(key, tuple(files))
 
 
-def _said(opening: Opening) -> Iterator[str]:
-    """Yield what the user said; of files that he named what is in them."""
-    for one in fields(opening):
-        value = getattr(opening, one.name)
-        if one.name in _SAY_NOTHING:
+def _option_texts(opening: Opening) -> Iterator[str]:
+    """Yield the user's options as texts, and the digests of the files that they name."""
+    for option in fields(opening):
+        value = getattr(opening, option.name)
+        if option.name in _IGNORED_OPTIONS:
             continue
-        yield f"{one.name}={value!r}"
+        yield f"{option.name}={value!r}"
         if isinstance(value, Path):
-            if kind := kind_of_no_file(value):  # what is read of it here is gone
+            if kind := kind_of_no_file(value):  # a pipe could be read only once
                 raise OSError(f"{value}: {kind}")
             yield digest(value.read_bytes())
 
 
 def _files(paths: Sequence[Path | str]) -> Iterator[Path]:
-    """Yield every file that may be looked at, those that manifests name, too."""
+    """Yield every file that may be read, including the files in manifests."""
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            found = sorted(one for one in path.rglob("*") if _is_candidate(one, path))
+            found = sorted(
+                file_path for file_path in path.rglob("*") if _is_candidate(file_path, path)
+            )
         elif not path.exists() and _WILDCARDS.search(str(given)):
             root = Path(path.anchor)
             matches = sorted(root.glob(str(path.relative_to(root))))
-            found = [file for one in matches for file in _files_at(one)]
+            found = [file for file_path in matches for file in _files_at(file_path)]
         else:
             found = [path, *filter(Path.is_file, [tried_beside(path)])]
-            if len(paths) > 1:  # manifests beside files that are named tell of which run they are
+            if len(paths) > 1:  # manifests next to named files identify their run
                 found += sorted(path.parent.glob("*.json"))
         yield from found
-        for one in found:
-            yield from _listed(one)
+        for file_path in found:
+            yield from _files_of_manifest(file_path)
 
 
 def _is_candidate(path: Path, folder: Path) -> bool:
+    """Return whether ``path`` is a file that is not hidden, relative to ``folder``."""
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return path.is_file() and not hidden
 
 
-def _listed(path: Path) -> Iterator[Path]:
-    """Yield the files that ``path`` names, if it is the manifest of a run."""
+def _files_of_manifest(path: Path) -> Iterator[Path]:
+    """Yield the files that ``path`` names if it is the manifest of a run."""
     if kind := kind_of_no_file(path):
         raise OSError(f"{path}: {kind}")
     with path.open("rb") as file:
@@ -97,22 +101,22 @@ def _listed(path: Path) -> Iterator[Path]:
     if head.lstrip().startswith(b"{") and _MANIFEST in head:
         manifest = import_module("traceprof.formats.runs.manifest").read_manifest(path)
         if manifest is not None:
-            yield from (file for one in manifest.files for file in _files_at(one))
+            yield from (file for member in manifest.files for file in _files_at(member))
 
 
 def _files_at(path: Path) -> list[Path]:
-    """Return the file ``path``, or those in it: a folder of tables is a trace, too."""
+    """Return the file ``path``, or the files in the folder ``path`` (a folder of tables)."""
     if path.is_dir():
-        return sorted(one for one in path.iterdir() if one.is_file())
+        return sorted(entry for entry in path.iterdir() if entry.is_file())
     return [path] if path.is_file() else []
 
 
 @dataclass(frozen=True, slots=True)
 class RunCache:
-    """The answers about files as they were when it was made; without ``inputs`` there are none.
+    """The cached answers about files in their state at creation; without ``inputs``, it is empty.
 
-    Answers are kept only where the files stayed the same from then until the answer was there,
-    and their times of change are old enough to tell another change.
+    An answer is stored only if the files did not change while it was computed. The modification
+    times must also be old enough to detect another change.
     """
 
     paths: Sequence[Path | str]
@@ -123,7 +127,7 @@ class RunCache:
 
     @classmethod
     def of(cls, paths: Sequence[Path | str], opening: Opening) -> RunCache:
-        """Return what is kept about the run in ``paths`` as ``opening`` reads it."""
+        """Return the cached answers about the run in ``paths`` with the options ``opening``."""
         cache = Cache.of_user() if opening.is_cached else None
         inputs = None if cache is None else inputs_of(paths, opening)
         try:
@@ -134,17 +138,17 @@ class RunCache:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything can be kept."""
+        """Whether answers can be stored."""
         return self.cache is not None and self.inputs is not None and self.is_settled
 
     def get(self, *what: object) -> bytes | None:
-        """Return what was kept under the name ``what``; None where nothing is."""
+        """Return the stored bytes with the key ``what``, or None."""
         if self.cache is None or self.inputs is None:
             return None
         return self.cache.get(self._key(what))
 
     def put(self, contents: Mapping[tuple[object, ...], bytes]) -> None:
-        """Keep ``contents`` under their names, unless a file changed meanwhile."""
+        """Store ``contents`` by their keys, unless a file has changed since creation."""
         if not contents or not self.keeps:
             return
         if inputs_of(self.paths, self.opening) == self.inputs:
@@ -153,7 +157,7 @@ class RunCache:
 
     @contextmanager
     def file(self, what: tuple[object, ...]) -> Iterator[Path | None]:
-        """Give the file that was kept under the name ``what``; None where none is."""
+        """Yield the stored file with the key ``what``, or None."""
         if self.cache is None or self.inputs is None:
             yield None
             return
@@ -161,17 +165,17 @@ class RunCache:
             yield found
 
     def put_file(self, what: tuple[object, ...], write: Callable[[Path], None]) -> None:
-        """Keep what ``write`` writes under the name ``what``, unless a file changed meanwhile."""
+        """Store the file that ``write`` writes under ``what``, unless a file has changed."""
         if self.keeps and inputs_of(self.paths, self.opening) == self.inputs:
             assert self.cache is not None
             self.cache.make_file(self._key(what), write)
 
     def texts(self, what: tuple[object, ...], make: Callable[[], Sequence[str]]) -> Sequence[str]:
-        """Return the texts called ``what``: as they were kept, else as ``make`` makes them."""
+        """Return the stored texts with the key ``what``, or make and store them."""
         kept = self.get("texts", *what)
         if kept is not None:
-            told: list[str] = json.loads(kept.decode("utf-8", "surrogatepass"))
-            return told
+            texts: list[str] = json.loads(kept.decode("utf-8", "surrogatepass"))
+            return texts
         found = list(make())
         data = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
         self.put({("texts", *what): data})

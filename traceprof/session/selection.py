@@ -47,22 +47,22 @@ from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import Trace, told_once
 from traceprof.units import format_duration, parse_duration
 
-_MOST_OF_IT: Final = 0.5
-_STEP: Final = re.compile(
+_MIN_COVERED_RATIO: Final = 0.5
+_STEP_PATTERN: Final = re.compile(
     r"(?P<what>step|pattern):\s*+(?P<first>\d*+)\s*+(?P<dots>\.\.)?\s*+(?P<last>\d*+)"
 )
-_EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
-_SHARE: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{0,15})?)\s*%\s*")
+_EDGE_PATTERN: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
+_SHARE_PATTERN: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{0,15})?)\s*%\s*")
 _HUNDRED: Final = Decimal(100)
-_PART: Final = re.compile(r'\s*+range:(?:"[^"]*+"|/(?:[^/\\]|\\.)*+/)[^&]*+|[^&]++')
+_PART_PATTERN: Final = re.compile(r'\s*+range:(?:"[^"]*+"|/(?:[^/\\]|\\.)*+/)[^&]*+|[^&]++')
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A chosen window, what was asked for, and remarks on what that turned out to mean.
+    """A selected window, the text that selected it, and notes on its meaning.
 
-    ``reason``, the first of the remarks, says what the window is made of and why; None where it is
-    what somebody typed, and nothing else. ``asked`` is what was typed; "" for the default.
+    ``reason`` is the first note: the origin of the window and the reason for it (None: the window
+    is exactly what the user typed). ``asked`` is the text that the user typed, "" for the default.
     """
 
     window: TimeWindow
@@ -73,10 +73,11 @@ class Selection:
 
 
 def select(ranks: Ranks, text: str | None) -> Selection:
-    """Return the window that ``text`` means in ``ranks``; None chooses the default.
+    """Return the window that ``text`` means in ``ranks``; None selects the default.
 
     Raises:
-        UsageError: not one of the forms above, a step or range that is not there, or no time.
+        UsageError: the text has none of the forms above, a step or range does not exist, or the
+            window is empty.
     """
     selection = select_default(ranks) if text is None else _combined(ranks, text)
     if ranks.span.duration_ns == 0:
@@ -91,30 +92,30 @@ def select(ranks: Ranks, text: str | None) -> Selection:
 
 
 def check_ranks(wanted: Iterable[int], known: Iterable[int]) -> None:
-    """Check that the ranks which are ``wanted`` are among those that are ``known``.
+    """Check that all ranks in ``wanted`` are in ``known``.
 
     Raises:
-        UsageError: one is not there.
+        UsageError: a rank is missing.
     """
-    there = sorted({int(rank) for rank in known} - {ABSENT})
-    if missing := sorted(set(wanted) - set(there)):
-        here = ", ".join(map(str, there)) or "none"
-        raise UsageError(f"no rank {', '.join(map(str, missing))} in the trace; ranks: {here}")
+    available = sorted({int(rank) for rank in known} - {ABSENT})
+    if missing := sorted(set(wanted) - set(available)):
+        listed = ", ".join(map(str, available)) or "none"
+        raise UsageError(f"no rank {', '.join(map(str, missing))} in the trace; ranks: {listed}")
 
 
 def select_default(ranks: Ranks) -> Selection:
-    """Return the steady steps where steps are known, else the main loop of the devices' work."""
+    """Return the steady steps if steps are known, else the main loop of the GPU activity."""
     steps = steps_of_ranks(ranks)
     is_found = ranks.parts[0].warmup_steps is None
     if not len(steps):
-        return _in_one_recording(ranks, _main_loop(ranks))
+        return _within_last_recording(ranks, _main_loop(ranks))
     found = _steady(ranks)
     table = steps.table
     if not is_found or not table["declared_warmup"].all():
         return found
     loop = _main_loop(ranks)
     covered_ns = int(table["device_end_ns"].max() - table["device_start_ns"].min())
-    if covered_ns < _MOST_OF_IT * loop.window.duration_ns:
+    if covered_ns < _MIN_COVERED_RATIO * loop.window.duration_ns:
         note = Note.of(
             "Only warm-up steps have markers ({n:count}), so the window does not consist of steps.",
             n=len(np.unique(table["step"])),
@@ -125,7 +126,7 @@ def select_default(ranks: Ranks) -> Selection:
 
 
 def _combined(ranks: Ranks, text: str) -> Selection:
-    """Return the window of parts joined by ``&``, each of them sought inside the one before."""
+    """Return the window of parts joined by ``&``; each part is resolved inside the previous one."""
     selection = Selection(ranks.span, "all")
     labels: list[str] = []
     parts = _parts_of(ranks, text.strip())
@@ -139,11 +140,11 @@ def _combined(ranks: Ranks, text: str) -> Selection:
 
 
 def _parts_of(ranks: Ranks, text: str) -> list[str]:
-    """Return the parts of ``text`` between ``&``; a range whose name holds one is one part."""
+    """Return the parts of ``text`` between ``&``; a range whose name contains ``&`` is one part."""
     name = text.removeprefix("range:")
     if any(ranks.each(_has_range, name)):
         return [text]
-    return [part for found in _PART.findall(text) if (part := found.strip())] or [text]
+    return [part for found in _PART_PATTERN.findall(text) if (part := found.strip())] or [text]
 
 
 def _has_range(trace: Trace, name: str) -> bool:
@@ -151,6 +152,7 @@ def _has_range(trace: Trace, name: str) -> bool:
 
 
 def _parse(ranks: Ranks, text: str) -> Selection:
+    """Return the window of one part."""
     named: dict[str, Callable[[], Selection]] = {
         "all": lambda: Selection(ranks.span, "all"),
         "active": lambda: _active(ranks),
@@ -158,12 +160,12 @@ def _parse(ranks: Ranks, text: str) -> Selection:
     }
     if text in named:
         return named[text]()
-    if (match := _STEP.fullmatch(text)) and (match["first"] or match["last"]):
+    if (match := _STEP_PATTERN.fullmatch(text)) and (match["first"] or match["last"]):
         return _of_steps(ranks, match)
     if match := RANGE.fullmatch(text):
         window, label, notes = find_ranges(ranks, match)
         return Selection(window, label, notes)
-    if match := _EDGE.fullmatch(text):
+    if match := _EDGE_PATTERN.fullmatch(text):
         return _edge(ranks, match["side"], _length(match["duration"], ranks), text)
     if ".." in text:
         start, _, end = text.partition("..")
@@ -178,6 +180,7 @@ def _parse(ranks: Ranks, text: str) -> Selection:
 
 
 def _instant(text: str, ranks: Ranks, default: int, absolute: bool = False) -> int:
+    """Return a time of the window in ns on the clock of the run; "" means ``default``."""
     text = text.strip()
     if not text:
         return default
@@ -188,16 +191,17 @@ def _instant(text: str, ranks: Ranks, default: int, absolute: bool = False) -> i
 
 
 def _length(text: str, ranks: Ranks) -> int:
-    """Return a duration in ns, which may be told as a share of the span."""
+    """Return a duration in ns; the text may be a share of the span."""
     if not text.rstrip().endswith("%"):
         return parse_duration(text)
-    share = _SHARE.fullmatch(text)
+    share = _SHARE_PATTERN.fullmatch(text)
     if share is None or not 0 <= Decimal(share[1]) <= _HUNDRED:
         raise UsageError(f"invalid share {text.strip()!r} of the trace: expected 0% to 100%")
     return int((Decimal(share[1]) * ranks.span.duration_ns / _HUNDRED).to_integral_value())
 
 
 def _edge(ranks: Ranks, side: str, duration_ns: int, label: str) -> Selection:
+    """Return a window of ``duration_ns`` at the start or the end of the span."""
     span = ranks.span
     if side == "first":
         return Selection(TimeWindow(span.start_ns, span.start_ns + duration_ns) & span, label)
@@ -205,6 +209,7 @@ def _edge(ranks: Ranks, side: str, duration_ns: int, label: str) -> Selection:
 
 
 def _active(ranks: Ranks) -> Selection:
+    """Return the window of GPU activity, else of passes on the host, else the whole span."""
     window = active_window(ranks)
     if window is None:
         on_host = host_window(ranks)
@@ -215,7 +220,7 @@ def _active(ranks: Ranks) -> Selection:
 
 
 def _main_loop(ranks: Ranks) -> Selection:
-    """Return what is judged where no steps are known, with the reason."""
+    """Return the window that is analyzed without known steps, with the reason."""
     loop = main_loop(ranks)
     if loop is None:
         return _active(ranks)
@@ -229,9 +234,8 @@ def _main_loop(ranks: Ranks) -> Selection:
         text = "No step markers found. traceprof analyzes all work except"
         text += " setup" if loop.before_ns else ""
         text += " (up to the end of {setup})" if loop.setup else ""
-        text += " and" if loop.before_ns and loop.after_ns else ""
-        text += " the end, where few kernels run" if loop.after_ns and not loop.before_ns else ""
-        text += " the end" if loop.after_ns and loop.before_ns else ""
+        end = " and the end" if loop.before_ns else " the end, where few kernels run"
+        text += end if loop.after_ns else ""
     else:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
     left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
@@ -250,6 +254,11 @@ _NO_STEPS: Final = "No step markers found. The window covers all GPU activity."
 
 
 def _known_steps(ranks: Ranks) -> Steps:
+    """Return the steps of the run.
+
+    Raises:
+        NotRecordedError: no steps are known.
+    """
     steps = steps_of_ranks(ranks)
     if len(steps):
         return steps
@@ -264,6 +273,7 @@ def _known_steps(ranks: Ranks) -> Steps:
 
 
 def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
+    """Return the window of the steps or iterations in ``match``."""
     what = match["what"]
     steps = _known_steps(ranks) if what == "step" else pattern_of_ranks(ranks)
     if not len(steps):
@@ -288,11 +298,13 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
 
 
 def _window_of(steps: Table) -> TimeWindow:
+    """Return the window from the first start to the last end of ``steps`` on the devices."""
     start_ns, end_ns = int(steps["device_start_ns"].min()), int(steps["device_end_ns"].max())
     return TimeWindow(start_ns, end_ns, is_of_steps=True)
 
 
 def _steady(ranks: Ranks) -> Selection:
+    """Return the window of the steps without the leading warm-up."""
     steps = _known_steps(ranks)
     is_warmup = steps.warmup()
     if is_warmup.all():
@@ -308,24 +320,24 @@ def _steady(ranks: Ranks) -> Selection:
     if is_warmup.any():
         dropped = table.take(is_warmup)
         each = [dropped.take(rows) for rows in rows_by_value(dropped["process"]).values()]
-        lost_ns = max(int(own["device_end_ns"].max() - own["start_ns"].min()) for own in each)
+        lost_ns = max(int(steps["device_end_ns"].max() - steps["start_ns"].min()) for steps in each)
         count = max(map(len, each))
         why = "as warm-up" if ranks.parts[0].warmup_steps is None else "as requested"
         leading = "first step" if count == 1 else "first {dropped:count} steps"
         text += f" The {leading} ({{lost:ns}}) {'is' if count == 1 else 'are'} excluded {why}."
         values |= {"dropped": count, "lost": lost_ns}
     found = Selection(window, "steady", (_with_origin(text, steps, kept, ranks, **values),))
-    return _of_usual_steps(ranks, _where_devices_were_recorded(ranks, found))
+    return _without_unusual_steps(ranks, _within_recorded_part(ranks, found))
 
 
-def _of_usual_steps(ranks: Ranks, selection: Selection) -> Selection:
-    """Return ``selection`` with all but the usual steps as gaps of its window, and what these are.
+def _without_unusual_steps(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection`` with unusual steps as gaps of its window, and a note on these steps.
 
-    The same steps count for every answer: `traceprof.measures.steps.base` says which.
+    `traceprof.measures.steps.base` defines the usual steps, which are the same for every answer.
     """
     window = steady_window(ranks, selection.window)
-    every = base_within(ranks, selection.window).left_out
-    left_out = {kind: own for kind, own in every.items() if kind in _NAMED_KINDS}
+    excluded = base_within(ranks, selection.window).left_out
+    left_out = {kind: n_and_ns for kind, n_and_ns in excluded.items() if kind in _NAMED_KINDS}
     if window.hull == replace(selection.window, is_of_steps=True) and not window.gaps:
         return replace(selection, window=window)
     words = [f"{{n{i}:count}} {kind} ({{ns{i}:ns}})" for i, kind in enumerate(left_out)]
@@ -337,15 +349,15 @@ def _of_usual_steps(ranks: Ranks, selection: Selection) -> Selection:
     return replace(selection, window=window, notes=(*selection.notes, *notes))
 
 
-def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selection:
-    """Return ``selection``, or the part of it in which the work of devices was recorded.
+def _within_recorded_part(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection``, or its part in which GPU activity was recorded.
 
-    The embedded recorder records devices in windows of a few steps, other profilers a part of a
-    program: outside of it a device that was busy would look idle. The last window counts.
+    The embedded recorder records GPU activity in windows of a few steps, and other profilers in a
+    part of the program. Outside of it, a busy GPU would appear idle. The last window is used.
     """
     ledger = ledger_within(ranks, selection.window)
     kept = ledger["is_covered"]
-    windows = [own for part in ranks.each(_last_windows) for own in part.items()]
+    windows = [item for last in ranks.each(_last_windows) for item in last.items()]
     for process, (_, last_ns) in windows:
         kept = kept & ((ledger["process"] != process) | (ledger["start_ns"] >= last_ns))
     if kept.all() or not kept.any():
@@ -359,15 +371,20 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
 
 
 def _last_windows(trace: Trace) -> dict[int, tuple[int, int]]:
-    """Return how many windows the recorder had in each process, and when the last one began."""
+    """Return the number of recorded windows and the start of the last one, by process."""
     return {
-        process: (len(own), int(own.starts[-1])) for process, own in recorded_windows(trace).items()
+        process: (len(windows), int(windows.starts[-1]))
+        for process, windows in recorded_windows(trace).items()
     }
 
 
-def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
-    """Return ``selection``, or its part in the last of several recordings: between is unknown."""
-    between = [gaps for own in ranks.each(between_cycles) for gaps in own.values() if len(gaps)]
+def _within_last_recording(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection``, or its part in the last recording, if a process has several.
+
+    The time between recordings is unknown.
+    """
+    by_process = ranks.each(between_cycles)
+    between = [gaps for of_rank in by_process for gaps in of_rank.values() if len(gaps)]
     if not between:
         return selection
     last = max(between, key=lambda gaps: int(gaps.ends[-1]))
@@ -379,9 +396,10 @@ def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
 
 
 def _with_origin(text: str, steps: Steps, chosen: Table, ranks: Ranks, **values: Any) -> Note:
-    """Return a note of which ``{origin}`` says where the steps are from.
+    """Return a note in which ``{origin}`` is the origin of the steps.
 
-    BORDERS stands for what the borders of those ``chosen`` are; nothing without recorded devices.
+    BORDERS in ``text`` is replaced by the words for the borders of the ``chosen`` steps, or by ""
+    if no GPU activity was recorded.
     """
     borders = ""
     if chosen["on_device"].any():

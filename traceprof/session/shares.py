@@ -1,4 +1,7 @@
-"""The share of each part of the time that a verdict is about, without what the profiler added."""
+"""The shares of a verdict: parts of GPU time, causes of idle time, and kernel classes.
+
+Shares do not contain profiler overhead.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from traceprof.names.kernels import MATRIX_WORK, precision_of
 COMMUNICATION: Final = "exposed_communication"
 CONSIDERABLE: Final = 0.05
 MIN_REST_RATIO: Final = 0.0005
-"""From this share on the rest of a whole is named: it is not 0.0 % where it is printed."""
+"""The minimum share of a rest that is listed: smaller shares would be printed as 0.0%."""
 BY_HOST: Final = "communication"
-"""The cause of idle time that is communication, though no device carries it out."""
+"""The cause of idle time that is communication by the host."""
 
 
 def parts_of(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the share of each of the five parts, as `breakdown` has it; {} without any."""
+    """Return the share of each of the five parts from `breakdown`; {} without it."""
     total = table_of(results, "breakdown", "total")
     if total.empty or not total["duration_ns"][0]:
         return {}
@@ -31,17 +34,17 @@ def parts_of(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def shares_of_causes(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the share of each cause of idle time, the largest first, as `idle` has it."""
+    """Return the share of each cause of idle time from `idle`, the largest first."""
     total = table_of(results, "idle", "total")
     if total.empty:
         return {}
     shares = np.nan_to_num(np.asarray(total["share_ratio"], np.float64)).tolist()
     found = dict(zip(map(str, total["cause"]), shares, strict=True))
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what of the devices' work is missing in the recording, why, and what to do."""
+    """Return notes on missing GPU activity: what is missing, why, and what to do."""
     findings = results.get("findings")
     if findings is None or "lost" not in findings.tables or findings.tables["lost"].empty:
         return ()
@@ -49,7 +52,7 @@ def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
 
 
 def table_of(results: Mapping[str, Result], name: str, table: str | None = None) -> Table:
-    """Return a table of an analysis, without rows and columns where there is no such result."""
+    """Return a table of an analysis; without such a result, an empty table without columns."""
     if name not in results:
         return Table({})
     return results[name].table if table is None else results[name].tables[table]
@@ -67,9 +70,9 @@ _CAUSES: Final = {
     "edge": "start and end",
     "unknown": "not recorded",
 }
-"""What a bar calls the causes of idle time."""
-_LEAST_TOLD: Final = 0.01
-_MOST_CLASSES: Final = 5
+"""The labels of the causes of idle time in a bar."""
+_MIN_LISTED_RATIO: Final = 0.01
+_MAX_CLASSES: Final = 5
 _CLASSES: Final = {
     Activity.GEMM: "GEMM",
     Activity.MOE: "MoE",
@@ -85,33 +88,35 @@ _CLASSES: Final = {
 
 
 def idle_by_cause(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the share of each cause of idle time in words, the largest first.
+    """Return the share of each cause of idle time by label, the largest first.
 
-    Causes below 1 % are one, at the end.
+    Causes below 1% are combined into one entry at the end.
     """
     shares = shares_of_causes(results)
     found = {
         _CAUSES[cause]: share
         for cause, share in shares.items()
-        if share >= _LEAST_TOLD and cause in _CAUSES
+        if share >= _MIN_LISTED_RATIO and cause in _CAUSES
     }
     rest = sum(shares.values()) - sum(found.values())
     return {**found, "other causes": rest} if found and rest >= MIN_REST_RATIO else found
 
 
 def on_idle(idle: Mapping[str, float], base: str) -> tuple[Note, ...]:
-    """Return what devices are idle for, as shares of ``base``, where that is much."""
+    """Return the note on the causes of idle time, as shares of ``base``, if idle time is large."""
     if sum(idle.values()) < CONSIDERABLE:
         return ()
     return (_listed(f"Idle time by cause, as a share of {base} time: ", idle),)
 
 
 def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tuple[Note, ...]:
-    """Return what the compute is: the classes of its kernels, matrix work with its precision."""
+    """Return the note on kernel classes as shares of compute, matrix work by precision."""
     table = table_of(results, "kernels")
     if not parts or table.empty:
         return ()
-    table = table.take(np.array([Activity(own).part is Part.COMPUTE for own in table["activity"]]))
+    table = table.take(
+        np.array([Activity(activity).part is Part.COMPUTE for activity in table["activity"]])
+    )
     whole_ns = float(table["total_ns"].sum())
     if not whole_ns or parts["compute"] < CONSIDERABLE:
         return ()
@@ -121,41 +126,42 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     groups = groups_of(names.packed)
     sums = groups.reduced(np.add, table["total_ns"]) / whole_ns
     labels = [names.texts[key[0]] for key in groups.keys]
-    ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda one: (-one[0], one[1]))
-    shown = {name: share for share, name in ranked[:_MOST_CLASSES] if share >= _LEAST_TOLD}
+    ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda item: (-item[0], item[1]))
+    shown = {name: share for share, name in ranked[:_MAX_CLASSES] if share >= _MIN_LISTED_RATIO}
     if (rest := 1 - sum(shown.values())) >= MIN_REST_RATIO:
         shown["others"] = rest
     return (_listed("Compute by kernel class: ", shown),)
 
 
-_MOST_UNKNOWN: Final = 0.1
+_MAX_UNKNOWN_RATIO: Final = 0.1
 LEAST_MFU: Final = 0.001
-"""A share that is 0.0 % where it is printed says nothing of how well a GPU multiplies."""
+"""A smaller MFU is printed as 0.0% and says nothing about the use of the GPU."""
 
 
 def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what share of the peak the GPUs reach, where most FLOPs of a step are known."""
+    """Return the note on MFU if most FLOPs of a step are known."""
     table = table_of(results, "mfu")
     if table.empty:
         return ()
     row = table.row(0)
     unknown = np.nan_to_num(row["unknown_ratio"])
-    if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MOST_UNKNOWN:
+    if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MAX_UNKNOWN_RATIO:
         return ()
     text = (
         "MFU: {more}{share:ratio} of the dense {precision} peak ({flop:flop} per step of "
         "{step:ns}, {rate:flop/s} per GPU; FLOPs from {source})"
     )
-    more = "at least " if unknown > _LEAST_UNKNOWN else ""
-    told = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
-    told |= {"precision": row["precision"].upper(), "rate": row["achieved_flop_per_s"]}
-    return (Note.of(text, more=more, share=row["mfu_ratio"], **told),)
+    prefix = "at least " if unknown > _MIN_UNKNOWN_RATIO else ""
+    values = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
+    values |= {"precision": row["precision"].upper(), "rate": row["achieved_flop_per_s"]}
+    return (Note.of(text, more=prefix, share=row["mfu_ratio"], **values),)
 
 
-_LEAST_UNKNOWN: Final = 0.02
+_MIN_UNKNOWN_RATIO: Final = 0.02
 
 
 def _class_of(activity: str, name: str) -> str:
+    """Return the label of a kernel class, with the precision of matrix work."""
     kind = Activity(activity)
     words = _CLASSES.get(kind, kind.value.replace("_", " "))
     precision = precision_of(name).upper() if kind in MATRIX_WORK else ""
@@ -163,6 +169,7 @@ def _class_of(activity: str, name: str) -> str:
 
 
 def _listed(start: str, shares: Mapping[str, float]) -> Note:
+    """Return a note that lists ``shares`` after ``start``."""
     words = ", ".join(f"{{name{i}}} {{share{i}:ratio}}" for i in range(len(shares)))
     values: dict[str, Any] = {}
     for i, (name, share) in enumerate(shares.items()):

@@ -1,4 +1,4 @@
-"""What `traceprof try` measured of a trace's advice: it lies beside the trace, findings tell it."""
+"""The savings that `traceprof try` measured for advice: a file next to the trace."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from traceprof.model.results import Note, Result
 from traceprof.session.options import tried_beside
 
 _SCHEMA: Final = 1
-_LARGEST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TriedAdvice:
-    """What a change that a rule advises really saved, as a share of the step."""
+    """The measured saving of a change that a rule advises, as a share of the step."""
 
     rule: str
     change: str
@@ -27,38 +27,44 @@ class TriedAdvice:
 
 
 def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
-    """Leave what was measured of a trace's advice beside it; of a rule the most.
+    """Write the measured savings next to a trace; for each rule, only the largest one.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     best: dict[str, TriedAdvice] = {}
-    for one in sorted(measured, key=lambda one: one.saving_ratio):
-        best[one.rule] = one
+    for advice in sorted(measured, key=lambda advice: advice.saving_ratio):
+        best[advice.rule] = advice
     rules = {
-        one.rule: {"change": one.change, "saving_ratio": one.saving_ratio} for one in best.values()
+        advice.rule: {"change": advice.change, "saving_ratio": advice.saving_ratio}
+        for advice in best.values()
     }
     with new_file(tried_beside(trace), force=True) as path:
         path.write_text(json.dumps({"schema": _SCHEMA, "rules": rules}, indent=1) + "\n")
 
 
 def measured_beside(trace: Path) -> dict[str, TriedAdvice]:
-    """Return what was measured of a trace's advice, by rule; a file of others tells nothing."""
+    """Return the measured savings of a trace by rule; an invalid file counts as empty."""
     path = tried_beside(trace)
     if trace.is_dir() or not path.is_file():
         return {}
     try:
         with path.open("rb") as file:
-            found: Mapping[str, Any] = json.loads(file.read(_LARGEST_BYTES))["rules"]
+            found: Mapping[str, Any] = json.loads(file.read(_MAX_BYTES))["rules"]
         return {
-            str(rule): TriedAdvice(str(rule), str(own["change"]), _ratio(own["saving_ratio"]))
-            for rule, own in found.items()
+            str(rule): TriedAdvice(str(rule), str(entry["change"]), _ratio(entry["saving_ratio"]))
+            for rule, entry in found.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
 def _ratio(value: Any) -> float:
+    """Return ``value`` as a finite number.
+
+    Raises:
+        ValueError: ``value`` is not a finite number.
+    """
     found = float(value)
     if not math.isfinite(found):
         raise ValueError
@@ -66,18 +72,18 @@ def _ratio(value: Any) -> float:
 
 
 def with_measured(findings: Result, paths: Sequence[Path]) -> Result:
-    """Return findings with what was measured of their advice, where the trace is one file."""
-    known = measured_beside(paths[0]) if len(paths) == 1 else {}
+    """Return ``findings`` with the measured savings of their advice, if the trace is one file."""
+    measured = measured_beside(paths[0]) if len(paths) == 1 else {}
     rows = findings.table.rows()
-    if not any(row["rule"] in known for row in rows):
+    if not any(row["rule"] in measured for row in rows):
         return findings
     for row in rows:
-        if one := known.get(row["rule"]):
+        if advice := measured.get(row["rule"]):
             row["evidence"] = Note.of(
                 "{evidence}; tried with `traceprof try`: {change} saved {ratio:ratio} of step time",
                 evidence=row["evidence"],
-                change=one.change,
-                ratio=one.saving_ratio,
+                change=advice.change,
+                ratio=advice.saving_ratio,
             )
-            row["measured_ratio"] = one.saving_ratio
+            row["measured_ratio"] = advice.saving_ratio
     return findings.with_table(findings.spec.tables[0].of_rows(rows))

@@ -1,6 +1,6 @@
-"""What the results of a window say together: the bottleneck in a word, where the time goes.
+"""The verdict on the results of a window: the bottleneck in a few words, and where time is spent.
 
-Everything is taken from the results that the page shows, so that no number is said twice.
+All numbers come from the results on the page, so no number is computed twice.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from traceprof.session.shares import (
 )
 
 LEAST_SHARE: Final = 0.01
-"""What makes up less of the time is not worth a line."""
-_MOSTLY: Final = 0.5
-_UNTOLD: Final = ("profiler overhead",)
-"""Nobody records again to learn what the profiler itself takes."""
-_TOLD_BY: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
-"""Stand in the reasons that say which option would tell."""
+"""The minimum share of time that is listed."""
+_MAIN_RATIO: Final = 0.5
+_NOT_RECORDABLE: Final = ("profiler overhead",)
+"""Subjects that nobody would record again for."""
+_OPTION_WORDS: Final = ("record ", "record`", "name parts", "--", "traceprof.step()", ".profiler")
+"""Words in reasons that name an option which provides the data."""
 
 _PART_NAMES: Final = {
     "exposed_transfer": "exposed transfers",
@@ -48,9 +48,9 @@ _PART_NAMES: Final = {
 }
 _GPU_BOUND: Final = "GPU-bound"
 _NO_KERNEL: Final = "no kernel ran"
-_NEARLY_ALWAYS: Final = 0.8
-_ALIKE: Final = 0.8
-_MUCH: Final = 0.1
+_MIN_FULLY_BUSY_RATIO: Final = 0.8
+_MIN_SECOND_RATIO: Final = 0.8
+_MIN_NAMED_RATIO: Final = 0.1
 _BOUND_BY: Final = {
     "exposed_communication": "communication-bound",
     "exposed_transfer": "transfer-bound",
@@ -63,25 +63,25 @@ _BOUND_BY: Final = {
     "edge": "active only part of the time",
     "unknown": "idle for a reason that was not recorded",
 }
-"""What one calls it when most of the time goes there; idle time counts by its cause."""
-_ONLY_ALONE: Final = ("edge", "unknown")
+"""The bottleneck by the part with the most time; idle time counts by its cause."""
+_NEVER_SECOND: Final = ("edge", "unknown")
 _PAID_ONCE: Final = "mostly one-time costs"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to make of a window.
+    """The verdict on a window.
 
-    ``bound_by`` is the bottleneck in a word or two ("" where nothing tells it), ``sentences`` say
-    how long steps are, those of ``pace``, and where the time goes. ``parts`` is the share of each
-    of the five parts that the sentences are about ({} where no device worked), ``idle`` what of
-    these idle time has which cause, the largest first, and ``made_of`` says that and what the
-    compute is. ``has_steps``: steps lie in the window. ``fine`` are the subjects that were
-    checked and where nothing was found, ``unknown`` what could not be judged and why. ``once`` is
-    what costs time once, ``periodic`` what does now and then, as evaluation every 50 steps: neither
-    is in the sentences. ``lost`` says what of the devices' work is missing, why, and what to do;
-    where too little is left the verdict says nothing of devices.
-    ``next_command`` is what to run next, with TRACE for the file.
+    ``bound_by`` is the bottleneck in a few words ("": unknown). ``sentences`` are about step time
+    (also in ``pace``) and about where time is spent. ``parts`` is the share of each of the five
+    parts ({} without GPU activity). ``idle`` is the share of idle time by cause, the largest first.
+    ``made_of`` are sentences on kernel classes, MFU, and idle causes. ``has_steps``: the window
+    contains steps. ``fine`` are subjects that were checked without a finding. ``unknown`` are
+    subjects that could not be analyzed, with the reason. ``once`` are one-time costs, and
+    ``periodic`` are costs such as an evaluation every 50 steps; neither is part of the sentences.
+    ``lost`` describes missing GPU activity: what is missing, why, and what to do. If too little GPU
+    activity is left, the verdict omits the devices. ``next_command`` is the next command to run,
+    with TRACE for the file.
     """
 
     bound_by: str
@@ -99,40 +99,42 @@ class Verdict:
     made_of: tuple[Note, ...] = ()
 
 
-def judge(
+def make_verdict(
     results: Mapping[str, Result],
     recorded: frozenset[str],
     one_off: Table,
     n_gpus: int | None = None,
 ) -> Verdict:
-    """Return the verdict on ``results``; ``n_gpus`` is how many GPUs its devices are, where known.
+    """Return the verdict on ``results``.
 
-    ``recorded`` are the tables that the trace has, ``one_off`` is what the run paid once
-    (`traceprof.measures.steps.costs`).
+    ``n_gpus`` is the number of GPUs that the devices share (None: unknown). ``recorded`` are the
+    recorded tables. ``one_off`` are the one-time costs (`traceprof.measures.steps.costs`).
     """
     steps = results.get("steps")
     has_any = steps is not None and not steps.table.empty
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     findings, lost = results.get("findings"), missing_work(results)
     is_known = findings is None or bool(findings.scalars.get("is_idle_known", True))
-    # Devices were asked for and nothing of them came: even steps of the host tell little.
-    asked = "kernels" in recorded
+    # If kernels were requested but none was recorded, the steps of the host are not enough.
+    has_kernel_table = "kernels" in recorded
     base = steps.scalars["base"] if steps is not None else WINDOW
     is_pattern = steps is not None and bool(steps.scalars["is_pattern"])
     parts = parts_of(results) if is_known else {}
-    again, once = _told_apart(occasions, [*_outside(one_off, occasions)])
+    periodic, once = _split_repeated(occasions, [*_costs_outside(one_off, occasions)])
     idle = idle_by_cause(results) if parts else {}
     pace = tuple(on_pace(steps))
-    by = bound_by(results, parts)
-    is_judged = bool(parts) and by != _NO_KERNEL
+    bottleneck = bound_by(results, parts)
+    is_analyzed = bool(parts) and bottleneck != _NO_KERNEL
     return Verdict(
-        bound_by=by,
-        sentences=(*pace, *(_where(results, parts, n_gpus) if is_known else ())),
-        fine=_fine(results, parts, steps) if is_judged or (has_any and not asked) else (),
-        unknown=_unknown(results),
+        bound_by=bottleneck,
+        sentences=(*pace, *(_where_time_is_spent(results, parts, n_gpus) if is_known else ())),
+        fine=_subjects_without_problem(results, parts, steps)
+        if is_analyzed or (has_any and not has_kernel_table)
+        else (),
+        unknown=_not_analyzed(results),
         once=once,
         next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
-        periodic=again,
+        periodic=periodic,
         parts=parts,
         has_steps=has_any and (base != WINDOW or not is_pattern),
         lost=lost,
@@ -143,33 +145,35 @@ def judge(
 
 
 def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
-    """Return where most of the time that is lost goes, or that none is lost."""
+    """Return the bottleneck in words, or "" without GPU activity."""
     if not parts:
         return ""
     shares = _with_causes(results, parts)
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
-    found = table_of(results, "findings")
-    if told := _mostly_of_a_rule(found):
-        return told
-    if working >= _MOSTLY and not parts["compute"] + parts["exposed_communication"]:
+    findings = table_of(results, "findings")
+    if better_known := _bottleneck_of_rule(findings):
+        return better_known
+    if working >= _MAIN_RATIO and not parts["compute"] + parts["exposed_communication"]:
         return _NO_KERNEL
-    if working >= _MOSTLY:
-        is_in_part = working < _NEARLY_ALWAYS and shares[largest] >= _MUCH
-        beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
-        return _GPU_BOUND + (f", partly {beside}" if beside else "")
-    if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MOSTLY:
+    if working >= _MAIN_RATIO:
+        is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
+        second_words = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
+        return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
+    is_once = is_known(findings["once_ns"]) if len(findings) else None
+    if is_once is not None and findings["claimed_ratio"][is_once].sum() >= _MAIN_RATIO:
         return _PAID_ONCE
-    words = _waiting_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
-    words += _by_host(found) if largest == COMMUNICATION else ""
-    # What takes nearly as much is no less the bottleneck.
-    if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
+    words = _whom_ranks_wait_for(findings, largest) or _BOUND_BY.get(largest, "mostly idle")
+    words += _backend_in_words(findings) if largest == COMMUNICATION else ""
+    # A second part with nearly as much time is a bottleneck as well.
+    min_second = max(_MIN_NAMED_RATIO, _MIN_SECOND_RATIO * shares[largest])
+    if shares[second] >= min_second and _can_be_second(second):
         words += f" and {_BOUND_BY[second]}"
     return words
 
 
 def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of ``parts``, with those of the causes of idle time in place of it."""
+    """Return the shares of ``parts``, with the causes of idle time instead of idle time."""
     shares = dict(parts)
     idle_ratio = shares.pop(IDLE)
     causes = shares_of_causes(results)
@@ -177,26 +181,25 @@ def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> d
     return {**shares, **causes} if causes else {**shares, "unknown": idle_ratio}
 
 
-def _mostly_of_a_rule(found: Table) -> str:
-    """Return what rules know better that say where most of the time goes; "" without one."""
-    for row in found.rows():
-        if row["rule"] in _KNOWN_BETTER and row["claimed_ratio"] >= _MOSTLY:
-            return _KNOWN_BETTER[row["rule"]]
-    return ""
+def _bottleneck_of_rule(found: Table) -> str:
+    """Return the bottleneck of a rule that describes most of the time more precisely, or ""."""
+    rules = (row["rule"] for row in found.rows() if row["claimed_ratio"] >= _MAIN_RATIO)
+    return next((_NAMED_BY_RULE[rule] for rule in rules if rule in _NAMED_BY_RULE), "")
 
 
-_KNOWN_BETTER: Final = {
+_NAMED_BY_RULE: Final = {
     "managed_memory": "waiting for pages of managed memory",
     "few_blocks": f"{_GPU_BOUND}, but the GPU is nearly empty",
 }
 
 
-def _stands_beside(name: str) -> bool:
-    return name in _BOUND_BY and name not in _ONLY_ALONE
+def _can_be_second(name: str) -> bool:
+    """Return whether a part may be named as the second bottleneck."""
+    return name in _BOUND_BY and name not in _NEVER_SECOND
 
 
-def _waiting_for(found: Table, largest: str) -> str:
-    """Return whom the others wait for, where that is most of the communication."""
+def _whom_ranks_wait_for(found: Table, largest: str) -> str:
+    """Return words on the rank that others wait for if most time is communication, or ""."""
     if found.empty or largest != COMMUNICATION:
         return ""
     first = found.row(0)
@@ -205,8 +208,8 @@ def _waiting_for(found: Table, largest: str) -> str:
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
 
 
-def _by_host(found: Table) -> str:
-    """Return which backend of the host communicates, in words."""
+def _backend_in_words(found: Table) -> str:
+    """Return words on the backend of CPU communication, or ""."""
     for row in found.rows():
         if row["rule"] == "host_communication" and isinstance(row["title"], Note):
             return f" on {row['title'].values['backend']}"
@@ -217,10 +220,10 @@ _SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
 
 
-def _where(
+def _where_time_is_spent(
     results: Mapping[str, Result], parts: Mapping[str, float], n_gpus: int | None
 ) -> Iterable[Note]:
-    """Return where the time of a step goes, on the devices or else on the host."""
+    """Yield notes on the shares of step time on the devices, or else on the host."""
     steps = results.get("steps")
     start, values = _base_in_words(steps)
     if "breakdown" in results:
@@ -241,11 +244,11 @@ def _where(
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
         yield from _with_shares(f"CPU time {start}", shares, values)
-    yield from _operators(table_of(results, "operators"))
+    yield from _operator_shares(table_of(results, "operators"))
 
 
 def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
-    """Return what shares are of, with its values."""
+    """Return the base of shares in words, and its values."""
     if steps is None or steps.scalars["base"] == WINDOW:
         return "in the window", {}
     values = {"step": steps.scalars["base_ns"]}
@@ -255,28 +258,28 @@ def _base_in_words(steps: Result | None) -> tuple[str, dict[str, Any]]:
     return f"per {kind} of {{step:ns}}", values
 
 
-_MOST_OPERATORS: Final = 5
+_MAX_OPERATORS: Final = 5
 _SOURCES: Final = ("cpu_op", "xla")
 
 
-def _operators(table: Table) -> Iterable[Note]:
-    """Return which operators of PyTorch or XLA take the host's time, where no device works."""
-    own = table.take(np.isin(table["source"].astype(str), _SOURCES)) if len(table) else table
-    total_ns = float(own["self_ns"].sum()) if len(own) else 0.0
+def _operator_shares(table: Table) -> Iterable[Note]:
+    """Yield a note on the PyTorch or XLA operators with the most CPU time."""
+    rows = table.take(np.isin(table["source"].astype(str), _SOURCES)) if len(table) else table
+    total_ns = float(rows["self_ns"].sum()) if len(rows) else 0.0
     if total_ns:
-        shares = zip(own["name"].tolist(), (own["self_ns"] / total_ns).tolist(), strict=True)
-        largest = dict(list(shares)[:_MOST_OPERATORS])
+        shares = zip(rows["name"].tolist(), (rows["self_ns"] / total_ns).tolist(), strict=True)
+        largest = dict(list(shares)[:_MAX_OPERATORS])
         yield from _with_shares("Operator self time", largest, {})
 
 
 def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
-    """Return what forward passes without gradients are called.
+    """Return the name of forward passes without gradients.
 
-    Most steps have one where a teacher or a frozen encoder is asked, and a server does nothing
-    else: nothing is evaluated there.
+    If most steps have such passes (a teacher or frozen encoder), or there is no backward pass (a
+    server), they are not an evaluation.
     """
     if steps is not None and "eval_ns" in steps.table:
-        is_work = (steps.table["eval_ns"] > 0).mean() > _MOSTLY
+        is_work = (steps.table["eval_ns"] > 0).mean() > _MAIN_RATIO
     else:
         is_work = "backward" not in phases
     return "forward without gradients" if is_work else EVALUATION
@@ -285,7 +288,7 @@ def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
 def _with_shares(
     start: str, shares: Mapping[str, float], values: Mapping[str, Any]
 ) -> Iterable[Note]:
-    """Return a sentence with the shares of at least 1%, the largest first."""
+    """Yield a sentence with the shares of at least 1%, the largest first."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
     rest = sum(share for name, share in ranked if share < LEAST_SHARE)
@@ -300,15 +303,15 @@ def _with_shares(
 
 
 _REPEATED: Final = (EVALUATION, CHECKPOINT, GARBAGE)
-"""What costs as much each time; of compiling and loading all times together are one set-up."""
+"""Kinds with the same cost each time; for compiling and loading, only the total matters."""
 
 
-def _told_apart(
+def _split_repeated(
     occasions: Iterable[Note], outside: Iterable[Note]
 ) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
-    """Return what was done several times, and what once.
+    """Return notes on periodic costs and notes on one-time costs.
 
-    What was done once in the window, and again ``outside`` of it, is in the sum of all.
+    A cost that occurred once in the window, and again ``outside`` of it, is part of the total.
     """
     sides: tuple[list[Note], list[Note]] = [], []
     summed = {note.values["kind"] for note in outside if note.values["n"] > 1}
@@ -320,29 +323,30 @@ def _told_apart(
     return tuple(sides[0]), tuple(sides[1])
 
 
-def _outside(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
-    """Return what was paid, not all in the window, by the process that paid the most.
+def _costs_outside(one_off: Table, occasions: Iterable[Note]) -> Iterable[Note]:
+    """Yield notes on costs that are not all in the window, of the process with the largest cost.
 
-    What lies in the window is ``told`` already; of what is done again and again, all is.
+    ``occasions`` are the costs in the window, which are already reported. For repeated costs, they
+    contain all of them.
     """
-    again = {note.values["kind"]: note.values["n"] > 1 for note in told}
-    most: dict[str, dict[str, Any]] = {}
+    is_repeated = {note.values["kind"]: note.values["n"] > 1 for note in occasions}
+    largest: dict[str, dict[str, Any]] = {}
     for row in one_off.rows():
         kind, ns = row["kind"], row["outside_ns"]
-        if ns > most.get(kind, {"outside_ns": 0})["outside_ns"] and not again.get(kind):
-            most[kind] = row
-    for kind, row in most.items():
+        if ns > largest.get(kind, {"outside_ns": 0})["outside_ns"] and not is_repeated.get(kind):
+            largest[kind] = row
+    for kind, row in largest.items():
         n = int(row["count"])
-        is_sum = kind not in again or (n > 1 and kind in _REPEATED)
+        is_sum = kind not in is_repeated or (n > 1 and kind in _REPEATED)
         ns = row["total_ns" if is_sum else "outside_ns"]
         times = ": {n:count} times, {ns:ns} in total" if n > 1 and kind in _REPEATED else " {ns:ns}"
         yield Note.of(f"{{kind}}{times}", kind=kind, n=n, ns=int(ns))
 
 
-def _fine(
+def _subjects_without_problem(
     results: Mapping[str, Result], parts: Mapping[str, float], steps: Result | None
 ) -> tuple[str, ...]:
-    """Return the subjects that are fine to the rules, and not an issue to the page itself."""
+    """Return the subjects without a finding, except those that the page shows as a problem."""
     checked = table_of(results, "findings", "checked")
     if checked.empty:
         return ()
@@ -355,25 +359,25 @@ def _fine(
     return tuple(subject for subject in fine if subject not in visible)
 
 
-def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what another recording, or an option, would tell: each reason once."""
+def _not_analyzed(results: Mapping[str, Result]) -> tuple[Note, ...]:
+    """Return the subjects that an option or another recording would show, one note per reason."""
     checked, abstained = (table_of(results, "findings", name) for name in ("checked", "abstained"))
     if abstained.empty:
         return ()
-    judged = {*checked["subject"][checked["is_judged"].astype(bool)], *_UNTOLD}
+    excluded = {*checked["subject"][checked["is_judged"].astype(bool)], *_NOT_RECORDABLE}
     subjects: dict[str, dict[str, None]] = {}
     for row in abstained.rows():
-        if row["subject"] not in judged:
+        if row["subject"] not in excluded:
             subjects.setdefault(row["reason"], {})[row["subject"]] = None
     return tuple(
-        Note.of("{subjects}: {reason}", subjects=", ".join(own), reason=reason)
-        for reason, own in subjects.items()
-        if any(word in reason for word in _TOLD_BY)
+        Note.of("{subjects}: {reason}", subjects=", ".join(names), reason=reason)
+        for reason, names in subjects.items()
+        if any(word in reason for word in _OPTION_WORDS)
     )
 
 
 def _next_command(results: Mapping[str, Result]) -> str:
-    """Return what tells more of the first finding; without one, of what there is most to see."""
+    """Return the command for details on the first finding, else on the most informative table."""
     table = table_of(results, "findings")
     if len(table) and not table["is_minor"][0]:
         first = table.row(0)
