@@ -1,12 +1,12 @@
-"""The tables of an nsys-shaped SQLite file: those that traceprof writes, their codes and names.
+"""Tables, codes, and names in SQLite files with the layout of an nsys export.
 
 `NSYS_TABLES` has nsys's own names and columns (those of versions 3.0 to 3.25 that traceprof can
-fill), so that ``nsys stats`` and other tools read the file. `TRACEPROF_TABLES` holds what nsys
-has no table for; the same tables are added to a file that nsys exported.
+fill), so that ``nsys stats`` and other tools read the file. `TRACEPROF_TABLES` holds data for which
+nsys has no table; traceprof adds the same tables to a file that nsys exported.
 
 In every table times are integer ns since the session start (``TARGET_INFO_SESSION_START_TIME.
-utcEpochNs`` is the wall clock there), ``globalTid`` is ``1 << 48 | pid << 24 | tid``,
-``globalPid`` the same with tid 0, and ``nameId`` refers to ``StringIds``. NULL means not known.
+utcEpochNs`` is the wall clock there), ``globalTid`` is ``1 << 48 | pid << 24 | tid``, ``globalPid``
+the same with tid 0, and ``nameId`` refers to ``StringIds``. NULL means not known.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NVTX_START_END: Final = 60
 NVTX_DOMAIN: Final = 75
 NVTX_RANGES: Final = (NVTX_PUSH_POP, NVTX_START_END)
 ARE_RANGES: Final = f"eventType IN {NVTX_RANGES}"
-"""SQL that holds for the rows of NVTX that are ranges."""
+"""SQL for the rows of NVTX that are ranges."""
 
 DETAILS: Final = {
     "CUDA_CALLCHAINS": ("id", API_CALLS, "callchainId"),
@@ -55,7 +55,7 @@ DETAILS: Final = {
     "SAMPLING_CALLCHAINS": ("id", "COMPOSITE_EVENTS", "id"),
     "GENERIC_EVENT_DATA": ("genericEventId", "GENERIC_EVENTS", "genericEventId"),
 }
-"""Table → (its column, the table of events that it tells more about, the column there)."""
+"""Table of details → (its column, the table of events that it describes, the column there)."""
 
 TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     # Operators on the host. source: cpu_op, user_annotation, async (a worker thread's)
@@ -141,29 +141,31 @@ def global_id(process: int, thread: int = 0) -> int:
 
 
 def process_sql(column: str) -> str:
-    """Return the SQL of the process in a column of global ids, as `process_of`."""
+    """Return the SQL of the process in a column of global ids, like `process_of`."""
     return f"({column} >> 24 & 16777215)"
 
 
 def are_whole(*columns: str) -> str:
-    """Return SQL that holds where all have whole numbers, as in files that are not damaged."""
+    """Return SQL that is true if all columns have whole numbers, as they have in undamaged files."""
     return " AND ".join(f"typeof({column}) = 'integer'" for column in columns)
 
 
 def process_of(global_ids: Column) -> npt.NDArray[np.int64]:
-    """Return the process id in serialised global ids: hardware 8, VM 8, pid 24, tid 24 bits."""
+    """Return the process in serialized global ids: hardware 8, VM 8, pid 24, tid 24 bits."""
     ids = np.asarray(global_ids, np.int64)
     return np.where(ids == NULL, ABSENT, (ids >> 24) & 0xFFFFFF)
 
 
 def thread_of(global_ids: Column) -> npt.NDArray[np.int64]:
-    """Return the thread id in serialised global ids."""
+    """Return the thread in serialized global ids."""
     ids = np.asarray(global_ids, np.int64)
     return np.where(ids == NULL, ABSENT, ids & 0xFFFFFF)
 
 
 def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
-    """Return when and where something was on the host; what has no end is an instant."""
+    """Return start_ns, end_ns, process, and thread of host events; an event without end is an
+    instant.
+    """
     starts = np.asarray(raw["start"], np.int64)
     return {
         "start_ns": starts,
@@ -174,7 +176,7 @@ def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
 
 
 def named(database: Database, ids: Column) -> Names:
-    """Return the names with these string ids; an id without a string is shown as itself."""
+    """Return the names with these string ids; an id without a string is shown as ``[string ID]``."""
     place, numbers = distinct(ids)
     strings = database.read_strings(np.array(numbers, np.int64))
     names = ("" if key == NULL else strings.get(key, f"[string {key}]") for key in numbers)

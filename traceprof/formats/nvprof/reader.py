@@ -1,6 +1,6 @@
-"""SQLite files of nvprof and the Visual Profiler, versions 8 to 16 and later.
+"""Read SQLite files of nvprof and the Visual Profiler, versions 8 to 16 and later.
 
-Of tables that are not read SQL says what their readers would make of them: the same rows.
+For tables that are not read, SQL counts the rows that their readers would return.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
 _KERNELS: Final = (f"{PREFIX}KERNEL", f"{PREFIX}CONCURRENT_KERNEL")
-_MADE_OF: Final = {
+_FILE_TABLES: Final = {
     "kernel_shapes": [f"{one}.{axis}" for one in _KERNELS for axis in ("gridX", "blockX")],
     "syncs": (f"{PREFIX}SYNCHRONIZATION",),
 }
-"""What other tables do without → the tables, or columns, of the file that it is made of."""
-_WITH_ENDS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
+"""Table of the Trace that others do not need → the tables, or columns, of the file behind it."""
+_RECORD_TABLES: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
 _IS_KEPT: Final = f"{whole('start')} > 0 AND {whole('end')} > 0"
-"""Records whose times are 0, or none, were lost by the profiler."""
+"""SQL for records that the profiler did not lose; the times of lost records are 0 or NULL."""
 _DEVICE: Final = f"coalesce(deviceId, {ABSENT})"
 
 
 def survey_of(file: NvprofFile, tables: Mapping[str, Table]) -> Survey:
-    """Return what the event tables are like, of which ``tables`` were read whole."""
+    """Return the extents of all event tables; ``tables`` are those that were read whole."""
     corrections: dict[str, Callable[[TableExtent], TableExtent]] = {
         "collectives": lambda _: TableExtent(count_annotations(file))
     }
     survey = Survey(file.database, _sources(file), tables, corrections, file.zero_ns)
-    corrections["ranges"] = lambda _: _ranges(file, survey)
+    corrections["ranges"] = lambda _: _range_extent(file, survey)
     return survey
 
 
 def last_ns(survey: Survey) -> int:
-    """Return when the last record ends that is no marker."""
-    return max(survey.extent(name).end_ns or 0 for name in _WITH_ENDS)
+    """Return the end of the last record that is no marker."""
+    return max(survey.extent(name).end_ns or 0 for name in _RECORD_TABLES)
 
 
 def count_annotations(file: NvprofFile) -> int:
-    """Return how many ranges are annotations of PyTorch that become collectives."""
+    """Return the number of ranges that are PyTorch annotations and become collectives."""
     if not file.has("MARKER"):
         return 0
     rows = file.database.rows(
@@ -74,8 +74,8 @@ def count_annotations(file: NvprofFile) -> int:
     return sum(n_rows for key, n_rows in rows if is_annotated(file.strings.get(key, "")))
 
 
-def _ranges(file: NvprofFile, survey: Survey) -> TableExtent:
-    """Return the extent of the ranges: starts, and the ends with the same id and turn."""
+def _range_extent(file: NvprofFile, survey: Survey) -> TableExtent:
+    """Return the extent of the ranges: starts, joined with the ends of same id and ordinal."""
     if not file.has("MARKER"):
         return TableExtent()
     flags, time = whole("flags"), whole("timestamp")
@@ -96,6 +96,7 @@ def _ranges(file: NvprofFile, survey: Survey) -> TableExtent:
 
 
 def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
+    """Return the row sources of each table of the Trace."""
     process, owner = str(file.process), "hex(objectId)"
     migrated = f"coalesce(CASE WHEN counterKind = 2 THEN srcId ELSE dstId END, {ABSENT})"
     is_migration = f"{_IS_KEPT} AND counterKind IN ({', '.join(map(str, MIGRATIONS))})"
@@ -109,7 +110,7 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
         "copies": copies,
         "syncs": _spans(process, "SYNCHRONIZATION"),
         "api_calls": _spans(whole("processId"), "RUNTIME", "DRIVER"),
-        "overheads": [replace(one, process_of=_process_of) for one in _spans(owner, "OVERHEAD")],
+        "overheads": [replace(span, process_of=_process_of) for span in _spans(owner, "OVERHEAD")],
         **{
             name: [replace(markers, where=f"{whole('flags')} & {flag}")]
             for name, flag in (("ranges", START), ("marks", MARK))
@@ -131,12 +132,14 @@ def _process_of(digits: str) -> int:
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a file of nvprof; time 0 is its first record, of a part or its window."""
+    """Return the trace in a file of nvprof. Time 0 is the first record, or the window of a cut
+    file.
+    """
     return reading(path, lambda database: _Reading(database, options).trace())
 
 
 def outline(path: Path) -> Outline:
-    """Return what a file of nvprof contains; no row of an event table leaves SQLite."""
+    """Return the outline of a file of nvprof; no row of an event table leaves SQLite."""
 
     def outlined(database: Database) -> Outline:
         found = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
@@ -146,18 +149,20 @@ def outline(path: Path) -> Outline:
 
 
 class _Reading:
-    """One reading of a file: every table at most once, and only what ``options`` need."""
+    """One reading of a file: every table at most once, and only tables that ``options`` need."""
 
     def __init__(self, database: Database, options: ReadOptions) -> None:
         self.file = open_nvprof(database, options.rules)
         self.options = options
 
     def trace(self) -> Trace:
-        """Return what is asked for, and what was read for it."""
+        """Return the Trace with the wanted tables, and with the tables that had to be read for
+        them.
+        """
         if self.options.known is not None:
             known = self.options.known.with_tables(self._events)
             spared = self.file.database.catalogue.spared
-            return without_spared(known, spared, _MADE_OF) if spared else known
+            return without_spared(known, spared, _FILE_TABLES) if spared else known
         options, survey = self.options, self.survey
         tables = self._events | {
             "devices": read_devices(self.file),
@@ -175,7 +180,7 @@ class _Reading:
             worked = survey.worked(lambda _, device: device)
         info = read_info(self.file, FORMAT.name)
         note = cut_note(self.file.database)
-        recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
+        recorded = note.recorded_of(has_rows, _recorded_tables(has_rows | note.recorded))
         info = replace(
             info,
             is_part=note.window is not None,
@@ -184,17 +189,17 @@ class _Reading:
         )
         trace = make_trace(info, tables, recorded, self._span, worked).with_worked(note.devices)
         spared = self.file.database.catalogue.spared
-        return without_spared(trace, spared, _MADE_OF) if spared else trace
+        return without_spared(trace, spared, _FILE_TABLES) if spared else trace
 
     @property
     def _span(self) -> TimeWindow:
-        """The time that the file covers: of a part of another file at least its window."""
+        """The time that the file covers; a cut file covers at least its window."""
         span, window = self.survey.span, cut_note(self.file.database).window
         return span if window is None else span | window.moved(-self.file.zero_ns)
 
     @cached_property
     def survey(self) -> Survey:
-        """What the event tables are like, read or not."""
+        """The extents of all event tables, whether they are read or not."""
         return survey_of(self.file, self._whole(self._events))
 
     def _whole(self, tables: Mapping[str, Table]) -> dict[str, Table]:
@@ -202,7 +207,7 @@ class _Reading:
 
     @cached_property
     def _events(self) -> dict[str, Table]:
-        """The event tables that are needed."""
+        """The event tables that ``options`` need."""
         markers: Mapping[str, Callable[[], Table]] = {
             "ranges": lambda: self._markers.ranges,
             "marks": lambda: self._markers.marks,
@@ -213,7 +218,7 @@ class _Reading:
 
     @cached_property
     def _records(self) -> dict[str, Table]:
-        """The tables with ends of their own that are needed."""
+        """The needed tables whose rows have an end of their own: all but markers and collectives."""
         file, window = self.file, self.options.window
         readers: Mapping[str, Callable[[], Table]] = {
             "kernels": lambda: self._kernels_and_shapes[0],
@@ -268,7 +273,7 @@ class _Reading:
         return warnings + self.survey.unclosed(self._markers.n_unclosed if is_read else None)
 
 
-def _recorded(has_rows: set[str]) -> set[str]:
-    """Return what nvprof was asked for: device work and NVTX always, API calls unless not."""
-    told = {"api_calls"} if has_rows.isdisjoint(DEVICE_TABLES) else set()
-    return has_rows | {"kernels", "copies", "ranges", "marks"} | told
+def _recorded_tables(has_rows: set[str]) -> set[str]:
+    """Return the recorded tables: device work and NVTX always, API calls unless a file lacks them."""
+    traced = {"api_calls"} if has_rows.isdisjoint(DEVICE_TABLES) else set()
+    return has_rows | {"kernels", "copies", "ranges", "marks"} | traced

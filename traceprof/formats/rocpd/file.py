@@ -1,4 +1,4 @@
-"""The tables of a rocpd database: a set for each process that was profiled, with its own ids."""
+"""Read the tables of a rocpd database: each profiled process has its own set, with its own ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROCESSES: Final = f"{PREFIX}info_process"
 
 
 class ProfiledProcess:
-    """The tables of one process, by their plain names: "kernel_dispatch" and the like."""
+    """The tables of one process, by their plain names, for example "kernel_dispatch"."""
 
     def __init__(self, database: Database, suffix: str) -> None:
         self.database = database
@@ -29,45 +29,47 @@ class ProfiledProcess:
         self.left_out = Counter[str]()
 
     def table(self, name: str) -> str:
-        """Return what a table is called in the file."""
+        """Return the name of a table in the file."""
         return f"{PREFIX}{name}{self.suffix}"
 
     def columns(self, name: str) -> frozenset[str]:
-        """Return the columns of a table; none of one that is not there."""
+        """Return the columns of a table; none if the table does not exist."""
         return self.database.columns(self.table(name))
 
     def numbers(self, name: str, *columns: str) -> Table:
-        """Return columns of whole numbers of a table; `NULL` where one is not told."""
+        """Return whole-number columns of a table; `NULL` for missing values."""
         present = self.columns(name)
         if not present:
             return Table(dict.fromkeys(columns, np.empty(0, np.int64)), 0)
         wanted = dict.fromkeys(columns, ColumnType.INTEGER)
-        told = [column for column in columns if column in present]
-        if not told:
+        recorded = [column for column in columns if column in present]
+        if not recorded:
             return Table({c: np.full(0, NULL, np.int64) for c in columns}, 0)
         found = self.database.read_columns(self.table(name), wanted, optional=columns)
         return Table({c: np.asarray(values, np.int64) for c, values in found.items()})
 
     def spans(self, name: str, *columns: str) -> Table:
-        """Return the rows of a table that can be, with ``start`` and ``end``."""
+        """Return the rows of a table that have a valid ``start`` and ``end``; the others are
+        counted.
+        """
         rows = self.numbers(name, "start", "end", *columns)
         starts, ends = rows["start"], rows["end"]
-        can_be = (starts > -_LATEST_NS) & (starts <= ends) & (ends < _LATEST_NS)
-        self.left_out[name] += int((~can_be).sum())
-        return rows if can_be.all() else rows.take(can_be)
+        is_valid = (starts > -_LATEST_NS) & (starts <= ends) & (ends < _LATEST_NS)
+        self.left_out[name] += int((~is_valid).sum())
+        return rows if is_valid.all() else rows.take(is_valid)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
-        """Return columns of a small table, None where one is not told or not there."""
+        """Return columns of a small table; None for missing values and columns."""
         present = self.columns(name)
         if not present:
             return []
-        told = [quoted(column) if column in present else "NULL" for column in columns]
-        return self.database.rows(f"SELECT {', '.join(told)} FROM {quoted(self.table(name))}")
+        selected = [quoted(column) if column in present else "NULL" for column in columns]
+        return self.database.rows(f"SELECT {', '.join(selected)} FROM {quoted(self.table(name))}")
 
     def texts(self, name: str, *columns: str) -> dict[int, str]:
-        """Return id → the first of ``columns`` that a row of a table tells."""
+        """Return id → the first value among ``columns`` that is not empty."""
         found = self.rows(name, "id", *columns)
-        return {key: str(next((one for one in own if one), "")) for key, *own in found}
+        return {key: str(next((text for text in texts if text), "")) for key, *texts in found}
 
 
 def profiled_processes(database: Database) -> list[ProfiledProcess]:
@@ -88,7 +90,7 @@ def is_id(value: object) -> bool:
 def looked_up(
     keys: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the value of each key; `ABSENT` of one that is not among ``ids``."""
+    """Return the value of each key; `ABSENT` for keys that ``ids`` lacks."""
     if not len(ids):
         return np.full(len(keys), ABSENT)
     order = np.argsort(ids, kind="stable")
@@ -98,6 +100,6 @@ def looked_up(
 
 
 def named(keys: npt.NDArray[np.int64], name: Callable[[int], str]) -> Names:
-    """Return what ``name`` calls each key; each distinct one is asked for once."""
+    """Return the name of each key; ``name`` is called once per distinct key."""
     distinct, codes = np.unique(keys, return_inverse=True)
     return Names.coded([name(int(key)) for key in distinct], codes.ravel())

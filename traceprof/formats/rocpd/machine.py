@@ -1,4 +1,4 @@
-"""What a rocpd database says of the machine, the processes and the program; and what is secret."""
+"""Read machine, processes, and environment from a rocpd database, and find its secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from traceprof.model.tables import ABSENT, make_table
 
 
 def json_object(text: object) -> dict[str, Any]:
-    """Return the object in a JSON text; an empty one where there is none."""
+    """Return the object in a JSON text; an empty object if there is none."""
     try:
         value = json.loads(str(text))
     except (ValueError, RecursionError):
@@ -26,24 +26,24 @@ def json_object(text: object) -> dict[str, Any]:
 
 
 def whole(value: object) -> int:
-    """Return a whole number; `ABSENT` of what is none."""
+    """Return a nonnegative whole number, also from digits in a text; `ABSENT` for other values."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 19:
         value = int(value)
     return value if isinstance(value, int) and 0 <= value < 1 << 62 else ABSENT
 
 
 def gpus(processes: Sequence[ProfiledProcess]) -> dict[str, dict[int, int]]:
-    """Return the number of each GPU by the id of its agent, for the tables of each process.
+    """Return suffix of a process's tables → id of an agent → number of its GPU.
 
-    It is its place among the GPUs, as HIP numbers them.
+    The number is the position among the GPUs, as HIP numbers them.
     """
     found: dict[str, dict[int, int]] = {}
     for process in processes:
         rows = process.rows("info_agent", "id", "type", "type_index", "logical_index")
-        own = [(agent, index, other) for agent, kind, index, other in rows if kind == "GPU"]
+        agents = [(agent, index, other) for agent, kind, index, other in rows if kind == "GPU"]
         found[process.suffix] = {
             agent: next(n for n in (index, other, place) if isinstance(n, int) and n >= 0)
-            for place, (agent, index, other) in enumerate(own)
+            for place, (agent, index, other) in enumerate(agents)
         }
     return found
 
@@ -53,10 +53,10 @@ def read_devices(processes: Sequence[ProfiledProcess]) -> Table:
     rows: dict[int, dict[str, Any]] = {}
     numbers = gpus(processes)
     for process in processes:
-        told = process.rows("info_agent", "id", "product_name", "model_name", "name", "extdata")
-        for agent, *names, more in told:
+        agents = process.rows("info_agent", "id", "product_name", "model_name", "name", "extdata")
+        for agent, *names, extdata in agents:
             if (number := numbers[process.suffix].get(agent)) is not None:
-                details = json_object(more)
+                details = json_object(extdata)
                 rows[number] = {
                     "device": number,
                     "name": str(next(filter(None, names), "")),
@@ -69,15 +69,15 @@ def read_devices(processes: Sequence[ProfiledProcess]) -> Table:
 
 
 def read_processes(processes: Sequence[ProfiledProcess]) -> Table:
-    """Return the processes, with their ranks where a launcher told these."""
+    """Return the processes, with their ranks if a launcher set them in the environment."""
     rows = []
     for process in processes:
         hosts = process.texts("info_node", "hostname", "system_name")
-        told = process.rows("info_process", "pid", "nid", "command", "environment")
-        for pid, node, command, environment in told:
-            given = json_object(environment)
+        stored = process.rows("info_process", "pid", "nid", "command", "environment")
+        for pid, node, command, environment in stored:
+            variables = json_object(environment)
             ranks = {
-                name: next((n for one in names if (n := whole(given.get(one))) >= 0), ABSENT)
+                name: next((n for variable in names if (n := whole(variables.get(variable))) >= 0), ABSENT)
                 for name, names in RANK_VARIABLES.items()
             }
             name = _program(str(command or ""))
@@ -87,7 +87,7 @@ def read_processes(processes: Sequence[ProfiledProcess]) -> Table:
 
 
 def _program(command: str) -> str:
-    """Return the program of a command and, where it is an interpreter, the script."""
+    """Return the program in a command line and, for an interpreter, the script."""
     program, *arguments = command.split() or [""]
     script = arguments[:1] if arguments and arguments[0].endswith((".py", ".sh")) else []
     return " ".join([program, *script])
@@ -106,29 +106,29 @@ def read_threads(processes: Sequence[ProfiledProcess]) -> Table:
 
 
 def read_environment(processes: Sequence[ProfiledProcess]) -> Table:
-    """Return what is known of the machine; of variables those that tell the rank, and where."""
+    """Return the properties of the machine, and the variables that contain rank and location."""
     found: dict[str, str] = {}
     for process in processes:
         for system, release in process.rows("info_node", "system_name", "release"):
             found |= {"os": str(system or ""), "kernel": str(release or "")}
         for command, environment in process.rows("info_process", "command", "environment"):
             found["command"] = str(command or "")
-            given = json_object(environment)
+            variables = json_object(environment)
             wanted = [name for names in RANK_VARIABLES.values() for name in names]
-            found |= {name: given[name] for name in wanted if str(given.get(name, "")).isdigit()}
-            found |= {name: str(given[name]) for name in TOPOLOGY_VARIABLES if name in given}
+            found |= {name: variables[name] for name in wanted if str(variables.get(name, "")).isdigit()}
+            found |= {name: str(variables[name]) for name in TOPOLOGY_VARIABLES if name in variables}
     found = {name: value for name, value in found.items() if value}
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def told_secrets(path: Path) -> Sequence[str]:
-    """Return what the environments and command lines in a file tell to be secret."""
+    """Return the secrets in the environments and command lines of a file."""
     found: dict[str, Any] = {}
     with Database(path) as database:
         for process in profiled_processes(database):
             for command, environment in process.rows("info_process", "command", "environment"):
-                given: Mapping[str, Any] = json_object(environment)
-                found[f"environment{process.suffix}"] = given
+                variables: Mapping[str, Any] = json_object(environment)
+                found[f"environment{process.suffix}"] = variables
                 found[f"command{process.suffix}"] = _arguments(str(command or ""))
     return secrets_of_values(found)
 
