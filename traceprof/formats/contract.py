@@ -180,7 +180,9 @@ def outline_of(trace: Trace) -> Outline:
         {name: len(trace.table(name)) for name in events if not TABLES[name].detail_of},
         {name: _count_rows(trace.table(name), "process", "device") for name in DEVICE_TABLES},
         {
-            name: {process: n for (process,), n in _count_rows(trace.table(name), "process").items()}
+            name: {
+                process: n for (process,), n in _count_rows(trace.table(name), "process").items()
+            }
             for name in OUTLINED_TABLES
         },
     )

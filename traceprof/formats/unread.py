@@ -29,7 +29,9 @@ def described(candidate: Candidate) -> str:
         )
     packed = candidate.head.startswith(GZIP_MAGIC)
     head = unpacked_head(candidate.path, len(candidate.head)) if packed else candidate.head
-    if (found := _describe_protobuf(head)) or (found := _describe_kind(head.lstrip(), candidate.tables)):
+    if (found := _describe_protobuf(head)) or (
+        found := _describe_kind(head.lstrip(), candidate.tables)
+    ):
         return f"gzipped: {found}" if packed else found
     if candidate.tables or head.startswith(SQLITE_MAGIC):
         return (
@@ -56,7 +58,15 @@ def _describe_kind(head: bytes, tables: Collection[str]) -> str:
     return ""
 
 
-_PERFETTO_FIRST_FIELDS: Final = (b"\x40", b"\x50", b"\x18", b"\x32", b"\x5a", b"\xe2\x03", b"\xd0\x03")
+_PERFETTO_FIRST_FIELDS: Final = (
+    b"\x40",
+    b"\x50",
+    b"\x18",
+    b"\x32",
+    b"\x5a",
+    b"\xe2\x03",
+    b"\xd0\x03",
+)
 """The possible first fields of a Perfetto packet: its time, sequence, clocks, or track."""
 
 

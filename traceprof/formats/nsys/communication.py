@@ -72,7 +72,9 @@ def count_communication(database: Database) -> Communication:
 def _count_range_names(database: Database) -> list[tuple[str, int]]:
     """Return each name of a possible communication range, with its number of ranges."""
     names, _ = _ranges_named(database, _NAME_PATTERNS)
-    prefixes = tuple(sorted({_WILDCARD.split(pattern, maxsplit=1)[0] for pattern in _NAME_PATTERNS}))
+    prefixes = tuple(
+        sorted({_WILDCARD.split(pattern, maxsplit=1)[0] for pattern in _NAME_PATTERNS})
+    )
     raw = database.read_columns(
         NVTX,
         {"text": ColumnType.TEXT, "textId": ColumnType.INTEGER},
@@ -103,8 +105,9 @@ def has_communication(database: Database) -> bool:
 
 
 def _ranges_named(database: Database, patterns: Sequence[str]) -> tuple[dict[int, str], str]:
-    """Return registered names that match GLOB ``patterns`` (id → text), and SQL for all such
-    ranges.
+    """Return registered names that match GLOB ``patterns`` (id → text), and SQL for their ranges.
+
+    The SQL holds for ranges with an inline or registered name that matches.
     """
     registered: dict[int, str] = {}
     if "StringIds" in database.tables:
@@ -112,7 +115,7 @@ def _ranges_named(database: Database, patterns: Sequence[str]) -> tuple[dict[int
         registered = dict(database.rows(f"SELECT id, value FROM StringIds WHERE {matches}"))
     conditions = []
     for pattern in patterns:
-        # Most names differ in a few bytes, which is found faster than by GLOB alone.
+        # A comparison of the prefix is faster than GLOB alone: it rejects most names early.
         prefix = _WILDCARD.split(pattern, maxsplit=1)[0]
         after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         conditions.append(f"(text >= '{prefix}' AND text < '{after}' AND text GLOB '{pattern}')")
@@ -253,11 +256,15 @@ def make_nccl_collectives(calls: NcclCalls, kernels: Table, api_calls: Table) ->
     if issued.empty:
         return empty_table("collectives")
     places = {(item.process, item.name): item for item in communicators(calls)}
-    # Few of them differ in more than when they are made.
+    # Most calls of a process repeat an earlier call at another time.
     groups = groups_of(issued["process"], issued["kind"])
-    descriptions = [_describe_call(calls.kinds[kind], process, places) for process, kind in groups.keys]
+    descriptions = [
+        _describe_call(calls.kinds[kind], process, places) for process, kind in groups.keys
+    ]
     columns: dict[str, Column] = {
-        name: (objects(values) if isinstance(values[0], str) else np.array(values, np.int64))[groups.number]
+        name: (objects(values) if isinstance(values[0], str) else np.array(values, np.int64))[
+            groups.number
+        ]
         for name, values in zip(_CALL_COLUMNS, zip(*descriptions, strict=True), strict=True)
     }
     columns |= issued.select(*_PLACE).columns

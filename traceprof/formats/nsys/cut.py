@@ -102,7 +102,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         UsageError: ``target`` cannot be written.
     """
 
-    def looked(database: Database) -> tuple[dict[tuple[int, int], int], bool]:
+    def inspect(database: Database) -> tuple[dict[tuple[int, int], int], bool]:
         wants_collectives = request.is_noted and request.takes(_COLLECTIVE_SOURCES)
         return physical_devices(database), wants_collectives and tells_of_collectives(database)
 
@@ -148,7 +148,9 @@ class _Cut:
         self.first_call, self.last_call = copy.execute(
             "SELECT min(call), max(call) FROM launched"
         ).fetchone()
-        n_events += sum(map(self._copy_calls, self._uncopied_timed_tables("globalTid", "correlationId", "end")))
+        n_events += sum(
+            map(self._copy_calls, self._uncopied_timed_tables("globalTid", "correlationId", "end"))
+        )
         process = schema.process_sql("thread")
         copy.execute(f"INSERT OR IGNORE INTO early_of SELECT {process}, start FROM early")
         ((first_early,),) = copy.execute("SELECT min(start) FROM early")
@@ -159,7 +161,13 @@ class _Cut:
                 self._copy_untimed(table)
         if _STRINGS in copy.tables:
             self._copy_strings()
-        parts.note_cut(copy, request, request.covered, self._recorded_tables(), self._active_devices(on_devices))
+        parts.note_cut(
+            copy,
+            request,
+            request.covered,
+            self._recorded_tables(),
+            self._active_devices(on_devices),
+        )
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out)
 
@@ -194,7 +202,7 @@ class _Cut:
         ]
 
     def _copy_device_events(self, table: parts.SourceTable) -> int:
-        """Copy the device events in the window; the temporary table launched gets their launches."""
+        """Copy the device events in the window, and add their launches to the table launched."""
         process = schema.process_sql("globalPid")
         n_rows = self._copy(table, self.times[table.name].overlap(self.request.reach))
         self.copy.execute(
@@ -231,7 +239,7 @@ class _Cut:
         if table.name.endswith("CUDA_EVENT"):
             conditions.append(self._call_condition(table))
         if table.name == GENERIC and table.has("rawTimestamp"):
-            # A sample tells of the time since the one before: both edges have theirs.
+            # A sample covers the time since the previous one, so the samples at both edges are kept.
             window, source = self.request.reach, f"source.{quoted(table.name)}"
             first = (
                 f"SELECT max(rawTimestamp) FROM {source} WHERE rawTimestamp <= {window.start_ns}"
@@ -241,7 +249,10 @@ class _Cut:
             is_inside = f"rawTimestamp >= {begin} AND rawTimestamp <= {end}"
             conditions.append(f"(timestamp IS NULL AND {is_inside})")
         if is_ranges and times.end:
-            conditions += [_IS_DEFINITION, f"({_IS_OPEN_RANGE} AND [start] < {self.request.reach.end_ns})"]
+            conditions += [
+                _IS_DEFINITION,
+                f"({_IS_OPEN_RANGE} AND [start] < {self.request.reach.end_ns})",
+            ]
         return self._copy(table, " OR ".join(conditions))
 
     def _enclosing_conditions(self, *, is_ranges: bool) -> list[str]:
@@ -326,7 +337,9 @@ class _Cut:
             return is_listed
         pair = f"({schema.process_sql('globalPid')}, deviceId)"
         known = ", ".join(f"({process}, {number})" for process, number in self.device_numbers)
-        chosen = [f"({p}, {n})" for (p, n), device in self.device_numbers.items() if device in devices]
+        chosen = [
+            f"({p}, {n})" for (p, n), device in self.device_numbers.items() if device in devices
+        ]
         is_chosen = f"{pair} IN (VALUES {', '.join(chosen)})" if chosen else "0"
         return f"({is_chosen} OR ({is_listed} AND {pair} NOT IN (VALUES {known})))"
 
@@ -353,7 +366,7 @@ class _Cut:
         parts.copy_strings(self.copy, _STRINGS, "id", references, self._shown_string)
 
     def _kind_of(self, table: str, column: str) -> int:
-        """Return what kind of strings a column has: of events, of the machine, or printed output."""
+        """Return what strings a column has: event texts, machine texts, or printed output."""
         if table in self.times or table in schema.DETAILS:
             return _EVENT
         return _PRINTED if column == _CONTENT else _MACHINE

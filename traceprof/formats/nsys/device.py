@@ -83,7 +83,7 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> Table:
     if COPIES in database.tables:
         optional = ("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", _GRAPH_NODE)
         raw, place = _read(database, COPIES, ("copyKind", "bytes"), optional, window)
-        # A migration of unified memory says itself that its memory is managed.
+        # Migrations of unified memory have their own copy kinds; their memory is managed.
         migrates = np.isin(raw["copyKind"], cupti.UNIFIED_MEMORY_COPIES)
         src, dst = (np.where(migrates, cupti.MANAGED, raw[kind]) for kind in ("srcKind", "dstKind"))
         parts.append(cupti.make_copies(place, raw, src, dst))

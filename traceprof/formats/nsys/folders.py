@@ -41,7 +41,7 @@ def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> 
     try:
         with _opened(file) as (stored, batches), connection.cursor() as cursor:
             schema = pa.schema([pa.field(field.name, _sqlite_type(field.type)) for field in stored])
-            # SQLite has signed numbers only: what is above wraps round in its exports, too.
+            # SQLite integers are signed: larger ones wrap around, as in nsys's SQLite exports.
             parts = (
                 pa.RecordBatch.from_arrays(
                     [
@@ -52,8 +52,9 @@ def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> 
                 )
                 for batch in batches
             )
-            reader = pa.RecordBatchReader.from_batches(schema, parts)
-            cursor.adbc_ingest(file.stem, reader, mode="create")
+            cursor.adbc_ingest(
+                file.stem, pa.RecordBatchReader.from_batches(schema, parts), mode="create"
+            )
     except (OSError, pa.ArrowException, adbc_driver_manager.Error) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{file}: cannot be read ({why}); export it again with nsys") from error

@@ -47,8 +47,10 @@ def read_api_calls(
     raw = database.read_columns(schema.API_CALLS, wanted, window, where=where)
     names = schema.named(database, raw["nameId"])
     plain = Names.coded(map(cupti.plain_api_name, names.texts), names.packed, is_sorted=True)
-    call_columns = {"correlation": known(raw["correlationId"]), "name": plain}
-    return make_table("api_calls", {**schema.placed(raw), **call_columns})
+    return make_table(
+        "api_calls",
+        {**schema.placed(raw), "correlation": known(raw["correlationId"]), "name": plain},
+    )
 
 
 def read_launches(database: Database, before_ns: int, work: Sequence[Table]) -> Table:
@@ -110,7 +112,9 @@ def _named_spans(
     parts = [
         database.read_columns(table, dict.fromkeys(wanted, _INTEGER), window) for table in tables
     ]
-    stacked = {column: np.concatenate([np.asarray(raw[column]) for raw in parts]) for column in wanted}
+    stacked = {
+        column: np.concatenate([np.asarray(raw[column]) for raw in parts]) for column in wanted
+    }
     table_number = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
     return {**schema.placed(stacked), "name": schema.named(database, stacked[name])}, table_number
 
@@ -137,7 +141,7 @@ def read_annotations(
     )
     names = _event_names(database, raw["text"], raw["textId"])
     payload = np.full(len(names), np.nan)
-    for name in payloads:  # the first that is known counts
+    for name in payloads:  # the first known payload counts
         np.copyto(payload, np.asarray(raw[name], np.float64), where=np.isnan(payload))
     events = Table(
         {
@@ -149,7 +153,7 @@ def read_annotations(
         }
     )
     events = events.assign(domain=_domains(events))
-    # Most often one run of rows, which is not copied.
+    # Ranges are usually one contiguous block of rows; rows_where then avoids a copy.
     spans = events.take(rows_where(np.isin(events["eventType"], schema.NVTX_RANGES)))
     ends = spans["end"].copy()
     unclosed = ends == NULL
@@ -192,7 +196,7 @@ def _event_names(database: Database, texts: Column, ids: Column) -> Names:
     assert isinstance(texts, Names)
     registered = schema.named(database, ids)
     has_no_id = np.asarray(ids, np.int64) == NULL
-    # The few registered names are put conditions.among the many others, both of which are sorted.
+    # Insert the few registered names into the many inline names; both are sorted.
     many, few = texts.texts, registered.texts.tolist()
     place = np.array([bisect_left(many, name) for name in few], np.int64)
     is_new = np.array(
@@ -205,8 +209,7 @@ def _event_names(database: Database, texts: Column, ids: Column) -> Names:
     insert = many.inserted if isinstance(many, PackedTexts) else partial(np.insert, many)
     every = insert(place[is_new], objects(new)) if new else many
     of_many = (np.arange(len(many)) + shift)[texts.codes]
-    codes = np.where(has_no_id, of_many, (place + before)[registered.codes])
-    return Names(codes, every)
+    return Names(np.where(has_no_id, of_many, (place + before)[registered.codes]), every)
 
 
 def _domains(events: Table) -> Names:

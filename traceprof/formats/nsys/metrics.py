@@ -40,7 +40,13 @@ _SERIES: Final = ("globalId", _PORT, "metricsListId", "metricsIdx")
 _BYTES: Final = re.compile(
     r"(?P<protocol>\w+): *bytes (?P<direction>sent|received)$", re.IGNORECASE
 )
-_NS_PER_RATE_UNIT: Final = {"bytes/ns": 1, "bytes/us": 1e3, "bytes/ms": 1e6, "bytes/s": 1e9, "bytes/sec": 1e9}
+_NS_PER_RATE_UNIT: Final = {
+    "bytes/ns": 1,
+    "bytes/us": 1e3,
+    "bytes/ms": 1e6,
+    "bytes/s": 1e9,
+    "bytes/sec": 1e9,
+}
 """Unit of a rate, in lower case → its time in ns."""
 _GPU: Final = "GPU_METRICS"
 GENERIC: Final = "GENERIC_EVENTS"
@@ -70,8 +76,10 @@ def read_metrics(database: Database, window: TimeWindow | None = None) -> Table:
     With ``window``, rows outside it may be missing; cumulative counters are always read whole.
     """
     unwindowed = (read(database) for read in (network_metrics, _memory_usage, _page_faults))
-    windowed = _gpu_metrics(database, window), generic_metrics(database, window)
-    return stack("samples", [*windowed, *unwindowed])
+    return stack(
+        "samples",
+        [_gpu_metrics(database, window), generic_metrics(database, window), *unwindowed],
+    )
 
 
 def metric_sources(database: Database) -> list[RowSource]:
@@ -87,7 +95,9 @@ def metric_sources(database: Database) -> list[RowSource]:
         RowSource(_CPU_FAULTS, end=""),
     )
     return [
-        source for source in known_sources if database.columns(source.table).issuperset(_NEEDED[source.table])
+        source
+        for source in known_sources
+        if database.columns(source.table).issuperset(_NEEDED[source.table])
     ]
 
 
@@ -104,8 +114,9 @@ def _read(
 
 def _samples(starts: Column, sources: Names, metrics: Names, values: Column) -> Table:
     """Return the columns as a table of samples."""
-    own = {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
-    return make_table("samples", own)
+    return make_table(
+        "samples", {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
+    )
 
 
 def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
@@ -122,7 +133,9 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
         titles = {(kind, metric): str(name) for kind, metric, name in database.rows(sql)}
     groups = groups_of(raw["typeId"], raw["metricId"])
     sources = [f"gpu:{kind & _GPU_INDEX}" for kind, _ in groups.keys]
-    metrics = [titles.get((kind, metric_id), f"metric {metric_id}") for kind, metric_id in groups.keys]
+    metrics = [
+        titles.get((kind, metric_id), f"metric {metric_id}") for kind, metric_id in groups.keys
+    ]
     source, metric = (
         Names.coded(texts, groups.packed, is_sorted=True) for texts in (sources, metrics)
     )
@@ -131,7 +144,7 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """One type of generic events with GPU counters: each event has a value for each of ``metrics``."""
+    """One type of generic events with GPU counters; each event has a value of each metric."""
 
     type_id: int
     metrics: tuple[str, ...]
@@ -140,15 +153,25 @@ class _Events:
 
     def rows(self, columns: str, *conditions: str) -> str:
         """Return the SQL query that selects ``columns`` of the events that meet ``conditions``."""
-        predicates = (f"typeId = {self.type_id}", f"{self.at} IS NOT NULL", *filter(None, conditions))
+        predicates = (
+            f"typeId = {self.type_id}",
+            f"{self.at} IS NOT NULL",
+            *filter(None, conditions),
+        )
         return f"SELECT {columns} FROM {GENERIC} WHERE {' AND '.join(predicates)}"
 
 
 def _counter_events(database: Database) -> list[_Events]:
     """Return the types of generic events that are GPU counters."""
-    columns_needed = {"typeId", "sourceId", "data"}, {"sourceId", "data"}, {"typeId", "timestamp", "data"}
+    columns_needed = (
+        {"typeId", "sourceId", "data"},
+        {"sourceId", "data"},
+        {"typeId", "timestamp", "data"},
+    )
     tables = ("GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES", GENERIC)
-    if not all(needed <= database.columns(one) for needed, one in zip(columns_needed, tables, strict=True)):
+    if not all(
+        needed <= database.columns(one) for needed, one in zip(columns_needed, tables, strict=True)
+    ):
         return []
     rows = database.rows(
         "SELECT t.typeId, t.data, s.data FROM GENERIC_EVENT_TYPES t "
@@ -196,9 +219,7 @@ def _json(text: object) -> dict[str, Any]:
 
 
 def generic_extent(database: Database) -> TableExtent:
-    """Return the extent of the samples that `generic_metrics` returns, by SQL, without parsing
-    JSON.
-    """
+    """Return the extent of the samples of `generic_metrics`, by SQL, without parsing JSON."""
     extent = TableExtent()
     for events in _counter_events(database):
         totals = f"count(*), min({events.at}), max({events.at})"
@@ -237,7 +258,7 @@ def generic_metrics(database: Database, window: TimeWindow | None = None) -> Tab
 def _value(text: object) -> float:
     """Return ``text`` as a number; NaN if it is not one."""
     try:
-        return float(text)  # type: ignore[arg-type]  # what is none of these is told by the error
+        return float(text)  # type: ignore[arg-type]  # the except clause handles the other types
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
@@ -326,7 +347,7 @@ def _integrate_rates(
     gap_ends = np.flatnonzero(follows_gap)
     instants = np.concatenate((ends[gap_ends - 1], starts[is_first], ends))
     values = np.concatenate((np.full(len(gap_ends), np.nan), before[is_first], total))
-    # At one instant: what was counted, then that the recording stops there.
+    # Order at one instant: the total (0), then the NaN of a gap (1), then the first value after it.
     rank = np.repeat([1, 2, 0], [len(gap_ends), int(is_first.sum()), len(ends)])
     order = np.lexsort((rank, instants))
     return instants[order], values[order]

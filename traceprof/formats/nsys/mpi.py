@@ -34,7 +34,9 @@ def read_mpi_collectives(database: Database) -> Table:
             ranks.get(process, ABSENT) for process in schema.process_of(raw["globalTid"]).tolist()
         ]
         handles = known(raw["commHandle"]).tolist()
-        memberships = [find_communicator(rank, handle) for rank, handle in zip(callers, handles, strict=True)]
+        memberships = [
+            find_communicator(rank, handle) for rank, handle in zip(callers, handles, strict=True)
+        ]
         calls = make_table(
             "collectives",
             {
@@ -97,7 +99,7 @@ def _find_communicators(database: Database) -> Callable[[int, int], _Membership]
             if rank is not None:
                 by_rank[rank, handle] = membership
 
-    def joined(rank: int, handle: int) -> _Membership:
+    def find(rank: int, handle: int) -> _Membership:
         if handle == ABSENT:
             return "", ABSENT, ABSENT
         return by_rank.get((rank, handle), (f"{handle:#x}", sizes.get(handle, ABSENT), ABSENT))

@@ -1,4 +1,4 @@
-"""Read SQLite exports of Nsight Systems, 2019 to 2026, and traceprof recordings in the same layout."""
+"""Read SQLite exports of Nsight Systems, 2019 to 2026, and recordings of traceprof."""
 
 from __future__ import annotations
 
@@ -77,16 +77,14 @@ class _Reading:
     def __init__(self, database: Database, options: ReadOptions) -> None:
         self.database = database
         self.options = options
-        # The length of the capture is the last instant of the event clock.
+        # Event times start at 0, so the duration of the capture is its end.
         self.capture_end = target.first_number(database, "ANALYSIS_DETAILS", "duration")
         device_tables = ("kernels", "kernel_shapes", "copies", "syncs")
         needs_devices = options.known is None or any(map(options.needs, device_tables))
         self.device_numbers = target.physical_devices(database) if needs_devices else {}
 
     def trace(self) -> Trace:
-        """Return the Trace with the wanted tables, and with the tables that had to be read for
-        them.
-        """
+        """Return the Trace with the wanted tables, and with other tables that had to be read."""
         if self.options.known is not None:
             known = self.options.known.with_tables(self.events)
             spared = self.database.catalogue.spared
@@ -114,7 +112,7 @@ class _Reading:
         recorded = note.recorded_of(
             has_rows, recorded_tables(self.database, has_rows | note.recorded)
         )
-        # A part of another file covers at least its window.
+        # A cut file covers at least the window of the cut.
         span = survey.span if note.window is None else survey.span | note.window
         losses = read_losses(self.database) if MANIFEST in self.database.tables else []
         info = replace(
@@ -209,7 +207,7 @@ class _Reading:
     def _annotations(self) -> Annotations:
         if self.options.only_steps and not self.options.wants("marks", "collectives"):
             found = host.read_annotations(self.database, self.capture_end, only_steps=True)
-            if not found.n_unclosed:  # these end with the last of all
+            if not found.n_unclosed:  # an unclosed range ends with the last event of the file
                 return found
         return host.read_annotations(self.database, self.capture_end)
 
@@ -239,11 +237,16 @@ class _Reading:
             parts = [read_mpi_collectives(self.database)]
             if len(self._nccl_calls.rows):
                 parts.insert(
-                    0, communication.make_nccl_collectives(self._nccl_calls, *self._communication_kernels)
+                    0,
+                    communication.make_nccl_collectives(
+                        self._nccl_calls, *self._communication_kernels
+                    ),
                 )
             found = stack("collectives", parts)
         if found.empty and communication.count_communication(self.database).n_annotations:
-            return collectives.annotated_collectives(self._annotations.ranges, *self._communication_kernels)
+            return collectives.annotated_collectives(
+                self._annotations.ranges, *self._communication_kernels
+            )
         return found
 
     @cached_property
@@ -263,8 +266,11 @@ class _Reading:
         if recorded.empty:
             return recorded
         by_launch = collectives.tied_by_launch(recorded, *self._communication_kernels)
-        by_batch = collectives.tied_to_batches(by_launch, *self._communication_kernels)["correlation"]
-        # What launches inside a call is found by its place: calls may enclose one another.
+        by_batch = collectives.tied_to_batches(by_launch, *self._communication_kernels)[
+            "correlation"
+        ]
+        # Only launches of batches are stored. Launches inside a call are found by time when they
+        # are needed, because calls may enclose one another.
         is_batched = by_batch != by_launch["correlation"]
         return recorded.assign(correlation=np.where(is_batched, by_batch, recorded["correlation"]))
 

@@ -34,8 +34,7 @@ _CANNOT_START: Final = (126, 127)
 
 
 def find_importer(nsys: str | Path, packages: Sequence[Path] = _PACKAGES) -> Path | None:
-    """Return the QdstrmImporter of the same package as ``nsys``, otherwise any; None if there is
-    none.
+    """Return the QdstrmImporter of the package of ``nsys``, or any other one; None if none exists.
 
     Some versions of nsys do not find their importer. An importer of another version may refuse the
     stream.
@@ -46,12 +45,14 @@ def find_importer(nsys: str | Path, packages: Sequence[Path] = _PACKAGES) -> Pat
     if on_path := shutil.which("QdstrmImporter"):
         return Path(on_path)
     patterns = ("host-linux*/QdstrmImporter", "*/host-linux*/QdstrmImporter")
-    found = chain.from_iterable(package.glob(pattern) for package in packages for pattern in patterns)
+    found = chain.from_iterable(
+        package.glob(pattern) for package in packages for pattern in patterns
+    )
     return next(found, None)
 
 
 def _importers_in_package(nsys: Path) -> Iterator[Path]:
-    """Yield the importers in the package of ``nsys``; Debian splits the package into two folders."""
+    """Yield the importers in the package of ``nsys``, which Debian splits into two folders."""
     for folder in list(nsys.parents)[:4]:
         if folder not in _SYSTEM_FOLDERS:
             yield from folder.glob("host-linux*/QdstrmImporter")
@@ -120,7 +121,7 @@ def version_of_report(report: Path) -> str:
 
 
 def _version_complaint(nsys: str | Path, file: Path, shown: Path) -> str:
-    """Return a message if a newer nsys recorded the file than the one installed here; otherwise ""."""
+    """Return an error text if the file needs a newer nsys than the installed one; otherwise ""."""
     with file.open("rb") as head:
         is_stream = STREAM in head.read(MAGIC_WITHIN)
     recorded, installed = version_of_report(file), _VERSION.search(_run([nsys, "--version"])[1])
@@ -145,7 +146,7 @@ def _run(command: Sequence[str | Path]) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
-        start_new_session=True,  # Ctrl-C is for us: a report that is lost is lost for good
+        start_new_session=True,  # Ctrl-C must not kill nsys: the report would be lost
     )
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
@@ -181,13 +182,13 @@ def exported_report(path: Path) -> Iterator[Path]:
         report = folder / "report.nsys-rep"
         if is_stream:
             copy = folder / f"{path.stem}.qdstrm"
-            shutil.copyfile(path, copy)  # the importer writes to the file that it reads
+            shutil.copyfile(path, copy)  # the importer changes its input file
             convert_stream(program, copy, report, path)
             copy.unlink()
         else:
             _link_or_copy(path, report)
         export_report(program, report, database, path)
-        # Kept unless the report changed meanwhile.
+        # Cache the export unless the report changed during the export.
         if cache is not None and _cache_entry(path, program)[1] == key:
             with suppress(OSError):
                 cache.put_file(key, database)
@@ -195,7 +196,7 @@ def exported_report(path: Path) -> Iterator[Path]:
 
 
 def _cache_entry(path: Path, program: str) -> tuple[Cache | None, str]:
-    """Return the cache and the key for the export of ``path`` by this nsys; None if not cacheable."""
+    """Return cache and key for the export of ``path`` by this nsys; None if it cannot be cached."""
     cache = Cache.of_user()
     with suppress(OSError):
         if cache is not None and is_settled([path]):
@@ -208,7 +209,7 @@ def _link_or_copy(path: Path, target: Path) -> None:
     """Make ``path`` available as ``target``, because nsys recognizes files by their suffix."""
     try:
         target.symlink_to(path.resolve())
-    except OSError:  # some systems allow no links
+    except OSError:  # some systems do not allow links
         shutil.copyfile(path, target)
 
 

@@ -63,7 +63,7 @@ TRACEPROF_TABLES: Final[Mapping[str, str]] = {
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER,
         nameId INTEGER NOT NULL, source TEXT NOT NULL, correlationId INTEGER""",
     # One row per collective or point-to-point call of one rank. bytes: the buffer of this rank;
-    # end: the completion where the backend tells it, else when the call came back
+    # end: the completion if the backend reports it, otherwise the return of the call
     COLLECTIVES: """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, op TEXT NOT NULL,
         bytes INTEGER, dtype TEXT, groupName TEXT, groupSize INTEGER, backend TEXT,
@@ -72,14 +72,14 @@ TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     # Time series. source: nic:eth0, gpu:0, process:1234, user …; metric names its unit
     SAMPLES: """
         start INTEGER NOT NULL, source TEXT NOT NULL, metric TEXT NOT NULL, value REAL""",
-    # Which process is which rank of which job
+    # The rank of each process
     "TRACEPROF_PROCESSES": """
         pid INTEGER NOT NULL, name TEXT, rank INTEGER, localRank INTEGER, worldSize INTEGER,
         host TEXT""",
-    # What is known of the machine and the software; never secrets
+    # Properties of the machine and the software; never secrets
     "TRACEPROF_ENVIRONMENT": "name TEXT NOT NULL, value TEXT",
-    # How the file came about. recorded: the tables of the Trace that were captured, as a JSON
-    # list, so that an empty table is told from one that nobody asked for
+    # How the file was made. recorded: the tables of the Trace that were captured, as a JSON
+    # list, which distinguishes an empty table from one that was not recorded
     MANIFEST: "name TEXT NOT NULL, value TEXT",
 }
 
@@ -146,7 +146,7 @@ def process_sql(column: str) -> str:
 
 
 def are_whole(*columns: str) -> str:
-    """Return SQL that is true if all columns have whole numbers, as they have in undamaged files."""
+    """Return SQL that is true if all columns have whole numbers, as in undamaged files."""
     return " AND ".join(f"typeof({column}) = 'integer'" for column in columns)
 
 
@@ -163,8 +163,9 @@ def thread_of(global_ids: Column) -> npt.NDArray[np.int64]:
 
 
 def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
-    """Return start_ns, end_ns, process, and thread of host events; an event without end is an
-    instant.
+    """Return start_ns, end_ns, process, and thread of host events.
+
+    An event without end is an instant.
     """
     starts = np.asarray(raw["start"], np.int64)
     return {
@@ -176,7 +177,7 @@ def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
 
 
 def named(database: Database, ids: Column) -> Names:
-    """Return the names with these string ids; an id without a string is shown as ``[string ID]``."""
+    """Return the names with these string ids; a missing string is shown as ``[string ID]``."""
     place, numbers = distinct(ids)
     strings = database.read_strings(np.array(numbers, np.int64))
     names = ("" if key == NULL else strings.get(key, f"[string {key}]") for key in numbers)

@@ -47,9 +47,7 @@ class Redaction:
     parts: Sequence[str] = ()
 
     def register(self, connection: sqlite3.Connection) -> None:
-        """Register the SQL functions ``system_text`` and ``event_text``; they take and return
-        bytes.
-        """
+        """Register the SQL functions ``system_text`` and ``event_text``, from bytes to bytes."""
 
         def system(text: str) -> str:
             plain = without_secrets(self.whole.get(text, text), self.parts)
@@ -80,17 +78,17 @@ def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
     """Return the masking rules of an export, from its arguments and environment."""
     rows: list[tuple[str, str]] = []
     texts = f"CAST(name AS BLOB), CAST(value AS BLOB) FROM {schema}.META_DATA_CAPTURE"
-    with suppress(sqlite3.OperationalError):  # not every version has that table
-        told = connection.execute(f"SELECT {texts} ORDER BY rowid")
-        rows = [(decoded(name or b""), decoded(value or b"")) for name, value in told]
+    with suppress(sqlite3.OperationalError):  # some versions lack the table
+        raw = connection.execute(f"SELECT {texts} ORDER BY rowid")
+        rows = [(decoded(name or b""), decoded(value or b"")) for name, value in raw]
     commands: dict[str, list[tuple[int, str]]] = {}
     for name, value in rows:
         if found := _ARGUMENT.fullmatch(name):
             commands.setdefault(found[1], []).append((int(found[2]), value))
-    lists = ([value for _, value in sorted(told)] for told in commands.values())
-    arguments = [secret for one in lists for secret in secrets_of(one)]
-    variables = (value for name, value in rows if "ENVIRONMENT" in name.upper())
-    lines = (line for variable in variables for line in variable.split("\0"))
+    argument_lists = ([value for _, value in sorted(command)] for command in commands.values())
+    arguments = [secret for texts_of in argument_lists for secret in secrets_of(texts_of)]
+    environments = (value for name, value in rows if "ENVIRONMENT" in name.upper())
+    lines = (line for environment in environments for line in environment.split("\0"))
     secrets = [*arguments, *(secret for line in lines for secret in secrets_of([line]))]
     return Redaction(
         {secret.argument: secret.shown for secret in arguments},
@@ -124,12 +122,11 @@ def told_secrets(path: Path) -> Sequence[str]:
 
 
 def remove_environments(path: Path) -> int:
-    """Remove the environments from the nsys export at ``path``, in place; return the number of
-    rows.
+    """Remove the environments from the nsys export at ``path``; return the number of rows.
 
-    nsys stores whole environments, also of processes of other users, as strings with NULs between
-    the variables. ``length`` and ``LIKE`` of SQLite stop at the first NUL, so the rows are found by
-    their bytes. The freed space is overwritten.
+    The file is changed in place. nsys stores whole environments, also of processes of other users,
+    as strings with NULs between the variables. ``length`` and ``LIKE`` of SQLite stop at the first
+    NUL, so the rows are found by their bytes. The freed space is overwritten.
 
     Raises:
         TraceError: the export cannot be changed.
@@ -137,7 +134,9 @@ def remove_environments(path: Path) -> int:
     with edited(path, _ERROR_TEXT, overwrites=True) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         return sum(
-            connection.execute(f"UPDATE {table} SET value = ? WHERE {condition}", (_REMOVED,)).rowcount
+            connection.execute(
+                f"UPDATE {table} SET value = ? WHERE {condition}", (_REMOVED,)
+            ).rowcount
             for table, condition in _ENVIRONMENTS
             if table in tables
         )

@@ -59,19 +59,21 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
     kinds = TABLES[name].columns
     times = ("start", "end", "globalTid") if "thread" in kinds else ("start",)
     wanted = dict.fromkeys(times, ColumnType.INTEGER)
-    wanted |= {column: _READ_AS[kinds[own]] for own, column in stored.items()}
+    wanted |= {stored_name: _READ_AS[kinds[column]] for column, stored_name in stored.items()}
     if _NAME in wanted:
         wanted[_NAME] = ColumnType.INTEGER
-    raw = database.read_columns(table, wanted, window, [one for one in _OPTIONAL_COLUMNS if one in wanted])
+    raw = database.read_columns(
+        table, wanted, window, [one for one in _OPTIONAL_COLUMNS if one in wanted]
+    )
     columns: dict[str, Any] = (
         schema.placed(raw) if "thread" in kinds else {"start_ns": raw["start"]}
     )
-    for own, column in stored.items():
-        is_number = kinds[own] is ColumnKind.NUMBER
-        columns[own] = known(raw[column]) if is_number else raw[column]
+    for column, stored_name in stored.items():
+        is_number = kinds[column] is ColumnKind.NUMBER
+        columns[column] = known(raw[stored_name]) if is_number else raw[stored_name]
     if name == "host_ops":
         columns["name"] = schema.named(database, raw[_NAME])
-    if name == "collectives":  # one that we have no word for keeps its name
+    if name == "collectives":  # an unknown operation keeps its name
         plain = [collective_op(op) or op for op in columns["op"].texts.tolist()]
         columns["op"] = Names.coded(plain, columns["op"].packed, is_sorted=True)
     return make_table(name, columns)
@@ -111,7 +113,9 @@ def append_traceprof_events(
             _append_rows(connection, name, table, strings)
 
 
-def _append_rows(connection: sqlite3.Connection, name: str, rows: Table, strings: StringIds) -> None:
+def _append_rows(
+    connection: sqlite3.Connection, name: str, rows: Table, strings: StringIds
+) -> None:
     """Add the rows of the Trace table ``name`` to its table in the file."""
     table, stored = _STORED_TABLES[name]
     create(connection, table, schema.TRACEPROF_TABLES)
@@ -119,13 +123,13 @@ def _append_rows(connection: sqlite3.Connection, name: str, rows: Table, strings
     columns: dict[str, Any] = {"start": rows["start_ns"]} if "start_ns" in kinds else {}
     if "thread" in kinds:
         columns |= {"end": rows["end_ns"], "globalTid": global_ids(rows)}
-    for own, column in stored.items():
-        if column == _NAME:
-            columns[column] = strings.ids_of(rows[own])
-        elif kinds[own] is ColumnKind.NUMBER and own != "process":
-            columns[column] = without_absent(rows[own])
+    for column, stored_name in stored.items():
+        if stored_name == _NAME:
+            columns[stored_name] = strings.ids_of(rows[column])
+        elif kinds[column] is ColumnKind.NUMBER and column != "process":
+            columns[stored_name] = without_absent(rows[column])
         else:
-            columns[column] = rows[own]
+            columns[stored_name] = rows[column]
     insert_columns(connection, table, columns)
 
 

@@ -18,7 +18,7 @@ from traceprof.model.cutting import no_progress
 
 _OWNERS: Final = ("globalTid", "globalPid")
 """Columns with the process of a row; if a table has both, the first one counts."""
-_CACHE_KIB: Final = 2_000  # as many of these at once as there are ranks
+_CACHE_KIB: Final = 2_000  # one cache per rank: all ranks are copied at once
 _TIME_COLUMNS: Final = frozenset({"start", "timestamp"})
 _NODE_PREFIXES: Final = ("TARGET_INFO_", "DIAGNOSTIC_EVENT")
 """Prefixes of the tables that are copied whole although some of their rows name a process."""
@@ -41,20 +41,19 @@ _REMOVE: Final = f"""
 
 
 def copy_processes(export: Path, path: Path, processes: Collection[int], *, others: bool) -> int:
-    """Write the rows of ``processes`` of an nsys export to the new file ``path``; return its
-    events.
+    """Write the rows of ``processes`` of an nsys export to the new file ``path``.
 
     Rows without a process (the machine, its GPUs and counters, strings, codes) are copied too, so
     that the file is complete. Times are those of the export. Memory use does not grow with the size
     of the file. ``path`` must not exist, or be empty; it is deleted if copying fails. ``others``:
-    copy the rows of all other processes, and those with unknown process. The result is the number
-    of events of processes in the new file.
+    copy the rows of all other processes, and those with unknown process. Return the number of
+    events of processes in the new file.
 
     Raises:
         UsageError: the file cannot be written.
     """
     try:
-        # Immutable: several of these read the same file side by side.
+        # The source is opened immutable, because several processes read it at once.
         with copying(export, path, no_progress) as copy:
             copy.execute(f"PRAGMA source.cache_size = -{_CACHE_KIB}")
             return _copy_tables(copy, processes, others=others)
@@ -82,9 +81,7 @@ def _copy_tables(copy: DatabaseCopy, processes: Collection[int], *, others: bool
 
 
 def _process_condition(owner: str, processes: Collection[int], *, others: bool) -> str:
-    """Return the SQL condition for rows of ``processes``, or with ``others`` of all other
-    processes.
-    """
+    """Return the SQL condition for rows of ``processes``; with ``others``, of all others."""
     listed = ", ".join(str(int(process) & 0xFFFFFF) for process in processes)
     process = schema.process_sql(owner)
     return f"coalesce({process} NOT IN ({listed}), 1)" if others else f"{process} IN ({listed})"

@@ -45,7 +45,7 @@ def survey_of(
 ) -> Survey:
     """Return the extents of all event tables; ``tables`` are those that were read whole."""
 
-    def with_told(collectives: TableExtent) -> TableExtent:
+    def with_implied(collectives: TableExtent) -> TableExtent:
         if collectives.n_rows:
             return collectives
         n_calls, n_annotations, _ = count_communication(database)
@@ -104,7 +104,7 @@ def _row_sources(
         RowSource(
             table,
             end=f"[{end}]" if end else "",
-            process=f"coalesce({owner} >> {_PROCESS_SHIFT_BITS} & 16777215, {ABSENT})",  # as `process_of`
+            process=f"coalesce({owner} >> {_PROCESS_SHIFT_BITS} & 16777215, {ABSENT})",
             device=f"coalesce({device}, {NULL})" if device else "",
             where=where.sql if where else "",
             counted=Counted(
@@ -130,7 +130,7 @@ def recorded_tables(database: Database, has_rows: set[str]) -> set[str]:
     if "META_DATA_CAPTURE" in database.tables:
         sql = "SELECT value FROM META_DATA_CAPTURE WHERE name = 'CAPTURE_EVENT_TYPE'"
         requested = {str(value) for (value,) in database.rows(sql)}
-    # Rows that are left out were recorded, too.
+    # Rows that traceprof ignores as damaged were recorded.
     left_out = [table for table, faults in database.catalogue.left_out.items() if faults]
     requested |= {"Cuda" for table in left_out if table.startswith("CUPTI_ACTIVITY_KIND_")}
     requested |= {"NvtxEvents" for table in left_out if table == schema.NVTX}

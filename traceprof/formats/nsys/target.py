@@ -65,10 +65,10 @@ _NSYS_FOLDER: Final = re.compile(
 
 
 def _profiler(database: Database, product: str, version: str) -> str:
-    """Return the profiler that recorded the trace. The export contains the version that exported
-    it.
+    """Return the profiler that recorded the trace, with its version.
 
-    The version that recorded is in the paths of nsys's own files, which occur in strings.
+    The export's own version is that of the nsys that exported it. The version that recorded is in
+    the paths of nsys's files, which occur in strings.
     """
     if _NSYS not in product:
         return f"{product} {version}".strip()
@@ -85,8 +85,9 @@ def _profiler(database: Database, product: str, version: str) -> str:
         if (folder := _NSYS_FOLDER.search(str(text)))
     )
     recorded = next((folder.group(1) for folder in found), "")
-    by_us = "TRACEPROF_ENVIRONMENT" in database.tables  # which exports what it records
-    if not version or (f"{version}.".startswith(f"{recorded}.") if recorded else by_us):
+    # traceprof exports its recordings with the nsys that recorded them.
+    by_traceprof = "TRACEPROF_ENVIRONMENT" in database.tables
+    if not version or (f"{version}.".startswith(f"{recorded}.") if recorded else by_traceprof):
         return f"{product} {version or recorded}".strip()
     return f"{product} {recorded}".strip() + f" (export by {version})"
 
@@ -142,10 +143,9 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
 
 
 def _devices_by_nccl(database: Database) -> dict[tuple[int, int], int]:
-    """Return (process, CUDA ordinal) → a unique number, for ordinals that NCCL used in many
-    processes.
+    """Return (process, CUDA ordinal) → unique device number, for ordinals NCCL used repeatedly.
 
-    The first process by id keeps the ordinal; the others get the next unused number.
+    The first process by id keeps the ordinal; the other processes get the next unused number.
     """
     if not {"globalPid", "deviceId", "shortName"} <= database.columns(KERNELS):
         return {}
@@ -208,7 +208,10 @@ def _rank_columns(
     if (ranks := mpi_ranks(database)) is not None:
         return {pid: {"rank": rank} for pid, rank in ranks.items()}
     ordered = sorted(groups(), key=lambda communicator: communicator.size)
-    return {communicator.process: {"rank": communicator.rank, "world_size": communicator.size} for communicator in ordered}
+    return {
+        communicator.process: {"rank": communicator.rank, "world_size": communicator.size}
+        for communicator in ordered
+    }
 
 
 def named_processes(database: Database) -> set[int]:
@@ -242,7 +245,7 @@ def read_environment(database: Database) -> Table:
         if (plain := _PROPERTIES.get(name)) and value
     }
     if {"name", "value"} <= database.columns("META_DATA_CAPTURE"):
-        # Of variables those that say which rank was recorded, and where; others may be secret.
+        # Only variables with rank and location are read; others may be secret.
         rows = database.rows(
             "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE "
             "'PROCESS\\__%:ENVIRONMENT_VARIABLE%' ESCAPE '\\' ORDER BY rowid DESC"

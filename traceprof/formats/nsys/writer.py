@@ -303,7 +303,7 @@ class EventAppender:
             sidecar.create(self._connection, schema.NVTX, schema.NSYS_TABLES)
             process = schema.process_sql("globalTid")
             last = f"SELECT {process}, max(domainId) FROM {schema.NVTX} GROUP BY 1"
-            self._last = dict(self._connection.execute(last))  # process → its last domain so far
+            self._last = dict(self._connection.execute(last))  # process → its highest domain id
         is_span = "end_ns" in rows
         insert_columns(
             self._connection,
@@ -345,7 +345,7 @@ class EventAppender:
 
 
 def _payloads(values: Any) -> dict[str, Any]:
-    """Return the payload columns of NVTX, which has separate columns for whole and other numbers."""
+    """Return the payload columns of NVTX, which separates whole numbers from others."""
     is_known = ~np.isnan(values)
     is_whole = is_known & (np.abs(values) < 2.0**63) & (np.floor(values) == values)
     if is_whole.all():

@@ -38,7 +38,7 @@ _TRACE_TABLES: Final = {
 }
 """Kind of activity → the table of the Trace that is made from it."""
 _DEVICE_TABLES: Final = frozenset(
-    PREFIX + name for name, own in _TRACE_TABLES.items() if own in DEVICE_TABLES
+    PREFIX + kind for kind, table in _TRACE_TABLES.items() if table in DEVICE_TABLES
 ) - {PREFIX + "UNIFIED_MEMORY_COUNTER"}
 _CALLS: Final = (PREFIX + "RUNTIME", PREFIX + "DRIVER")
 _COLLECTIVE_SOURCES: Final = frozenset({_MARKER, "ranges", "collectives"})
@@ -61,7 +61,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         UsageError: ``target`` cannot be written.
     """
 
-    def looked(database: Database) -> tuple[int, bool]:
+    def inspect(database: Database) -> tuple[int, bool]:
         file = open_nvprof(database, ())
         wants_collectives = request.is_noted and request.takes(_COLLECTIVE_SOURCES)
         zero_ns = file.zero_ns if request.zero_ns is None else request.zero_ns
@@ -148,7 +148,7 @@ class _Cut:
         return {column: text_by("machine_text", quoted(column)) for column in texts}
 
     def _copy_device_events(self, table: parts.SourceTable) -> int:
-        """Copy the device events in the window; the temporary table launched gets their launches."""
+        """Copy the device events in the window, and add their launches to the table launched."""
         if table.name not in self.times:
             return 0
         condition = self.times[table.name].overlap(self.window)
@@ -181,7 +181,9 @@ class _Cut:
         copy, start_ns, end_ns = self.copy, self.window.start_ns, self.window.end_ns
         copy.execute("CREATE INDEX temp.early_by_thread ON early (thread, start)")
         ordinal = "row_number() OVER (PARTITION BY id ORDER BY timestamp, _id_)"
-        rows = f"SELECT _id_ AS row, id, timestamp, hex(substr(objectId, 5, 4)) AS thread, {ordinal}"
+        rows = (
+            f"SELECT _id_ AS row, id, timestamp, hex(substr(objectId, 5, 4)) AS thread, {ordinal}"
+        )
         copy.execute(
             "CREATE TEMP TABLE kept_marker AS WITH"
             f" first AS ({rows} AS turn FROM source.{_MARKER} WHERE flags & {START}),"

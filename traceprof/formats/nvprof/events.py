@@ -19,7 +19,9 @@ from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
 _PLACE_COLUMNS: Final = ("deviceId", "streamId", "correlationId")
-_MEMORY_KINDS: Final = {code + 1: kind for code, kind in cupti.MEMORY_KINDS.items() if kind != "unknown"}
+_MEMORY_KINDS: Final = {
+    code + 1: kind for code, kind in cupti.MEMORY_KINDS.items() if kind != "unknown"
+}
 """nvprof's codes of memory kinds are nsys's plus one; 0 is unknown."""
 MIGRATIONS: Final = {1: "h2d", 2: "d2h", 8: "p2p"}
 """Kind of unified memory counter → direction of the page migration."""
@@ -29,7 +31,7 @@ _NO_STREAM: Final = 0xFFFFFFFF
 MARK: Final = 1
 START: Final = 2
 END: Final = 4
-_THREAD: Final = 2  # the kind of object that a push/pop range belongs to
+_THREAD: Final = 2  # kind of object: a push/pop range belongs to a thread
 _THREAD_BITS: Final = 0xFFFFFFFF
 _PAYLOADS: Final = {0: "<d", 1: "<Q", 4: "<q"}
 _OVERHEADS: Final = {1: "compiler"} | {
@@ -74,11 +76,19 @@ def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> Table:
         needed = (*_PLACE_COLUMNS, "copyKind", "srcKind", "dstKind", "bytes")
         raw = file.columns(table, needed, window, ("graphNodeId", "srcDeviceId", "dstDeviceId"))
         parts.append(
-            cupti.make_copies(_place_columns(file, raw), raw, raw["srcKind"], raw["dstKind"], _MEMORY_KINDS)
+            cupti.make_copies(
+                _place_columns(file, raw), raw, raw["srcKind"], raw["dstKind"], _MEMORY_KINDS
+            )
         )
     if file.has("MEMSET"):
-        raw = file.columns("MEMSET", (*_PLACE_COLUMNS, "bytes"), window, ("memoryKind", "graphNodeId"))
-        parts.append(cupti.make_copies(_place_columns(file, raw), raw, None, raw["memoryKind"], _MEMORY_KINDS))
+        raw = file.columns(
+            "MEMSET", (*_PLACE_COLUMNS, "bytes"), window, ("memoryKind", "graphNodeId")
+        )
+        parts.append(
+            cupti.make_copies(
+                _place_columns(file, raw), raw, None, raw["memoryKind"], _MEMORY_KINDS
+            )
+        )
     if file.has("UNIFIED_MEMORY_COUNTER"):
         parts.append(_migrations(file, window))
     return stack("copies", parts)
@@ -151,7 +161,7 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> Table:
                     "start_ns": raw["start_ns"],
                     "end_ns": raw["end_ns"],
                     "process": raw["processId"],
-                    # Markers have these 32 bits without a sign.
+                    # Markers store the same 32 bits as an unsigned number.
                     "thread": raw["threadId"] & _THREAD_BITS,
                     "correlation": raw["correlationId"],
                     "name": cupti.names_by_number(raw["cbid"], names.__getitem__),
@@ -214,7 +224,7 @@ def _occurrences(events: Table) -> list[tuple[int, int]]:
 
 
 def _read_marker_records(file: NvprofFile) -> Table:
-    """Return the records of table MARKER in the order of time, with thread, payload, and category."""
+    """Return the records of table MARKER by time, with thread, payload, and category."""
     has_domain = "domain" in file.database.columns(f"{PREFIX}MARKER")
     numbers = ", ".join(map(whole, ("flags", "timestamp", "id", "objectKind")))
     domain = whole("domain") if has_domain else "0"
@@ -223,7 +233,9 @@ def _read_marker_records(file: NvprofFile) -> Table:
         "ORDER BY 2, _id_"
     )
     columns = ("flags", "time", "id", "kind", "object", "name", "domain")
-    values_of = dict(zip(columns, zip(*rows, strict=True) if rows else [()] * len(columns), strict=True))
+    values_of = dict(
+        zip(columns, zip(*rows, strict=True) if rows else [()] * len(columns), strict=True)
+    )
     process, thread = object_ids(values_of.pop("object"))
     numbers_of = {name: np.array(values, np.int64) for name, values in values_of.items()}
     data = _marker_data(file)

@@ -26,7 +26,7 @@ _TIMED_TABLES: Final = (
     *("CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2", "MEMSET"),
     *("RUNTIME", "DRIVER", "SYNCHRONIZATION", "OVERHEAD"),
 )
-_PROCESS: Final = 1  # the kind of object that a process is
+_PROCESS: Final = 1  # kind of object
 _GPU: Final = 1
 _PCIE_GPU: Final = 0
 
@@ -81,9 +81,7 @@ class NvprofFile:
     def rows(
         self, table: str, numbers: Sequence[str], ids: Sequence[str] = ()
     ) -> list[tuple[Any, ...]]:
-        """Return the whole ``numbers`` and hexadecimal ``ids`` of a table; empty if a column is
-        missing.
-        """
+        """Return whole ``numbers`` and hexadecimal ``ids`` of a table; empty if it lacks a column."""
         if not {*numbers, *ids} <= self.database.columns(PREFIX + table):
             return []
         columns = ", ".join([*map(whole, numbers), *(f"hex({name})" for name in ids)])

@@ -132,8 +132,9 @@ def _process_of(digits: str) -> int:
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a file of nvprof. Time 0 is the first record, or the window of a cut
-    file.
+    """Return the trace in a file of nvprof.
+
+    Time 0 is the first record; in a cut file, the start of its window if that is earlier.
     """
     return reading(path, lambda database: _Reading(database, options).trace())
 
@@ -156,9 +157,7 @@ class _Reading:
         self.options = options
 
     def trace(self) -> Trace:
-        """Return the Trace with the wanted tables, and with the tables that had to be read for
-        them.
-        """
+        """Return the Trace with the wanted tables, and with other tables that had to be read."""
         if self.options.known is not None:
             known = self.options.known.with_tables(self._events)
             spared = self.file.database.catalogue.spared
@@ -218,7 +217,7 @@ class _Reading:
 
     @cached_property
     def _records(self) -> dict[str, Table]:
-        """The needed tables whose rows have an end of their own: all but markers and collectives."""
+        """The needed tables whose rows have start and end: all but markers and collectives."""
         file, window = self.file, self.options.window
         readers: Mapping[str, Callable[[], Table]] = {
             "kernels": lambda: self._kernels_and_shapes[0],
@@ -274,6 +273,9 @@ class _Reading:
 
 
 def _recorded_tables(has_rows: set[str]) -> set[str]:
-    """Return the recorded tables: device work and NVTX always, API calls unless a file lacks them."""
+    """Return the recorded tables: always device work and NVTX.
+
+    API calls were recorded unless there is device work but no call.
+    """
     traced = {"api_calls"} if has_rows.isdisjoint(DEVICE_TABLES) else set()
     return has_rows | {"kernels", "copies", "ranges", "marks"} | traced

@@ -49,9 +49,7 @@ class ProfiledProcess:
         return Table({c: np.asarray(values, np.int64) for c, values in found.items()})
 
     def spans(self, name: str, *columns: str) -> Table:
-        """Return the rows of a table that have a valid ``start`` and ``end``; the others are
-        counted.
-        """
+        """Return the rows of a table with a valid ``start`` and ``end``; count the others."""
         rows = self.numbers(name, "start", "end", *columns)
         starts, ends = rows["start"], rows["end"]
         is_valid = (starts > -_LATEST_NS) & (starts <= ends) & (ends < _LATEST_NS)

@@ -77,7 +77,9 @@ def read_processes(processes: Sequence[ProfiledProcess]) -> Table:
         for pid, node, command, environment in stored:
             variables = json_object(environment)
             ranks = {
-                name: next((n for variable in names if (n := whole(variables.get(variable))) >= 0), ABSENT)
+                name: next(
+                    (n for variable in names if (n := whole(variables.get(variable))) >= 0), ABSENT
+                )
                 for name, names in RANK_VARIABLES.items()
             }
             name = _program(str(command or ""))
@@ -115,8 +117,12 @@ def read_environment(processes: Sequence[ProfiledProcess]) -> Table:
             found["command"] = str(command or "")
             variables = json_object(environment)
             wanted = [name for names in RANK_VARIABLES.values() for name in names]
-            found |= {name: variables[name] for name in wanted if str(variables.get(name, "")).isdigit()}
-            found |= {name: str(variables[name]) for name in TOPOLOGY_VARIABLES if name in variables}
+            found |= {
+                name: variables[name] for name in wanted if str(variables.get(name, "")).isdigit()
+            }
+            found |= {
+                name: str(variables[name]) for name in TOPOLOGY_VARIABLES if name in variables
+            }
     found = {name: value for name, value in found.items() if value}
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 

@@ -107,7 +107,7 @@ class _Reading:
         tables["threads"] = machine.read_threads(self.processes)
         tables["environment"] = machine.read_environment(self.processes)
         recorded = {name for name, rows in tables.items() if len(rows)}
-        # Those of which all rows are left out were recorded, too.
+        # A table was recorded even if all its rows are invalid.
         every = (name for process in self.processes for name in +process.left_out)
         recorded |= {_READ_FROM[name] for name in every if name in _READ_FROM}
         return make_trace(self._info(), tables, recorded)
@@ -201,14 +201,16 @@ class _Tables:
         return make_table("kernels", {**self._place_columns(rows, rows["agent_id"]), **columns})
 
     def _shapes(self, rows: Table) -> Table:
-        """Return the launch shapes of kernels. The file's grids count work items, not workgroups."""
+        """Return the launch shapes of kernels; rocpd's grids count work items, not workgroups."""
         if "grid_size_x" not in self.process.columns(KERNELS):
             return empty_table("kernel_shapes")
         columns: dict[str, Any] = {}
         for axis in "xyz":
             items, group = rows[f"grid_size_{axis}"], rows[f"workgroup_size_{axis}"]
             known = (items > 0) & (group > 0)
-            columns[f"grid_{axis}"] = np.where(known, -(-items // np.where(known, group, 1)), ABSENT)
+            columns[f"grid_{axis}"] = np.where(
+                known, -(-items // np.where(known, group, 1)), ABSENT
+            )
             columns[f"block_{axis}"] = np.where(known, group, ABSENT)
         registers = {
             key: machine.whole(arch) + max(machine.whole(more), 0)
@@ -219,7 +221,9 @@ class _Tables:
         columns["registers"] = _map_ids(rows["kernel_id"], registers)
         shared = rows["group_segment_size"]
         columns["shared_bytes"] = np.where(shared == NULL, ABSENT, shared)
-        return make_table("kernel_shapes", {**self._place_columns(rows, rows["agent_id"]), **columns})
+        return make_table(
+            "kernel_shapes", {**self._place_columns(rows, rows["agent_id"]), **columns}
+        )
 
     def _copies(self) -> Table:
         ends = ("src_agent_id", "dst_agent_id")
@@ -231,7 +235,7 @@ class _Tables:
         directions = names.by_text(np.array(list(map(_direction, names.texts)), object))
         is_between = (directions == "d2d") & (source != target) & (source >= 0) & (target >= 0)
         directions[is_between] = "p2p"
-        # It is work of the device that it comes from, unless it comes from the host.
+        # A copy is work of its source device, or of its target if it comes from the host.
         agents = np.where(source >= 0, rows["src_agent_id"], rows["dst_agent_id"])
         columns = {
             "direction": Names.of(directions),
@@ -317,7 +321,9 @@ class _Tables:
         found = [_COLLECTIVE.match(name) for name in names.texts]
         ops = [collective_op(call.group(1)) if call else "" for call in found]
         rows = regions.take(names.by_text(np.array(ops, np.bool_)))
-        row_ops = [ops[code] for code in names[names.by_text(np.array(ops, np.bool_))].codes.tolist()]
+        row_ops = [
+            ops[code] for code in names[names.by_text(np.array(ops, np.bool_))].codes.tolist()
+        ]
         arguments = self._arguments(rows["event_id"])
         call_arguments = [arguments.get(event, {}) for event in rows["event_id"].tolist()]
         types = [_type(call.get("datatype", "")) for call in call_arguments]
@@ -327,7 +333,8 @@ class _Tables:
                 **self._thread_columns(rows),
                 "op": row_ops,
                 "n_bytes": [
-                    _size(op, call, kind) for op, call, kind in zip(row_ops, call_arguments, types, strict=True)
+                    _size(op, call, kind)
+                    for op, call, kind in zip(row_ops, call_arguments, types, strict=True)
                 ],
                 "dtype": types,
                 "group": [call.get("comm", "") for call in call_arguments],
@@ -363,7 +370,7 @@ def _time_columns(rows: Table) -> dict[str, npt.NDArray[np.int64]]:
 
 def _map_ids(keys: npt.NDArray[np.int64], numbers: dict[int, int]) -> npt.NDArray[np.int64]:
     """Return the number of each key; `ABSENT` for keys without number."""
-    known = {key: n for key, n in numbers.items() if is_id(key)}  # a damaged table has others
+    known = {key: n for key, n in numbers.items() if is_id(key)}  # damaged tables have other keys
     ids = np.array(list(known), np.int64)
     return looked_up(keys, ids, np.array(list(known.values()), np.int64))
 
@@ -386,4 +393,6 @@ def _size(op: str, arguments: dict[str, str], kind: str) -> int:
     """Return the bytes of a collective, from its arguments; `ABSENT` if unknown."""
     counts = (machine.whole(arguments.get(name)) for name in ("count", "sendcount", "recvcount"))
     count = next((n for n in counts if n >= 0), ABSENT)
-    return count * _TYPE_BYTES[kind] if kind and count >= 0 and op not in _SIZED_PER_RANK else ABSENT
+    return (
+        count * _TYPE_BYTES[kind] if kind and count >= 0 and op not in _SIZED_PER_RANK else ABSENT
+    )

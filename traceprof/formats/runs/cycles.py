@@ -20,7 +20,7 @@ from traceprof.model.trace import Trace, make_trace
 from traceprof.names.ranges import CYCLE
 
 _TIMES: Final = ("start_ns", "end_ns")
-_LINKED: Final = tuple(name for name, own in TABLES.items() if "correlation" in own.columns)
+_LINKED: Final = tuple(name for name, table in TABLES.items() if "correlation" in table.columns)
 
 
 def start_utc_ns(trace: Trace) -> int:
@@ -29,14 +29,14 @@ def start_utc_ns(trace: Trace) -> int:
 
 
 def are_consecutive(traces: Sequence[Trace]) -> bool:
-    """Return whether recordings follow one another on one clock, so that they may be of one
-    process.
-    """
+    """Return whether recordings follow one another on one clock, like those of one process."""
     if len(traces) < 2 or any(trace.info.utc_epoch_ns is None for trace in traces):
         return False
     ordered = sorted(traces, key=start_utc_ns)
     ends = [start_utc_ns(trace) + trace.span.duration_ns for trace in ordered]
-    return all(end <= start_utc_ns(following) for end, following in zip(ends, ordered[1:], strict=False))
+    return all(
+        end <= start_utc_ns(following) for end, following in zip(ends, ordered[1:], strict=False)
+    )
 
 
 def joined_cycles(traces: Sequence[Trace]) -> Trace:
@@ -113,7 +113,7 @@ def _cycles(trace: Trace, spans: Sequence[tuple[int, int]]) -> Table:
 def joined_outlines(outlines: Sequence[Outline], trace: Trace) -> Outline:
     """Return the outline of several files of one process; ``trace`` is their joined trace."""
 
-    def added(every: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
+    def add_counts(every: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
         keys = dict.fromkeys(key for counts in every for key in counts)
         return {key: sum(counts.get(key, 0) for counts in every) for key in keys}
 

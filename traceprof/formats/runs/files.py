@@ -137,7 +137,11 @@ def attempts_of_run(
         TraceError: a manifest is damaged.
     """
     found = _search(paths)
-    return attempts_in(found.entries), found.agents, chosen_attempt(attempts_in(found.entries), None)
+    return (
+        attempts_in(found.entries),
+        found.agents,
+        chosen_attempt(attempts_in(found.entries), None),
+    )
 
 
 def files_of(paths: Sequence[Path | str]) -> list[Path]:
@@ -229,7 +233,7 @@ def _claims(
     claims: list[ranks.RankClaim] = []
     for path, outcome in zip(found.files, read(found.files), strict=True):
         if isinstance(outcome, TraceError):
-            # A manifest may name the file of a rank that died before it wrote any.
+            # A manifest may list the file of a rank that died before it wrote the file.
             if not (allow_missing or (found.searched and not _is_file(path))):
                 raise TraceError(f"{outcome}; use --allow-missing to ignore this file")
             warnings.append(f"traceprof ignored a file: {outcome}")
@@ -240,16 +244,17 @@ def _claims(
 
 
 def _choose_life(found: _RunSearch, wanted: int | None) -> list[str]:
-    """Reduce ``found`` to the files of one attempt; return a warning if there are several attempts."""
+    """Reduce ``found`` to the files of one attempt; return a warning if there are several."""
     found.lives = attempts_in(found.entries)
     found.life = chosen_attempt(found.lives, wanted)
     warning = warning_on_attempts(found.lives, found.life, is_wanted=wanted is not None)
     if not warning:
         return []
-    own = [one for one in found.lives if one.life == found.life]
-    kept, known = {one.path for one in own}, {one.path for one in found.lives}
+    chosen = [attempt for attempt in found.lives if attempt.life == found.life]
+    kept = {attempt.path for attempt in chosen}
+    known = {attempt.path for attempt in found.lives}
     found.files = [path for path in found.files if str(path) in kept or str(path) not in known]
-    found.world_size = max(one.world_size for one in own)
+    found.world_size = max(attempt.world_size for attempt in chosen)
     return [warning]
 
 
@@ -284,7 +289,7 @@ def _path_of(given: Path | str) -> Path:
     path = Path(given)
     try:
         path.lstat()
-    except (OSError, ValueError) as error:  # too long, with a NUL, no Unicode; or not there
+    except (OSError, ValueError) as error:  # too long, a NUL, no Unicode, or missing
         if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
             shown = str(given)[:_MAX_SHOWN_CHARACTERS]
             raise TraceError(f"{shown!a} is not a valid file name: {error.args[-1]}") from error
@@ -294,7 +299,7 @@ def _path_of(given: Path | str) -> Path:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that none can have
+    except OSError:  # an invalid file name
         return False
 
 
@@ -311,7 +316,9 @@ def _run(
 ) -> RunFiles:
     """Return the run of ``members``, with warnings about its world size and missing ranks."""
     world_sizes = found.world_size, *(claim.world_size for claim in claims)
-    world_size = max((size for size in world_sizes if size <= ranks.LARGEST_RANK + 1), default=ABSENT)
+    world_size = max(
+        (size for size in world_sizes if size <= ranks.LARGEST_RANK + 1), default=ABSENT
+    )
     if world_size < max(world_sizes):
         warnings.append(f"traceprof ignored an implausible world size of {max(world_sizes)} ranks")
     run = RunFiles(found.label, tuple(members), world_size, tuple(warnings))
@@ -364,7 +371,7 @@ def _add_directory(found: _RunSearch, folder: Path) -> None:
     traces = {parent for parent in stored if _is_trace(parent)}
     files = [*sorted(traces), *(path for path in files if path.parent not in traces)]
     manifests = [path for path in files if path.suffix == ".json" and _add_manifest(found, path)]
-    # What lies beside the files that a manifest lists is no rank; another run has its own folder.
+    # Other files in the folders of a manifest are no ranks; another run has its own folder.
     manifest_folders = {path.parent for path in (*manifests, *found.entries)}
     found.files += _select_traces([path for path in files if path.parent not in manifest_folders])
 
@@ -382,7 +389,7 @@ def _select_traces(files: Sequence[Path]) -> list[Path]:
             candidate = examine(path)
         except TraceError:
             if path.suffix in _TRACE_SUFFIXES:
-                needs_export[path] = False  # it is read with the others, and named
+                needs_export[path] = False  # an unreadable trace: its error is reported later
             continue
         known = recognised(candidate)
         if known is not None or is_packed_database(candidate):
@@ -404,7 +411,7 @@ def _add_manifest(found: _RunSearch, path: Path) -> bool:
     manifest = read_manifest(path)
     if manifest is None:
         return False
-    found.searched = True  # a rank that died left no file: it is named, not an error
+    found.searched = True  # the file of a rank that died may be missing
     found.files += manifest.files
     found.entries |= manifest.files
     found.label = found.label or manifest.label

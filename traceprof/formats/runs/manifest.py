@@ -124,7 +124,11 @@ def attempts_in(entries: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...
     ran at the same time and have the same world size, and no rank occurs twice. The entry of a
     launcher that never got a rank is ignored.
     """
-    of_ranks = (attempt for attempt in entries.items() if attempt[1].keys() & {"rank", "ranks", "started_ns"})
+    of_ranks = (
+        attempt
+        for attempt in entries.items()
+        if attempt[1].keys() & {"rank", "ranks", "started_ns"}
+    )
     rows = [_attempt(path, row) for path, row in of_ranks]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
@@ -185,7 +189,7 @@ def _attempt(path: Path, row: Mapping[str, Any]) -> Attempt | None:
         path=str(path),
         host=str(row.get("host", "")),
         start_ns=started,
-        # One that was killed before it did anything ended nobody knows when.
+        # The end of a rank that was killed at once is unknown.
         end_ns=max(ended, started) if isinstance(ended, int) else started,
         ended=str(row.get("ended", "")),
         world_size=size if isinstance(size, int) else ABSENT,
@@ -204,7 +208,11 @@ def _belongs_to(attempt: Attempt, group: Sequence[Attempt]) -> bool:
 
 def _end_ns(attempt: Attempt) -> int:
     """Return the end of an attempt; if it is unknown, an assumed end soon after the start."""
-    return attempt.end_ns if attempt.end_ns > attempt.start_ns else attempt.start_ns + _ASSUMED_DURATION_NS
+    return (
+        attempt.end_ns
+        if attempt.end_ns > attempt.start_ns
+        else attempt.start_ns + _ASSUMED_DURATION_NS
+    )
 
 
 def _duration_ns(attempts: Sequence[Attempt], life: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import TraceError
-from traceprof.formats.runs.cycles import are_consecutive, start_utc_ns, joined_cycles
+from traceprof.formats.runs.cycles import are_consecutive, joined_cycles, start_utc_ns
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.ranks import RankTrace, change_each, of_process
 from traceprof.model.tables import ABSENT
@@ -46,7 +46,7 @@ def claims_of(
     device work of the whole file; it is called if several processes share the file.
     """
     environment = {row["name"]: row["value"] for row in trace.environment.rows()}
-    by_torch = _TORCH_NAME.fullmatch(path.name)  # its TensorBoard handler puts the host in front
+    by_torch = _TORCH_NAME.fullmatch(path.name)  # PyTorch's TensorBoard handler: HOST_…
     host = str(entry.get("host") or trace.info.host or (by_torch[1] if by_torch else ""))
     rack = str(entry.get("rack") or rack_of(environment))
     found = [
@@ -58,7 +58,9 @@ def claims_of(
     return [RankClaim(member, path, world_size) for member, world_size in found]
 
 
-def _with_listed_rank(member: RankTrace, path: Path, entry: Mapping[str, Any], host: str) -> RankTrace:
+def _with_listed_rank(
+    member: RankTrace, path: Path, entry: Mapping[str, Any], host: str
+) -> RankTrace:
     """Return the only rank of a file, with the number in its manifest entry or its file name."""
     rank, local = entry.get("rank"), entry.get("local_rank")
     if isinstance(rank, int) and rank <= LARGEST_RANK:
@@ -92,7 +94,9 @@ def _process_trace(trace: Trace, process: int, work: Work) -> Trace:
 
 def _select_process(trace: Trace, process: int, used: set[int]) -> Trace:
     process_trace = of_process(trace, process)
-    devices = process_trace.devices.assign(used=np.isin(process_trace.devices["device"], list(used)).astype(np.int64))
+    devices = process_trace.devices.assign(
+        used=np.isin(process_trace.devices["device"], list(used)).astype(np.int64)
+    )
     return replace(process_trace, devices=devices)
 
 
@@ -177,7 +181,9 @@ def _group_by_process(claims: Sequence[RankClaim]) -> Iterator[list[RankClaim]]:
         found.setdefault(key, []).append(claim)
     several_in_one = len({claim.path for claim in claims}) < len(claims)
     for group in found.values():
-        if not several_in_one and are_consecutive([member_claim.member.trace for member_claim in group]):
+        if not several_in_one and are_consecutive(
+            [member_claim.member.trace for member_claim in group]
+        ):
             yield sorted(group, key=lambda member_claim: start_utc_ns(member_claim.member.trace))
         else:
             yield from ([member_claim] for member_claim in group)

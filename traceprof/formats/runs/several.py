@@ -108,7 +108,7 @@ class _Run:
             return ""
         known, new = self.parts[0].files[0], part.files[0]
         is_beside = known.parent == new.parent
-        # As `nvprof -o out.%p` names the files of one job, by processes.
+        # `nvprof -o out.%p` writes the files of one job with process ids in their names.
         has_similar_name = _PROCESS.sub("#", known.name) == _PROCESS.sub("#", new.name)
         is_known = self.ranks or part.ranks or apart_ns is not None or has_similar_name
         return "" if is_beside and is_known else _UNNUMBERED
@@ -134,11 +134,11 @@ def listed_parts(manifests: Mapping[Path, RunManifest]) -> list[RunPart]:
 
 def _listed(manifests: Sequence[tuple[Path, RunManifest]], name: str) -> RunPart:
     """Return the part that the manifests of one run list."""
-    rows = [(file, row) for _, own in manifests for file, row in own.files.items()]
+    rows = [(file, row) for _, manifest in manifests for file, row in manifest.files.items()]
     ranks: dict[int, Path] = {}
     for file, row in rows:
-        own = row.get("ranks") if isinstance(row.get("ranks"), list) else [row.get("rank")]
-        ranks |= {rank: file for rank in own or () if isinstance(rank, int)}
+        listed = row.get("ranks") if isinstance(row.get("ranks"), list) else [row.get("rank")]
+        ranks |= {rank: file for rank in listed or () if isinstance(rank, int)}
     times = [(row.get("started_ns"), row.get("ended_ns")) for _, row in rows]
     starts = [start for start, _ in times if isinstance(start, int)]
     ends = [end for _, end in times if isinstance(end, int)]
@@ -166,7 +166,9 @@ def lone_parts(
     single_claims = [file_claims[0] for file_claims in of_path.values() if len(file_claims) == 1]
     number_of = _numbers_in_names([claim.path for claim in single_claims if claim.member.rank < 0])
     for path, file_claims in of_path.items():
-        certain_ranks = {claim.member.rank: path for claim in file_claims if claim.member.rank != ABSENT}
+        certain_ranks = {
+            claim.member.rank: path for claim in file_claims if claim.member.rank != ABSENT
+        }
         ranks = certain_ranks or ({number_of[path]: path} if path in number_of else {})
         trace = file_claims[0].member.trace
         files = tuple(map(Path, files_of.get(str(path), [str(path)])))
@@ -231,9 +233,7 @@ def check_one_run(parts: Sequence[RunPart], given: Sequence[Path | str]) -> None
 
 
 def _similarity(run: _Run, part: RunPart) -> tuple[bool, int]:
-    """Return whether a part is in the folder of the run, and the length of their common name
-    prefix.
-    """
+    """Return whether ``part`` is in the folder of the run, and how long their names agree."""
     last_file, new_file = run.parts[-1].files[0], part.files[0]
     return last_file.parent == new_file.parent, len(_common_prefix([last_file.name, new_file.name]))
 
@@ -253,8 +253,12 @@ def _several_runs_error(runs: Sequence[_Run], why: str, given: Sequence[Path]) -
     def place(number: int) -> tuple[int, int]:
         """Return the sort key of a run: its position in ``given``, then its start."""
         word = words[number]
-        named_paths = {word} if word else {file for part in runs[number].parts for file in part.files}
-        position = min((i for i, path in enumerate(given) if path in named_paths), default=len(given))
+        named_paths = (
+            {word} if word else {file for part in runs[number].parts for file in part.files}
+        )
+        position = min(
+            (i for i, path in enumerate(given) if path in named_paths), default=len(given)
+        )
         return position, min(runs[number].starts_ns, default=0)
 
     order = sorted(range(len(runs)), key=place)
@@ -268,7 +272,9 @@ def _several_runs_error(runs: Sequence[_Run], why: str, given: Sequence[Path]) -
         todo = hint.format(paths=_join_first([shlex.quote(str(word)) for word in known], " "))
     else:
         todo = _MIXED
-    firsts = told_apart([word or run_sources[0] for word, run_sources in zip(known, sources, strict=True)])
+    firsts = told_apart(
+        [word or run_sources[0] for word, run_sources in zip(known, sources, strict=True)]
+    )
     names = [
         first if word else f"{first} and {len(run_sources) - 1} more files"
         for first, word, run_sources in zip(firsts, known, sources, strict=True)
@@ -292,8 +298,9 @@ def _join_first(texts: Sequence[str], between: str) -> str:
 
 
 def _path_of_run(run: _Run, all_files: Sequence[Path], given: Sequence[Path]) -> Path | None:
-    """Return one path for the files of a run: file, folder, manifest, or pattern; None if none
-    fits.
+    """Return one path for all files of a run: file, folder, manifest, or pattern.
+
+    None: no path stands for exactly these files.
     """
     files = {file for part in run.parts for file in part.files}
     sources = [source for part in run.parts for source in part.sources]

@@ -22,9 +22,7 @@ _STORED: Final[Mapping[ColumnKind, pa.DataType]] = {
 
 
 def schema_of(name: str) -> pa.Schema:
-    """Return the Arrow schema of table ``name``; its metadata has the table's meaning and the
-    units.
-    """
+    """Return the Arrow schema of table ``name``; its metadata has the meaning and the units."""
     table = TABLES[name]
     fields = [
         pa.field(column, _STORED[kind], kind is not ColumnKind.TIME, _metadata(column, kind))
@@ -62,7 +60,7 @@ def storable(text: str) -> str:
 
 
 def batch_of(name: str, rows: Table, names: Mapping[str, ColumnNames]) -> pa.RecordBatch:
-    """Return rows of table ``name`` as a record batch; ``names`` has the names of each name column."""
+    """Return rows of table ``name`` as a record batch; ``names`` has the names of its columns."""
     columns = TABLES[name].columns.items()
     arrays = [_array(rows[column], kind, names.get(column)) for column, kind in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(name))

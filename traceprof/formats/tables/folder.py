@@ -36,7 +36,7 @@ class Storage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table: its file, its number of rows, and the distinct names of each name column, in order."""
+    """A table: its file, its number of rows, and the distinct names of each name column."""
 
     file: str
     n_rows: int
@@ -112,14 +112,16 @@ def read(path: Path, options: ReadOptions) -> Trace:
     manifest = read_manifest(path)
     wanted = {name for name in TABLES if options.wants(name)} | {"devices"}
     if options.window is not None and options.wants("host_ops", "api_calls"):
-        wanted |= {*DEVICE_TABLES, "api_calls"}  # they tell from when on launches are wanted
+        wanted |= {*DEVICE_TABLES, "api_calls"}  # they have the first launch of the window's work
     tables = {name: _read_table(path, name, manifest) for name in wanted}
     if options.rules and "kernels" in tables:
         activity = classify(tables["kernels"]["name"], options.rules)
         tables["kernels"] = tables["kernels"].assign(activity=activity)
     devices = tables["devices"]
     worked = devices["device"][devices["used"] == 1]
-    trace = make_trace(manifest.info, tables, manifest.recorded, TimeWindow(*manifest.span_ns), worked)
+    trace = make_trace(
+        manifest.info, tables, manifest.recorded, TimeWindow(*manifest.span_ns), worked
+    )
     return replace(trace, info=replace(trace.info, format=trace.info.format or FORMAT.name))
 
 
@@ -156,7 +158,7 @@ def _read_arrow(path: Path, storage: Storage) -> pa.Table:
             return file.read()
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_file(source).read_all()
-    table.validate(full=True)  # what is malformed is found here, not when it is used
+    table.validate(full=True)  # report malformed data here, not at its first use
     return table
 
 
@@ -191,7 +193,7 @@ class FolderWriter:
     def add(self, name: str, rows: Table) -> None:
         """Append rows to table ``name``; the rows must come in the order of time."""
         table = self._open.get(name) or self._begin(name)
-        # Without rows there is one part, too: it has the names.
+        # A table without rows gets one empty batch, because its dictionaries must be written.
         for first in range(0, max(1, len(rows)), _BATCH_ROWS):
             some = rows.take(slice(first, first + _BATCH_ROWS))
             table.writer.write_batch(batch_of(name, some, table.names))
