@@ -159,8 +159,7 @@ def from_first_launch(window: TimeWindow, work: Iterable[Table], api_calls: Tabl
     launched = Table.stacked([part.take(part["correlation"] != ABSENT) for part in parts])
     early = api_calls.take(api_calls["start_ns"] < window.start_ns)
     is_launch = first_alike(early, launched, *_LAUNCH) >= 0
-    starts = early["start_ns"][is_launch]
-    return TimeWindow(int(starts.min(initial=window.start_ns)), window.end_ns)
+    return TimeWindow(int(early["start_ns"][is_launch].min(initial=window.start_ns)), window.end_ns)
 
 
 def rows_in(trace: Trace, name: str, window: TimeWindow) -> Table:

@@ -178,8 +178,7 @@ def _read_schemas(database: Database) -> _Schemas:
     for domain, schema, _, kind, name, offset in rows:
         code = "<I" if kind >= _FIRST_CUSTOM_TYPE else _CODES.get(kind)
         if code is not None:
-            known = fields.get((domain, schema), ())
-            fields[domain, schema] = (*known, (str(name), offset, code))
+            fields[domain, schema] = (*fields.get((domain, schema), ()), (str(name), offset, code))
     return fields
 
 
@@ -242,10 +241,9 @@ _NO_CALLS: Final = NcclCalls(Table(dict.fromkeys((*_PLACE, "kind"), _NO_ROWS)))
 def communicators(calls: NcclCalls) -> list[Communicator]:
     """Return the communicators that the processes joined, as far as payloads contain them."""
     begun = calls.only({name for name, _ in calls.kinds if name.startswith(_INITS)})
-    joined = zip(begun["process"].tolist(), begun["kind"].tolist(), strict=True)
     return [
         Communicator(process, _communicator(fields), _number(fields, _RANK), _number(fields, _SIZE))
-        for process, kind in joined
+        for process, kind in zip(begun["process"].tolist(), begun["kind"].tolist(), strict=True)
         if _SIZE in (fields := calls.kinds[kind][1])
     ]
 

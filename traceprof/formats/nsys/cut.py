@@ -239,7 +239,7 @@ class _Cut:
         if table.name.endswith("CUDA_EVENT"):
             conditions.append(self._call_condition(table))
         if table.name == GENERIC and table.has("rawTimestamp"):
-            # A sample covers the time since the previous one, so the samples at both edges are kept.
+            # A sample covers the time since the previous one: keep the samples at both edges.
             window, source = self.request.reach, f"source.{quoted(table.name)}"
             first = (
                 f"SELECT max(rawTimestamp) FROM {source} WHERE rawTimestamp <= {window.start_ns}"

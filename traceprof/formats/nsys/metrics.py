@@ -163,15 +163,12 @@ class _Events:
 
 def _counter_events(database: Database) -> list[_Events]:
     """Return the types of generic events that are GPU counters."""
-    columns_needed = (
-        {"typeId", "sourceId", "data"},
-        {"sourceId", "data"},
-        {"typeId", "timestamp", "data"},
-    )
-    tables = ("GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES", GENERIC)
-    if not all(
-        needed <= database.columns(one) for needed, one in zip(columns_needed, tables, strict=True)
-    ):
+    columns_needed = {
+        "GENERIC_EVENT_TYPES": {"typeId", "sourceId", "data"},
+        "GENERIC_EVENT_SOURCES": {"sourceId", "data"},
+        GENERIC: {"typeId", "timestamp", "data"},
+    }
+    if not all(needed <= database.columns(table) for table, needed in columns_needed.items()):
         return []
     rows = database.rows(
         "SELECT t.typeId, t.data, s.data FROM GENERIC_EVENT_TYPES t "
@@ -181,10 +178,10 @@ def _counter_events(database: Database) -> list[_Events]:
     for type_id, description, source in rows:
         fields, name = _json(description).get("Fields"), str(_json(source).get("Name", ""))
         if isinstance(type_id, int) and isinstance(fields, list) and _GPU_SOURCE_NAME.match(name):
-            named = (str(one.get("Name", "")) for one in fields if isinstance(one, dict))
+            names = (str(field.get("Name", "")) for field in fields if isinstance(field, dict))
             is_raw = has_raw and _json(source).get("TimeSource") == "SessionNs"
             at = "coalesce(timestamp, rawTimestamp)" if is_raw else "timestamp"
-            found.append(_Events(type_id, tuple(dict.fromkeys(filter(None, named))), at))
+            found.append(_Events(type_id, tuple(dict.fromkeys(filter(None, names))), at))
     return found
 
 
@@ -235,20 +232,20 @@ def generic_metrics(database: Database, window: TimeWindow | None = None) -> Tab
     The value is NaN if the event lacks the metric.
     """
     parts = []
-    for one in _counter_events(database):
-        inside = f"{one.at} BETWEEN {window.start_ns} AND {window.end_ns}" if window else ""
-        rows = database.some_rows(one.rows(f"{one.at}, data", inside))
+    for events in _counter_events(database):
+        inside = f"{events.at} BETWEEN {window.start_ns} AND {window.end_ns}" if window else ""
+        rows = database.some_rows(events.rows(f"{events.at}, data", inside))
         starts, values = array("q"), array("d")
-        while some := list(islice(rows, _EVENTS_PER_BATCH)):
-            starts.extend(int(start) for start, _ in some)
-            for event in _objects([text for _, text in some]):
-                values.extend(_value(event.get(metric)) for metric in one.metrics)
-        n_metrics = len(one.metrics)
+        while batch := list(islice(rows, _EVENTS_PER_BATCH)):
+            starts.extend(int(start) for start, _ in batch)
+            for event in _objects([text for _, text in batch]):
+                values.extend(_value(event.get(metric)) for metric in events.metrics)
+        n_metrics = len(events.metrics)
         parts.append(
             _samples(
                 np.repeat(np.array(starts, np.int64), n_metrics),
-                Names.repeated(f"gpu:{one.type_id & _GPU_INDEX}", len(values)),
-                Names.coded(one.metrics, np.tile(np.arange(n_metrics), len(starts))),
+                Names.repeated(f"gpu:{events.type_id & _GPU_INDEX}", len(values)),
+                Names.coded(events.metrics, np.tile(np.arange(n_metrics), len(starts))),
                 np.array(values, np.float64),
             )
         )
@@ -343,8 +340,7 @@ def _integrate_rates(
     total = np.rint(np.cumsum((ends - starts) * bytes_per_ns))
     before = np.concatenate(([0.0], total[:-1]))
     is_first = np.concatenate(([True], starts[1:] > ends[:-1]))
-    follows_gap = is_first & (np.arange(len(starts)) > 0)
-    gap_ends = np.flatnonzero(follows_gap)
+    gap_ends = np.flatnonzero(is_first & (np.arange(len(starts)) > 0))
     instants = np.concatenate((ends[gap_ends - 1], starts[is_first], ends))
     values = np.concatenate((np.full(len(gap_ends), np.nan), before[is_first], total))
     # Order at one instant: the total (0), then the NaN of a gap (1), then the first value after it.
@@ -367,9 +363,10 @@ def _metrics(database: Database) -> Mapping[tuple[int, int], _Metric]:
 
 def _interfaces(database: Database) -> dict[int, str]:
     """Return the global id of a network interface → its name."""
-    if not {"nicId", "globalId"} <= database.columns("NIC_ID_MAP"):
-        return {}
-    if not {"nicId", "name"} <= database.columns("TARGET_INFO_NIC_INFO"):
+    if not (
+        {"nicId", "globalId"} <= database.columns("NIC_ID_MAP")
+        and {"nicId", "name"} <= database.columns("TARGET_INFO_NIC_INFO")
+    ):
         return {}
     rows = database.rows(
         "SELECT m.globalId, i.name FROM NIC_ID_MAP m JOIN TARGET_INFO_NIC_INFO i USING (nicId)"

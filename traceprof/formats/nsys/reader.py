@@ -77,6 +77,7 @@ class _Reading:
     def __init__(self, database: Database, options: ReadOptions) -> None:
         self.database = database
         self.options = options
+        self._has_recorded_collectives = COLLECTIVES in database.tables
         # Event times start at 0, so the duration of the capture is its end.
         self.capture_end = target.first_number(database, "ANALYSIS_DETAILS", "duration")
         device_tables = ("kernels", "kernel_shapes", "copies", "syncs")
@@ -85,10 +86,10 @@ class _Reading:
 
     def trace(self) -> Trace:
         """Return the Trace with the wanted tables, and with other tables that had to be read."""
+        catalogue = self.database.catalogue
         if self.options.known is not None:
-            known = self.options.known.with_tables(self.events)
-            spared = self.database.catalogue.spared
-            return without_spared(known, spared, _FILE_TABLES) if spared else known
+            trace = self.options.known.with_tables(self.events)
+            return without_spared(trace, catalogue.spared, _FILE_TABLES)
         options, survey = self.options, self.survey
         tables = self.events | {
             "devices": target.read_devices(self.database),
@@ -101,10 +102,9 @@ class _Reading:
             tables["threads"] = target.read_threads(self.database, used)
             has_rows |= {name for name in ("processes", "threads") if len(tables[name])}
         elif len(survey.processes):
-            named = target.named_processes(self.database)
-            has_rows |= {"processes"} | (
-                {"threads"} if named & set(survey.processes.tolist()) else set()
-            )
+            has_rows.add("processes")
+            if target.named_processes(self.database) & set(survey.processes.tolist()):
+                has_rows.add("threads")
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(self.device_of)
@@ -122,8 +122,7 @@ class _Reading:
             warnings=(*self._warnings(), *losses, *read_diagnostics(self.database)),
         )
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        spared = self.database.catalogue.spared
-        return without_spared(trace, spared, _FILE_TABLES) if spared else trace
+        return without_spared(trace, catalogue.spared, _FILE_TABLES)
 
     @cached_property
     def survey(self) -> Survey:
@@ -222,10 +221,6 @@ class _Reading:
             window, work, host.read_launches(self.database, window.start_ns, work)
         )
 
-    @property
-    def _has_recorded_collectives(self) -> bool:
-        return COLLECTIVES in self.database.tables
-
     def _read_collectives(self) -> Table:
         """Return the collectives that traceprof recorded; otherwise those of NCCL and MPI ranges.
 
@@ -234,15 +229,12 @@ class _Reading:
         if self._has_recorded_collectives:
             found = self._recorded_collectives()
         else:
-            parts = [read_mpi_collectives(self.database)]
+            found = read_mpi_collectives(self.database)
             if len(self._nccl_calls.rows):
-                parts.insert(
-                    0,
-                    communication.make_nccl_collectives(
-                        self._nccl_calls, *self._communication_kernels
-                    ),
+                by_nccl = communication.make_nccl_collectives(
+                    self._nccl_calls, *self._communication_kernels
                 )
-            found = stack("collectives", parts)
+                found = stack("collectives", [by_nccl, found])
         if found.empty and communication.count_communication(self.database).n_annotations:
             return collectives.annotated_collectives(
                 self._annotations.ranges, *self._communication_kernels
@@ -266,9 +258,8 @@ class _Reading:
         if recorded.empty:
             return recorded
         by_launch = collectives.tied_by_launch(recorded, *self._communication_kernels)
-        by_batch = collectives.tied_to_batches(by_launch, *self._communication_kernels)[
-            "correlation"
-        ]
+        batched = collectives.tied_to_batches(by_launch, *self._communication_kernels)
+        by_batch = batched["correlation"]
         # Only launches of batches are stored. Launches inside a call are found by time when they
         # are needed, because calls may enclose one another.
         is_batched = by_batch != by_launch["correlation"]
@@ -285,11 +276,10 @@ class _Reading:
             return empty_table("kernels"), empty_table("api_calls")
         launched = f"SELECT correlationId FROM {self.database.stored_name(KERNELS)} WHERE {where}"
         linked = f"correlationId IN ({launched})"
-        rules = self.options.rules
         return (
             self._kernels_and_shapes[0]
             if has_kernels
-            else device.read_kernels(self.database, rules, None, where)[0],
+            else device.read_kernels(self.database, self.options.rules, None, where)[0],
             self._api_calls if has_calls else host.read_api_calls(self.database, where=linked),
         )
 

@@ -122,16 +122,20 @@ def version_of_report(report: Path) -> str:
 
 def _version_complaint(nsys: str | Path, file: Path, shown: Path) -> str:
     """Return an error text if the file needs a newer nsys than the installed one; otherwise ""."""
-    with file.open("rb") as head:
-        is_stream = STREAM in head.read(MAGIC_WITHIN)
     recorded, installed = version_of_report(file), _VERSION.search(_run([nsys, "--version"])[1])
     if not recorded or installed is None or _numbers(recorded) <= _numbers(installed.group(1)):
         return ""
     return (
-        f"{shown}: recorded by nsys {recorded}, but the installed nsys {installed.group(1)} cannot read "
-        f"it; run `{_export_command(shown, is_stream=is_stream)}` with nsys {recorded} or newer, "
-        "and give the .sqlite file"
+        f"{shown}: recorded by nsys {recorded}, but the installed nsys {installed.group(1)} cannot "
+        f"read it; run `{_export_command(shown, is_stream=_is_stream(file))}` with nsys {recorded} "
+        "or newer, and give the .sqlite file"
     )
+
+
+def _is_stream(file: Path) -> bool:
+    """Return whether a file is an unfinished report, which an importer must convert first."""
+    with file.open("rb") as opened:
+        return STREAM in opened.read(MAGIC_WITHIN)
 
 
 def _numbers(version: str) -> list[int]:
@@ -165,11 +169,13 @@ def exported_report(path: Path) -> Iterator[Path]:
         TraceError: nsys is not installed (the message has the command to run elsewhere), or it
             cannot read the report.
     """
-    with path.open("rb") as file:
-        is_stream = STREAM in file.read(MAGIC_WITHIN)
-    program = shutil.which("nsys")
+    is_stream, program = _is_stream(path), shutil.which("nsys")
     if program is None:
-        raise TraceError(f"{path}: {_advice(path, is_stream=is_stream)}")
+        raise TraceError(
+            f"{path}: only nsys can read Nsight Systems reports, and nsys is not installed; run "
+            f"`{_export_command(path, is_stream=is_stream)}` on a machine with nsys, and give the "
+            ".sqlite file"
+        )
     cache, key = _cache_entry(path, program)
     kept = cache.file(key) if cache else nullcontext()
     with tempfile.TemporaryDirectory(prefix="traceprof-") as name, kept as known:
@@ -211,14 +217,6 @@ def _link_or_copy(path: Path, target: Path) -> None:
         target.symlink_to(path.resolve())
     except OSError:  # some systems do not allow links
         shutil.copyfile(path, target)
-
-
-def _advice(path: Path, *, is_stream: bool) -> str:
-    return (
-        "only nsys can read Nsight Systems reports, and nsys is not installed; run "
-        f"`{_export_command(path, is_stream=is_stream)}` on a machine with nsys, and give the "
-        ".sqlite file"
-    )
 
 
 def _export_command(path: Path, *, is_stream: bool) -> str:

@@ -21,11 +21,15 @@ _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
 _ERROR_TEXT: Final = "secrets cannot be removed"
 _REMOVED: Final = "[environment removed by traceprof]"
 _BYTES: Final = "instr(CAST(value AS BLOB)"
-_ENVIRONMENTS: Final = (
-    ("StringIds", f"{_BYTES}, x'00') > 0 AND {_BYTES}, CAST('=' AS BLOB)) > 0"),
-    ("TARGET_INFO_SYSTEM_ENV", "name = 'DeviceEnvironment'"),
-    ("META_DATA_CAPTURE", "name LIKE '%ENVIRONMENT%'"),
-)
+_NAMED_ENVIRONMENTS: Final = {
+    "TARGET_INFO_SYSTEM_ENV": "name = 'DeviceEnvironment'",
+    "META_DATA_CAPTURE": "name LIKE '%ENVIRONMENT%'",
+}
+"""Table of names and values → SQL condition for rows whose value is an environment."""
+_ENVIRONMENTS: Final = {
+    "StringIds": f"{_BYTES}, x'00') > 0 AND {_BYTES}, CAST('=' AS BLOB)) > 0",
+    **_NAMED_ENVIRONMENTS,
+}
 """Table that contains environments → SQL condition for these rows."""
 _NAMES: Final = (("NVTX_EVENTS", "text"), ("StringIds", "value"))
 _IS_THERE: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
@@ -62,10 +66,8 @@ class Redaction:
     def shown(self, table: str, column: str) -> str:
         """Return the SQL of the masked value of a column with texts about machine and processes."""
         text = text_by("system_text", quoted(column))
-        if table == "META_DATA_CAPTURE" and column == "value":
-            return f"CASE WHEN name LIKE '%ENVIRONMENT%' THEN '{REMOVED}' ELSE {text} END"
-        if table == "TARGET_INFO_SYSTEM_ENV" and column == "value":
-            return f"CASE WHEN name = 'DeviceEnvironment' THEN '{REMOVED}' ELSE {text} END"
+        if column == "value" and table in _NAMED_ENVIRONMENTS:
+            return f"CASE WHEN {_NAMED_ENVIRONMENTS[table]} THEN '{REMOVED}' ELSE {text} END"
         return text
 
 
@@ -137,7 +139,7 @@ def remove_environments(path: Path) -> int:
             connection.execute(
                 f"UPDATE {table} SET value = ? WHERE {condition}", (_REMOVED,)
             ).rowcount
-            for table, condition in _ENVIRONMENTS
+            for table, condition in _ENVIRONMENTS.items()
             if table in tables
         )
 

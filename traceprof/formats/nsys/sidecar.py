@@ -62,9 +62,8 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
     wanted |= {stored_name: _READ_AS[kinds[column]] for column, stored_name in stored.items()}
     if _NAME in wanted:
         wanted[_NAME] = ColumnType.INTEGER
-    raw = database.read_columns(
-        table, wanted, window, [one for one in _OPTIONAL_COLUMNS if one in wanted]
-    )
+    optional = [column for column in _OPTIONAL_COLUMNS if column in wanted]
+    raw = database.read_columns(table, wanted, window, optional)
     columns: dict[str, Any] = (
         schema.placed(raw) if "thread" in kinds else {"start_ns": raw["start"]}
     )

@@ -46,11 +46,10 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
     """Return the origin of the export: profiler, host, and clock."""
     about = {**database.settings("EXPORT_META_DATA"), **database.settings("META_DATA_EXPORT")}
     product = about.get("EXPORT_PRODUCT_NAME", "Nsight Systems")
-    version = about.get("EXPORT_PRODUCT_VERSION", "")
     return TraceInfo(
         path=str(database.path),
         format=format_name,
-        profiler=_profiler(database, product, version),
+        profiler=_profiler(database, product, about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=about.get("EXPORT_SCHEMA_VERSION", ""),
         host=database.settings(_PROPERTIES_OF_TARGET).get("Hostname", ""),
         utc_epoch_ns=first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
@@ -197,8 +196,9 @@ def _rank_columns(
     """Return process → its rank, world size, and other known columns of the table of processes."""
     if "pid" in database.columns("TRACEPROF_PROCESSES"):
         rows = database.rows(
-            f"SELECT pid, coalesce(name, ''), {_whole_or_absent('rank')}, {_whole_or_absent('localRank')}, "
-            f"{_whole_or_absent('worldSize')}, coalesce(host, '') FROM TRACEPROF_PROCESSES "
+            f"SELECT pid, coalesce(name, ''), {_whole_or_absent('rank')}, "
+            f"{_whole_or_absent('localRank')}, {_whole_or_absent('worldSize')}, "
+            "coalesce(host, '') FROM TRACEPROF_PROCESSES "
             f"WHERE {are_whole('pid')}"
         )
         return {
@@ -207,10 +207,9 @@ def _rank_columns(
         }
     if (ranks := mpi_ranks(database)) is not None:
         return {pid: {"rank": rank} for pid, rank in ranks.items()}
-    ordered = sorted(groups(), key=lambda communicator: communicator.size)
     return {
         communicator.process: {"rank": communicator.rank, "world_size": communicator.size}
-        for communicator in ordered
+        for communicator in sorted(groups(), key=lambda communicator: communicator.size)
     }
 
 

@@ -107,8 +107,7 @@ class _Cut:
             n_events += self._copy_markers(tables[_MARKER])
         for name in self.times:
             if name not in copy.n_copied:
-                overlap = self.times[name].overlap(self.window)
-                n_events += self._copy(tables[name], overlap)
+                n_events += self._copy(tables[name], self.times[name].overlap(self.window))
         for name, table in tables.items():
             if name not in copy.n_copied and name != _STRINGS:
                 self._copy_untimed(table)

@@ -81,7 +81,7 @@ class NvprofFile:
     def rows(
         self, table: str, numbers: Sequence[str], ids: Sequence[str] = ()
     ) -> list[tuple[Any, ...]]:
-        """Return whole ``numbers`` and hexadecimal ``ids`` of a table; empty if it lacks a column."""
+        """Return whole ``numbers`` and hexadecimal ``ids`` of a table; empty if one is missing."""
         if not {*numbers, *ids} <= self.database.columns(PREFIX + table):
             return []
         columns = ", ".join([*map(whole, numbers), *(f"hex({name})" for name in ids)])
@@ -180,12 +180,11 @@ def object_ids(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray
 def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
     """Return the origin of the file: profiler and clock."""
     versions = file.database.rows("SELECT version FROM Version")
-    version = str(versions[0][0]) if versions else ""
     return TraceInfo(
         path=str(file.database.path),
         format=format_name,
         profiler="nvprof",
-        schema_version=version,
+        schema_version=str(versions[0][0]) if versions else "",
         utc_epoch_ns=file.zero_ns if file.zero_ns >= FIRST_EPOCH_NS else None,
     )
 

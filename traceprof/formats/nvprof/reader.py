@@ -38,7 +38,7 @@ from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
 _KERNELS: Final = (f"{PREFIX}KERNEL", f"{PREFIX}CONCURRENT_KERNEL")
 _FILE_TABLES: Final = {
-    "kernel_shapes": [f"{one}.{axis}" for one in _KERNELS for axis in ("gridX", "blockX")],
+    "kernel_shapes": [f"{table}.{axis}" for table in _KERNELS for axis in ("gridX", "blockX")],
     "syncs": (f"{PREFIX}SYNCHRONIZATION",),
 }
 """Table of the Trace that others do not need → the tables, or columns, of the file behind it."""
@@ -158,10 +158,10 @@ class _Reading:
 
     def trace(self) -> Trace:
         """Return the Trace with the wanted tables, and with other tables that had to be read."""
+        catalogue = self.file.database.catalogue
         if self.options.known is not None:
-            known = self.options.known.with_tables(self._events)
-            spared = self.file.database.catalogue.spared
-            return without_spared(known, spared, _FILE_TABLES) if spared else known
+            trace = self.options.known.with_tables(self._events)
+            return without_spared(trace, catalogue.spared, _FILE_TABLES)
         options, survey = self.options, self.survey
         tables = self._events | {
             "devices": read_devices(self.file),
@@ -177,24 +177,20 @@ class _Reading:
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(lambda _, device: device)
-        info = read_info(self.file, FORMAT.name)
         note = cut_note(self.file.database)
         recorded = note.recorded_of(has_rows, _recorded_tables(has_rows | note.recorded))
+        # A cut file covers at least the window of the cut.
+        span = survey.span
+        if note.window is not None:
+            span |= note.window.moved(-self.file.zero_ns)
         info = replace(
-            info,
+            read_info(self.file, FORMAT.name),
             is_part=note.window is not None,
             is_of_some=note.is_of_some,
             warnings=tuple(self._warnings()),
         )
-        trace = make_trace(info, tables, recorded, self._span, worked).with_worked(note.devices)
-        spared = self.file.database.catalogue.spared
-        return without_spared(trace, spared, _FILE_TABLES) if spared else trace
-
-    @property
-    def _span(self) -> TimeWindow:
-        """The time that the file covers; a cut file covers at least its window."""
-        span, window = self.survey.span, cut_note(self.file.database).window
-        return span if window is None else span | window.moved(-self.file.zero_ns)
+        trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
+        return without_spared(trace, catalogue.spared, _FILE_TABLES)
 
     @cached_property
     def survey(self) -> Survey:
@@ -202,7 +198,7 @@ class _Reading:
         return survey_of(self.file, self._whole(self._events))
 
     def _whole(self, tables: Mapping[str, Table]) -> dict[str, Table]:
-        return {name: one for name, one in tables.items() if self.options.reads_whole(name)}
+        return {name: rows for name, rows in tables.items() if self.options.reads_whole(name)}
 
     @cached_property
     def _events(self) -> dict[str, Table]:

@@ -38,13 +38,9 @@ class ProfiledProcess:
 
     def numbers(self, name: str, *columns: str) -> Table:
         """Return whole-number columns of a table; `NULL` for missing values."""
-        present = self.columns(name)
-        if not present:
+        if self.columns(name).isdisjoint(columns):
             return Table(dict.fromkeys(columns, np.empty(0, np.int64)), 0)
         wanted = dict.fromkeys(columns, ColumnType.INTEGER)
-        recorded = [column for column in columns if column in present]
-        if not recorded:
-            return Table({c: np.full(0, NULL, np.int64) for c in columns}, 0)
         found = self.database.read_columns(self.table(name), wanted, optional=columns)
         return Table({c: np.asarray(values, np.int64) for c, values in found.items()})
 

@@ -56,11 +56,10 @@ def read_devices(processes: Sequence[ProfiledProcess]) -> Table:
         agents = process.rows("info_agent", "id", "product_name", "model_name", "name", "extdata")
         for agent, *names, extdata in agents:
             if (number := numbers[process.suffix].get(agent)) is not None:
-                details = json_object(extdata)
                 rows[number] = {
                     "device": number,
                     "name": str(next(filter(None, names), "")),
-                    "sm_count": whole(details.get("cu_count")),
+                    "sm_count": whole(json_object(extdata).get("cu_count")),
                 }
     columns = {
         name: [row[name] for row in rows.values()] for name in ("device", "name", "sm_count")

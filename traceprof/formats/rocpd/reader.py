@@ -191,14 +191,20 @@ class _Tables:
             "device": _map_ids(agents, self.gpus),
             "stream": np.where(streams == NULL, ABSENT, streams),
             "process": _map_ids(rows["pid"], self.pids),
-            "correlation": looked_up(rows["event_id"], self.events["id"], self.events["stack_id"]),
+            "correlation": self._correlations(rows),
         }
 
     def _kernels(self, rows: Table) -> Table:
         symbols = self.process.texts("info_kernel_symbol", "display_name", "kernel_name")
         names = named(rows["kernel_id"], lambda key: symbols.get(key) or f"kernel {key}")
-        columns = {"name": names, "activity": classify(names, self.options.rules)}
-        return make_table("kernels", {**self._place_columns(rows, rows["agent_id"]), **columns})
+        return make_table(
+            "kernels",
+            {
+                **self._place_columns(rows, rows["agent_id"]),
+                "name": names,
+                "activity": classify(names, self.options.rules),
+            },
+        )
 
     def _shapes(self, rows: Table) -> Table:
         """Return the launch shapes of kernels; rocpd's grids count work items, not workgroups."""
@@ -231,19 +237,22 @@ class _Tables:
             _COPIES, "pid", "name_id", "size", "queue_id", "stream_id", "event_id", *ends
         )
         source, target = (_map_ids(rows[end], self.gpus) for end in ends)
-        names = named(rows["name_id"], lambda key: self.strings.get(key, ""))
+        names = self._names(rows)
         directions = names.by_text(np.array(list(map(_direction, names.texts)), object))
         is_between = (directions == "d2d") & (source != target) & (source >= 0) & (target >= 0)
         directions[is_between] = "p2p"
         # A copy is work of its source device, or of its target if it comes from the host.
         agents = np.where(source >= 0, rows["src_agent_id"], rows["dst_agent_id"])
-        columns = {
-            "direction": Names.of(directions),
-            "n_bytes": np.where(rows["size"] == NULL, ABSENT, rows["size"]),
-            "src_device": np.where(is_between, source, ABSENT),
-            "dst_device": np.where(is_between, target, ABSENT),
-        }
-        return make_table("copies", {**self._place_columns(rows, agents), **columns})
+        return make_table(
+            "copies",
+            {
+                **self._place_columns(rows, agents),
+                "direction": Names.of(directions),
+                "n_bytes": np.where(rows["size"] == NULL, ABSENT, rows["size"]),
+                "src_device": np.where(is_between, source, ABSENT),
+                "dst_device": np.where(is_between, target, ABSENT),
+            },
+        )
 
     def _thread_columns(self, rows: Table) -> dict[str, Any]:
         return {
@@ -260,16 +269,28 @@ class _Tables:
         return looked_up(rows["event_id"], self.events["id"], self.events["stack_id"])
 
     def _api_calls(self, rows: Table) -> Table:
-        columns = {"name": self._names(rows), "correlation": self._correlations(rows)}
-        return make_table("api_calls", {**self._thread_columns(rows), **columns})
+        return make_table(
+            "api_calls",
+            {
+                **self._thread_columns(rows),
+                "name": self._names(rows),
+                "correlation": self._correlations(rows),
+            },
+        )
 
     def _host_ops(self, regions: Table, kinds: Names) -> Table:
         is_other = ~(_matches(kinds, _API_CATEGORY) | _matches(kinds, _MARKER_CATEGORY))
         rows, row_kinds = regions.take(is_other), kinds[is_other]
         plain = (kind.lower().removeprefix("rocm_") for kind in row_kinds.texts)
         sources = [kind.removesuffix("_api") or "region" for kind in plain]
-        columns = {"name": self._names(rows), "source": Names.coded(sources, row_kinds.packed)}
-        return make_table("host_ops", {**self._thread_columns(rows), **columns})
+        return make_table(
+            "host_ops",
+            {
+                **self._thread_columns(rows),
+                "name": self._names(rows),
+                "source": Names.coded(sources, row_kinds.packed),
+            },
+        )
 
     def _ranges(self, rows: Table) -> Table:
         """Return the ROCTx ranges; their texts are messages of events."""
@@ -280,8 +301,7 @@ class _Tables:
         ]
         is_process = functions.by_text(["Process" in text for text in functions.texts])
         kinds = Names.coded(["push_pop", "start_end"], np.asarray(is_process, np.int64))
-        columns = {"name": texts, "kind": kinds}
-        return make_table("ranges", {**self._thread_columns(rows), **columns})
+        return make_table("ranges", {**self._thread_columns(rows), "name": texts, "kind": kinds})
 
     def _messages(self) -> dict[int, str]:
         """Return event → the text of its marker."""
@@ -320,10 +340,9 @@ class _Tables:
         names = self._names(regions)
         found = [_COLLECTIVE.match(name) for name in names.texts]
         ops = [collective_op(call.group(1)) if call else "" for call in found]
-        rows = regions.take(names.by_text(np.array(ops, np.bool_)))
-        row_ops = [
-            ops[code] for code in names[names.by_text(np.array(ops, np.bool_))].codes.tolist()
-        ]
+        is_collective = names.by_text(np.array(ops, np.bool_))
+        rows = regions.take(is_collective)
+        row_ops = [ops[code] for code in names[is_collective].codes.tolist()]
         arguments = self._arguments(rows["event_id"])
         call_arguments = [arguments.get(event, {}) for event in rows["event_id"].tolist()]
         types = [_type(call.get("datatype", "")) for call in call_arguments]

@@ -96,8 +96,7 @@ def open_run(
         options = replace(options, tables=options.tables | {"processes", "environment"})
 
     def read(files: Sequence[Path]) -> Iterator[_TraceAndWork | TraceError]:
-        found = _traces(files, options, choose_pool(files))
-        for path, trace in zip(files, found, strict=True):
+        for path, trace in zip(files, _traces(files, options, choose_pool(files)), strict=True):
             if isinstance(trace, TraceError):
                 yield trace
             else:

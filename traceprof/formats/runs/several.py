@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from traceprof.errors import SeveralRunsError
 from traceprof.formats.runs.manifest import RunManifest, read_manifest
@@ -65,19 +65,12 @@ class RunPart:
 class _Run:
     """Parts that may be one run, and their common names, ranks, and times."""
 
-    parts: list[RunPart]
-    names: frozenset[str]
-    ranks: dict[int, Path]
-    has_certain_ranks: bool
-    starts_ns: list[int]
-    ends_ns: list[int]
-
-    @classmethod
-    def of(cls, part: RunPart) -> Self:
-        """Return a run with one part."""
-        run = cls([], frozenset(), {}, True, [], [])
-        run.add(part)
-        return run
+    parts: list[RunPart] = field(default_factory=list)
+    names: frozenset[str] = frozenset()
+    ranks: dict[int, Path] = field(default_factory=dict)
+    has_certain_ranks: bool = True
+    starts_ns: list[int] = field(default_factory=list)
+    ends_ns: list[int] = field(default_factory=list)
 
     def add(self, part: RunPart) -> None:
         """Add a part to the run."""
@@ -103,8 +96,7 @@ class _Run:
         most_ns = _MAX_GAP_NS if self.has_certain_ranks and part.has_certain_ranks else 0
         if apart_ns is not None and apart_ns > most_ns:
             return _NOT_TOGETHER
-        are_numbered = self.ranks and part.ranks
-        if are_numbered or not self.names.isdisjoint(part.names):
+        if (self.ranks and part.ranks) or not self.names.isdisjoint(part.names):
             return ""
         known, new = self.parts[0].files[0], part.files[0]
         is_beside = known.parent == new.parent
@@ -226,7 +218,8 @@ def check_one_run(parts: Sequence[RunPart], given: Sequence[Path | str]) -> None
         if fitting:
             max(fitting, key=lambda run: _similarity(run, part)).add(part)
             continue
-        runs.append(_Run.of(part))
+        runs.append(_Run())
+        runs[-1].add(part)
         reasons += why[:1]
     if len(runs) > 1:
         raise _several_runs_error(runs, reasons[0], list(map(Path, given)))

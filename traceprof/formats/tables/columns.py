@@ -99,8 +99,7 @@ def _values(stored: pa.ChunkedArray, kind: ColumnKind, order: Sequence[str]) -> 
     if kind is ColumnKind.NAME:
         return _names(stored, order)
     if kind is ColumnKind.TEXT:
-        filled = pc.fill_null(stored.cast(pa.string()), "")
-        return objects(filled.to_pylist())
+        return objects(pc.fill_null(stored.cast(pa.string()), "").to_pylist())
     if kind is ColumnKind.FLOAT:
         return stored.cast(pa.float64()).to_numpy()
     if kind is ColumnKind.TIME and stored.null_count:
