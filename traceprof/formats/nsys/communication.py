@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, placed
+from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, place_on_host
 from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, tied_by_launch
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.conditions import all_of, among, any_of, starts_with
@@ -311,7 +311,7 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     kinds = {call: number for number, call in enumerate(dict.fromkeys(calls))}
     schemas = _read_schemas(database)
     raw = {"start": starts, "end": ends, "globalTid": places}
-    place = placed({name: np.array(values, np.int64) for name, values in raw.items()})
+    place = place_on_host({name: np.array(values, np.int64) for name, values in raw.items()})
     place["kind"] = np.fromiter(map(kinds.__getitem__, calls), np.int64, len(rows))
     return NcclCalls(
         Table(place),

@@ -127,6 +127,7 @@ class _Cut:
         self.has_collectives = has_collectives
         self.request = request
         self.device_numbers = device_numbers
+        self.reach = request.reach.start_ns
         self.times, self.unknown = parts.timed_tables(copy, _is_cut, is_known, request.span)
         self.redaction: Redaction | None = None
         if not request.keep_environment:
@@ -154,7 +155,8 @@ class _Cut:
         process = schema.process_sql("thread")
         copy.execute(f"INSERT OR IGNORE INTO early_of SELECT {process}, start FROM early")
         ((first_early,),) = copy.execute("SELECT min(start) FROM early")
-        self.reach = request.reach.start_ns if first_early is None else int(first_early)
+        if first_early is not None:
+            self.reach = int(first_early)
         n_events += sum(map(self._copy_events, self._uncopied_timed_tables()))
         for table in copy.tables.values():
             if table.name not in copy.n_copied and table.name != _STRINGS:
@@ -213,24 +215,23 @@ class _Cut:
 
     def _copy_calls(self, table: parts.SourceTable) -> int:
         """Copy the calls in the window, and earlier calls that launched copied device events."""
-        times, process = self.times[table.name], schema.process_sql("globalTid")
-        condition = times.overlap(self.request.reach)
-        start = self.request.reach.start_ns
+        condition = self.times[table.name].overlap(self.request.reach)
+        start, process = self.request.reach.start_ns, schema.process_sql("globalTid")
+        launched = f"({process}, correlationId) IN (SELECT process, call FROM launched)"
         if self.first_call is not None:
             condition += (
                 f" OR (t.[start] < {start} AND correlationId BETWEEN"
-                f" {self.first_call} AND {self.last_call}"
-                f" AND ({process}, correlationId) IN (SELECT process, call FROM launched))"
+                f" {self.first_call} AND {self.last_call} AND {launched})"
             )
         n_rows = self._copy(table, condition)
-        rows = f"main.{quoted(table.name)} WHERE [start] < {start} AND globalTid NOTNULL"
-        linked = f"({process}, correlationId) IN (SELECT process, call FROM launched)"
         self.copy.execute(
-            f"INSERT OR IGNORE INTO early SELECT globalTid, [start] FROM {rows} AND {linked}"
+            f"INSERT OR IGNORE INTO early SELECT globalTid, [start] FROM main.{quoted(table.name)}"
+            f" WHERE [start] < {start} AND globalTid NOTNULL AND {launched}"
         )
         return n_rows
 
     def _copy_events(self, table: parts.SourceTable) -> int:
+        """Copy the other events in the window, and those that enclose launches before it."""
         times = self.times[table.name]
         conditions = [times.overlap(self.request.reach)]
         is_ranges = table.name == schema.NVTX and table.has("eventType")
@@ -246,8 +247,9 @@ class _Cut:
             )
             last = f"SELECT min(rawTimestamp) FROM {source} WHERE rawTimestamp >= {window.end_ns}"
             begin, end = f"ifnull(({first}), 0)", f"ifnull(({last}), {window.end_ns})"
-            is_inside = f"rawTimestamp >= {begin} AND rawTimestamp <= {end}"
-            conditions.append(f"(timestamp IS NULL AND {is_inside})")
+            conditions.append(
+                f"(timestamp IS NULL AND rawTimestamp >= {begin} AND rawTimestamp <= {end})"
+            )
         if is_ranges and times.end:
             conditions += [
                 _IS_DEFINITION,
@@ -292,8 +294,7 @@ class _Cut:
             condition += self._event_type_condition()
         shown = {}
         if self.request.clip:
-            on_host = table.has("globalTid")
-            first = getattr(self, "reach", self.request.reach.start_ns) if on_host else None
+            first = self.reach if table.has("globalTid") else None
             shown = self.times[table.name].clipped(self.request.reach, first)
             if table.name == schema.NVTX and "end" in shown:
                 end = self.request.reach.end_ns

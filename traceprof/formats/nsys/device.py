@@ -7,7 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.formats.nsys.schema import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS, named, process_of
+from traceprof.formats.nsys.schema import (
+    COPIES,
+    GRAPHS,
+    KERNELS,
+    MEMSETS,
+    SYNCS,
+    process_of,
+    read_names,
+)
 from traceprof.formats.shared import cupti
 from traceprof.formats.shared.collectives import is_exchange
 from traceprof.formats.sqlite.columns import ColumnType, known
@@ -43,7 +51,7 @@ def read_kernels(
     if KERNELS in database.tables:
         optional = (_GRAPH_NODE, *_SHAPE_COLUMNS) if with_shapes else (_GRAPH_NODE,)
         raw, place = _read(database, KERNELS, ("demangledName",), optional, window, where or None)
-        names = named(database, raw["demangledName"])
+        names = read_names(database, raw["demangledName"])
         kernels.append(cupti.make_kernels(place, names, rules, raw[_GRAPH_NODE]))
         if with_shapes:
             shapes.append(cupti.make_kernel_shapes(place, raw))
@@ -71,7 +79,7 @@ def communication_kernels(database: Database, rules: Sequence[OwnRule]) -> str:
         [f"SELECT DISTINCT demangledName FROM {database.stored_name(KERNELS)}"]
     )
     ids = np.array([key for (key,) in rows if key is not None], np.int64)
-    names = named(database, ids)
+    names = read_names(database, ids)
     communicates = classify(names, rules) == Activity.COMMUNICATION.value
     chosen = ids[communicates | np.array(list(map(is_exchange, names)), np.bool_)]
     return f"demangledName IN ({', '.join(map(str, chosen.tolist()))})" if len(chosen) else ""

@@ -45,11 +45,11 @@ def read_api_calls(
         return empty_table("api_calls")
     wanted = dict.fromkeys((*_SPAN, "nameId", "correlationId"), _INTEGER)
     raw = database.read_columns(schema.API_CALLS, wanted, window, where=where)
-    names = schema.named(database, raw["nameId"])
+    names = schema.read_names(database, raw["nameId"])
     plain = Names.coded(map(cupti.plain_api_name, names.texts), names.packed, is_sorted=True)
     return make_table(
         "api_calls",
-        {**schema.placed(raw), "correlation": known(raw["correlationId"]), "name": plain},
+        {**schema.place_on_host(raw), "correlation": known(raw["correlationId"]), "name": plain},
     )
 
 
@@ -83,15 +83,10 @@ def read_launches(database: Database, before_ns: int, work: Sequence[Table]) -> 
 def read_host_ops(database: Database, window: TimeWindow | None = None) -> Table:
     """Return calls of the operating system, libraries, MPI, and UCX, and CPU operators."""
     parts = []
-    if libraries := [table for table in schema.HOST_SOURCES if table in database.tables]:
-        spans, place = _named_spans(database, libraries, window)
-        sources = [schema.HOST_SOURCES[table] for table in libraries]
-        source = Names.coded(sources, place, is_sorted=True)
-        parts.append(make_table("host_ops", {**spans, "source": source}))
-    for table, name in schema.MPI_SOURCES.items():
-        if table in database.tables:
-            spans, place = _named_spans(database, [table], window, "textId")
-            source = Names.repeated(name, len(place))
+    for sources, name in ((schema.HOST_SOURCES, "nameId"), (schema.MPI_SOURCES, "textId")):
+        if tables := [table for table in sources if table in database.tables]:
+            spans, table_number = _named_spans(database, tables, window, name)
+            source = Names.coded([sources[table] for table in tables], table_number, is_sorted=True)
             parts.append(make_table("host_ops", {**spans, "source": source}))
     return stack("host_ops", [*parts, read_own(database, "host_ops", window)])
 
@@ -116,7 +111,10 @@ def _named_spans(
         column: np.concatenate([np.asarray(raw[column]) for raw in parts]) for column in wanted
     }
     table_number = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
-    return {**schema.placed(stacked), "name": schema.named(database, stacked[name])}, table_number
+    return {
+        **schema.place_on_host(stacked),
+        "name": schema.read_names(database, stacked[name]),
+    }, table_number
 
 
 def read_annotations(
@@ -194,7 +192,7 @@ def _event_columns(events: Table) -> dict[str, Column]:
 def _event_names(database: Database, texts: Column, ids: Column) -> Names:
     """Return the name of each event: its inline text, or the registered string if it has an id."""
     assert isinstance(texts, Names)
-    registered = schema.named(database, ids)
+    registered = schema.read_names(database, ids)
     has_no_id = np.asarray(ids, np.int64) == NULL
     # Insert the few registered names into the many inline names; both are sorted.
     many, few = texts.texts, registered.texts.tolist()

@@ -27,7 +27,7 @@ def read_mpi_collectives(database: Database) -> Table:
             continue
         wanted = dict.fromkeys((*_CALL_COLUMNS, *_OPTIONAL_COLUMNS), ColumnType.INTEGER)
         raw = database.read_columns(table, wanted, optional=_OPTIONAL_COLUMNS)
-        names = schema.named(database, raw["textId"])
+        names = schema.read_names(database, raw["textId"])
         ops = list(map(collective_op, names.texts))
         backends = list(map(_backend, names.texts))
         callers = [
@@ -40,7 +40,7 @@ def read_mpi_collectives(database: Database) -> Table:
         calls = make_table(
             "collectives",
             {
-                **schema.placed(raw),
+                **schema.place_on_host(raw),
                 "op": Names.coded(ops, names.packed, is_sorted=True),
                 "n_bytes": known(raw["size"]),
                 "group": [name for name, _, _ in memberships],
@@ -64,7 +64,7 @@ def count_mpi_collectives(database: Database) -> int:
     )
     counts = [row for rows in answers for row in rows]
     ids = np.array([NULL if key is None else key for key, _ in counts], np.int64)
-    names = schema.named(database, ids)
+    names = schema.read_names(database, ids)
     return sum(n for name, (_, n) in zip(names, counts, strict=True) if collective_op(name))
 
 
@@ -112,5 +112,5 @@ def mpi_ranks(database: Database) -> dict[int, int] | None:
     if not {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
         return None
     owner = schema.process_sql("globalTid")
-    sound = schema.are_whole("globalTid", "rank")
+    sound = schema.are_whole_numbers("globalTid", "rank")
     return dict(database.rows(f"SELECT {owner}, rank FROM MPI_RANKS WHERE {sound}"))

@@ -145,7 +145,7 @@ def process_sql(column: str) -> str:
     return f"({column} >> 24 & 16777215)"
 
 
-def are_whole(*columns: str) -> str:
+def are_whole_numbers(*columns: str) -> str:
     """Return SQL that is true if all columns have whole numbers, as in undamaged files."""
     return " AND ".join(f"typeof({column}) = 'integer'" for column in columns)
 
@@ -162,7 +162,7 @@ def thread_of(global_ids: Column) -> npt.NDArray[np.int64]:
     return np.where(ids == NULL, ABSENT, ids & 0xFFFFFF)
 
 
-def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
+def place_on_host(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
     """Return start_ns, end_ns, process, and thread of host events.
 
     An event without end is an instant.
@@ -176,7 +176,7 @@ def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
     }
 
 
-def named(database: Database, ids: Column) -> Names:
+def read_names(database: Database, ids: Column) -> Names:
     """Return the names with these string ids; a missing string is shown as ``[string ID]``."""
     place, numbers = distinct(ids)
     strings = database.read_strings(np.array(numbers, np.int64))

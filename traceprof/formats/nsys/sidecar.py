@@ -65,13 +65,13 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
     optional = [column for column in _OPTIONAL_COLUMNS if column in wanted]
     raw = database.read_columns(table, wanted, window, optional)
     columns: dict[str, Any] = (
-        schema.placed(raw) if "thread" in kinds else {"start_ns": raw["start"]}
+        schema.place_on_host(raw) if "thread" in kinds else {"start_ns": raw["start"]}
     )
     for column, stored_name in stored.items():
         is_number = kinds[column] is ColumnKind.NUMBER
         columns[column] = known(raw[stored_name]) if is_number else raw[stored_name]
     if name == "host_ops":
-        columns["name"] = schema.named(database, raw[_NAME])
+        columns["name"] = schema.read_names(database, raw[_NAME])
     if name == "collectives":  # an unknown operation keeps its name
         plain = [collective_op(op) or op for op in columns["op"].texts.tolist()]
         columns["op"] = Names.coded(plain, columns["op"].packed, is_sorted=True)

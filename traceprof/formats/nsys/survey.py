@@ -153,8 +153,10 @@ def unrecorded_graphs(database: Database) -> tuple[int, int]:
     """
     if "nameId" not in database.columns(schema.API_CALLS):
         return 0, 0
-    named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
-    ids = tuple(key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}"))
+    is_graph_launch = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
+    ids = tuple(
+        key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {is_graph_launch}")
+    )
     if not ids:
         return 0, 0
     launched = _launch_keys(database, schema.API_CALLS, "globalTid", among("nameId", ids))

@@ -12,10 +12,10 @@ from traceprof.formats.nsys.communication import Communicator
 from traceprof.formats.nsys.mpi import mpi_ranks
 from traceprof.formats.nsys.schema import (
     KERNELS,
-    are_whole,
-    named,
+    are_whole_numbers,
     process_of,
     process_sql,
+    read_names,
     thread_of,
 )
 from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
@@ -77,13 +77,13 @@ def _profiler(database: Database, product: str, version: str) -> str:
         for table, column in (("DIAGNOSTIC_EVENT", "text"), ("StringIds", "value"))
         if column in database.columns(table)
     ]
-    found = (
-        folder
+    versions = (
+        folder.group(1)
         for sql in texts
         for (text,) in database.rows(sql)
         if (folder := _NSYS_FOLDER.search(str(text)))
     )
-    recorded = next((folder.group(1) for folder in found), "")
+    recorded = next(versions, "")
     # traceprof exports its recordings with the nsys that recorded them.
     by_traceprof = "TRACEPROF_ENVIRONMENT" in database.tables
     if not version or (f"{version}.".startswith(f"{recorded}.") if recorded else by_traceprof):
@@ -122,7 +122,7 @@ def _number(value: Any) -> int:
 
 def _whole_or_absent(column: str) -> str:
     """Return the SQL of a column, with `ABSENT` in place of values that are not whole numbers."""
-    return f"CASE WHEN {are_whole(column)} THEN {column} ELSE {ABSENT} END"
+    return f"CASE WHEN {are_whole_numbers(column)} THEN {column} ELSE {ABSENT} END"
 
 
 def physical_devices(database: Database) -> dict[tuple[int, int], int]:
@@ -136,7 +136,7 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
         return _devices_by_nccl(database)
     rows = database.rows(
         "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE "
-        f"WHERE {are_whole('pid', 'cudaId', 'gpuId')} AND cudaId <> gpuId"
+        f"WHERE {are_whole_numbers('pid', 'cudaId', 'gpuId')} AND cudaId <> gpuId"
     )
     return {(pid, ordinal): device for pid, ordinal, device in rows}
 
@@ -148,13 +148,13 @@ def _devices_by_nccl(database: Database) -> dict[tuple[int, int], int]:
     """
     if not {"globalPid", "deviceId", "shortName"} <= database.columns(KERNELS):
         return {}
-    sound = are_whole("id")
+    sound = are_whole_numbers("id")
     names = database.rows(f"SELECT id FROM StringIds WHERE value LIKE '%nccl%kernel%' AND {sound}")
     if not names:
         return {}
     pairs = (
         f"SELECT DISTINCT {process_sql('globalPid')}, deviceId FROM {KERNELS} "
-        f"WHERE {are_whole('globalPid', 'deviceId')}"
+        f"WHERE {are_whole_numbers('globalPid', 'deviceId')}"
     )
     listed = ", ".join(str(name) for (name,) in names)
     nccl_pairs = sorted(database.rows(f"{pairs} AND shortName IN ({listed})"))
@@ -180,7 +180,7 @@ def read_processes(
     """
     names: dict[int, str] = {}
     if {"pid", "name"} <= database.columns("PROCESSES"):
-        found = database.rows(f"SELECT pid, name FROM PROCESSES WHERE {are_whole('pid')}")
+        found = database.rows(f"SELECT pid, name FROM PROCESSES WHERE {are_whole_numbers('pid')}")
         names = {pid: str(name or "") for pid, name in found}
     ranks = _rank_columns(database, groups)
     rows = [{**_NO_RANK, **ranks.get(process, {})} for process in used.tolist()]
@@ -199,7 +199,7 @@ def _rank_columns(
             f"SELECT pid, coalesce(name, ''), {_whole_or_absent('rank')}, "
             f"{_whole_or_absent('localRank')}, {_whole_or_absent('worldSize')}, "
             "coalesce(host, '') FROM TRACEPROF_PROCESSES "
-            f"WHERE {are_whole('pid')}"
+            f"WHERE {are_whole_numbers('pid')}"
         )
         return {
             pid: dict(zip(_NO_RANK, (str(name), *numbers, str(host)), strict=True))
@@ -218,7 +218,7 @@ def named_processes(database: Database) -> set[int]:
     if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
         return set()
     rows = database.rows(
-        f"SELECT DISTINCT globalTid FROM ThreadNames WHERE {are_whole('globalTid')}"
+        f"SELECT DISTINCT globalTid FROM ThreadNames WHERE {are_whole_numbers('globalTid')}"
     )
     return set(process_of(np.array([key for (key,) in rows], np.int64)).tolist())
 
@@ -231,9 +231,10 @@ def read_threads(database: Database, processes: np.ndarray) -> Table:
     raw = database.read_columns("ThreadNames", wanted)
     kept = np.isin(process_of(raw["globalTid"]), processes)
     owners, ids = (np.asarray(raw[name])[kept] for name in ("globalTid", "nameId"))
-    names = named(database, ids)
-    columns = {"process": process_of(owners), "thread": thread_of(owners), "name": names}
-    return make_table("threads", columns)
+    names = read_names(database, ids)
+    return make_table(
+        "threads", {"process": process_of(owners), "thread": thread_of(owners), "name": names}
+    )
 
 
 def read_environment(database: Database) -> Table:

@@ -143,11 +143,20 @@ def _nsys_tables(
         case "kernels":
             names = strings.ids_of(rows["name"])
             all_shapes = shapes_of(rows, shapes)
-            columns: dict[str, Any] = {"demangledName": names, "shortName": names}
-            for column, stored in KERNEL_SHAPE.items():
-                if column != "context":
-                    columns[stored] = without_absent(all_shapes[column])
-            return {schema.KERNELS: {**_on_device(rows), **_graph_nodes(rows), **columns}}
+            columns = {
+                stored: without_absent(all_shapes[column])
+                for column, stored in KERNEL_SHAPE.items()
+                if column != "context"
+            }
+            return {
+                schema.KERNELS: {
+                    **_on_device(rows),
+                    **_graph_nodes(rows),
+                    "demangledName": names,
+                    "shortName": names,
+                    **columns,
+                }
+            }
         case "copies":
             is_memset = rows["direction"] == "memset"
             return {
@@ -158,8 +167,14 @@ def _nsys_tables(
             kinds = _codes(rows["kind"], _SYNC_CODES, 0)
             return {schema.SYNCS: {**_on_device(rows), "syncType": kinds, "eventId": 0}}
         case "api_calls":
-            columns = {"eventClass": 0, "correlationId": without_absent(rows["correlation"])}
-            return {schema.API_CALLS: {**_on_host(rows, strings), **columns}}
+            correlations = without_absent(rows["correlation"])
+            return {
+                schema.API_CALLS: {
+                    **_on_host(rows, strings),
+                    "eventClass": 0,
+                    "correlationId": correlations,
+                }
+            }
         case _:
             return {schema.OVERHEADS[0]: _on_host(rows, strings)}
 
@@ -238,12 +253,22 @@ def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindo
 def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: StringIds) -> None:
     """Write the tables of processes, threads, and GPUs."""
     processes, threads, devices = trace.processes, trace.threads, trace.devices
-    owners = [schema.global_id(pid) for pid in processes["process"].tolist()]
-    process_columns = {"globalPid": owners, "pid": processes["process"], "name": processes["name"]}
-    insert_columns(connection, "PROCESSES", process_columns)
-    names = strings.ids_of(Names.of(threads["name"]))
     insert_columns(
-        connection, "ThreadNames", {"nameId": names, "globalTid": sidecar.global_ids(threads)}
+        connection,
+        "PROCESSES",
+        {
+            "globalPid": [schema.global_id(pid) for pid in processes["process"].tolist()],
+            "pid": processes["process"],
+            "name": processes["name"],
+        },
+    )
+    insert_columns(
+        connection,
+        "ThreadNames",
+        {
+            "nameId": strings.ids_of(Names.of(threads["name"])),
+            "globalTid": sidecar.global_ids(threads),
+        },
     )
     capabilities = devices["compute_capability"].tolist()
     insert_columns(

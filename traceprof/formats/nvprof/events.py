@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.nvprof.file import NvprofFile, object_ids, whole
+from traceprof.formats.nvprof.file import NvprofFile, integer_sql, object_ids
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite.columns import known
@@ -226,10 +226,10 @@ def _occurrences(events: Table) -> list[tuple[int, int]]:
 def _read_marker_records(file: NvprofFile) -> Table:
     """Return the records of table MARKER by time, with thread, payload, and category."""
     has_domain = "domain" in file.database.columns(f"{PREFIX}MARKER")
-    numbers = ", ".join(map(whole, ("flags", "timestamp", "id", "objectKind")))
-    domain = whole("domain") if has_domain else "0"
+    numbers = ", ".join(map(integer_sql, ("flags", "timestamp", "id", "objectKind")))
+    domain = integer_sql("domain") if has_domain else "0"
     rows = file.database.rows(
-        f"SELECT {numbers}, hex(objectId), {whole('name')}, {domain} FROM {PREFIX}MARKER "
+        f"SELECT {numbers}, hex(objectId), {integer_sql('name')}, {domain} FROM {PREFIX}MARKER "
         "ORDER BY 2, _id_"
     )
     columns = ("flags", "time", "id", "kind", "object", "name", "domain")
@@ -256,7 +256,7 @@ def _marker_data(file: NvprofFile) -> dict[int, tuple[float, int]]:
     """Return id → payload and category of markers; the first record of an id counts."""
     table, rows = f"{PREFIX}MARKER_DATA", []
     if {"id", "payloadKind", "payload", "category"} <= file.database.columns(table):
-        columns = f"{whole('id')}, payloadKind, payload, {whole('category')}"
+        columns = f"{integer_sql('id')}, payloadKind, payload, {integer_sql('category')}"
         rows = file.database.rows(f"SELECT {columns} FROM {table}")
     return {
         number: (_payload(kind, payload), category or ABSENT)

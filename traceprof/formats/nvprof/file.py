@@ -84,7 +84,7 @@ class NvprofFile:
         """Return whole ``numbers`` and hexadecimal ``ids`` of a table; empty if one is missing."""
         if not {*numbers, *ids} <= self.database.columns(PREFIX + table):
             return []
-        columns = ", ".join([*map(whole, numbers), *(f"hex({name})" for name in ids)])
+        columns = ", ".join([*map(integer_sql, numbers), *(f"hex({name})" for name in ids)])
         return self.database.rows(f"SELECT {columns} FROM {PREFIX}{table}")
 
     def names(self, ids: Column) -> Names:
@@ -113,16 +113,17 @@ def open_nvprof(database: Database, rules: Sequence[OwnRule]) -> NvprofFile:
     n_lost, first = 0, []
     for table in _TIMED_TABLES:
         if {"start", "end"} <= database.columns(PREFIX + table):
-            was_lost = f"{whole('start')} <= 0 OR {whole('end')} <= 0"
+            was_lost = f"{integer_sql('start')} <= 0 OR {integer_sql('end')} <= 0"
             lost, start = _totals(
                 database,
                 PREFIX + table,
-                f"total({was_lost}), min(CASE WHEN NOT ({was_lost}) THEN {whole('start')} END)",
+                f"total({was_lost}), "
+                f"min(CASE WHEN NOT ({was_lost}) THEN {integer_sql('start')} END)",
             )
             n_lost += int(lost)
             first.append(start)
     if "timestamp" in database.columns(f"{PREFIX}MARKER"):
-        first += _totals(database, f"{PREFIX}MARKER", f"min({whole('timestamp')})")
+        first += _totals(database, f"{PREFIX}MARKER", f"min({integer_sql('timestamp')})")
     window = cut_note(database).window
     first.append(None if window is None else window.start_ns)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
@@ -150,7 +151,7 @@ def _process(file: NvprofFile) -> int:
     for table in ("RUNTIME", "DRIVER"):
         if "processId" in file.database.columns(PREFIX + table):
             rows = file.database.rows(
-                f"SELECT {whole('processId')} FROM {PREFIX}{table} "
+                f"SELECT {integer_sql('processId')} FROM {PREFIX}{table} "
                 "GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
             )
             if rows:
@@ -160,7 +161,7 @@ def _process(file: NvprofFile) -> int:
     return int(object_ids(named[:1])[0][0]) if named else ABSENT
 
 
-def whole(column: str) -> str:
+def integer_sql(column: str) -> str:
     """Return SQL of the whole number in ``column``; 0 if there is none.
 
     The brackets matter: SQLite treats a quoted name that does not exist as a text.

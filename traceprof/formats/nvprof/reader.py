@@ -16,13 +16,13 @@ from traceprof.formats.nvprof import events
 from traceprof.formats.nvprof.events import END, MARK, MIGRATIONS, START
 from traceprof.formats.nvprof.file import (
     NvprofFile,
+    integer_sql,
     object_ids,
     open_nvprof,
     read_devices,
     read_environment,
     read_info,
     read_processes,
-    whole,
 )
 from traceprof.formats.nvprof.format import FORMAT, PREFIX
 from traceprof.formats.shared.collectives import annotated_collectives, is_annotated
@@ -43,7 +43,7 @@ _FILE_TABLES: Final = {
 }
 """Table of the Trace that others do not need → the tables, or columns, of the file behind it."""
 _RECORD_TABLES: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
-_IS_KEPT: Final = f"{whole('start')} > 0 AND {whole('end')} > 0"
+_IS_KEPT: Final = f"{integer_sql('start')} > 0 AND {integer_sql('end')} > 0"
 """SQL for records that the profiler did not lose; the times of lost records are 0 or NULL."""
 _DEVICE: Final = f"coalesce(deviceId, {ABSENT})"
 
@@ -68,8 +68,8 @@ def count_annotations(file: NvprofFile) -> int:
     if not file.has("MARKER"):
         return 0
     rows = file.database.rows(
-        f"SELECT {whole('name')}, count(*) FROM {PREFIX}MARKER "
-        f"WHERE {whole('flags')} & {START} GROUP BY 1"
+        f"SELECT {integer_sql('name')}, count(*) FROM {PREFIX}MARKER "
+        f"WHERE {integer_sql('flags')} & {START} GROUP BY 1"
     )
     return sum(n_rows for key, n_rows in rows if is_annotated(file.strings.get(key, "")))
 
@@ -78,11 +78,11 @@ def _range_extent(file: NvprofFile, survey: Survey) -> TableExtent:
     """Return the extent of the ranges: starts, joined with the ends of same id and ordinal."""
     if not file.has("MARKER"):
         return TableExtent()
-    flags, time = whole("flags"), whole("timestamp")
+    flags, time = integer_sql("flags"), integer_sql("timestamp")
     ((n_rows, n_ended, first, last, last_end),) = file.database.rows(
-        f"WITH turns AS (SELECT {whole('id')} AS id, {flags} & {START | END} AS kind, "
-        f"{time} AS time, row_number() OVER (PARTITION BY {whole('id')}, {flags} & {START | END} "
-        f"ORDER BY {time}, _id_) AS turn FROM {PREFIX}MARKER) "
+        f"WITH turns AS (SELECT {integer_sql('id')} AS id, {flags} & {START | END} AS kind, "
+        f"{time} AS time, row_number() OVER (PARTITION BY {integer_sql('id')}, "
+        f"{flags} & {START | END} ORDER BY {time}, _id_) AS turn FROM {PREFIX}MARKER) "
         "SELECT count(*), count(b.time), min(a.time), max(a.time), max(b.time) FROM turns a "
         f"LEFT JOIN turns b ON b.kind & {END} AND b.id = a.id AND b.turn = a.turn "
         f"WHERE a.kind & {START}"
@@ -100,7 +100,9 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
     process, owner = str(file.process), "hex(objectId)"
     migrated = f"coalesce(CASE WHEN counterKind = 2 THEN srcId ELSE dstId END, {ABSENT})"
     is_migration = f"{_IS_KEPT} AND counterKind IN ({', '.join(map(str, MIGRATIONS))})"
-    markers = RowSource(f"{PREFIX}MARKER", whole("timestamp"), "", owner, process_of=_process_of)
+    markers = RowSource(
+        f"{PREFIX}MARKER", integer_sql("timestamp"), "", owner, process_of=_process_of
+    )
     copies = [
         *_spans(process, "MEMCPY", "MEMCPY2", "MEMSET", device=_DEVICE),
         *_spans(process, "UNIFIED_MEMORY_COUNTER", device=migrated, where=is_migration),
@@ -109,10 +111,10 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
         "kernels": _spans(process, "CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", device=_DEVICE),
         "copies": copies,
         "syncs": _spans(process, "SYNCHRONIZATION"),
-        "api_calls": _spans(whole("processId"), "RUNTIME", "DRIVER"),
+        "api_calls": _spans(integer_sql("processId"), "RUNTIME", "DRIVER"),
         "overheads": [replace(span, process_of=_process_of) for span in _spans(owner, "OVERHEAD")],
         **{
-            name: [replace(markers, where=f"{whole('flags')} & {flag}")]
+            name: [replace(markers, where=f"{integer_sql('flags')} & {flag}")]
             for name, flag in (("ranges", START), ("marks", MARK))
         },
     }
@@ -123,7 +125,7 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
 
 
 def _spans(process: str, *tables: str, device: str = "", where: str = _IS_KEPT) -> list[RowSource]:
-    times = whole("start"), whole("end")
+    times = integer_sql("start"), integer_sql("end")
     return [RowSource(PREFIX + table, *times, process, device, where) for table in tables]
 
 

@@ -23,5 +23,5 @@ FORMAT: Final = TraceFormat(
     summary="rocprofv3 or rocprof-sys database (rocpd, *_results.db)",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.rocpd.reader", "read"),
-    secrets=partial(loaded_late, "traceprof.formats.rocpd.machine", "told_secrets"),
+    secrets=partial(loaded_late, "traceprof.formats.rocpd.file", "told_secrets"),
 )

@@ -16,13 +16,19 @@ import numpy.typing as npt
 
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
-from traceprof.formats.rocpd import machine
 from traceprof.formats.rocpd.file import (
     ProfiledProcess,
+    gpu_numbers,
     is_id,
-    looked_up,
-    named,
+    json_object,
+    look_up,
+    names_by_key,
     profiled_processes,
+    read_devices,
+    read_environment,
+    read_processes,
+    read_threads,
+    whole_or_absent,
 )
 from traceprof.formats.rocpd.format import FORMAT, KERNELS, REGIONS
 from traceprof.formats.shared.collectives import tied_by_launch
@@ -77,7 +83,7 @@ class _Reading:
         self.database = database
         self.options = options
         self.processes = profiled_processes(database)
-        self.gpus = machine.gpus(self.processes)
+        self.gpus = gpu_numbers(self.processes)
 
     def trace(self) -> Trace:
         """Return the trace.
@@ -102,10 +108,10 @@ class _Reading:
         tables["collectives"] = tied_by_launch(
             tables["collectives"], tables["kernels"], tables["api_calls"]
         )
-        tables["devices"] = machine.read_devices(self.processes)
-        tables["processes"] = machine.read_processes(self.processes)
-        tables["threads"] = machine.read_threads(self.processes)
-        tables["environment"] = machine.read_environment(self.processes)
+        tables["devices"] = read_devices(self.processes)
+        tables["processes"] = read_processes(self.processes)
+        tables["threads"] = read_threads(self.processes)
+        tables["environment"] = read_environment(self.processes)
         recorded = {name for name, rows in tables.items() if len(rows)}
         # A table was recorded even if all its rows are invalid.
         every = (name for process in self.processes for name in +process.left_out)
@@ -154,10 +160,10 @@ class _Tables:
         self.options = options
         self.strings = process.texts("string", "string")
         self.pids = {
-            key: machine.whole(pid) for key, pid in process.rows("info_process", "id", "pid")
+            key: whole_or_absent(pid) for key, pid in process.rows("info_process", "id", "pid")
         }
         self.tids = {
-            key: machine.whole(tid) for key, tid in process.rows("info_thread", "id", "tid")
+            key: whole_or_absent(tid) for key, tid in process.rows("info_thread", "id", "tid")
         }
         self.events = process.numbers("event", "id", "category_id", "stack_id")
 
@@ -170,8 +176,8 @@ class _Tables:
             "group_segment_size",
         )
         regions = self.process.spans(REGIONS, "pid", "tid", "name_id", "event_id")
-        category = looked_up(regions["event_id"], self.events["id"], self.events["category_id"])
-        kinds = named(category, lambda key: self.strings.get(key, ""))
+        category = look_up(regions["event_id"], self.events["id"], self.events["category_id"])
+        kinds = names_by_key(category, lambda key: self.strings.get(key, ""))
         return [
             ("kernels", self._kernels(dispatched)),
             ("kernel_shapes", self._shapes(dispatched)),
@@ -196,7 +202,7 @@ class _Tables:
 
     def _kernels(self, rows: Table) -> Table:
         symbols = self.process.texts("info_kernel_symbol", "display_name", "kernel_name")
-        names = named(rows["kernel_id"], lambda key: symbols.get(key) or f"kernel {key}")
+        names = names_by_key(rows["kernel_id"], lambda key: symbols.get(key) or f"kernel {key}")
         return make_table(
             "kernels",
             {
@@ -219,7 +225,7 @@ class _Tables:
             )
             columns[f"block_{axis}"] = np.where(known, group, ABSENT)
         registers = {
-            key: machine.whole(arch) + max(machine.whole(more), 0)
+            key: whole_or_absent(arch) + max(whole_or_absent(more), 0)
             for key, arch, more in self.process.rows(
                 "info_kernel_symbol", "id", "arch_vgpr_count", "accum_vgpr_count"
             )
@@ -262,11 +268,11 @@ class _Tables:
         }
 
     def _names(self, rows: Table) -> Names:
-        return named(rows["name_id"], lambda key: self.strings.get(key, ""))
+        return names_by_key(rows["name_id"], lambda key: self.strings.get(key, ""))
 
     def _correlations(self, rows: Table) -> npt.NDArray[np.int64]:
         """Return the correlation of each row: the ``stack_id`` of its event."""
-        return looked_up(rows["event_id"], self.events["id"], self.events["stack_id"])
+        return look_up(rows["event_id"], self.events["id"], self.events["stack_id"])
 
     def _api_calls(self, rows: Table) -> Table:
         return make_table(
@@ -313,7 +319,7 @@ class _Tables:
             f"SELECT id, extdata FROM {quoted(self.process.table('event'))} "
             f"WHERE category_id IN ({listed})"
         )
-        return {key: str(machine.json_object(extdata).get("message", "")) for key, extdata in rows}
+        return {key: str(json_object(extdata).get("message", "")) for key, extdata in rows}
 
     def _marks(self) -> Table:
         """Return the ROCTx marks."""
@@ -358,7 +364,7 @@ class _Tables:
                 "dtype": types,
                 "group": [call.get("comm", "") for call in call_arguments],
                 "backend": ["nccl"] * len(rows),
-                "peer": [machine.whole(call.get("peer")) for call in call_arguments],
+                "peer": [whole_or_absent(call.get("peer")) for call in call_arguments],
             },
         )
 
@@ -391,7 +397,7 @@ def _map_ids(keys: npt.NDArray[np.int64], numbers: dict[int, int]) -> npt.NDArra
     """Return the number of each key; `ABSENT` for keys without number."""
     known = {key: n for key, n in numbers.items() if is_id(key)}  # damaged tables have other keys
     ids = np.array(list(known), np.int64)
-    return looked_up(keys, ids, np.array(list(known.values()), np.int64))
+    return look_up(keys, ids, np.array(list(known.values()), np.int64))
 
 
 def _direction(name: str) -> str:
@@ -410,7 +416,7 @@ def _type(text: str) -> str:
 
 def _size(op: str, arguments: dict[str, str], kind: str) -> int:
     """Return the bytes of a collective, from its arguments; `ABSENT` if unknown."""
-    counts = (machine.whole(arguments.get(name)) for name in ("count", "sendcount", "recvcount"))
+    counts = (whole_or_absent(arguments.get(name)) for name in ("count", "sendcount", "recvcount"))
     count = next((n for n in counts if n >= 0), ABSENT)
     return (
         count * _TYPE_BYTES[kind] if kind and count >= 0 and op not in _SIZED_PER_RANK else ABSENT

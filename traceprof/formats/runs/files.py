@@ -23,7 +23,7 @@ from traceprof.formats.runs.manifest import (
     read_manifest,
     warning_on_attempts,
 )
-from traceprof.formats.runs.several import check_one_run, listed_parts, lone_parts
+from traceprof.formats.runs.several import check_one_run, listed_parts, unlisted_parts
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
@@ -89,6 +89,7 @@ def open_run(
 
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
+        SeveralRunsError: the files are of several runs.
         UsageError: there is no such attempt.
     """
     options = options or ReadOptions()
@@ -203,7 +204,7 @@ def _open(
     listed = listed_parts(found.manifests)
     if not is_one:
         check_one_run(listed, paths)
-    warnings = _choose_life(found, life)
+    warnings = _choose_attempt(found, life)
     claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
         why = f" ({warnings[0]})" if warnings else ""
@@ -216,7 +217,7 @@ def _open(
             cycles |= files_of
         if not is_one:
             unlisted = [claim for claim in claims if claim.path not in found.entries]
-            check_one_run([*listed, *lone_parts(unlisted, files_of)], paths)
+            check_one_run([*listed, *unlisted_parts(unlisted, files_of)], paths)
     members, rank_warnings = ranks.numbered(claims, number_of)
     return _run(found, members, claims, [*warnings, *rank_warnings])
 
@@ -242,7 +243,7 @@ def _claims(
     return claims
 
 
-def _choose_life(found: _RunSearch, wanted: int | None) -> list[str]:
+def _choose_attempt(found: _RunSearch, wanted: int | None) -> list[str]:
     """Reduce ``found`` to the files of one attempt; return a warning if there are several."""
     found.lives = attempts_in(found.entries)
     found.life = chosen_attempt(found.lives, wanted)
@@ -330,7 +331,12 @@ def _run(
 
 
 def _search(paths: Sequence[Path | str]) -> _RunSearch:
-    """Return the files in ``paths``, in natural order."""
+    """Return the files in ``paths``, in natural order.
+
+    Raises:
+        TraceError: a manifest is damaged, a folder is an unfinished recording, or a file name is
+            invalid.
+    """
     found = _RunSearch()
     for given in paths:
         path = _path_of(given)
@@ -354,7 +360,11 @@ def _search(paths: Sequence[Path | str]) -> _RunSearch:
 
 
 def _add_directory(found: _RunSearch, folder: Path) -> None:
-    """Add the traces in a folder and its subfolders; files that start with "." are ignored."""
+    """Add the traces in a folder and its subfolders, except in hidden files and folders.
+
+    Raises:
+        TraceError: the folder is an unfinished recording.
+    """
     if is_work_folder(folder):
         raise TraceError(
             f"{folder}: contains an unfinished or interrupted recording; run "
@@ -391,11 +401,12 @@ def _select_traces(files: Sequence[Path]) -> list[Path]:
                 needs_export[path] = False  # an unreadable trace: its error is reported later
             continue
         known = recognised(candidate)
-        if known is not None or is_packed_database(candidate):
-            needs_export[path] = known is not None and known.export is not None
         if known is not None:
+            needs_export[path] = known.export is not None
             formats.add((path.parent, known.name))
             repeats[path] = known.repeats
+        elif is_packed_database(candidate):
+            needs_export[path] = False
     exported = {path.with_suffix("") for path, is_report in needs_export.items() if not is_report}
     return [
         path

@@ -144,7 +144,7 @@ def _listed(manifests: Sequence[tuple[Path, RunManifest]], name: str) -> RunPart
     )
 
 
-def lone_parts(
+def unlisted_parts(
     claims: Sequence[RankClaim], files_of: Mapping[str, Sequence[str]]
 ) -> Iterator[RunPart]:
     """Yield the files that no manifest lists, one part for each file.
