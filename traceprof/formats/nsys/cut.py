@@ -49,6 +49,7 @@ def is_known(name: str) -> bool:
 
 
 def _is_cut(name: str) -> bool:
+    """Return whether the rows of a table are cut by their times."""
     return not is_machine_table(name) and name not in schema.DETAILS
 
 
@@ -103,6 +104,9 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     """
 
     def inspect(database: Database) -> tuple[dict[tuple[int, int], int], bool]:
+        """Return what the whole file must be open for: device numbers, and whether it has
+        collectives.
+        """
         wants_collectives = request.is_noted and request.takes(_COLLECTIVE_SOURCES)
         return physical_devices(database), wants_collectives and tells_of_collectives(database)
 
@@ -358,6 +362,7 @@ class _Cut:
         self.copy.copy(name, condition, self._masked_texts(table))
 
     def _copy_strings(self) -> None:
+        """Copy the strings that the copied rows refer to."""
         references = [
             (name, column, self._kind_of(name, column))
             for name, table in self.copy.tables.items()
@@ -382,4 +387,5 @@ class _Cut:
 
 
 def _joined(numbers: Iterable[int]) -> str:
+    """Return the numbers as a comma-separated list."""
     return ", ".join(str(int(number)) for number in numbers)

@@ -100,6 +100,7 @@ def _find_communicators(database: Database) -> Callable[[int, int], _Membership]
                 by_rank[rank, handle] = membership
 
     def find(rank: int, handle: int) -> _Membership:
+        """Return the membership; without a known communicator, its name is the handle."""
         if handle == ABSENT:
             return "", ABSENT, ABSENT
         return by_rank.get((rank, handle), (f"{handle:#x}", sizes.get(handle, ABSENT), ABSENT))

@@ -204,6 +204,7 @@ class _Reading:
 
     @cached_property
     def _annotations(self) -> Annotations:
+        """The NVTX ranges and marks; only possible steps and passes if these are enough."""
         if self.options.only_steps and not self.options.wants("marks", "collectives"):
             found = host.read_annotations(self.database, self.capture_end, only_steps=True)
             if not found.n_unclosed:  # an unclosed range ends with the last event of the file
@@ -246,6 +247,7 @@ class _Reading:
         return communication.read_nccl_calls(self.database)
 
     def _communicators(self) -> list[communication.Communicator]:
+        """Return the communicators that the processes joined."""
         if self.options.needs("collectives") and not self._has_recorded_collectives:
             return communication.communicators(self._nccl_calls)
         return communication.communicators(

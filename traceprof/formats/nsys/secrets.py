@@ -54,10 +54,12 @@ class Redaction:
         """Register the SQL functions ``system_text`` and ``event_text``, from bytes to bytes."""
 
         def system(text: str) -> str:
+            """Return the masked form of a text about machine and processes."""
             plain = without_secrets(self.whole.get(text, text), self.parts)
             return REMOVED if _is_environment(text) else masked_text(plain)
 
         def event(text: str) -> str:
+            """Return the masked form of a text of an event."""
             return REMOVED if _is_environment(text) else without_secrets(text, self.parts)
 
         register_text(connection, "system_text", system)

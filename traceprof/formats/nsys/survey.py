@@ -46,6 +46,7 @@ def survey_of(
     """Return the extents of all event tables; ``tables`` are those that were read whole."""
 
     def with_implied(collectives: TableExtent) -> TableExtent:
+        """Return the extent of collectives, also of those that NVTX ranges and MPI calls imply."""
         if collectives.n_rows:
             return collectives
         n_calls, n_annotations, _ = count_communication(database)
@@ -55,6 +56,7 @@ def survey_of(
         return TableExtent(n_annotations)
 
     def with_counters(samples: TableExtent) -> TableExtent:
+        """Return the extent of samples, with network and generic GPU counters."""
         if NETWORK in database.tables:
             samples |= TableExtent.of(network_metrics(database))
         if GENERIC in database.tables:

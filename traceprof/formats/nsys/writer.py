@@ -196,6 +196,7 @@ def _copies(rows: Table, *, is_memset: bool) -> dict[str, Any]:
 
 
 def _on_device(rows: Table) -> dict[str, Any]:
+    """Return the columns that all device events have in common."""
     return {
         "start": rows["start_ns"],
         "end": rows["end_ns"],
@@ -212,6 +213,7 @@ def _graph_nodes(rows: Table) -> dict[str, Any]:
 
 
 def _on_host(rows: Table, strings: StringIds) -> dict[str, Any]:
+    """Return the columns that all host events have in common."""
     return {
         "start": rows["start_ns"],
         "end": rows["end_ns"],
@@ -324,6 +326,7 @@ class EventAppender:
             self._append(marks, schema.NVTX_MARK)
 
     def _append(self, rows: Table, event_type: np.ndarray | int) -> None:
+        """Add ranges or marks to ``NVTX_EVENTS``, which is created if it does not exist."""
         if self._last is None:
             sidecar.create(self._connection, schema.NVTX, schema.NSYS_TABLES)
             process = schema.process_sql("globalTid")

@@ -62,6 +62,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     """
 
     def inspect(database: Database) -> tuple[int, bool]:
+        """Return time 0 of the whole file, and whether the file has collectives."""
         file = open_nvprof(database, ())
         wants_collectives = request.is_noted and request.takes(_COLLECTIVE_SOURCES)
         zero_ns = file.zero_ns if request.zero_ns is None else request.zero_ns
@@ -74,6 +75,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
 
 
 def _is_cut(name: str) -> bool:
+    """Return whether the rows of a table are cut by their times, apart from markers."""
     return name not in (NOTE, _STRINGS, _MARKER) and name not in _MACHINE_TABLES
 
 
@@ -237,6 +239,7 @@ class _Cut:
         self.copy.copy(name, condition, self._masked_texts(table))
 
     def _copy_strings(self) -> None:
+        """Copy the strings that the copied rows refer to."""
         references = [
             (name, column, _MACHINE if name in _MACHINE_TABLES else _EVENT)
             for name, table in self.copy.tables.items()

@@ -125,11 +125,13 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
 
 
 def _spans(process: str, *tables: str, device: str = "", where: str = _IS_KEPT) -> list[RowSource]:
+    """Return the row sources for ``tables`` with start and end."""
     times = integer_sql("start"), integer_sql("end")
     return [RowSource(PREFIX + table, *times, process, device, where) for table in tables]
 
 
 def _process_of(digits: str) -> int:
+    """Return the process in a hexadecimal object id."""
     return int(object_ids([digits])[0][0])
 
 
@@ -200,6 +202,7 @@ class _Reading:
         return survey_of(self.file, self._whole(self._events))
 
     def _whole(self, tables: Mapping[str, Table]) -> dict[str, Table]:
+        """Return the tables that were read with all their rows."""
         return {name: rows for name, rows in tables.items() if self.options.reads_whole(name)}
 
     @cached_property
@@ -238,6 +241,7 @@ class _Reading:
 
     @cached_property
     def _api_calls(self) -> Table:
+        """The API calls, in a window from the first launch of its device work."""
         window = self.options.window
         if window is None:
             return events.read_api_calls(self.file)
@@ -252,6 +256,7 @@ class _Reading:
         )
 
     def _read_collectives(self) -> Table:
+        """Return the PyTorch annotations that are collectives, linked to their kernels."""
         if not count_annotations(self.file):
             return empty_table("collectives")
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
@@ -260,6 +265,7 @@ class _Reading:
         return annotated_collectives(self._markers.ranges, kernels, api_calls)
 
     def _warnings(self) -> list[str]:
+        """Return the warnings about this file."""
         warnings = self.file.database.catalogue.warnings()
         if self.file.n_lost:
             warnings.append(

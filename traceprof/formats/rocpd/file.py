@@ -242,6 +242,7 @@ def told_secrets(path: Path) -> Sequence[str]:
 
 
 def _arguments(command: str) -> list[str]:
+    """Return the words of a command line; badly quoted ones are split at spaces."""
     try:
         return shlex.split(command)
     except ValueError:

@@ -126,6 +126,7 @@ class _Reading:
             )
 
     def _info(self) -> TraceInfo:
+        """Return the origin of the trace."""
         metadata: dict[str, str] = {}
         hosts: list[str] = []
         for process in self.processes:
@@ -145,6 +146,7 @@ class _Reading:
 
 
 def _shift_times(table: Table, zero_ns: int) -> Table:
+    """Return a table with times since ``zero_ns``."""
     times = [name for name in ("start_ns", "end_ns") if name in table]
     return table.assign(**{name: table[name] - zero_ns for name in times})
 
@@ -201,6 +203,7 @@ class _Tables:
         }
 
     def _kernels(self, rows: Table) -> Table:
+        """Return the kernels."""
         symbols = self.process.texts("info_kernel_symbol", "display_name", "kernel_name")
         names = names_by_key(rows["kernel_id"], lambda key: symbols.get(key) or f"kernel {key}")
         return make_table(
@@ -238,6 +241,7 @@ class _Tables:
         )
 
     def _copies(self) -> Table:
+        """Return the copies; one between two GPUs is "p2p"."""
         ends = ("src_agent_id", "dst_agent_id")
         rows = self.process.spans(
             _COPIES, "pid", "name_id", "size", "queue_id", "stream_id", "event_id", *ends
@@ -261,6 +265,7 @@ class _Tables:
         )
 
     def _thread_columns(self, rows: Table) -> dict[str, Any]:
+        """Return the columns of time and place of host events."""
         return {
             **_time_columns(rows),
             "process": _map_ids(rows["pid"], self.pids),
@@ -268,6 +273,7 @@ class _Tables:
         }
 
     def _names(self, rows: Table) -> Names:
+        """Return the names of regions and copies."""
         return names_by_key(rows["name_id"], lambda key: self.strings.get(key, ""))
 
     def _correlations(self, rows: Table) -> npt.NDArray[np.int64]:
@@ -285,6 +291,7 @@ class _Tables:
         )
 
     def _host_ops(self, regions: Table, kinds: Names) -> Table:
+        """Return all regions but API calls and markers; their source is the category."""
         is_other = ~(_matches(kinds, _API_CATEGORY) | _matches(kinds, _MARKER_CATEGORY))
         rows, row_kinds = regions.take(is_other), kinds[is_other]
         plain = (kind.lower().removeprefix("rocm_") for kind in row_kinds.texts)

@@ -76,6 +76,7 @@ def joined_cycles(traces: Sequence[Trace]) -> Trace:
 
 
 def _moved(rows: Table, shift: int) -> Table:
+    """Return ``rows`` with all times moved by ``shift`` ns."""
     times = [name for name in _TIMES if name in rows]
     return rows.assign(**{name: rows[name] + shift for name in times})
 
@@ -114,10 +115,12 @@ def joined_outlines(outlines: Sequence[Outline], trace: Trace) -> Outline:
     """Return the outline of several files of one process; ``trace`` is their joined trace."""
 
     def add_counts(every: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
+        """Return the sum of the counts per key."""
         keys = dict.fromkeys(key for counts in every for key in counts)
         return {key: sum(counts.get(key, 0) for counts in every) for key in keys}
 
     def by_table(every: Sequence[Mapping[str, Mapping[Any, int]]]) -> dict[str, dict[Any, int]]:
+        """Return the sums of the counts per table and key."""
         return {name: add_counts([counts[name] for counts in every]) for name in every[0]}
 
     return Outline(

@@ -120,6 +120,7 @@ def _traces(
 
 
 def _trace_or_error(path: Path, options: ReadOptions) -> Trace | TraceError:
+    """Return the trace in ``path``, or the error if it cannot be read."""
     try:
         return open_trace(path, options)
     except TraceError as error:
@@ -264,6 +265,7 @@ def _work_in(path: Path, trace: Trace, options: ReadOptions) -> ranks.Work:
 
 
 def _work_of(trace: Trace, path: Path, options: ReadOptions) -> ranks.Work:
+    """Return the device work of a file, from the outline of the file unless all of it was read."""
     is_whole = all(map(options.reads_whole, DEVICE_TABLES))
     return (outline_of(trace) if is_whole else outline(path)).device_rows
 
@@ -297,6 +299,7 @@ def _path_of(given: Path | str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
+    """Return whether ``path`` is a file; an invalid file name is none."""
     try:
         return path.is_file()
     except OSError:  # an invalid file name

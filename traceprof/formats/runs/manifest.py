@@ -216,11 +216,13 @@ def _end_ns(attempt: Attempt) -> int:
 
 
 def _duration_ns(attempts: Sequence[Attempt], life: int) -> int:
+    """Return the time from the first start to the last end of an attempt."""
     members = [attempt for attempt in attempts if attempt.life == life]
     return max(attempt.end_ns for attempt in members) - min(attempt.start_ns for attempt in members)
 
 
 def _ranks_of_attempt(attempts: Sequence[Attempt], life: int) -> str:
+    """Return the ranks of an attempt as text: a range, or up to 8 numbers."""
     ranks = sorted({attempt.rank for attempt in attempts if attempt.life == life})
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

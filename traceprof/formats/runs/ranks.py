@@ -93,6 +93,7 @@ def _process_trace(trace: Trace, process: int, work: Work) -> Trace:
 
 
 def _select_process(trace: Trace, process: int, used: set[int]) -> Trace:
+    """Return the trace of one process; only the devices ``used`` count as used."""
     process_trace = of_process(trace, process)
     devices = process_trace.devices.assign(
         used=np.isin(process_trace.devices["device"], list(used)).astype(np.int64)

@@ -67,6 +67,7 @@ def batch_of(name: str, rows: Table, names: Mapping[str, ColumnNames]) -> pa.Rec
 
 
 def _array(values: Column, kind: ColumnKind, names: ColumnNames | None) -> pa.Array:
+    """Return a column as an Arrow array, with null for unknown values."""
     if isinstance(values, Names):
         assert names is not None
         return names.encoded(values)
@@ -96,6 +97,11 @@ def table_of(name: str, stored: pa.Table, names: Mapping[str, Sequence[str]]) ->
 
 
 def _values(stored: pa.ChunkedArray, kind: ColumnKind, order: Sequence[str]) -> Any:
+    """Return the values of a stored column, with the unknown value of its kind for null.
+
+    Raises:
+        pa.ArrowException: the column has values of another kind, or a time is null.
+    """
     if kind is ColumnKind.NAME:
         return _names(stored, order)
     if kind is ColumnKind.TEXT:

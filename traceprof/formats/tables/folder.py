@@ -215,6 +215,7 @@ class FolderWriter:
         FolderManifest(_VERSION, self.storage, info, recorded, times, tables).write(self.folder)
 
     def _begin(self, name: str) -> _OpenTable:
+        """Open the file of table ``name`` for writing."""
         kinds = TABLES[name].columns
         file = f"{name}.{self.storage}"
         names = {column: ColumnNames() for column, kind in kinds.items() if kind is ColumnKind.NAME}
@@ -223,6 +224,7 @@ class FolderWriter:
 
 
 def _writer(path: Path, name: str, storage: Storage) -> Any:
+    """Return the Parquet or Arrow writer of table ``name``."""
     schema = schema_of(name)
     if storage is Storage.ARROW:
         options = pa.ipc.IpcWriteOptions(compression="lz4", emit_dictionary_deltas=True)
