@@ -104,9 +104,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     """
 
     def inspect(database: Database) -> tuple[dict[tuple[int, int], int], bool]:
-        """Return what the whole file must be open for: device numbers, and whether it has
-        collectives.
-        """
+        """Return the device numbers, and whether the whole file has collectives."""
         wants_collectives = request.is_noted and request.takes(_COLLECTIVE_SOURCES)
         return physical_devices(database), wants_collectives and tells_of_collectives(database)
 

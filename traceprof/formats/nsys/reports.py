@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -39,24 +38,21 @@ def find_importer(nsys: str | Path, packages: Sequence[Path] = _PACKAGES) -> Pat
     Some versions of nsys do not find their importer. An importer of another version may refuse the
     stream.
     """
-    in_package = next(_importers_in_package(Path(nsys).resolve()), None)
-    if in_package:
-        return in_package
-    if on_path := shutil.which("QdstrmImporter"):
-        return Path(on_path)
-    patterns = ("host-linux*/QdstrmImporter", "*/host-linux*/QdstrmImporter")
-    found = chain.from_iterable(
-        package.glob(pattern) for package in packages for pattern in patterns
-    )
-    return next(found, None)
+    return next(_importers(Path(nsys).resolve(), packages), None)
 
 
-def _importers_in_package(nsys: Path) -> Iterator[Path]:
-    """Yield the importers in the package of ``nsys``, which Debian splits into two folders."""
+def _importers(nsys: Path, packages: Sequence[Path]) -> Iterator[Path]:
+    """Yield importers: in the package of ``nsys``, on the PATH, then in ``packages``."""
     for folder in list(nsys.parents)[:4]:
         if folder not in _SYSTEM_FOLDERS:
             yield from folder.glob("host-linux*/QdstrmImporter")
+            # Debian splits the package into two folders.
             yield from folder.glob("nsight-systems/host-linux*/QdstrmImporter")
+    if on_path := shutil.which("QdstrmImporter"):
+        yield Path(on_path)
+    for package in packages:
+        yield from package.glob("host-linux*/QdstrmImporter")
+        yield from package.glob("*/host-linux*/QdstrmImporter")
 
 
 def convert_stream(nsys: str | Path, stream: Path, report: Path, shown: Path | None = None) -> None:

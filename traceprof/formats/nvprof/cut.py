@@ -101,7 +101,8 @@ class _Cut:
         copy, tables = self.copy, self.copy.tables
         copy.execute("CREATE TEMP TABLE launched (call INTEGER PRIMARY KEY)")
         copy.execute("CREATE TEMP TABLE early (thread TEXT, start INTEGER)")
-        n_events = sum(self._copy_device_events(tables[n]) for n in tables if n in _DEVICE_TABLES)
+        on_devices = [tables[n] for n in tables if n in _DEVICE_TABLES and n in self.times]
+        n_events = sum(map(self._copy_device_events, on_devices))
         n_events += sum(self._copy_calls(tables[n]) for n in _CALLS if n in tables)
         ((first,),) = copy.execute("SELECT min(start) FROM early")
         self.reach = self.window.start_ns if first is None else int(first)
@@ -150,8 +151,6 @@ class _Cut:
 
     def _copy_device_events(self, table: parts.SourceTable) -> int:
         """Copy the device events in the window, and add their launches to the table launched."""
-        if table.name not in self.times:
-            return 0
         condition = self.times[table.name].overlap(self.window)
         devices = self.request.devices
         if devices is not None and table.has("deviceId"):

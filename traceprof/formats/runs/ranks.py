@@ -177,17 +177,15 @@ def _group_by_process(claims: Sequence[RankClaim]) -> Iterator[list[RankClaim]]:
     found: dict[tuple[Any, ...], list[RankClaim]] = {}
     for claim in claims:
         member, processes = claim.member, claim.member.trace.processes["process"].tolist()
-        named = re.sub(r"\d+", "", str(claim.path))
-        key = (named, member.host, member.rank, member.local_rank, *processes)
+        name = re.sub(r"\d+", "", str(claim.path))
+        key = (name, member.host, member.rank, member.local_rank, *processes)
         found.setdefault(key, []).append(claim)
     several_in_one = len({claim.path for claim in claims}) < len(claims)
     for group in found.values():
-        if not several_in_one and are_consecutive(
-            [member_claim.member.trace for member_claim in group]
-        ):
-            yield sorted(group, key=lambda member_claim: start_utc_ns(member_claim.member.trace))
+        if several_in_one or not are_consecutive([claim.member.trace for claim in group]):
+            yield from ([claim] for claim in group)
         else:
-            yield from ([member_claim] for member_claim in group)
+            yield sorted(group, key=lambda claim: start_utc_ns(claim.member.trace))
 
 
 def with_cycles(
