@@ -93,7 +93,10 @@ def recognised(
 ) -> TraceFormat | None:
     """Return the format of a file; None if no format recognizes it."""
     known = FORMATS if formats is None else formats
-    return next((one for one in known if one.recognises(candidate)), None)
+    return next(
+        (candidate_format for candidate_format in known if candidate_format.recognises(candidate)),
+        None,
+    )
 
 
 def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:

@@ -205,9 +205,9 @@ def _event_names(database: Database, texts: Column, ids: Column) -> Names:
     shift = np.searchsorted(place[is_new], np.arange(len(many)), side="right")
     new = list(compress(few, is_new.tolist()))
     insert = many.inserted if isinstance(many, PackedTexts) else partial(np.insert, many)
-    every = insert(place[is_new], objects(new)) if new else many
+    all_names = insert(place[is_new], objects(new)) if new else many
     of_many = (np.arange(len(many)) + shift)[texts.codes]
-    return Names(np.where(has_no_id, of_many, (place + before)[registered.codes]), every)
+    return Names(np.where(has_no_id, of_many, (place + before)[registered.codes]), all_names)
 
 
 def _domains(events: Table) -> Names:

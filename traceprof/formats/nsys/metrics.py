@@ -107,9 +107,9 @@ def _read(
     """Return the columns of a table; empty if it lacks required columns."""
     if not database.columns(table).issuperset(_NEEDED[table]):
         return {}
-    more = (optional,) if optional else ()
-    wanted = dict.fromkeys((*_NEEDED[table], *more), ColumnType.INTEGER)
-    return database.read_columns(table, wanted, optional=more, where=where)
+    optional_columns = (optional,) if optional else ()
+    wanted = dict.fromkeys((*_NEEDED[table], *optional_columns), ColumnType.INTEGER)
+    return database.read_columns(table, wanted, optional=optional_columns, where=where)
 
 
 def _samples(starts: Column, sources: Names, metrics: Names, values: Column) -> Table:
@@ -269,14 +269,14 @@ def _memory_usage(database: Database) -> Table:
     change = np.where(raw["memoryOperationType"] == _FREED, -raw["bytes"], raw["bytes"])
     groups = groups_of(process_of(raw["globalPid"]), raw["deviceId"])
     sources = [f"process:{pid} gpu:{gpu}" for pid, gpu in groups.keys]
-    held = np.empty(len(raw), np.float64)
+    held_bytes = np.empty(len(raw), np.float64)
     for rows in np.split(groups.order, groups.first[1:]):
-        held[rows] = np.cumsum(change[rows])
+        held_bytes[rows] = np.cumsum(change[rows])
     return _samples(
         raw["start"],
         Names.coded(sources, groups.packed, is_sorted=True),
         Names.repeated("cuda_allocated_bytes", len(raw)),
-        held,
+        held_bytes,
     )
 
 

@@ -172,9 +172,8 @@ class _Reading:
         The largest files are read one table at a time, with two threads that decode pages, because
         that takes less memory.
         """
-        if self.options.window is not None:
-            return
-        if not _MIN_THREADED_BYTES <= self.database.n_bytes < _MAX_THREADED_BYTES:
+        is_suitable = _MIN_THREADED_BYTES <= self.database.n_bytes < _MAX_THREADED_BYTES
+        if self.options.window is not None or not is_suitable:
             return
         tasks: Mapping[Callable[[], object], tuple[str, ...]] = {
             lambda: self._annotations: ("ranges", "marks"),

@@ -20,19 +20,19 @@ from traceprof.secrets import masked_text, secrets_of
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
 _ERROR_TEXT: Final = "secrets cannot be removed"
 _REMOVED: Final = "[environment removed by traceprof]"
-_BYTES: Final = "instr(CAST(value AS BLOB)"
+_INSTR_OF_BYTES: Final = "instr(CAST(value AS BLOB)"
 _NAMED_ENVIRONMENTS: Final = {
     "TARGET_INFO_SYSTEM_ENV": "name = 'DeviceEnvironment'",
     "META_DATA_CAPTURE": "name LIKE '%ENVIRONMENT%'",
 }
 """Table of names and values → SQL condition for rows whose value is an environment."""
 _ENVIRONMENTS: Final = {
-    "StringIds": f"{_BYTES}, x'00') > 0 AND {_BYTES}, CAST('=' AS BLOB)) > 0",
+    "StringIds": f"{_INSTR_OF_BYTES}, x'00') > 0 AND {_INSTR_OF_BYTES}, CAST('=' AS BLOB)) > 0",
     **_NAMED_ENVIRONMENTS,
 }
 """Table that contains environments → SQL condition for these rows."""
 _NAMES: Final = (("NVTX_EVENTS", "text"), ("StringIds", "value"))
-_IS_THERE: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+_TABLE_EXISTS: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 _SYSTEM_TABLES: Final = (
     *("StringIds", "META_DATA_", "TARGET_INFO_", "PROCESSES", "ThreadNames", "EXPORT_META_DATA"),
     *("DIAGNOSTIC_EVENT", "ANALYSIS_"),
@@ -192,7 +192,7 @@ def _changed_names(
     """Yield the UPDATE statement and its parameters for each name that ``shown`` changes."""
     codec = codec_of(connection)
     for table, column in _NAMES:
-        if not connection.execute(_IS_THERE, (table,)).fetchone():
+        if not connection.execute(_TABLE_EXISTS, (table,)).fetchone():
             continue
         update = f"UPDATE {table} SET {column} = ?2 WHERE CAST({column} AS BLOB) = ?1"
         for (raw,) in connection.execute(

@@ -70,7 +70,7 @@ def survey_of(
     }
     if not database.tables.isdisjoint((NETWORK, GENERIC)):
         corrections["samples"] = with_counters
-    found = {
+    all_sources = {
         "kernels": _row_sources(schema.KERNELS, schema.GRAPHS, owner=_DEVICE_OWNER),
         "copies": _row_sources(schema.COPIES, schema.MEMSETS, owner=_DEVICE_OWNER),
         "syncs": _row_sources(schema.SYNCS, owner=_DEVICE_OWNER),
@@ -83,8 +83,8 @@ def survey_of(
         "samples": [RowSource(schema.SAMPLES, end=""), *metric_sources(database)],
     }
     sources = {
-        name: [source for source in every if source.table in database.tables]
-        for name, every in found.items()
+        name: [source for source in candidates if source.table in database.tables]
+        for name, candidates in all_sources.items()
     }
     implied = {"collectives": lambda: tells_of_collectives(database)}
     elsewhere = {} if sources["collectives"] or "collectives" in tables else implied

@@ -160,12 +160,16 @@ def _devices_by_nccl(database: Database) -> dict[tuple[int, int], int]:
     nccl_pairs = sorted(database.rows(f"{pairs} AND shortName IN ({listed})"))
     if len({device for _, device in nccl_pairs}) == len(nccl_pairs):
         return {}
-    taken = {device for _, device in database.rows(pairs)}
-    free = (number for number in range(len(taken) + len(nccl_pairs)) if number not in taken)
+    used_ordinals = {device for _, device in database.rows(pairs)}
+    unused = (
+        number
+        for number in range(len(used_ordinals) + len(nccl_pairs))
+        if number not in used_ordinals
+    )
     assigned, found = set[int](), dict[tuple[int, int], int]()
     for process, device in nccl_pairs:
         if device in assigned:
-            found[process, device] = next(free)
+            found[process, device] = next(unused)
         assigned.add(device)
     return found
 
@@ -250,10 +254,10 @@ def read_environment(database: Database) -> Table:
             "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE "
             "'PROCESS\\__%:ENVIRONMENT_VARIABLE%' ESCAPE '\\' ORDER BY rowid DESC"
         )
-        given = dict(str(value).partition("=")[::2] for (value,) in rows)
+        variables = dict(str(value).partition("=")[::2] for (value,) in rows)
         wanted = [name for names in RANK_VARIABLES.values() for name in names]
-        found |= {name: given[name] for name in wanted if given.get(name, "").isdigit()}
-        found |= {name: given[name] for name in TOPOLOGY_VARIABLES if name in given}
+        found |= {name: variables[name] for name in wanted if variables.get(name, "").isdigit()}
+        found |= {name: variables[name] for name in TOPOLOGY_VARIABLES if name in variables}
     found |= database.settings("TRACEPROF_ENVIRONMENT")
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 

@@ -203,7 +203,7 @@ def read_markers(file: NvprofFile, last_ns: Callable[[], int]) -> cupti.Annotati
     events = _read_marker_records(file)
     spans, ends, marks = (events.take((events["flags"] & flag) != 0) for flag in (START, END, MARK))
     ended = dict(zip(_occurrences(ends), ends["time"].tolist(), strict=True))
-    found = [ended.get(one) for one in _occurrences(spans)]
+    found = [ended.get(occurrence) for occurrence in _occurrences(spans)]
     n_unclosed = found.count(None)
     latest = max(last_ns(), 0) if n_unclosed else 0
     return cupti.make_annotations(

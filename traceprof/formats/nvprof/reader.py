@@ -107,7 +107,7 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
         *_spans(process, "MEMCPY", "MEMCPY2", "MEMSET", device=_DEVICE),
         *_spans(process, "UNIFIED_MEMORY_COUNTER", device=migrated, where=is_migration),
     ]
-    found = {
+    all_sources = {
         "kernels": _spans(process, "CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", device=_DEVICE),
         "copies": copies,
         "syncs": _spans(process, "SYNCHRONIZATION"),
@@ -120,7 +120,7 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
     }
     return {
         name: [source for source in sources if source.table in file.database.tables]
-        for name, sources in found.items()
+        for name, sources in all_sources.items()
     }
 
 

@@ -114,8 +114,10 @@ class _Reading:
         tables["environment"] = read_environment(self.processes)
         recorded = {name for name, rows in tables.items() if len(rows)}
         # A table was recorded even if all its rows are invalid.
-        every = (name for process in self.processes for name in +process.left_out)
-        recorded |= {_READ_FROM[name] for name in every if name in _READ_FROM}
+        tables_with_invalid_rows = (
+            name for process in self.processes for name in +process.left_out
+        )
+        recorded |= {_READ_FROM[name] for name in tables_with_invalid_rows if name in _READ_FROM}
         return make_trace(self._info(), tables, recorded)
 
     def _left_out(self) -> Iterator[str]:
@@ -228,8 +230,8 @@ class _Tables:
             )
             columns[f"block_{axis}"] = np.where(known, group, ABSENT)
         registers = {
-            key: whole_or_absent(arch) + max(whole_or_absent(more), 0)
-            for key, arch, more in self.process.rows(
+            key: whole_or_absent(registers_used) + max(whole_or_absent(accumulators), 0)
+            for key, registers_used, accumulators in self.process.rows(
                 "info_kernel_symbol", "id", "arch_vgpr_count", "accum_vgpr_count"
             )
         }

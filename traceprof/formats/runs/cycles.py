@@ -114,14 +114,19 @@ def _cycles(trace: Trace, spans: Sequence[tuple[int, int]]) -> Table:
 def joined_outlines(outlines: Sequence[Outline], trace: Trace) -> Outline:
     """Return the outline of several files of one process; ``trace`` is their joined trace."""
 
-    def add_counts(every: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
+    def add_counts(counts_of_files: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
         """Return the sum of the counts per key."""
-        keys = dict.fromkeys(key for counts in every for key in counts)
-        return {key: sum(counts.get(key, 0) for counts in every) for key in keys}
+        keys = dict.fromkeys(key for counts in counts_of_files for key in counts)
+        return {key: sum(counts.get(key, 0) for counts in counts_of_files) for key in keys}
 
-    def by_table(every: Sequence[Mapping[str, Mapping[Any, int]]]) -> dict[str, dict[Any, int]]:
+    def by_table(
+        counts_of_files: Sequence[Mapping[str, Mapping[Any, int]]],
+    ) -> dict[str, dict[Any, int]]:
         """Return the sums of the counts per table and key."""
-        return {name: add_counts([counts[name] for counts in every]) for name in every[0]}
+        return {
+            name: add_counts([counts[name] for counts in counts_of_files])
+            for name in counts_of_files[0]
+        }
 
     return Outline(
         trace,

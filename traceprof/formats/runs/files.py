@@ -58,8 +58,8 @@ class _RunSearch:
     world_size: int = ABSENT
     searched: bool = False
     agents: list[Mapping[str, Any]] = field(default_factory=list)
-    lives: tuple[Attempt, ...] = ()
-    life: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    attempt: int = 0
 
 
 PoolOf: TypeAlias = "Callable[[Sequence[Path]], Pool | None]"
@@ -246,14 +246,14 @@ def _claims(
 
 def _choose_attempt(found: _RunSearch, wanted: int | None) -> list[str]:
     """Reduce ``found`` to the files of one attempt; return a warning if there are several."""
-    found.lives = attempts_in(found.entries)
-    found.life = chosen_attempt(found.lives, wanted)
-    warning = warning_on_attempts(found.lives, found.life, is_wanted=wanted is not None)
+    found.attempts = attempts_in(found.entries)
+    found.attempt = chosen_attempt(found.attempts, wanted)
+    warning = warning_on_attempts(found.attempts, found.attempt, is_explicit=wanted is not None)
     if not warning:
         return []
-    chosen = [attempt for attempt in found.lives if attempt.life == found.life]
+    chosen = [attempt for attempt in found.attempts if attempt.life == found.attempt]
     kept = {attempt.path for attempt in chosen}
-    known = {attempt.path for attempt in found.lives}
+    known = {attempt.path for attempt in found.attempts}
     found.files = [path for path in found.files if str(path) in kept or str(path) not in known]
     found.world_size = max(attempt.world_size for attempt in chosen)
     return [warning]
@@ -330,7 +330,7 @@ def _run(
         names = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
         n_ranks = len(set(run.ranks) - {ABSENT}) + len(missing)
         warnings.append(f"no trace of {len(missing)} of the {n_ranks} ranks: {names}")
-    return replace(run, warnings=tuple(warnings), lives=found.lives, life=found.life)
+    return replace(run, warnings=tuple(warnings), lives=found.attempts, life=found.attempt)
 
 
 def _search(paths: Sequence[Path | str]) -> _RunSearch:
@@ -373,10 +373,10 @@ def _add_directory(found: _RunSearch, folder: Path) -> None:
             f"{folder}: contains an unfinished or interrupted recording; run "
             f"`traceprof recover {folder}` to write its trace"
         )
-    found_here = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
+    paths = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
     files = [
         path
-        for path, parts in found_here
+        for path, parts in paths
         if path.is_file() and not any(part.startswith(".") for part in parts)
     ]
     stored = {path.parent for path in files if path.suffix in TABLE_FILES}

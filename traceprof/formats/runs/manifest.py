@@ -124,18 +124,18 @@ def attempts_in(entries: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...
     ran at the same time and have the same world size, and no rank occurs twice. The entry of a
     launcher that never got a rank is ignored.
     """
-    of_ranks = (
+    rank_entries = (
         attempt
         for attempt in entries.items()
         if attempt[1].keys() & {"rank", "ranks", "started_ns"}
     )
-    rows = [_attempt(path, row) for path, row in of_ranks]
+    rows = [_attempt(path, row) for path, row in rank_entries]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
         return ()
     known.sort(key=lambda attempt: (attempt.start_ns, attempt.rank))
-    is_once = len({attempt.rank for attempt in known}) == len(known)
-    if is_once and not any(row.get("run_id") for row in entries.values()):
+    has_no_restarts = len({attempt.rank for attempt in known}) == len(known)
+    if has_no_restarts and not any(row.get("run_id") for row in entries.values()):
         return tuple(known)
     groups: list[list[Attempt]] = []
     for attempt in known:
@@ -161,20 +161,20 @@ def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
     return wanted
 
 
-def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
+def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_explicit: bool) -> str:
     """Return a warning that says which of several attempts is shown; "" if there is one attempt."""
     numbers = sorted({attempt.life for attempt in attempts})
     if len(numbers) < 2:
         return ""
-    why = "" if is_wanted else ", the longest"
-    each = "; ".join(
+    why = "" if is_explicit else ", the longest"
+    summaries = "; ".join(
         f"attempt {life}: {_ranks_of_attempt(attempts, life)}, "
         f"{format_duration(_duration_ns(attempts, life))}"
         for life in numbers
     )
     return (
         f"the job was started {len(numbers)} times; traceprof shows attempt {chosen}{why} "
-        f"({each}); use --life N to choose another attempt, `traceprof elastic` to compare all"
+        f"({summaries}); use --life N to choose another attempt, `traceprof elastic` to compare all"
     )
 
 

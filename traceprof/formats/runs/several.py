@@ -28,16 +28,16 @@ _MAX_GAP_NS: Final = 60_000_000_000
 _PROCESS: Final = re.compile(r"(?<!\d)\d{3,7}(?!\d)")
 _NOT_TOGETHER: Final = "they were not recorded at the same time"
 _UNNUMBERED: Final = "no file contains its rank"
-_HINT: Final = "{given}{names} look like {several}, not like ranks of one run ({why}); {todo}"
-_BESIDE: Final = (
+_MESSAGE: Final = "{given}{names} look like {several}, not like ranks of one run ({why}); {todo}"
+_TODO_FOR_TWO: Final = (
     "run `traceprof view {paths}` to see them side by side, or `traceprof compare` for the "
     "differences; use --run or a manifest to treat them as one run"
 )
-_EACH: Final = (
+_TODO_FOR_MANY: Final = (
     "run `traceprof view {paths}` to see them side by side, or give one of them to other "
     "commands; use --run or a manifest to treat them as one run"
 )
-_MIXED: Final = (
+_TODO_FOR_MIXED: Final = (
     "move the files of each run into a separate folder and give that folder; use --run or a "
     "manifest to treat them as one run"
 )
@@ -86,24 +86,24 @@ class _Run:
         """Return why ``part`` does not belong to this run; "" if it may."""
         if self.names and part.names and self.names.isdisjoint(part.names):
             return f"they belong to {', '.join(sorted(self.names | part.names))}"
-        if both := sorted(self.ranks.keys() & part.ranks.keys()):
-            one, other = told_apart([self.ranks[both[0]], part.ranks[both[0]]])
-            return f"{one} and {other} both have rank {both[0]}"
-        apart_ns = None
+        if common_ranks := sorted(self.ranks.keys() & part.ranks.keys()):
+            first, second = told_apart([self.ranks[common_ranks[0]], part.ranks[common_ranks[0]]])
+            return f"{first} and {second} both have rank {common_ranks[0]}"
+        gap_ns = None
         if part.span is not None and self.starts_ns:
             latest = max(part.span.start_ns, *self.starts_ns)
-            apart_ns = latest - min(part.span.end_ns, *self.ends_ns)
-        most_ns = _MAX_GAP_NS if self.has_certain_ranks and part.has_certain_ranks else 0
-        if apart_ns is not None and apart_ns > most_ns:
+            gap_ns = latest - min(part.span.end_ns, *self.ends_ns)
+        max_gap_ns = _MAX_GAP_NS if self.has_certain_ranks and part.has_certain_ranks else 0
+        if gap_ns is not None and gap_ns > max_gap_ns:
             return _NOT_TOGETHER
         if (self.ranks and part.ranks) or not self.names.isdisjoint(part.names):
             return ""
-        known, new = self.parts[0].files[0], part.files[0]
-        is_beside = known.parent == new.parent
+        known_file, new_file = self.parts[0].files[0], part.files[0]
+        is_same_folder = known_file.parent == new_file.parent
         # `nvprof -o out.%p` writes the files of one job with process ids in their names.
-        has_similar_name = _PROCESS.sub("#", known.name) == _PROCESS.sub("#", new.name)
-        is_known = self.ranks or part.ranks or apart_ns is not None or has_similar_name
-        return "" if is_beside and is_known else _UNNUMBERED
+        has_similar_name = _PROCESS.sub("#", known_file.name) == _PROCESS.sub("#", new_file.name)
+        is_known = self.ranks or part.ranks or gap_ns is not None or has_similar_name
+        return "" if is_same_folder and is_known else _UNNUMBERED
 
 
 def told_apart(paths: Sequence[Path]) -> list[str]:
@@ -152,7 +152,7 @@ def unlisted_parts(
     ``files_of`` has the files of each process that was recorded several times, by the first file.
     """
     of_path: dict[Path, list[RankClaim]] = {}
-    beside: dict[Path, Mapping[str, frozenset[str]]] = {}
+    names_by_folder: dict[Path, Mapping[str, frozenset[str]]] = {}
     for claim in claims:
         of_path.setdefault(claim.path, []).append(claim)
     single_claims = [file_claims[0] for file_claims in of_path.values() if len(file_claims) == 1]
@@ -166,9 +166,9 @@ def unlisted_parts(
         files = tuple(map(Path, files_of.get(str(path), [str(path)])))
         epoch_ns = trace.info.utc_epoch_ns
         span = None if epoch_ns is None else trace.span.moved(epoch_ns)
-        if path.parent not in beside:
-            beside[path.parent] = _names_in_manifests(path.parent)
-        names = beside[path.parent].get(path.name) or _name_in_environment(trace)
+        if path.parent not in names_by_folder:
+            names_by_folder[path.parent] = _names_in_manifests(path.parent)
+        names = names_by_folder[path.parent].get(path.name) or _name_in_environment(trace)
         yield RunPart(files, files, names, ranks, has_certain_ranks=bool(certain_ranks), span=span)
 
 
@@ -241,39 +241,33 @@ def _common_prefix(texts: Sequence[str]) -> str:
 def _several_runs_error(runs: Sequence[_Run], why: str, given: Sequence[Path]) -> SeveralRunsError:
     """Return the error that lists the runs; ``why`` is the reason that separates them."""
     all_files = [file for run in runs for part in run.parts for file in part.files]
-    words = [_path_of_run(run, all_files, given) for run in runs]
+    run_paths = [_path_of_run(run, all_files, given) for run in runs]
 
     def place(number: int) -> tuple[int, int]:
         """Return the sort key of a run: its position in ``given``, then its start."""
-        word = words[number]
-        named_paths = (
-            {word} if word else {file for part in runs[number].parts for file in part.files}
-        )
-        position = min(
-            (i for i, path in enumerate(given) if path in named_paths), default=len(given)
-        )
+        path, files = run_paths[number], {f for part in runs[number].parts for f in part.files}
+        names = {path} if path else files
+        position = min((i for i, name in enumerate(given) if name in names), default=len(given))
         return position, min(runs[number].starts_ns, default=0)
 
     order = sorted(range(len(runs)), key=place)
-    known = [words[number] for number in order]
+    paths = [run_paths[number] for number in order]
     sources = [
-        (word,) if word else tuple(source for part in runs[n].parts for source in part.sources)
-        for word, n in zip(known, order, strict=True)
+        (path,) if path else tuple(source for part in runs[n].parts for source in part.sources)
+        for path, n in zip(paths, order, strict=True)
     ]
-    if all(known):
-        hint = _BESIDE if len(runs) == 2 else _EACH
-        todo = hint.format(paths=_join_first([shlex.quote(str(word)) for word in known], " "))
+    if all(paths):
+        hint = _TODO_FOR_TWO if len(runs) == 2 else _TODO_FOR_MANY
+        todo = hint.format(paths=_join_first([shlex.quote(str(path)) for path in paths], " "))
     else:
-        todo = _MIXED
-    firsts = told_apart(
-        [word or run_sources[0] for word, run_sources in zip(known, sources, strict=True)]
-    )
+        todo = _TODO_FOR_MIXED
+    firsts = told_apart([run_sources[0] for run_sources in sources])
     names = [
-        first if word else f"{first} and {len(run_sources) - 1} more files"
-        for first, word, run_sources in zip(firsts, known, sources, strict=True)
+        first if path else f"{first} and {len(run_sources) - 1} more files"
+        for first, path, run_sources in zip(firsts, paths, sources, strict=True)
     ]
     return SeveralRunsError(
-        _HINT.format(
+        _MESSAGE.format(
             given=f"{given[0]}: " if len(given) == 1 else "",
             names=f"{_join_first(names[:-1], ', ')} and {names[-1]}",
             several="two runs" if len(runs) == 2 else "several runs",
@@ -286,8 +280,8 @@ def _several_runs_error(runs: Sequence[_Run], why: str, given: Sequence[Path]) -
 
 def _join_first(texts: Sequence[str], between: str) -> str:
     """Return the first texts, joined, with an ellipsis if there are more."""
-    more = len(texts) - _MAX_LISTED_RUNS
-    return between.join([*texts[:_MAX_LISTED_RUNS], *(["…"] if more > 0 else [])])
+    n_omitted = len(texts) - _MAX_LISTED_RUNS
+    return between.join([*texts[:_MAX_LISTED_RUNS], *(["…"] if n_omitted > 0 else [])])
 
 
 def _path_of_run(run: _Run, all_files: Sequence[Path], given: Sequence[Path]) -> Path | None:

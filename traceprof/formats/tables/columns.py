@@ -120,10 +120,10 @@ def _names(stored: pa.ChunkedArray, order: Sequence[str]) -> Names:
     numbers: dict[str, int] = {name: number for number, name in enumerate(order)}
     codes = [np.empty(0, np.int64)]
     for chunk in stored.chunks:
-        words = chunk.dictionary.cast(pa.string()).to_pylist()
+        texts = chunk.dictionary.cast(pa.string()).to_pylist()
         if chunk.null_count:
-            words = [*words, None]
-        places = [numbers.setdefault(word or "", len(numbers)) for word in words]
+            texts = [*texts, None]
+        places = [numbers.setdefault(text or "", len(numbers)) for text in texts]
         indices = pc.fill_null(chunk.indices.cast(pa.int64()), len(places) - 1).to_numpy()
         codes.append(np.asarray(places, np.int64)[indices])
     return Names.coded(numbers, np.concatenate(codes))

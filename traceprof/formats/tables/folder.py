@@ -195,9 +195,9 @@ class FolderWriter:
         table = self._open.get(name) or self._begin(name)
         # A table without rows gets one empty batch, because its dictionaries must be written.
         for first in range(0, max(1, len(rows)), _BATCH_ROWS):
-            some = rows.take(slice(first, first + _BATCH_ROWS))
-            table.writer.write_batch(batch_of(name, some, table.names))
-            table.n_rows += len(some)
+            batch = rows.take(slice(first, first + _BATCH_ROWS))
+            table.writer.write_batch(batch_of(name, batch, table.names))
+            table.n_rows += len(batch)
 
     def finish(self, info: TraceInfo, recorded: frozenset[str], span: TimeWindow) -> None:
         """Close all tables, write those without rows, and write ``trace.json``."""
