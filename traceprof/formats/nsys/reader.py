@@ -89,7 +89,9 @@ class _Reading:
         catalogue = self.database.catalogue
         if self.options.known is not None:
             trace = self.options.known.with_tables(self.events)
-            return without_spared(trace, catalogue.spared, _FILE_TABLES)
+            return (
+                without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+            )
         options, survey = self.options, self.survey
         tables = self.events | {
             "devices": target.read_devices(self.database),
@@ -122,7 +124,7 @@ class _Reading:
             warnings=(*self._warnings(), *losses, *read_diagnostics(self.database)),
         )
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        return without_spared(trace, catalogue.spared, _FILE_TABLES)
+        return without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
 
     @cached_property
     def survey(self) -> Survey:

@@ -165,7 +165,9 @@ class _Reading:
         catalogue = self.file.database.catalogue
         if self.options.known is not None:
             trace = self.options.known.with_tables(self._events)
-            return without_spared(trace, catalogue.spared, _FILE_TABLES)
+            return (
+                without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+            )
         options, survey = self.options, self.survey
         tables = self._events | {
             "devices": read_devices(self.file),
@@ -194,7 +196,7 @@ class _Reading:
             warnings=tuple(self._warnings()),
         )
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        return without_spared(trace, catalogue.spared, _FILE_TABLES)
+        return without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
 
     @cached_property
     def survey(self) -> Survey:

@@ -248,7 +248,7 @@ def _choose_attempt(found: _RunSearch, wanted: int | None) -> list[str]:
     """Reduce ``found`` to the files of one attempt; return a warning if there are several."""
     found.attempts = attempts_in(found.entries)
     found.attempt = chosen_attempt(found.attempts, wanted)
-    warning = warning_on_attempts(found.attempts, found.attempt, is_explicit=wanted is not None)
+    warning = warning_on_attempts(found.attempts, found.attempt, is_wanted=wanted is not None)
     if not warning:
         return []
     chosen = [attempt for attempt in found.attempts if attempt.life == found.attempt]

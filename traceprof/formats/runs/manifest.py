@@ -161,12 +161,12 @@ def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
     return wanted
 
 
-def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_explicit: bool) -> str:
+def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
     """Return a warning that says which of several attempts is shown; "" if there is one attempt."""
     numbers = sorted({attempt.life for attempt in attempts})
     if len(numbers) < 2:
         return ""
-    why = "" if is_explicit else ", the longest"
+    why = "" if is_wanted else ", the longest"
     summaries = "; ".join(
         f"attempt {life}: {_ranks_of_attempt(attempts, life)}, "
         f"{format_duration(_duration_ns(attempts, life))}"
