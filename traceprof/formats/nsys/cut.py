@@ -90,7 +90,7 @@ _EVENT, _MACHINE, _PRINTED = range(3)
 _IS_DEFINITION: Final = "eventType IN (33, 39, 75, 76)"
 """SQL for rows of NVTX that are no events: categories, thread names, and domains."""
 _DERIVED_TABLES: Final = frozenset({"collectives"})
-"""Tables of the Trace whose rows come from tables of other events."""
+"""Tables of the Trace that other tables fill only in part: few NVTX ranges are collectives."""
 _COLLECTIVE_SOURCES: Final = frozenset({schema.NVTX, "ranges", "collectives", "host_ops"})
 _IS_OPEN_RANGE: Final = f"{schema.ARE_RANGES} AND [end] IS NULL"
 

@@ -4,9 +4,10 @@
 fill), so that ``nsys stats`` and other tools read the file. `TRACEPROF_TABLES` holds data for which
 nsys has no table; traceprof adds the same tables to a file that nsys exported.
 
-In every table times are integer ns since the session start (``TARGET_INFO_SESSION_START_TIME.
-utcEpochNs`` is the wall clock there), ``globalTid`` is ``1 << 48 | pid << 24 | tid``, ``globalPid``
-the same with tid 0, and ``nameId`` refers to ``StringIds``. NULL means not known.
+In every table times are integer ns since the session start; ``utcEpochNs`` in
+``TARGET_INFO_SESSION_START_TIME`` is the wall clock there. ``globalTid`` is
+``1 << 48 | pid << 24 | tid``, ``globalPid`` the same with tid 0, and ``nameId`` refers to
+``StringIds``. NULL means not known.
 """
 
 from __future__ import annotations
