@@ -1,4 +1,4 @@
-"""Formats: files become Traces, and Traces files. Recognised by content, never by name."""
+"""Recognize trace files by their content, and read, outline, or cut them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMATS: Final[Registry[TraceFormat]] = Registry(
     "format",
     (NSYS, NVPROF, ROCPD, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
 )
-"""In the order in which they are asked: what is more special before what is less."""
+"""All formats, in the order in which `recognised` tests them: the most specific format first."""
 
 
 def open_trace(
@@ -45,11 +45,11 @@ def open_trace(
 ) -> Trace:
     """Return the trace in the file ``path``, whatever its format. The file is never written to.
 
-    ``options`` say which tables and which window are wanted; by default everything. A SQLite
-    trace may be gzipped. Of names with more than 65 536 characters the beginning is kept.
+    ``options`` select the tables and the time window to read; by default all of them. A SQLite
+    trace may be gzipped. Names longer than 65 536 characters are truncated.
 
     Raises:
-        TraceError: no such file, a file of no known format, or one that is damaged.
+        TraceError: the file does not exist, has an unknown format, or is damaged.
     """
     file, options = Path(path), options or ReadOptions()
     with _opened(file, formats) as (known, inner):
@@ -61,10 +61,10 @@ def open_trace(
 
 
 def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> Outline:
-    """Return what the file ``path`` contains, without reading its events where they are in SQL.
+    """Return what the file ``path`` contains. Events in SQL tables are counted, not read.
 
     Raises:
-        TraceError: no such file, a file of no known format, or one that is damaged.
+        TraceError: the file does not exist, has an unknown format, or is damaged.
     """
     file = Path(path)
     with _opened(file, formats) as (known, inner):
@@ -77,12 +77,12 @@ def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> O
 
 
 def reads_parts(path: Path | str) -> bool:
-    """Return whether a part of the file ``path`` costs less to read than all of it.
+    """Return whether reading a part of the file ``path`` costs less than reading all of it.
 
-    Not so where it must be unpacked, exported or parsed as a whole.
+    It does not for files that must be unpacked, exported, or parsed as a whole.
 
     Raises:
-        TraceError: no such file, or a damaged database.
+        TraceError: the file does not exist, or the database is damaged.
     """
     known = recognised(examine(Path(path)))
     return known is not None and known.outline is not None and known.export is None
@@ -91,16 +91,20 @@ def reads_parts(path: Path | str) -> bool:
 def recognised(
     candidate: Candidate, formats: Sequence[TraceFormat] | None = None
 ) -> TraceFormat | None:
-    """Return the format of a file, None where it is of none."""
+    """Return the format of a file; None if no format recognizes it."""
     known = FORMATS if formats is None else formats
-    return next((one for one in known if one.recognises(candidate)), None)
+    return next(
+        (candidate_format for candidate_format in known if candidate_format.recognises(candidate)),
+        None,
+    )
 
 
 def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
     """Write a part of the file ``path`` to the empty file ``target``, in the same format.
 
     Raises:
-        TraceError: no such file, a file of no known format, one that is damaged or cannot be cut.
+        TraceError: the file does not exist, has an unknown format, is damaged, or cannot be
+            cut.
         UsageError: ``target`` cannot be written.
     """
     with _opened(Path(path), None) as (known, inner):
@@ -116,6 +120,7 @@ def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgre
 def _opened(
     path: Path, formats: Sequence[TraceFormat] | None
 ) -> Iterator[tuple[TraceFormat, Path]]:
+    """Give the format of the file and the path to read: the file itself, unpacked or exported."""
     with reporting_undecodable_names(path), unpacked(path) as candidate:
         known = recognised(candidate, formats)
         if known is None:

@@ -1,4 +1,4 @@
-"""What a trace format is: how it is recognised by its content, read in part, and outlined."""
+"""The interface of a trace format: recognize a file by its content, read it, outline it, cut it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.names.classes import OwnRule
 
-_BY_DEFAULT: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
+_DEFAULT_TABLES: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 WINDOWED_TABLES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "samples", "overheads")
-"""Of these only the rows that overlap the window are read."""
+"""Tables of which only the rows that overlap the window are read."""
 LAUNCHING_TABLES: Final = ("api_calls", "host_ops")
-"""Of these also what lies between the first launch of the window's device work and the window."""
+"""Tables that are read from the first launch of the window's device work to the window's end."""
 OUTLINED_TABLES: Final = ("api_calls", "ranges", "host_ops")
-"""What an `Outline` counts for each process."""
+"""Tables whose rows an `Outline` counts per process."""
 _LAUNCH: Final = ("process", "correlation")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file to be recognised: its first bytes and, if it is SQLite, its tables.
+    """A file or folder to recognize.
 
-    Of a folder it is the names of the ``files`` in it.
+    ``head`` are the first bytes of a file, ``tables`` the tables of a SQLite file. ``files`` are
+    the names of the files in a folder.
     """
 
     path: Path
@@ -42,21 +43,21 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read, and what: by default everything.
+    """What to read, and how. By default everything is read.
 
-    ``tables`` names those of `traceprof.model.tables.TABLES` that are wanted (None: all but the
-    details of others); the others come back empty. ``window`` (on the trace's own clock) is a
-    saving, not a cut: every row that overlaps it comes back whole, rows outside it do not. That
-    holds for
-    `WINDOWED_TABLES`; for `LAUNCHING_TABLES` the window begins with the earliest launch of the
-    kernels and copies in it; all other tables are whole, since steps need every range.
+    ``tables`` names the tables of `traceprof.model.tables.TABLES` to read (None: all but the detail
+    tables); all other tables are empty. ``window``, on the clock of the trace, saves reading time
+    but does not cut: every row that overlaps it is returned whole, and rows outside it are not
+    returned. This applies to `WINDOWED_TABLES`. For `LAUNCHING_TABLES` the window begins with the
+    earliest launch of the kernels and copies in it. All other tables are read whole, because steps
+    need every range.
 
-    Whatever is asked for, ``recorded``, ``span`` and ``info`` of the Trace are those of the whole
-    file, and so are its devices, processes, threads and environment where they are wanted.
-    ``known`` is what was read of the same file before: what a file says of itself is taken from
-    there, by readers that would look for it. ``only_steps``: of ranges those that can be steps,
-    or forward and backward passes, are enough (of traceprof itself all); readers may bring more.
-    ``keeps_secrets``: what is secret is not masked.
+    ``recorded``, ``span``, and ``info`` of the Trace always describe the whole file, as do its
+    devices, processes, threads, and environment if they are wanted. ``known`` is a Trace read
+    earlier from the same file; readers reuse its description of the file instead of reading it
+    again. ``only_steps``: only ranges that can be steps, or forward and backward passes, are
+    needed, and all ranges of traceprof itself; readers may return more. ``keeps_secrets``: secrets
+    are not masked.
     """
 
     rules: Sequence[OwnRule] = ()
@@ -73,15 +74,15 @@ class ReadOptions:
 
     def wants(self, *names: str) -> bool:
         """Return whether at least one of these tables is wanted."""
-        return not (_BY_DEFAULT if self.tables is None else self.tables).isdisjoint(names)
+        return not (_DEFAULT_TABLES if self.tables is None else self.tables).isdisjoint(names)
 
     def needs(self, name: str) -> bool:
-        """Return whether a table must be read: it is wanted, or tells where launches are."""
-        tells_launches = self.window is not None and name in ("kernels", "copies", "api_calls")
-        return self.wants(name) or (tells_launches and self.wants(*LAUNCHING_TABLES))
+        """Return whether a table must be read: it is wanted, or needed to find the launches."""
+        finds_launches = self.window is not None and name in ("kernels", "copies", "api_calls")
+        return self.wants(name) or (finds_launches and self.wants(*LAUNCHING_TABLES))
 
     def reads_whole(self, name: str) -> bool:
-        """Return whether a table is read, and every row of it."""
+        """Return whether a table is read with all its rows."""
         is_cut = self.window is not None and name in (*WINDOWED_TABLES, *LAUNCHING_TABLES)
         is_cut |= self.only_steps and name == "ranges"
         return self.needs(name) and not is_cut
@@ -89,11 +90,11 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
-    """What a file contains, as a full read would tell it.
+    """What a file contains: the counts that a full read would give.
 
-    ``n_rows`` counts the rows of every table that has times. ``device_rows`` counts the kernels
-    and the copies: table → (process, device) → rows; ``process_rows`` those of `OUTLINED_TABLES`:
-    table → process → rows; who has none is left out. ``trace`` has no events.
+    ``n_rows`` maps each table with times to its number of rows. ``device_rows`` counts kernels and
+    copies: table → (process, device) → rows. ``process_rows`` counts the rows of `OUTLINED_TABLES`:
+    table → process → rows. Devices and processes without rows are omitted. ``trace`` has no events.
     """
 
     trace: Trace
@@ -103,22 +104,22 @@ class Outline:
 
 
 def loaded_late(module: str, name: str, *given: Any) -> Any:
-    """Call the function ``name`` of ``module``, which is loaded for that."""
+    """Import ``module`` and call its function ``name`` with the arguments ``given``."""
     return getattr(import_module(module), name)(*given)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
+    """One trace format. To add one, define ``FORMAT`` in a module and list it in ``FORMATS``.
 
-    Every file is shown to every format, so that this module imports no reader: ``read`` and the
-    others are parts of `loaded_late`. It may hand out more than `ReadOptions` ask for: `open_trace`
-    drops it. Without ``outline`` the outline comes from reading everything. ``export`` gives what
-    files of this format are read through, in a temporary folder: all else is asked of that. An
-    export may also stand beside them under the same name. ``repeats`` names a format whose files in
-    the same folder hold all that such a file does. ``cut`` writes a part of a file as a file
-    of the same format. ``secrets`` returns what a file tells to be secret: values of environments
-    and arguments, which names of events may repeat; the longest first.
+    Every format tests every file, so a format module must not import its reader: ``read`` and the
+    other functions are partial calls of `loaded_late`. ``read`` may return more than `ReadOptions`
+    select; `open_trace` drops the excess. If ``outline`` is None, the outline comes from a full
+    read. ``export`` converts a file to a readable one in a temporary folder; all other functions
+    get the converted file. An export may already be in the folder of the file, under the same name.
+    ``repeats`` names a format whose files in the same folder contain everything that a file of this
+    format does. ``cut`` writes a part of a file in the same format. ``secrets`` returns the secret
+    values in environments and arguments of a file, longest first; event names may repeat them.
     """
 
     name: str
@@ -133,7 +134,10 @@ class TraceFormat:
 
 
 def narrowed(trace: Trace, options: ReadOptions) -> Trace:
-    """Return ``trace`` without what ``options`` do not ask for; what it says of itself stays."""
+    """Return ``trace`` without the tables and rows that ``options`` exclude.
+
+    The description of the whole file (``info``, ``recorded``, ``span``) stays.
+    """
     frames: dict[str, Any] = {}
     if options.window is not None:
         window = options.window
@@ -147,20 +151,19 @@ def narrowed(trace: Trace, options: ReadOptions) -> Trace:
 
 
 def from_first_launch(window: TimeWindow, work: Iterable[Table], api_calls: Table) -> TimeWindow:
-    """Return ``window`` with the time before it in which its device ``work`` was launched.
+    """Return ``window``, extended back to the first launch of its device ``work``.
 
-    Of ``api_calls`` the columns process, correlation and start_ns are used.
+    ``api_calls`` needs the columns process, correlation, and start_ns.
     """
     parts = [table.select(*_LAUNCH) for table in work]
     launched = Table.stacked([part.take(part["correlation"] != ABSENT) for part in parts])
     early = api_calls.take(api_calls["start_ns"] < window.start_ns)
     is_launch = first_alike(early, launched, *_LAUNCH) >= 0
-    starts = early["start_ns"][is_launch]
-    return TimeWindow(int(starts.min(initial=window.start_ns)), window.end_ns)
+    return TimeWindow(int(early["start_ns"][is_launch].min(initial=window.start_ns)), window.end_ns)
 
 
 def rows_in(trace: Trace, name: str, window: TimeWindow) -> Table:
-    """Return the rows of a table that overlap ``window``, whole."""
+    """Return the rows of a table that overlap ``window``, unclipped."""
     table = trace.table(name)
     inside = window.overlaps(
         table["start_ns"], table["end_ns" if TABLES[name].has_spans else "start_ns"]
@@ -174,23 +177,25 @@ def outline_of(trace: Trace) -> Outline:
     return Outline(
         trace.with_tables({name: empty_table(name) for name in events}),
         {name: len(trace.table(name)) for name in events if not TABLES[name].detail_of},
-        {name: _n_of(trace.table(name), "process", "device") for name in DEVICE_TABLES},
+        {name: _count_rows(trace.table(name), "process", "device") for name in DEVICE_TABLES},
         {
-            name: {own: n for (own,), n in _n_of(trace.table(name), "process").items()}
+            name: {
+                process: n for (process,), n in _count_rows(trace.table(name), "process").items()
+            }
             for name in OUTLINED_TABLES
         },
     )
 
 
 def trace_of_outline(outline: Outline) -> Trace:
-    """Return the Trace of which only ``outline`` is known: it has no events."""
-    own = outline.trace
+    """Return a Trace without events that has the description in ``outline``."""
+    described = outline.trace
     worked = {device for rows in outline.device_rows.values() for _, device in rows}
-    tables = {name: own.table(name) for name in TABLES}
-    return make_trace(own.info, tables, own.recorded, own.span, worked)
+    tables = {name: described.table(name) for name in TABLES}
+    return make_trace(described.info, tables, described.recorded, described.span, worked)
 
 
-def _n_of(table: Table, *columns: str) -> dict[Any, int]:
-    """Return how many rows have each combination of values."""
+def _count_rows(table: Table, *columns: str) -> dict[Any, int]:
+    """Return the number of rows per combination of values in ``columns``."""
     groups = groups_of(*(table[name] for name in columns))
     return dict(zip(groups.keys, groups.counts.tolist(), strict=True))

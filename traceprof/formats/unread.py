@@ -1,4 +1,4 @@
-"""What a file is that no format takes, by its content, and what to do with it."""
+"""Say what an unsupported file is, by its content, and what the user can do with it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 
 
 @cache
-def _told() -> dict[str, Any]:
+def _load_kinds() -> dict[str, Any]:
+    """Return the unsupported kinds of files that ``unread.toml`` describes."""
     import tomllib  # noqa: PLC0415 (nearly every file can be read)
 
     return tomllib.loads(Path(__file__).with_name("unread.toml").read_text("utf-8"))
 
 
 def described(candidate: Candidate) -> str:
-    """Return what a file of no known format seems to be, and what to do with it."""
+    """Return a sentence: what a file of unknown format seems to be, and what to do with it."""
     if candidate.files:
         return (
             "the tables in this folder are not a trace; expected the output of `traceprof export "
@@ -28,7 +29,9 @@ def described(candidate: Candidate) -> str:
         )
     packed = candidate.head.startswith(GZIP_MAGIC)
     head = unpacked_head(candidate.path, len(candidate.head)) if packed else candidate.head
-    if (found := _of_protobuf(head)) or (found := _of_kinds(head.lstrip(), candidate.tables)):
+    if (found := _describe_protobuf(head)) or (
+        found := _describe_kind(head.lstrip(), candidate.tables)
+    ):
         return f"gzipped: {found}" if packed else found
     if candidate.tables or head.startswith(SQLITE_MAGIC):
         return (
@@ -43,30 +46,42 @@ def described(candidate: Candidate) -> str:
     )
 
 
-def _of_kinds(head: bytes, tables: Collection[str]) -> str:
-    told = _told()
-    for kind in told["kinds"]:
+def _describe_kind(head: bytes, tables: Collection[str]) -> str:
+    """Return the sentence of the first kind in ``unread.toml`` that matches; "" if none does."""
+    known = _load_kinds()
+    for kind in known["kinds"]:
         marks = [mark.encode("latin-1") for mark in kind.get("marks", ())]
         begins = head.startswith(kind.get("magic", "").encode("latin-1"))
         has_all = begins and all(mark in head for mark in marks)
         if set(kind["tables"]) <= {*tables} if "tables" in kind else has_all:
-            return str(kind["says"]).format(**told["words"])
+            return str(kind["says"]).format(**known["words"])
     return ""
 
 
-_PACKETS: Final = (b"\x40", b"\x50", b"\x18", b"\x32", b"\x5a", b"\xe2\x03", b"\xd0\x03")
-"""What the first field of a packet of Perfetto is: its time, its sequence, its clocks, a track."""
+_PERFETTO_FIRST_FIELDS: Final = (
+    b"\x40",
+    b"\x50",
+    b"\x18",
+    b"\x32",
+    b"\x5a",
+    b"\xe2\x03",
+    b"\xd0\x03",
+)
+"""The possible first fields of a Perfetto packet: its time, sequence, clocks, or track."""
 
 
-def _of_protobuf(head: bytes) -> str:
-    """Return what a file of protobuf messages is: a list, the first of which begins the file."""
+def _describe_protobuf(head: bytes) -> str:
+    """Return a sentence about a Perfetto trace; "" for other files.
+
+    A Perfetto trace begins with a length-prefixed list entry, its first packet.
+    """
     if head[:1] != b"\n" or not any(byte < 9 for byte in head):
         return ""
     start = next((at + 1 for at, byte in enumerate(head) if at and byte < 128), 0)
     first = head[start:]
-    if first.startswith(_PACKETS):
+    if first.startswith(_PERFETTO_FIRST_FIELDS):
         return (
             "traceprof cannot read Perfetto traces (`rocprofv3 --output-format pftrace`); open it "
-            f"in ui.perfetto.dev, or record with {_told()['words']['rocpd']}"
+            f"in ui.perfetto.dev, or record with {_load_kinds()['words']['rocpd']}"
         )
     return ""

@@ -1,6 +1,6 @@
-"""NCCL's calls in an nsys export: NVTX ranges whose payloads tell sizes and communicators.
+"""Read NCCL calls from an nsys export: NVTX ranges whose payloads hold sizes and communicators.
 
-Payloads are JSON text, or bytes that a schema in the file describes.
+Payloads are JSON text, or bytes in the layout of a schema that the file contains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, placed
+from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, place_on_host
 from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, tied_by_launch
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.conditions import all_of, among, any_of, starts_with
@@ -33,15 +33,16 @@ _CALLS: Final = tuple(f"nccl{operation}" for operation in _OPERATIONS)
 _NCCL: Final = "nccl[A-Z]*"
 _INITS: Final = "ncclCommInit"
 _NEEDED: Final = {"start", "end", "eventType", "globalTid", "text", "textId"}
-_TELLING: Final = (_NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS))
-"""What names of ranges look like that tell of collectives."""
+_NAME_PATTERNS: Final = (_NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS))
+"""GLOB patterns of the names of communication ranges."""
 _WILDCARD: Final = re.compile(r"[*?\[]")
 
 
 class Communication(NamedTuple):
-    """How many calls of NCCL and annotations of PyTorch become collectives; how many begin groups.
+    """Numbers of communication ranges: NCCL calls, PyTorch annotations, and communicator inits.
 
-    ``n_inits`` are NCCL's calls that make a communicator.
+    ``n_calls`` and ``n_annotations`` count the ranges that become collectives. ``n_inits`` counts
+    the NCCL calls that create a communicator.
     """
 
     n_calls: int
@@ -50,28 +51,30 @@ class Communication(NamedTuple):
 
 
 def count_communication(database: Database) -> Communication:
-    """Return how many ranges tell of communication.
+    """Return the numbers of communication ranges.
 
-    The ranges are scanned once; only the distinct names among those of NCCL and PyTorch come back.
+    The ranges are scanned once. Only the distinct names of NCCL and PyTorch ranges leave SQL.
     """
     if not database.columns(NVTX) >= _NEEDED:
         return Communication(0, 0, 0)
     key = (count_communication.__name__,)
     if key not in database.found:
-        told = _counted_names(database)
+        counts = _count_range_names(database)
         database.found[key] = Communication(
-            sum(n for name, n in told if name in _CALLS),
-            sum(n for name, n in told if is_annotated(name)),
-            sum(n for name, n in told if name.startswith(_INITS)),
+            sum(n for name, n in counts if name in _CALLS),
+            sum(n for name, n in counts if is_annotated(name)),
+            sum(n for name, n in counts if name.startswith(_INITS)),
         )
     counted: Communication = database.found[key]
     return counted
 
 
-def _counted_names(database: Database) -> list[tuple[str, int]]:
-    """Return the names of the ranges that may tell of communication, and how many have each."""
-    names, _ = _ranges_named(database, _TELLING)
-    prefixes = tuple(sorted({_WILDCARD.split(pattern, maxsplit=1)[0] for pattern in _TELLING}))
+def _count_range_names(database: Database) -> list[tuple[str, int]]:
+    """Return each name of a possible communication range, with its number of ranges."""
+    names, _ = _ranges_named(database, _NAME_PATTERNS)
+    prefixes = tuple(
+        sorted({_WILDCARD.split(pattern, maxsplit=1)[0] for pattern in _NAME_PATTERNS})
+    )
     raw = database.read_columns(
         NVTX,
         {"text": ColumnType.TEXT, "textId": ColumnType.INTEGER},
@@ -90,36 +93,39 @@ def _counted_names(database: Database) -> list[tuple[str, int]]:
 
 
 def has_communication(database: Database) -> bool:
-    """Return whether `count_communication` counts any; the first one is enough."""
+    """Return whether `count_communication` counts any range; the search stops at the first one."""
     if not database.columns(NVTX) >= _NEEDED:
         return False
-    names, are_ranges = _ranges_named(database, _TELLING)
+    names, are_ranges = _ranges_named(database, _NAME_PATTERNS)
     found = database.some_rows(
         f"SELECT text, textId FROM {database.stored_name(NVTX)} WHERE {are_ranges}"
     )
-    told = (text or names[key] for text, key in found)
-    return any(name in _CALLS or is_annotated(name) for name in told)
+    range_names = (text or names[key] for text, key in found)
+    return any(name in _CALLS or is_annotated(name) for name in range_names)
 
 
 def _ranges_named(database: Database, patterns: Sequence[str]) -> tuple[dict[int, str], str]:
-    """Return id → text of registered names like ``patterns`` (of GLOB), and SQL of such ranges."""
+    """Return registered names that match GLOB ``patterns`` (id → text), and SQL for their ranges.
+
+    The SQL holds for ranges with an inline or registered name that matches.
+    """
     registered: dict[int, str] = {}
     if "StringIds" in database.tables:
-        told = " OR ".join(f"value GLOB '{pattern}'" for pattern in patterns)
-        registered = dict(database.rows(f"SELECT id, value FROM StringIds WHERE {told}"))
-    alike = []
+        matches = " OR ".join(f"value GLOB '{pattern}'" for pattern in patterns)
+        registered = dict(database.rows(f"SELECT id, value FROM StringIds WHERE {matches}"))
+    conditions = []
     for pattern in patterns:
-        # Most names differ in a few bytes, which is found faster than by GLOB alone.
+        # A comparison of the prefix is faster than GLOB alone: it rejects most names early.
         prefix = _WILDCARD.split(pattern, maxsplit=1)[0]
         after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        alike.append(f"(text >= '{prefix}' AND text < '{after}' AND text GLOB '{pattern}')")
+        conditions.append(f"(text >= '{prefix}' AND text < '{after}' AND text GLOB '{pattern}')")
     if registered:
-        alike.append(f"textId IN ({', '.join(map(str, registered))})")
-    return registered, f"({' OR '.join(alike)}) AND {ARE_RANGES}"
+        conditions.append(f"textId IN ({', '.join(map(str, registered))})")
+    return registered, f"({' OR '.join(conditions)}) AND {ARE_RANGES}"
 
 
 _HEADER: Final = struct.Struct("<IIIIQQ")
-"""Domain, reserved, schema, reserved, size of the payload, size of all."""
+"""Header of a binary payload: domain, reserved, schema, reserved, payload bytes, total bytes."""
 
 _CODES: Final = {
     **dict.fromkeys((5, 15), "<i"),
@@ -129,18 +135,19 @@ _CODES: Final = {
     19: "<f",
     20: "<d",
 }
+"""Type of an NVTX payload field → its code for `struct`."""
 _FIRST_CUSTOM_TYPE: Final = 1 << 24  # an enumeration: 32 bits
 
 
 _Schemas: TypeAlias = Mapping[tuple[int, int], tuple[tuple[str, int, str], ...]]
-"""What payloads consist of: (domain, schema) → (field, offset in bytes, code of `struct`).
+"""Layouts of payloads: (domain, schema) → (field, offset in bytes, code of `struct`).
 
 Schemas are numbered within a domain.
 """
 
 
 def _decoded(schemas: _Schemas, text: str | None, blob: bytes | None) -> dict[str, Any]:
-    """Return the fields of a payload; none where it cannot be decoded."""
+    """Return the fields of a payload, name → value; empty if it cannot be decoded."""
     if text:
         try:
             return dict(_leaves(json.loads(text)))
@@ -158,7 +165,7 @@ def _decoded(schemas: _Schemas, text: str | None, blob: bytes | None) -> dict[st
 
 
 def _read_schemas(database: Database) -> _Schemas:
-    """Return the schemas of payloads that the export describes."""
+    """Return the payload schemas that the export contains."""
     wanted = {"domainId", "schemaId", "idx", "type", "name", "offset"}
     if not wanted <= database.columns("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
         return {}
@@ -171,13 +178,12 @@ def _read_schemas(database: Database) -> _Schemas:
     for domain, schema, _, kind, name, offset in rows:
         code = "<I" if kind >= _FIRST_CUSTOM_TYPE else _CODES.get(kind)
         if code is not None:
-            known = fields.get((domain, schema), ())
-            fields[domain, schema] = (*known, (str(name), offset, code))
+            fields[domain, schema] = (*fields.get((domain, schema), ()), (str(name), offset, code))
     return fields
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the named values in nested JSON."""
+    """Yield (name, value) for each value in nested JSON."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, str(key))
@@ -195,11 +201,11 @@ _SIZE: Final = "No. of ranks"
 _RANK: Final = "Rank"
 _PEER: Final = "Peer rank"
 _PER_PEER: Final = ("reduce_scatter", "all_to_all", "scatter")
-"""Of these NCCL tells the part of one peer: what a rank puts in is that for every rank."""
+"""Operations for which NCCL reports the bytes per peer; the buffer of a rank holds all peers."""
 
 
 class Communicator(NamedTuple):
-    """One process's place in a group: its rank and how many there are."""
+    """The membership of a process in a communicator: its rank, and the number of ranks."""
 
     process: int
     name: str
@@ -208,15 +214,14 @@ class Communicator(NamedTuple):
 
 
 NcclCall: TypeAlias = tuple[str, Mapping[str, Any]]
-"""What a call of NCCL is: its name, and the fields of its payload."""
+"""A call of NCCL: its name, and the fields of its payload."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NcclCalls:
-    """NVTX ranges of NCCL, by start, and what they are.
+    """NVTX ranges of NCCL, ordered by start.
 
-    ``rows`` says when and where each was (start_ns, end_ns, process, thread), and which of
-    ``kinds`` it is.
+    ``rows`` has the columns start_ns, end_ns, process, thread, and kind: an index into ``kinds``.
     """
 
     rows: Table
@@ -234,42 +239,45 @@ _NO_CALLS: Final = NcclCalls(Table(dict.fromkeys((*_PLACE, "kind"), _NO_ROWS)))
 
 
 def communicators(calls: NcclCalls) -> list[Communicator]:
-    """Return the communicators that the processes joined, where payloads tell them."""
+    """Return the communicators that the processes joined, as far as payloads contain them."""
     begun = calls.only({name for name, _ in calls.kinds if name.startswith(_INITS)})
-    joined = zip(begun["process"].tolist(), begun["kind"].tolist(), strict=True)
     return [
-        Communicator(process, _communicator(told), _number(told, _RANK), _number(told, _SIZE))
-        for process, kind in joined
-        if _SIZE in (told := calls.kinds[kind][1])
+        Communicator(process, _communicator(fields), _number(fields, _RANK), _number(fields, _SIZE))
+        for process, kind in zip(begun["process"].tolist(), begun["kind"].tolist(), strict=True)
+        if _SIZE in (fields := calls.kinds[kind][1])
     ]
 
 
 def make_nccl_collectives(calls: NcclCalls, kernels: Table, api_calls: Table) -> Table:
-    """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
+    """Return NCCL calls as collectives, linked to kernels; with sizes if payloads have them."""
     issued = calls.only(_CALLS)
     if issued.empty:
         return empty_table("collectives")
     places = {(item.process, item.name): item for item in communicators(calls)}
-    # Few of them differ in more than when they are made.
+    # Most calls of a process repeat an earlier call at another time.
     groups = groups_of(issued["process"], issued["kind"])
-    told = [_described(calls.kinds[kind], process, places) for process, kind in groups.keys]
+    descriptions = [
+        _describe_call(calls.kinds[kind], process, places) for process, kind in groups.keys
+    ]
     columns: dict[str, Column] = {
-        name: (objects(own) if isinstance(own[0], str) else np.array(own, np.int64))[groups.number]
-        for name, own in zip(_DESCRIBED, zip(*told, strict=True), strict=True)
+        name: (objects(values) if isinstance(values[0], str) else np.array(values, np.int64))[
+            groups.number
+        ]
+        for name, values in zip(_CALL_COLUMNS, zip(*descriptions, strict=True), strict=True)
     }
     columns |= issued.select(*_PLACE).columns
     columns["backend"] = Names.repeated("nccl", len(issued))
     table = make_table("collectives", columns)
-    return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
+    return tied_by_launch(table, kernels, api_calls, _latest_launch_ends(table, calls))
 
 
-_DESCRIBED: Final = ("op", "n_bytes", "group", "group_size", "group_rank", "peer")
+_CALL_COLUMNS: Final = ("op", "n_bytes", "group", "group_size", "group_rank", "peer")
 
 
-def _described(
+def _describe_call(
     call: NcclCall, process: int, places: Mapping[tuple[int, str], Communicator]
 ) -> tuple[str, int, str, int, int, int]:
-    """Return the columns of `_DESCRIBED` of a call of a process."""
+    """Return the values of `_CALL_COLUMNS` for one call of a process."""
     name, fields = call
     op, group = collective_op(name), _communicator(fields)
     joined = places.get((process, group))
@@ -281,9 +289,9 @@ def _described(
 
 
 def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCalls:
-    """Return the NVTX ranges of NCCL, by start, with what their payloads say.
+    """Return the NVTX ranges of NCCL with their payloads, ordered by start.
 
-    ``only_inits``: those with which communicators begin.
+    ``only_inits``: return only the calls that create communicators.
     """
     names_like = f"{_INITS}*" if only_inits else _NCCL
     present = database.columns(NVTX)
@@ -298,13 +306,13 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     )
     if not rows:
         return _NO_CALLS
-    starts, ends, places, *told = zip(*rows, strict=True)
-    told_of = list(zip(*told, strict=True))
-    kinds = {one: number for number, one in enumerate(dict.fromkeys(told_of))}
+    starts, ends, places, *descriptions = zip(*rows, strict=True)
+    calls = list(zip(*descriptions, strict=True))
+    kinds = {call: number for number, call in enumerate(dict.fromkeys(calls))}
     schemas = _read_schemas(database)
     raw = {"start": starts, "end": ends, "globalTid": places}
-    place = placed({name: np.array(values, np.int64) for name, values in raw.items()})
-    place["kind"] = np.fromiter(map(kinds.__getitem__, told_of), np.int64, len(rows))
+    place = place_on_host({name: np.array(values, np.int64) for name, values in raw.items()})
+    place["kind"] = np.fromiter(map(kinds.__getitem__, calls), np.int64, len(rows))
     return NcclCalls(
         Table(place),
         [
@@ -314,8 +322,11 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     )
 
 
-def _ends_of_groups(table: Table, calls: NcclCalls) -> npt.NDArray[np.int64]:
-    """Return until when each call may launch its kernel: inside a group, only its end does."""
+def _latest_launch_ends(table: Table, calls: NcclCalls) -> npt.NDArray[np.int64]:
+    """Return until when each call may launch its kernel, in ns.
+
+    A call inside an NCCL group launches its kernel when the group ends.
+    """
     latest: npt.NDArray[np.int64] = table["end_ns"].copy()
     begins = table["start_ns"]
     opening, closing = (_by_lane(calls.only((name,))) for name in _GROUP)
@@ -333,18 +344,20 @@ _Times: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def _by_lane(calls: Table) -> Mapping[tuple[int, ...], _Times]:
-    """Return starts and ends of the calls of each process and thread."""
+    """Return starts and ends of the calls of each (process, thread)."""
     starts, ends, processes, threads = (calls[name] for name in _PLACE)
     lanes = rows_by_values(processes, threads)
     return {lane: (starts[rows], ends[rows]) for lane, rows in lanes.items()}
 
 
 def _communicator(fields: Mapping[str, Any]) -> str:
+    """Return the communicator ID in a payload as text: hexadecimal for a number; "" if missing."""
     value = fields.get(_COMMUNICATOR)
     return f"{value:#x}" if isinstance(value, int) else str(value or "")
 
 
 def _number(fields: Mapping[str, Any], name: str) -> int:
+    """Return the whole number in a payload field; `ABSENT` if it is missing."""
     value = fields.get(name)
     if isinstance(value, str) and value.isdigit():
         return int(value)

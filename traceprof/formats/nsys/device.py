@@ -1,4 +1,4 @@
-"""What happened on the devices, from the CUPTI tables of an nsys export."""
+"""Read device events from the CUPTI tables of an nsys export: kernels, copies, synchronizations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.formats.nsys.schema import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS, named, process_of
+from traceprof.formats.nsys.schema import (
+    COPIES,
+    GRAPHS,
+    KERNELS,
+    MEMSETS,
+    SYNCS,
+    process_of,
+    read_names,
+)
 from traceprof.formats.shared import cupti
 from traceprof.formats.shared.collectives import is_exchange
 from traceprof.formats.sqlite.columns import ColumnType, known
@@ -20,9 +28,9 @@ from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import OwnRule, classify
 
-_PLACE: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-_SHAPE: Final = tuple(cupti.KERNEL_SHAPE.values())
-_NODE: Final = "graphNodeId"
+_PLACE_COLUMNS: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_SHAPE_COLUMNS: Final = tuple(cupti.KERNEL_SHAPE.values())
+_GRAPH_NODE: Final = "graphNodeId"
 
 
 def read_kernels(
@@ -33,18 +41,18 @@ def read_kernels(
     *,
     with_shapes: bool = False,
 ) -> tuple[Table, Table]:
-    """Return the kernels, and with ``with_shapes`` how each was launched, where that is told.
+    """Return the kernels, and with ``with_shapes`` their launch shapes if the export has them.
 
-    CUDA graphs that were traced whole are one row each. With ``where`` (SQL) only the kernels for
-    which it holds, and no graphs.
+    A CUDA graph that was traced as a whole is one row. ``where`` is an SQL condition on kernels; if
+    it is given, no graphs are returned.
     """
     kernels, shapes = [], []
     with_shapes = with_shapes and has_kernel_shapes(database)
     if KERNELS in database.tables:
-        optional = (_NODE, *_SHAPE) if with_shapes else (_NODE,)
+        optional = (_GRAPH_NODE, *_SHAPE_COLUMNS) if with_shapes else (_GRAPH_NODE,)
         raw, place = _read(database, KERNELS, ("demangledName",), optional, window, where or None)
-        names = named(database, raw["demangledName"])
-        kernels.append(cupti.make_kernels(place, names, rules, raw[_NODE]))
+        names = read_names(database, raw["demangledName"])
+        kernels.append(cupti.make_kernels(place, names, rules, raw[_GRAPH_NODE]))
         if with_shapes:
             shapes.append(cupti.make_kernel_shapes(place, raw))
     if GRAPHS in database.tables and not where:
@@ -56,14 +64,14 @@ def read_kernels(
 
 
 def has_kernel_shapes(database: Database) -> bool:
-    """Return whether the export says how its kernels were launched."""
+    """Return whether the export contains the launch shapes (grid and block) of kernels."""
     return {"gridX", "blockX"} <= database.columns(KERNELS)
 
 
 def communication_kernels(database: Database, rules: Sequence[OwnRule]) -> str:
-    """Return SQL that holds for the kernels that may carry out a collective; "" if there are none.
+    """Return the SQL condition for kernels that may be collectives; "" if there are none.
 
-    Its cost is one scan: names are classified, not kernels.
+    It costs one scan: distinct names are classified, not kernels.
     """
     if KERNELS not in database.tables:
         return ""
@@ -71,7 +79,7 @@ def communication_kernels(database: Database, rules: Sequence[OwnRule]) -> str:
         [f"SELECT DISTINCT demangledName FROM {database.stored_name(KERNELS)}"]
     )
     ids = np.array([key for (key,) in rows if key is not None], np.int64)
-    names = named(database, ids)
+    names = read_names(database, ids)
     communicates = classify(names, rules) == Activity.COMMUNICATION.value
     chosen = ids[communicates | np.array(list(map(is_exchange, names)), np.bool_)]
     return f"demangledName IN ({', '.join(map(str, chosen.tolist()))})" if len(chosen) else ""
@@ -81,20 +89,20 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> Table:
     """Return the copies and memsets."""
     parts = []
     if COPIES in database.tables:
-        optional = ("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", _NODE)
+        optional = ("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", _GRAPH_NODE)
         raw, place = _read(database, COPIES, ("copyKind", "bytes"), optional, window)
-        # A migration of unified memory says itself that its memory is managed.
+        # Migrations of unified memory have their own copy kinds; their memory is managed.
         migrates = np.isin(raw["copyKind"], cupti.UNIFIED_MEMORY_COPIES)
         src, dst = (np.where(migrates, cupti.MANAGED, raw[kind]) for kind in ("srcKind", "dstKind"))
         parts.append(cupti.make_copies(place, raw, src, dst))
     if MEMSETS in database.tables:
-        raw, place = _read(database, MEMSETS, ("bytes",), ("memKind", _NODE), window)
+        raw, place = _read(database, MEMSETS, ("bytes",), ("memKind", _GRAPH_NODE), window)
         parts.append(cupti.make_copies(place, raw, None, raw["memKind"]))
     return stack("copies", parts)
 
 
 def read_syncs(database: Database, window: TimeWindow | None = None) -> Table:
-    """Return the synchronisations of host and streams."""
+    """Return the synchronizations of the host with streams."""
     if SYNCS not in database.tables:
         return empty_table("syncs")
     raw, place = _read(database, SYNCS, ("syncType",), (), window)
@@ -109,9 +117,9 @@ def _read(
     window: TimeWindow | None,
     where: Condition | str | None = None,
 ) -> tuple[Mapping[str, Column], cupti.Place]:
-    """Return columns of device work, and when and where it was."""
-    columns = dict.fromkeys((*_PLACE, *needed, *optional), ColumnType.INTEGER)
-    raw = database.read_columns(table, columns, window, optional, where, spare=_SHAPE)
+    """Return raw columns of device events, and their columns of time and place for the Trace."""
+    columns = dict.fromkeys((*_PLACE_COLUMNS, *needed, *optional), ColumnType.INTEGER)
+    raw = database.read_columns(table, columns, window, optional, where, spare=_SHAPE_COLUMNS)
     starts = np.asarray(raw["start"], np.int64)
     return raw, {
         "start_ns": starts,

@@ -1,4 +1,4 @@
-"""The tables of a folder that nsys exported, put into a SQLite export of their own."""
+"""Copy the tables of a folder that nsys exported into a temporary SQLite export."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from traceprof.formats.shared.files import TABLE_FILES
 
 @contextmanager
 def as_database(folder: Path) -> Iterator[Path]:
-    """Give the tables as a SQLite export, for as long as the context lasts.
+    """Give the tables of ``folder`` as a temporary SQLite export; leaving the context deletes it.
 
     Raises:
-        TraceError: a table cannot be read, or there is no room for the database.
+        TraceError: a table cannot be read, or there is no space for the database.
     """
     with tempfile.TemporaryDirectory(prefix="traceprof-") as name:
         database = Path(name, "export.sqlite")
@@ -33,22 +33,28 @@ def as_database(folder: Path) -> Iterator[Path]:
 
 
 def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> None:
+    """Copy the table in ``file`` into a database.
+
+    Raises:
+        TraceError: the table cannot be read.
+    """
     try:
         with _opened(file) as (stored, batches), connection.cursor() as cursor:
-            schema = pa.schema([pa.field(one.name, _stored_as(one.type)) for one in stored])
-            # SQLite has signed numbers only: what is above wraps round in its exports, too.
+            schema = pa.schema([pa.field(field.name, _sqlite_type(field.type)) for field in stored])
+            # SQLite integers are signed: larger ones wrap around, as in nsys's SQLite exports.
             parts = (
                 pa.RecordBatch.from_arrays(
                     [
-                        each.cast(of, safe=False)
-                        for each, of in zip(batch.columns, schema.types, strict=True)
+                        column.cast(dtype, safe=False)
+                        for column, dtype in zip(batch.columns, schema.types, strict=True)
                     ],
                     schema=schema,
                 )
                 for batch in batches
             )
-            reader = pa.RecordBatchReader.from_batches(schema, parts)
-            cursor.adbc_ingest(file.stem, reader, mode="create")
+            cursor.adbc_ingest(
+                file.stem, pa.RecordBatchReader.from_batches(schema, parts), mode="create"
+            )
     except (OSError, pa.ArrowException, adbc_driver_manager.Error) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{file}: cannot be read ({why}); export it again with nsys") from error
@@ -56,7 +62,7 @@ def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]:
-    """Give the columns of a table, and its rows."""
+    """Give the schema of a table and its batches of rows."""
     if file.suffix == ".parquet":
         with pq.ParquetFile(file) as table:
             yield table.schema_arrow, table.iter_batches()
@@ -65,11 +71,12 @@ def _opened(file: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]:
             yield stream.schema, stream
 
 
-def _stored_as(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+def _sqlite_type(dtype: pa.DataType) -> pa.DataType:
+    """Return the Arrow type in which SQLite stores values of ``dtype``."""
+    if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
         return pa.int64()
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(dtype):
         return pa.float64()
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
         return pa.binary()
     return pa.string()

@@ -1,8 +1,8 @@
-"""How files of Nsight Systems are recognised: SQLite exports, reports, and folders of tables.
+"""Recognize files of Nsight Systems: SQLite exports, reports, and folders of tables.
 
-Recordings of traceprof are such exports. Reports are read through nsys's own export. What
-``nsys export --type parquetdir`` or ``arrowdir`` wrote has the tables, columns and values of the
-SQLite export: it is put into a temporary database, which is read as that export is.
+Recordings of traceprof are SQLite exports. Reports are exported with nsys before they are read.
+``nsys export --type parquetdir`` and ``arrowdir`` write folders with the tables, columns, and
+values of a SQLite export; these tables are copied into a temporary database.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _MARKS_OF_NSYS: Final = (
 )
 _REPORT: Final = b"NVIDIA Tegra Profiler Report"
 STREAM: Final = b"NVIDIA Nsight Systems Stream"
-"""What a report begins with that is not finished."""
+"""The first bytes of an unfinished report."""
 MAGIC_WITHIN: Final = 64
+"""The number of first bytes that contain the magic of a report."""
 
 
 def recognises(candidate: Candidate) -> bool:
@@ -44,7 +45,7 @@ FORMAT: Final = TraceFormat(
 
 
 def recognises_folder(candidate: Candidate) -> bool:
-    """Return whether the folder holds the tables of an nsys export."""
+    """Return whether the folder contains the tables of an nsys export."""
     tables = frozenset(
         Path(name).stem for name in candidate.files if Path(name).suffix in TABLE_FILES
     )
@@ -61,7 +62,7 @@ FOLDER_FORMAT: Final = replace(
 
 
 def recognises_report(candidate: Candidate) -> bool:
-    """Return whether the file is a report of nsys, or a stream not yet made into one."""
+    """Return whether the file is a report of nsys, or a stream that is not converted to one yet."""
     return any(magic in candidate.head[:MAGIC_WITHIN] for magic in (_REPORT, STREAM))
 
 

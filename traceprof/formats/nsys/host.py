@@ -1,4 +1,4 @@
-"""What happened on the host: API calls, NVTX ranges and marks, operators, overheads."""
+"""Read host events from an nsys export: API calls, NVTX, operators, profiler overheads."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from traceprof.model.timing import TimeWindow
 
 _INTEGER: Final = ColumnType.INTEGER
 _SPAN: Final = ("start", "end", "globalTid")
-_IN_NAMES_OF_STEPS: Final = ("tep", "ter", "batch")
-"""Of step, iter and batch: what upper and lower case of every alphabet leave alone."""
-_IN_NAMES_OF_PASSES: Final = ("ward", "wd")
-_IN_DECORATIONS: Final = ("= ",)
-"""A name with this may be a step, but is no pass: operators in the backward pass have it."""
-_NUMBERS: Final = (*_SPAN, "eventType", "textId", "domainId", "category")
-_PAYLOADS: Final = tuple(
+_STEP_NAME_PARTS: Final = ("tep", "ter", "batch")
+"""Parts of "step", "iter", and "batch" that case folding leaves unchanged in every alphabet."""
+_PASS_NAME_PARTS: Final = ("ward", "wd")
+_DECORATION_PARTS: Final = ("= ",)
+"""A name with this part may be a step but is no pass; operators of the backward pass have it."""
+_NUMBER_COLUMNS: Final = (*_SPAN, "eventType", "textId", "domainId", "category")
+_PAYLOAD_COLUMNS: Final = tuple(
     f"{kind}Value" for kind in ("int64", "uint64", "int32", "uint32", "double", "float")
 )
 
@@ -40,21 +40,24 @@ _PAYLOADS: Final = tuple(
 def read_api_calls(
     database: Database, window: TimeWindow | None = None, where: str | None = None
 ) -> Table:
-    """Return the calls of the CUDA runtime and driver; with ``where`` those for which it holds."""
+    """Return the calls of the CUDA runtime and driver that meet the SQL condition ``where``."""
     if schema.API_CALLS not in database.tables:
         return empty_table("api_calls")
     wanted = dict.fromkeys((*_SPAN, "nameId", "correlationId"), _INTEGER)
     raw = database.read_columns(schema.API_CALLS, wanted, window, where=where)
-    names = schema.named(database, raw["nameId"])
+    names = schema.read_names(database, raw["nameId"])
     plain = Names.coded(map(cupti.plain_api_name, names.texts), names.packed, is_sorted=True)
-    own = {"correlation": known(raw["correlationId"]), "name": plain}
-    return make_table("api_calls", {**schema.placed(raw), **own})
+    return make_table(
+        "api_calls",
+        {**schema.place_on_host(raw), "correlation": known(raw["correlationId"]), "name": plain},
+    )
 
 
 def read_launches(database: Database, before_ns: int, work: Sequence[Table]) -> Table:
-    """Return start, process and correlation of the API calls that may have launched ``work``.
+    """Return start, process, and correlation of the API calls that may have launched ``work``.
 
-    Of those only that began before ``before_ns``; others may be conditions.among them.
+    Only calls that began before ``before_ns`` are returned. The result may contain other calls
+    whose correlations are in the same range.
     """
     numbers = np.concatenate([table["correlation"] for table in work])
     numbers = numbers[numbers != ABSENT]
@@ -78,23 +81,18 @@ def read_launches(database: Database, before_ns: int, work: Sequence[Table]) -> 
 
 
 def read_host_ops(database: Database, window: TimeWindow | None = None) -> Table:
-    """Return calls of the operating system, of libraries, MPI and UCX, and CPU operators."""
+    """Return calls of the operating system, libraries, MPI, and UCX, and CPU operators."""
     parts = []
-    if libraries := [table for table in schema.HOST_SOURCES if table in database.tables]:
-        spans, place = _named_spans(database, libraries, window)
-        sources = [schema.HOST_SOURCES[table] for table in libraries]
-        source = Names.coded(sources, place, is_sorted=True)
-        parts.append(make_table("host_ops", {**spans, "source": source}))
-    for table, name in schema.MPI_SOURCES.items():
-        if table in database.tables:
-            spans, place = _named_spans(database, [table], window, "textId")
-            source = Names.repeated(name, len(place))
+    for sources, name in ((schema.HOST_SOURCES, "nameId"), (schema.MPI_SOURCES, "textId")):
+        if tables := [table for table in sources if table in database.tables]:
+            spans, table_number = _named_spans(database, tables, window, name)
+            source = Names.coded([sources[table] for table in tables], table_number, is_sorted=True)
             parts.append(make_table("host_ops", {**spans, "source": source}))
     return stack("host_ops", [*parts, read_own(database, "host_ops", window)])
 
 
 def read_overheads(database: Database, window: TimeWindow | None = None) -> Table:
-    """Return what the profiler says that it took itself."""
+    """Return the intervals that the profiler reports as its own overhead."""
     tables = [table for table in schema.OVERHEADS if table in database.tables]
     if not tables:
         return empty_table("overheads")
@@ -104,43 +102,48 @@ def read_overheads(database: Database, window: TimeWindow | None = None) -> Tabl
 def _named_spans(
     database: Database, tables: Sequence[str], window: TimeWindow | None, name: str = "nameId"
 ) -> tuple[dict[str, Column], npt.NDArray[np.int64]]:
-    """Return the rows of all ``tables``, with their names, and from which each is."""
+    """Return the rows of all ``tables`` with names, and the index of the table of each row."""
     wanted = (*_SPAN, name)
     parts = [
         database.read_columns(table, dict.fromkeys(wanted, _INTEGER), window) for table in tables
     ]
-    whole = {one: np.concatenate([np.asarray(raw[one]) for raw in parts]) for one in wanted}
-    place = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
-    return {**schema.placed(whole), "name": schema.named(database, whole[name])}, place
+    stacked = {
+        column: np.concatenate([np.asarray(raw[column]) for raw in parts]) for column in wanted
+    }
+    table_number = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
+    return {
+        **schema.place_on_host(stacked),
+        "name": schema.read_names(database, stacked[name]),
+    }, table_number
 
 
 def read_annotations(
     database: Database, capture_end_ns: int | None, *, only_steps: bool = False
 ) -> cupti.Annotations:
-    """Return the NVTX ranges and marks; a range that was never closed ends with the capture.
+    """Return the NVTX ranges and marks. A range that was never closed ends with the capture.
 
-    ``only_steps``: those in domains, and those with names that steps and passes have.
+    ``only_steps``: return only ranges in domains, and ranges whose names steps and passes can have.
     """
     if schema.NVTX not in database.tables:
         return cupti.NO_ANNOTATIONS
-    payloads = [name for name in _PAYLOADS if name in database.columns(schema.NVTX)]
+    payloads = [name for name in _PAYLOAD_COLUMNS if name in database.columns(schema.NVTX)]
     raw = database.read_columns(
         schema.NVTX,
         {
-            **dict.fromkeys(_NUMBERS, _INTEGER),
+            **dict.fromkeys(_NUMBER_COLUMNS, _INTEGER),
             **dict.fromkeys(payloads, ColumnType.REAL),
             "text": ColumnType.TEXT,
         },
         optional=("category", "domainId"),
-        where=_may_be_steps(database) if only_steps else None,
+        where=_step_condition(database) if only_steps else None,
     )
-    names = _texts(database, raw["text"], raw["textId"])
+    names = _event_names(database, raw["text"], raw["textId"])
     payload = np.full(len(names), np.nan)
-    for name in payloads:  # the first that is known counts
+    for name in payloads:  # the first known payload counts
         np.copyto(payload, np.asarray(raw[name], np.float64), where=np.isnan(payload))
     events = Table(
         {
-            **{name: np.asarray(raw[name], np.int64) for name in _NUMBERS},
+            **{name: np.asarray(raw[name], np.int64) for name in _NUMBER_COLUMNS},
             "process": schema.process_of(raw["globalTid"]),
             "thread": schema.thread_of(raw["globalTid"]),
             "name": names,
@@ -148,7 +151,7 @@ def read_annotations(
         }
     )
     events = events.assign(domain=_domains(events))
-    # Most often one run of rows, which is not copied.
+    # Ranges are usually one contiguous block of rows; rows_where then avoids a copy.
     spans = events.take(rows_where(np.isin(events["eventType"], schema.NVTX_RANGES)))
     ends = spans["end"].copy()
     unclosed = ends == NULL
@@ -156,41 +159,42 @@ def read_annotations(
         last = max(int(ends.max(initial=0)), int(spans["start"].max()), capture_end_ns or 0)
         ends[unclosed] = last
     return cupti.make_annotations(
-        {**_described(spans), "category": known(spans["category"])},
+        {**_event_columns(spans), "category": known(spans["category"])},
         ends,
         spans["eventType"] == schema.NVTX_PUSH_POP,
-        _described(events.take(events["eventType"] == schema.NVTX_MARK)),
+        _event_columns(events.take(events["eventType"] == schema.NVTX_MARK)),
         int(unclosed.sum()),
     )
 
 
-def _may_be_steps(database: Database) -> conditions.Condition:
-    """Return what holds for every event that may be a step or pass, or is in a domain."""
+def _step_condition(database: Database) -> conditions.Condition:
+    """Return the condition for events that may be a step or pass, or that are in a domain."""
     found: list[conditions.Condition] = [
         conditions.among("eventType", (schema.NVTX_DOMAIN,)),
-        conditions.contains("text", _IN_NAMES_OF_STEPS),
-        conditions.contains("text", _IN_NAMES_OF_PASSES, but_none_of=_IN_DECORATIONS),
+        conditions.contains("text", _STEP_NAME_PARTS),
+        conditions.contains("text", _PASS_NAME_PARTS, but_none_of=_DECORATION_PARTS),
     ]
     if "domainId" in database.columns(schema.NVTX):
         found.append(conditions.differs("domainId", 0))
     if "StringIds" in database.tables:
-        alike = conditions.contains("value", _IN_NAMES_OF_STEPS + _IN_NAMES_OF_PASSES).sql
-        rows = database.rows(f"SELECT id FROM StringIds WHERE {alike}")
+        matches = conditions.contains("value", _STEP_NAME_PARTS + _PASS_NAME_PARTS).sql
+        rows = database.rows(f"SELECT id FROM StringIds WHERE {matches}")
         found.append(conditions.among("textId", tuple(key for (key,) in rows)))
     return conditions.any_of(*found)
 
 
-def _described(events: Table) -> dict[str, Column]:
+def _event_columns(events: Table) -> dict[str, Column]:
+    """Return the columns that ranges and marks have in common."""
     names = ("process", "thread", "payload", "domain", "name")
     return {"start_ns": events["start"], **{name: events[name] for name in names}}
 
 
-def _texts(database: Database, texts: Column, ids: Column) -> Names:
-    """Return the name of each event: its own text, else the registered string."""
+def _event_names(database: Database, texts: Column, ids: Column) -> Names:
+    """Return the name of each event: its inline text, or the registered string if it has an id."""
     assert isinstance(texts, Names)
-    registered = schema.named(database, ids)
-    own = np.asarray(ids, np.int64) == NULL
-    # The few registered names are put conditions.among the many others, both of which are sorted.
+    registered = schema.read_names(database, ids)
+    has_no_id = np.asarray(ids, np.int64) == NULL
+    # Insert the few registered names into the many inline names; both are sorted.
     many, few = texts.texts, registered.texts.tolist()
     place = np.array([bisect_left(many, name) for name in few], np.int64)
     is_new = np.array(
@@ -201,17 +205,16 @@ def _texts(database: Database, texts: Column, ids: Column) -> Names:
     shift = np.searchsorted(place[is_new], np.arange(len(many)), side="right")
     new = list(compress(few, is_new.tolist()))
     insert = many.inserted if isinstance(many, PackedTexts) else partial(np.insert, many)
-    every = insert(place[is_new], objects(new)) if new else many
+    all_names = insert(place[is_new], objects(new)) if new else many
     of_many = (np.arange(len(many)) + shift)[texts.codes]
-    codes = np.where(own, of_many, (place + before)[registered.codes])
-    return Names(codes, every)
+    return Names(np.where(has_no_id, of_many, (place + before)[registered.codes]), all_names)
 
 
 def _domains(events: Table) -> Names:
-    """Return the domain of each event: "" is the default one.
+    """Return the domain name of each event; "" is the default domain.
 
-    Domain ids count per process. A file that was cut from a longer one may have lost the rows
-    that name them; NCCL's is then known by what is in it.
+    Domain ids count per process. A cut file may lack the rows that name domains; the domain of NCCL
+    is then recognized by the names of its events.
     """
     created = events.take(events["eventType"] == schema.NVTX_DOMAIN)
     titles = {(row["process"], row["domainId"]): row["name"] for row in created.rows()}

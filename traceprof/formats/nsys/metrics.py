@@ -1,11 +1,11 @@
-"""Time series in an nsys export: counters of GPUs and networks, device memory, page faults.
+"""Read time series from an nsys export: GPU and network counters, device memory, page faults.
 
-Of GPUs there is a row for each counter (``GPU_METRICS``, since 2023) or an event with all of them
-as JSON (``GENERIC_EVENTS``, before).
+GPU counters are rows of ``GPU_METRICS`` (since 2023) or, before, events with all counters as JSON
+(``GENERIC_EVENTS``).
 
-A row of a network interface (``--nic-metrics``) is an interval with a *rate* in it, mostly in
-bytes/ms; the unit stands beside the name of the metric. Bytes become counters that add up, as our
-own samplers take them; the rest is kept as it is.
+A row of a network interface (``--nic-metrics``) is an interval with a *rate*, usually in bytes/ms;
+the table of metric names has the unit. Rates of bytes become cumulative counters, like those of
+traceprof's own samplers. Other metrics are kept unchanged.
 """
 
 from __future__ import annotations
@@ -40,12 +40,18 @@ _SERIES: Final = ("globalId", _PORT, "metricsListId", "metricsIdx")
 _BYTES: Final = re.compile(
     r"(?P<protocol>\w+): *bytes (?P<direction>sent|received)$", re.IGNORECASE
 )
-_PER: Final = {"bytes/ns": 1, "bytes/us": 1e3, "bytes/ms": 1e6, "bytes/s": 1e9, "bytes/sec": 1e9}
-"""How many ns the time is that a rate counts by."""
+_NS_PER_RATE_UNIT: Final = {
+    "bytes/ns": 1,
+    "bytes/us": 1e3,
+    "bytes/ms": 1e6,
+    "bytes/s": 1e9,
+    "bytes/sec": 1e9,
+}
+"""Unit of a rate, in lower case → its time in ns."""
 _GPU: Final = "GPU_METRICS"
 GENERIC: Final = "GENERIC_EVENTS"
-"""Events with a time and a JSON object."""
-_OF_GPUS: Final = re.compile(r"gpu ?metrics", re.IGNORECASE)
+"""The table of events that have a time and a JSON object."""
+_GPU_SOURCE_NAME: Final = re.compile(r"gpu ?metrics", re.IGNORECASE)
 _MEMORY: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _GPU_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 _CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
@@ -56,28 +62,30 @@ _NEEDED: Final = {
     _GPU_FAULTS: ("start", "deviceId", "numberOfPageFaults"),
     _CPU_FAULTS: ("start", "globalPid"),
 }
-"""The columns of each table without which it says nothing."""
+"""Table → the columns that reading it requires."""
 _Metric: TypeAlias = tuple[str, str]
-"""Name and unit."""
+"""Name and unit of a metric."""
 _GPU_INDEX: Final = 0xFF
 _ON_DEVICE: Final = (2, 4, 5, 6)  # device, managed, device static, managed static
 _FREED: Final = 1
 
 
 def read_metrics(database: Database, window: TimeWindow | None = None) -> Table:
-    """Return all time series that the export has.
+    """Return all time series in the export.
 
-    With ``window`` rows outside it may be missing; counters that add up are read whole.
+    With ``window``, rows outside it may be missing; cumulative counters are always read whole.
     """
-    of_all = (read(database) for read in (network_metrics, _memory_usage, _page_faults))
-    of_gpus = _gpu_metrics(database, window), generic_metrics(database, window)
-    return stack("samples", [*of_gpus, *of_all])
+    unwindowed = (read(database) for read in (network_metrics, _memory_usage, _page_faults))
+    return stack(
+        "samples",
+        [_gpu_metrics(database, window), generic_metrics(database, window), *unwindowed],
+    )
 
 
 def metric_sources(database: Database) -> list[RowSource]:
-    """Return where the samples come from.
+    """Return the row sources of the samples.
 
-    But for those of networks, `network_metrics`, and of events, `generic_extent`.
+    Network samples come from `network_metrics` and event samples from `generic_extent` instead.
     """
     on_device = f"memKind IN ({', '.join(map(str, _ON_DEVICE))})"
     known_sources = (
@@ -87,28 +95,32 @@ def metric_sources(database: Database) -> list[RowSource]:
         RowSource(_CPU_FAULTS, end=""),
     )
     return [
-        one for one in known_sources if database.columns(one.table).issuperset(_NEEDED[one.table])
+        source
+        for source in known_sources
+        if database.columns(source.table).issuperset(_NEEDED[source.table])
     ]
 
 
 def _read(
     database: Database, table: str, optional: str = "", where: Condition | None = None
 ) -> Mapping[str, Column]:
-    """Return the columns of a table; none where it does not tell enough."""
+    """Return the columns of a table; empty if it lacks required columns."""
     if not database.columns(table).issuperset(_NEEDED[table]):
         return {}
-    more = (optional,) if optional else ()
-    wanted = dict.fromkeys((*_NEEDED[table], *more), ColumnType.INTEGER)
-    return database.read_columns(table, wanted, optional=more, where=where)
+    optional_columns = (optional,) if optional else ()
+    wanted = dict.fromkeys((*_NEEDED[table], *optional_columns), ColumnType.INTEGER)
+    return database.read_columns(table, wanted, optional=optional_columns, where=where)
 
 
 def _samples(starts: Column, sources: Names, metrics: Names, values: Column) -> Table:
-    own = {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
-    return make_table("samples", own)
+    """Return the columns as a table of samples."""
+    return make_table(
+        "samples", {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
+    )
 
 
 def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
-    """Return the GPU counters: per cent, or whatever the name of the metric says."""
+    """Return the GPU counters, in percent or the unit that the metric name states."""
     inside = None
     if window is not None:
         inside = between("timestamp", window.start_ns, window.end_ns - 1)
@@ -121,7 +133,9 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
         titles = {(kind, metric): str(name) for kind, metric, name in database.rows(sql)}
     groups = groups_of(raw["typeId"], raw["metricId"])
     sources = [f"gpu:{kind & _GPU_INDEX}" for kind, _ in groups.keys]
-    metrics = [titles.get((kind, own), f"metric {own}") for kind, own in groups.keys]
+    metrics = [
+        titles.get((kind, metric_id), f"metric {metric_id}") for kind, metric_id in groups.keys
+    ]
     source, metric = (
         Names.coded(texts, groups.packed, is_sorted=True) for texts in (sources, metrics)
     )
@@ -130,58 +144,68 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """One type of generic events that are counters of a GPU: each event has a value for each."""
+    """One type of generic events with GPU counters; each event has a value of each metric."""
 
     type_id: int
     metrics: tuple[str, ...]
     at: str
-    """SQL of when an event was: in the time of the session."""
+    """SQL of the time of an event, in session time."""
 
-    def rows(self, what: str, *conditions: str) -> str:
-        """Return a query of its events."""
-        told = (f"typeId = {self.type_id}", f"{self.at} IS NOT NULL", *filter(None, conditions))
-        return f"SELECT {what} FROM {GENERIC} WHERE {' AND '.join(told)}"
+    def rows(self, columns: str, *conditions: str) -> str:
+        """Return the SQL query that selects ``columns`` of the events that meet ``conditions``."""
+        predicates = (
+            f"typeId = {self.type_id}",
+            f"{self.at} IS NOT NULL",
+            *filter(None, conditions),
+        )
+        return f"SELECT {columns} FROM {GENERIC} WHERE {' AND '.join(predicates)}"
 
 
-def _counting_events(database: Database) -> list[_Events]:
-    """Return the types of generic events that are counters of GPUs."""
-    known_by = {"typeId", "sourceId", "data"}, {"sourceId", "data"}, {"typeId", "timestamp", "data"}
-    tables = ("GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES", GENERIC)
-    if not all(own <= database.columns(one) for own, one in zip(known_by, tables, strict=True)):
+def _counter_events(database: Database) -> list[_Events]:
+    """Return the types of generic events that are GPU counters."""
+    columns_needed = {
+        "GENERIC_EVENT_TYPES": {"typeId", "sourceId", "data"},
+        "GENERIC_EVENT_SOURCES": {"sourceId", "data"},
+        GENERIC: {"typeId", "timestamp", "data"},
+    }
+    if not all(needed <= database.columns(table) for table, needed in columns_needed.items()):
         return []
     rows = database.rows(
         "SELECT t.typeId, t.data, s.data FROM GENERIC_EVENT_TYPES t "
         "JOIN GENERIC_EVENT_SOURCES s USING (sourceId) ORDER BY t.typeId"
     )
     found, has_raw = [], "rawTimestamp" in database.columns(GENERIC)
-    for type_id, told, source in rows:
-        fields, name = _json(told).get("Fields"), str(_json(source).get("Name", ""))
-        if isinstance(type_id, int) and isinstance(fields, list) and _OF_GPUS.match(name):
-            named = (str(one.get("Name", "")) for one in fields if isinstance(one, dict))
+    for type_id, description, source in rows:
+        fields, name = _json(description).get("Fields"), str(_json(source).get("Name", ""))
+        if isinstance(type_id, int) and isinstance(fields, list) and _GPU_SOURCE_NAME.match(name):
+            names = (str(field.get("Name", "")) for field in fields if isinstance(field, dict))
             is_raw = has_raw and _json(source).get("TimeSource") == "SessionNs"
             at = "coalesce(timestamp, rawTimestamp)" if is_raw else "timestamp"
-            found.append(_Events(type_id, tuple(dict.fromkeys(filter(None, named))), at))
+            found.append(_Events(type_id, tuple(dict.fromkeys(filter(None, names))), at))
     return found
 
 
-_MANY: Final = 4096
+_EVENTS_PER_BATCH: Final = 4096
 
 
 def _objects(texts: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the objects in JSON texts, which are mostly sound."""
+    """Return the objects in JSON ``texts``.
+
+    All texts are decoded at once; if that fails, one by one.
+    """
     import msgspec  # noqa: PLC0415 (few files have such texts)
 
     try:
         found: list[Any] = msgspec.json.decode(f"[{','.join(texts)}]")
     except (msgspec.DecodeError, TypeError, RecursionError):
         found = []
-    if len(found) == len(texts) and all(isinstance(one, dict) for one in found):
+    if len(found) == len(texts) and all(isinstance(item, dict) for item in found):
         return found
     return list(map(_json, texts))
 
 
 def _json(text: object) -> dict[str, Any]:
-    """Return the object in a JSON text, an empty one where there is none."""
+    """Return the object in a JSON text; an empty object if there is none."""
     import msgspec  # noqa: PLC0415 (few files have such texts)
 
     try:
@@ -192,36 +216,36 @@ def _json(text: object) -> dict[str, Any]:
 
 
 def generic_extent(database: Database) -> TableExtent:
-    """Return the extent of what `generic_metrics` makes, by SQL: its rows are not parsed."""
+    """Return the extent of the samples of `generic_metrics`, by SQL, without parsing JSON."""
     extent = TableExtent()
-    for one in _counting_events(database):
-        asked = f"count(*), min({one.at}), max({one.at})"
-        ((n, first, last),) = database.rows(one.rows(asked))
-        if n and one.metrics:
-            extent |= TableExtent(n * len(one.metrics), 0, int(first), int(last))
+    for events in _counter_events(database):
+        totals = f"count(*), min({events.at}), max({events.at})"
+        ((n, first, last),) = database.rows(events.rows(totals))
+        if n and events.metrics:
+            extent |= TableExtent(n * len(events.metrics), 0, int(first), int(last))
     return extent
 
 
 def generic_metrics(database: Database, window: TimeWindow | None = None) -> Table:
-    """Return the counters of GPUs that stand in generic events: a sample for each that is named.
+    """Return the GPU counters in generic events: one sample per event and metric.
 
-    Its value is NaN where an event does not have it.
+    The value is NaN if the event lacks the metric.
     """
     parts = []
-    for one in _counting_events(database):
-        inside = f"{one.at} BETWEEN {window.start_ns} AND {window.end_ns}" if window else ""
-        rows = database.some_rows(one.rows(f"{one.at}, data", inside))
+    for events in _counter_events(database):
+        inside = f"{events.at} BETWEEN {window.start_ns} AND {window.end_ns}" if window else ""
+        rows = database.some_rows(events.rows(f"{events.at}, data", inside))
         starts, values = array("q"), array("d")
-        while some := list(islice(rows, _MANY)):
-            starts.extend(int(start) for start, _ in some)
-            for event in _objects([text for _, text in some]):
-                values.extend(_value(event.get(metric)) for metric in one.metrics)
-        n_metrics = len(one.metrics)
+        while batch := list(islice(rows, _EVENTS_PER_BATCH)):
+            starts.extend(int(start) for start, _ in batch)
+            for event in _objects([text for _, text in batch]):
+                values.extend(_value(event.get(metric)) for metric in events.metrics)
+        n_metrics = len(events.metrics)
         parts.append(
             _samples(
                 np.repeat(np.array(starts, np.int64), n_metrics),
-                Names.repeated(f"gpu:{one.type_id & _GPU_INDEX}", len(values)),
-                Names.coded(one.metrics, np.tile(np.arange(n_metrics), len(starts))),
+                Names.repeated(f"gpu:{events.type_id & _GPU_INDEX}", len(values)),
+                Names.coded(events.metrics, np.tile(np.arange(n_metrics), len(starts))),
                 np.array(values, np.float64),
             )
         )
@@ -229,14 +253,15 @@ def generic_metrics(database: Database, window: TimeWindow | None = None) -> Tab
 
 
 def _value(text: object) -> float:
+    """Return ``text`` as a number; NaN if it is not one."""
     try:
-        return float(text)  # type: ignore[arg-type]  # what is none of these is told by the error
+        return float(text)  # type: ignore[arg-type]  # the except clause handles the other types
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
 def _memory_usage(database: Database) -> Table:
-    """Return the bytes of device memory that each process holds, after each change."""
+    """Return the bytes of device memory that each process holds after each change."""
     raw = Table(_read(database, _MEMORY))
     if raw.empty:
         return empty_table("samples")
@@ -244,19 +269,19 @@ def _memory_usage(database: Database) -> Table:
     change = np.where(raw["memoryOperationType"] == _FREED, -raw["bytes"], raw["bytes"])
     groups = groups_of(process_of(raw["globalPid"]), raw["deviceId"])
     sources = [f"process:{pid} gpu:{gpu}" for pid, gpu in groups.keys]
-    held = np.empty(len(raw), np.float64)
+    held_bytes = np.empty(len(raw), np.float64)
     for rows in np.split(groups.order, groups.first[1:]):
-        held[rows] = np.cumsum(change[rows])
+        held_bytes[rows] = np.cumsum(change[rows])
     return _samples(
         raw["start"],
         Names.coded(sources, groups.packed, is_sorted=True),
         Names.repeated("cuda_allocated_bytes", len(raw)),
-        held,
+        held_bytes,
     )
 
 
 def _page_faults(database: Database) -> Table:
-    """Return the page faults of unified memory: how many at a time."""
+    """Return the numbers of unified memory page faults per event."""
     parts = []
     if raw := _read(database, _GPU_FAULTS):
         gpus = names_by_number(raw["deviceId"], "gpu:{}".format)
@@ -270,11 +295,11 @@ def _page_faults(database: Database) -> Table:
 
 
 def network_metrics(database: Database) -> Table:
-    """Return the counters of interfaces as samples.
+    """Return the counters of network interfaces as samples.
 
-    Bytes are ``bytes_sent`` and ``bytes_received`` of the source "nic:mlx5_0 IB", counted from
-    the first interval; where nothing was recorded between two intervals the counter is NaN once.
-    Other metrics bear their unit, and stand at the start of their interval.
+    Byte counters are named ``bytes_sent`` and ``bytes_received``, with the source "nic:mlx5_0 IB".
+    They count from the first interval, and are NaN once between two intervals with a gap between
+    them. Other metrics have their unit in the name and are at the start of their interval.
     """
     raw = Table(_read(database, NETWORK, _PORT))
     if raw.empty:
@@ -292,39 +317,40 @@ def network_metrics(database: Database) -> Table:
 
 
 def _series(source: str, metric: _Metric, rows: Table) -> Table:
+    """Return the samples of one metric of one interface."""
     starts, ends, values = rows["start"], rows["end"], rows["value"].astype(np.float64)
     title, unit = metric
-    counted, per_ns = _BYTES.match(title), _PER.get(unit.lower())
+    counted, per_ns = _BYTES.match(title), _NS_PER_RATE_UNIT.get(unit.lower())
     if counted is None or per_ns is None:
         name = f"{title} ({unit})" if unit else title
     else:
-        starts, values = _add_up(starts, ends, values / per_ns)
+        starts, values = _integrate_rates(starts, ends, values / per_ns)
         source = f"{source} {counted['protocol']}"
         name = f"bytes_{counted['direction'].lower()}"
     n_rows = len(starts)
     return _samples(starts, Names.repeated(source, n_rows), Names.repeated(name, n_rows), values)
 
 
-def _add_up(
+def _integrate_rates(
     starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
     bytes_per_ns: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Return a counter that grows at these rates; NaN at the start of what was not recorded."""
+    """Return times and values of a counter that grows at these rates; NaN where a gap begins."""
     total = np.rint(np.cumsum((ends - starts) * bytes_per_ns))
     before = np.concatenate(([0.0], total[:-1]))
     is_first = np.concatenate(([True], starts[1:] > ends[:-1]))
-    follows_gap = is_first & (np.arange(len(starts)) > 0)
-    lost = np.flatnonzero(follows_gap)
-    instants = np.concatenate((ends[lost - 1], starts[is_first], ends))
-    values = np.concatenate((np.full(len(lost), np.nan), before[is_first], total))
-    # At one instant: what was counted, then that the recording stops there.
-    rank = np.repeat([1, 2, 0], [len(lost), int(is_first.sum()), len(ends)])
+    gap_ends = np.flatnonzero(is_first & (np.arange(len(starts)) > 0))
+    instants = np.concatenate((ends[gap_ends - 1], starts[is_first], ends))
+    values = np.concatenate((np.full(len(gap_ends), np.nan), before[is_first], total))
+    # Order at one instant: the total (0), then the NaN of a gap (1), then the first value after it.
+    rank = np.repeat([1, 2, 0], [len(gap_ends), int(is_first.sum()), len(ends)])
     order = np.lexsort((rank, instants))
     return instants[order], values[order]
 
 
 def _metrics(database: Database) -> Mapping[tuple[int, int], _Metric]:
+    """Return (list, index) of a network metric → its name and unit."""
     present = database.columns("TARGET_INFO_NETWORK_METRICS")
     if not {"metricsListId", "metricsIdx", "name"} <= present:
         return {}
@@ -336,9 +362,11 @@ def _metrics(database: Database) -> Mapping[tuple[int, int], _Metric]:
 
 
 def _interfaces(database: Database) -> dict[int, str]:
-    if not {"nicId", "globalId"} <= database.columns("NIC_ID_MAP"):
-        return {}
-    if not {"nicId", "name"} <= database.columns("TARGET_INFO_NIC_INFO"):
+    """Return the global id of a network interface → its name."""
+    if not (
+        {"nicId", "globalId"} <= database.columns("NIC_ID_MAP")
+        and {"nicId", "name"} <= database.columns("TARGET_INFO_NIC_INFO")
+    ):
         return {}
     rows = database.rows(
         "SELECT m.globalId, i.name FROM NIC_ID_MAP m JOIN TARGET_INFO_NIC_INFO i USING (nicId)"

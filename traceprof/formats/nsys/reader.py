@@ -1,4 +1,4 @@
-"""SQLite exports of Nsight Systems, 2019 to 2026, and recordings of traceprof in their shape."""
+"""Read SQLite exports of Nsight Systems, 2019 to 2026, and recordings of traceprof."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.processes import do_side_by_side
 
-_MADE_OF: Final = {
+_FILE_TABLES: Final = {
     "kernel_shapes": (f"{KERNELS}.gridX", f"{KERNELS}.blockX"),
     "syncs": (SYNCS,),
     "threads": ("ThreadNames",),
     "overheads": OVERHEADS,
     "host_ops": (*HOST_SOURCES, *MPI_SOURCES, OPERATORS),
 }
-"""What other tables do without → the tables, or columns, of the file that it is made of."""
-_WORTH_THREADS: Final = 32 << 20
-_ONE_AT_A_TIME: Final = 800_000_000
-"""So large a file in bytes is read table by table."""
+"""Table of the Trace that others do not need → the tables, or columns, of the file behind it."""
+_MIN_THREADED_BYTES: Final = 32 << 20
+_MAX_THREADED_BYTES: Final = 800_000_000
+"""Files of at least this size are read one table at a time, to save memory."""
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -62,7 +62,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
 
 
 def outline(path: Path) -> Outline:
-    """Return what an nsys export contains; no row of an event table leaves SQLite."""
+    """Return the outline of an nsys export; no row of an event table leaves SQLite."""
 
     def outlined(database: Database) -> Outline:
         found = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
@@ -72,23 +72,26 @@ def outline(path: Path) -> Outline:
 
 
 class _Reading:
-    """One reading of an export: every table at most once, and only what ``options`` need."""
+    """One reading of an export: every table at most once, and only tables that ``options`` need."""
 
     def __init__(self, database: Database, options: ReadOptions) -> None:
         self.database = database
         self.options = options
-        # The length of the capture is the last instant of the event clock.
+        self._has_recorded_collectives = COLLECTIVES in database.tables
+        # Event times start at 0, so the duration of the capture is its end.
         self.capture_end = target.first_number(database, "ANALYSIS_DETAILS", "duration")
-        of_devices = ("kernels", "kernel_shapes", "copies", "syncs")
-        asked = options.known is None or any(map(options.needs, of_devices))
-        self.places = target.physical_devices(database) if asked else {}
+        device_tables = ("kernels", "kernel_shapes", "copies", "syncs")
+        needs_devices = options.known is None or any(map(options.needs, device_tables))
+        self.device_numbers = target.physical_devices(database) if needs_devices else {}
 
     def trace(self) -> Trace:
-        """Return what is asked for, and what was read for it."""
+        """Return the Trace with the wanted tables, and with other tables that had to be read."""
+        catalogue = self.database.catalogue
         if self.options.known is not None:
-            known = self.options.known.with_tables(self.events)
-            spared = self.database.catalogue.spared
-            return without_spared(known, spared, _MADE_OF) if spared else known
+            trace = self.options.known.with_tables(self.events)
+            return (
+                without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+            )
         options, survey = self.options, self.survey
         tables = self.events | {
             "devices": target.read_devices(self.database),
@@ -101,10 +104,9 @@ class _Reading:
             tables["threads"] = target.read_threads(self.database, used)
             has_rows |= {name for name in ("processes", "threads") if len(tables[name])}
         elif len(survey.processes):
-            named = target.named_processes(self.database)
-            has_rows |= {"processes"} | (
-                {"threads"} if named & set(survey.processes.tolist()) else set()
-            )
+            has_rows.add("processes")
+            if target.named_processes(self.database) & set(survey.processes.tolist()):
+                has_rows.add("threads")
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(self.device_of)
@@ -112,7 +114,7 @@ class _Reading:
         recorded = note.recorded_of(
             has_rows, recorded_tables(self.database, has_rows | note.recorded)
         )
-        # A part of another file covers at least its window.
+        # A cut file covers at least the window of the cut.
         span = survey.span if note.window is None else survey.span | note.window
         losses = read_losses(self.database) if MANIFEST in self.database.tables else []
         info = replace(
@@ -122,22 +124,21 @@ class _Reading:
             warnings=(*self._warnings(), *losses, *read_diagnostics(self.database)),
         )
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        spared = self.database.catalogue.spared
-        return without_spared(trace, spared, _MADE_OF) if spared else trace
+        return without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
 
     @cached_property
     def survey(self) -> Survey:
-        """What the event tables are like, read or not."""
+        """The extents of all event tables, whether they are read or not."""
         whole = {name: rows for name, rows in self.events.items() if self.options.reads_whole(name)}
         return survey_of(self.database, whole, self.capture_end)
 
     def device_of(self, process: int, ordinal: int) -> int:
-        """Return the device of the machine that a process numbers so."""
-        return self.places.get((process, ordinal), ordinal)
+        """Return the device of the machine for a CUDA ordinal of a process."""
+        return self.device_numbers.get((process, ordinal), ordinal)
 
     @cached_property
     def events(self) -> dict[str, Table]:
-        """The event tables that are needed."""
+        """The event tables that ``options`` need."""
         database, window = self.database, self.options.window
         if window is not None and self.options.known is None:
             whole = (name for name in EVENT_TABLES if self.options.reads_whole(name))
@@ -160,7 +161,7 @@ class _Reading:
         self._read_side_by_side()
         tables = {name: read() for name, read in readers.items() if self.options.needs(name)}
         found = tables.copy()
-        for (process, ordinal), number in self.places.items():
+        for (process, ordinal), number in self.device_numbers.items():
             for name in {"kernels", "kernel_shapes", "copies", "syncs"} & found.keys():
                 rows = (found[name]["process"] == process) & (found[name]["device"] == ordinal)
                 moved = np.where(rows, number, tables[name]["device"])
@@ -168,19 +169,19 @@ class _Reading:
         return tables
 
     def _read_side_by_side(self) -> None:
-        """Read what takes long of a large file in two threads, the longest first.
+        """Read the largest tables of a large file in two threads, the slowest first.
 
-        Of the largest one table at a time, whose pages two threads decode: that takes less memory.
+        The largest files are read one table at a time, with two threads that decode pages, because
+        that takes less memory.
         """
-        if self.options.window is not None:
-            return
-        if not _WORTH_THREADS <= self.database.n_bytes < _ONE_AT_A_TIME:
+        is_suitable = _MIN_THREADED_BYTES <= self.database.n_bytes < _MAX_THREADED_BYTES
+        if self.options.window is not None or not is_suitable:
             return
         tasks: Mapping[Callable[[], object], tuple[str, ...]] = {
             lambda: self._annotations: ("ranges", "marks"),
             lambda: self._kernels_and_shapes: ("kernels", "kernel_shapes"),
             lambda: self._api_calls: ("api_calls",),
-            lambda: self._nccl_calls: () if self._has_own_collectives else ("collectives",),
+            lambda: self._nccl_calls: () if self._has_recorded_collectives else ("collectives",),
             lambda: self._copies: ("copies",),
         }
         do_side_by_side(
@@ -204,15 +205,16 @@ class _Reading:
 
     @cached_property
     def _annotations(self) -> Annotations:
+        """The NVTX ranges and marks; only possible steps and passes if these are enough."""
         if self.options.only_steps and not self.options.wants("marks", "collectives"):
             found = host.read_annotations(self.database, self.capture_end, only_steps=True)
-            if not found.n_unclosed:  # these end with the last of all
+            if not found.n_unclosed:  # an unclosed range ends with the last event of the file
                 return found
         return host.read_annotations(self.database, self.capture_end)
 
     @cached_property
     def _reach(self) -> TimeWindow | None:
-        """The window, from the first launch of its device work on."""
+        """The window, extended back to the first launch of its device work."""
         window = self.options.window
         if window is None:
             return None
@@ -221,26 +223,24 @@ class _Reading:
             window, work, host.read_launches(self.database, window.start_ns, work)
         )
 
-    @property
-    def _has_own_collectives(self) -> bool:
-        return COLLECTIVES in self.database.tables
-
     def _read_collectives(self) -> Table:
-        """Return the collectives that our recorder saw, else those that NCCL and MPI tell.
+        """Return the collectives that traceprof recorded; otherwise those of NCCL and MPI ranges.
 
-        Where there are none of these, PyTorch's annotations are taken.
+        If there are none, PyTorch annotations become collectives.
         """
-        if self._has_own_collectives:
-            found = self._own_collectives()
+        if self._has_recorded_collectives:
+            found = self._recorded_collectives()
         else:
-            parts = [read_mpi_collectives(self.database)]
+            found = read_mpi_collectives(self.database)
             if len(self._nccl_calls.rows):
-                parts.insert(
-                    0, communication.make_nccl_collectives(self._nccl_calls, *self._communication)
+                by_nccl = communication.make_nccl_collectives(
+                    self._nccl_calls, *self._communication_kernels
                 )
-            found = stack("collectives", parts)
+                found = stack("collectives", [by_nccl, found])
         if found.empty and communication.count_communication(self.database).n_annotations:
-            return collectives.annotated_collectives(self._annotations.ranges, *self._communication)
+            return collectives.annotated_collectives(
+                self._annotations.ranges, *self._communication_kernels
+            )
         return found
 
     @cached_property
@@ -248,25 +248,29 @@ class _Reading:
         return communication.read_nccl_calls(self.database)
 
     def _communicators(self) -> list[communication.Communicator]:
-        if self.options.needs("collectives") and not self._has_own_collectives:
+        """Return the communicators that the processes joined."""
+        if self.options.needs("collectives") and not self._has_recorded_collectives:
             return communication.communicators(self._nccl_calls)
         return communication.communicators(
             communication.read_nccl_calls(self.database, only_inits=True)
         )
 
-    def _own_collectives(self) -> Table:
-        own = read_own(self.database, "collectives")
-        if own.empty:
-            return own
-        inside = collectives.tied_by_launch(own, *self._communication)
-        batched = collectives.tied_to_batches(inside, *self._communication)["correlation"]
-        # What launches inside a call is found by its place: calls may enclose one another.
-        is_batched = batched != inside["correlation"]
-        return own.assign(correlation=np.where(is_batched, batched, own["correlation"]))
+    def _recorded_collectives(self) -> Table:
+        """Return the collectives that traceprof recorded, linked to batched launches."""
+        recorded = read_own(self.database, "collectives")
+        if recorded.empty:
+            return recorded
+        by_launch = collectives.tied_by_launch(recorded, *self._communication_kernels)
+        batched = collectives.tied_to_batches(by_launch, *self._communication_kernels)
+        by_batch = batched["correlation"]
+        # Only launches of batches are stored. Launches inside a call are found by time when they
+        # are needed, because calls may enclose one another.
+        is_batched = by_batch != by_launch["correlation"]
+        return recorded.assign(correlation=np.where(is_batched, by_batch, recorded["correlation"]))
 
     @cached_property
-    def _communication(self) -> tuple[Table, Table]:
-        """The kernels that may carry out collectives of the whole file, and their launches."""
+    def _communication_kernels(self) -> tuple[Table, Table]:
+        """The possible collective kernels of the whole file, and their launching API calls."""
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
         if has_kernels and has_calls:
             return self._kernels_and_shapes[0], self._api_calls
@@ -275,15 +279,15 @@ class _Reading:
             return empty_table("kernels"), empty_table("api_calls")
         launched = f"SELECT correlationId FROM {self.database.stored_name(KERNELS)} WHERE {where}"
         linked = f"correlationId IN ({launched})"
-        rules = self.options.rules
         return (
             self._kernels_and_shapes[0]
             if has_kernels
-            else device.read_kernels(self.database, rules, None, where)[0],
+            else device.read_kernels(self.database, self.options.rules, None, where)[0],
             self._api_calls if has_calls else host.read_api_calls(self.database, where=linked),
         )
 
     def _warnings(self) -> list[str]:
+        """Return the warnings about this file."""
         warnings = self.database.catalogue.warnings()
         n_lost, n_launches = unrecorded_graphs(self.database)
         if n_lost:

@@ -1,12 +1,13 @@
-"""The tables of an nsys-shaped SQLite file: those that traceprof writes, their codes and names.
+"""Tables, codes, and names in SQLite files with the layout of an nsys export.
 
 `NSYS_TABLES` has nsys's own names and columns (those of versions 3.0 to 3.25 that traceprof can
-fill), so that ``nsys stats`` and other tools read the file. `TRACEPROF_TABLES` holds what nsys
-has no table for; the same tables are added to a file that nsys exported.
+fill), so that ``nsys stats`` and other tools read the file. `TRACEPROF_TABLES` holds data for which
+nsys has no table; traceprof adds the same tables to a file that nsys exported.
 
-In every table times are integer ns since the session start (``TARGET_INFO_SESSION_START_TIME.
-utcEpochNs`` is the wall clock there), ``globalTid`` is ``1 << 48 | pid << 24 | tid``,
-``globalPid`` the same with tid 0, and ``nameId`` refers to ``StringIds``. NULL means not known.
+In every table times are integer ns since the session start; ``utcEpochNs`` in
+``TARGET_INFO_SESSION_START_TIME`` is the wall clock there. ``globalTid`` is
+``1 << 48 | pid << 24 | tid``, ``globalPid`` the same with tid 0, and ``nameId`` refers to
+``StringIds``. NULL means not known.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NVTX_START_END: Final = 60
 NVTX_DOMAIN: Final = 75
 NVTX_RANGES: Final = (NVTX_PUSH_POP, NVTX_START_END)
 ARE_RANGES: Final = f"eventType IN {NVTX_RANGES}"
-"""SQL that holds for the rows of NVTX that are ranges."""
+"""SQL for the rows of NVTX that are ranges."""
 
 DETAILS: Final = {
     "CUDA_CALLCHAINS": ("id", API_CALLS, "callchainId"),
@@ -55,7 +56,7 @@ DETAILS: Final = {
     "SAMPLING_CALLCHAINS": ("id", "COMPOSITE_EVENTS", "id"),
     "GENERIC_EVENT_DATA": ("genericEventId", "GENERIC_EVENTS", "genericEventId"),
 }
-"""Table → (its column, the table of events that it tells more about, the column there)."""
+"""Table of details → (its column, the table of events that it describes, the column there)."""
 
 TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     # Operators on the host. source: cpu_op, user_annotation, async (a worker thread's)
@@ -63,7 +64,7 @@ TRACEPROF_TABLES: Final[Mapping[str, str]] = {
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER,
         nameId INTEGER NOT NULL, source TEXT NOT NULL, correlationId INTEGER""",
     # One row per collective or point-to-point call of one rank. bytes: the buffer of this rank;
-    # end: the completion where the backend tells it, else when the call came back
+    # end: the completion if the backend reports it, otherwise the return of the call
     COLLECTIVES: """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, op TEXT NOT NULL,
         bytes INTEGER, dtype TEXT, groupName TEXT, groupSize INTEGER, backend TEXT,
@@ -72,14 +73,14 @@ TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     # Time series. source: nic:eth0, gpu:0, process:1234, user …; metric names its unit
     SAMPLES: """
         start INTEGER NOT NULL, source TEXT NOT NULL, metric TEXT NOT NULL, value REAL""",
-    # Which process is which rank of which job
+    # The rank of each process
     "TRACEPROF_PROCESSES": """
         pid INTEGER NOT NULL, name TEXT, rank INTEGER, localRank INTEGER, worldSize INTEGER,
         host TEXT""",
-    # What is known of the machine and the software; never secrets
+    # Properties of the machine and the software; never secrets
     "TRACEPROF_ENVIRONMENT": "name TEXT NOT NULL, value TEXT",
-    # How the file came about. recorded: the tables of the Trace that were captured, as a JSON
-    # list, so that an empty table is told from one that nobody asked for
+    # How the file was made. recorded: the tables of the Trace that were captured, as a JSON
+    # list, which distinguishes an empty table from one that was not recorded
     MANIFEST: "name TEXT NOT NULL, value TEXT",
 }
 
@@ -141,29 +142,32 @@ def global_id(process: int, thread: int = 0) -> int:
 
 
 def process_sql(column: str) -> str:
-    """Return the SQL of the process in a column of global ids, as `process_of`."""
+    """Return the SQL of the process in a column of global ids, like `process_of`."""
     return f"({column} >> 24 & 16777215)"
 
 
-def are_whole(*columns: str) -> str:
-    """Return SQL that holds where all have whole numbers, as in files that are not damaged."""
+def are_whole_numbers(*columns: str) -> str:
+    """Return SQL that is true if all columns have whole numbers, as in undamaged files."""
     return " AND ".join(f"typeof({column}) = 'integer'" for column in columns)
 
 
 def process_of(global_ids: Column) -> npt.NDArray[np.int64]:
-    """Return the process id in serialised global ids: hardware 8, VM 8, pid 24, tid 24 bits."""
+    """Return the process in serialized global ids: hardware 8, VM 8, pid 24, tid 24 bits."""
     ids = np.asarray(global_ids, np.int64)
     return np.where(ids == NULL, ABSENT, (ids >> 24) & 0xFFFFFF)
 
 
 def thread_of(global_ids: Column) -> npt.NDArray[np.int64]:
-    """Return the thread id in serialised global ids."""
+    """Return the thread in serialized global ids."""
     ids = np.asarray(global_ids, np.int64)
     return np.where(ids == NULL, ABSENT, ids & 0xFFFFFF)
 
 
-def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
-    """Return when and where something was on the host; what has no end is an instant."""
+def place_on_host(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
+    """Return start_ns, end_ns, process, and thread of host events.
+
+    An event without end is an instant.
+    """
     starts = np.asarray(raw["start"], np.int64)
     return {
         "start_ns": starts,
@@ -173,8 +177,8 @@ def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
     }
 
 
-def named(database: Database, ids: Column) -> Names:
-    """Return the names with these string ids; an id without a string is shown as itself."""
+def read_names(database: Database, ids: Column) -> Names:
+    """Return the names with these string ids; a missing string is shown as ``[string ID]``."""
     place, numbers = distinct(ids)
     strings = database.read_strings(np.array(numbers, np.int64))
     names = ("" if key == NULL else strings.get(key, f"[string {key}]") for key in numbers)

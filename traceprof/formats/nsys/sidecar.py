@@ -1,4 +1,4 @@
-"""What nsys has no table for: the TRACEPROF_ tables that `traceprof record` adds."""
+"""Read and write the TRACEPROF_ tables of `traceprof record`: data for which nsys has no table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traceprof.model.trace import Trace
 from traceprof.names.messages import collective_op
 from traceprof.secrets import storable
 
-_STORED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+_STORED_TABLES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "host_ops": (
         schema.OPERATORS,
         {"name": "nameId", "source": "source", "correlation": "correlationId"},
@@ -37,63 +37,64 @@ _STORED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     ),
     "environment": ("TRACEPROF_ENVIRONMENT", {"name": "name", "value": "value"}),
 }
-"""Table of the Trace → the table of the file, and the column there of each column beside times."""
-_LATER: Final = ("groupRank", "peer", "peerRank", "tag")
-"""Columns that recordings of the first versions do not have."""
+"""Table of the Trace → its table in the file, and the column there of each column but the times."""
+_OPTIONAL_COLUMNS: Final = ("groupRank", "peer", "peerRank", "tag")
+"""Columns that recordings of the first versions lack."""
 _READ_AS: Final = {
     ColumnKind.NUMBER: ColumnType.INTEGER,
     ColumnKind.FLOAT: ColumnType.REAL,
     ColumnKind.NAME: ColumnType.TEXT,
 }
 LOSSES: Final = "losses"
-"""In the manifest of a recording: what happened and the trace lacks, sentences as JSON."""
+"""Manifest key: what happened but is missing in the trace, as a JSON list of sentences."""
 _NAME: Final = "nameId"
 _ID: Final = 0xFFFFFF
 
 
 def read_own(database: Database, name: str, window: TimeWindow | None = None) -> Table:
-    """Return the events that traceprof itself recorded: operators, collectives, or samples."""
-    table, stored = _STORED[name]
+    """Return events that traceprof itself recorded: table host_ops, collectives, or samples."""
+    table, stored = _STORED_TABLES[name]
     if table not in database.tables:
         return empty_table(name)
     kinds = TABLES[name].columns
     times = ("start", "end", "globalTid") if "thread" in kinds else ("start",)
     wanted = dict.fromkeys(times, ColumnType.INTEGER)
-    wanted |= {column: _READ_AS[kinds[own]] for own, column in stored.items()}
+    wanted |= {stored_name: _READ_AS[kinds[column]] for column, stored_name in stored.items()}
     if _NAME in wanted:
         wanted[_NAME] = ColumnType.INTEGER
-    raw = database.read_columns(table, wanted, window, [one for one in _LATER if one in wanted])
+    optional = [column for column in _OPTIONAL_COLUMNS if column in wanted]
+    raw = database.read_columns(table, wanted, window, optional)
     columns: dict[str, Any] = (
-        schema.placed(raw) if "thread" in kinds else {"start_ns": raw["start"]}
+        schema.place_on_host(raw) if "thread" in kinds else {"start_ns": raw["start"]}
     )
-    for own, column in stored.items():
-        is_number = kinds[own] is ColumnKind.NUMBER
-        columns[own] = known(raw[column]) if is_number else raw[column]
+    for column, stored_name in stored.items():
+        is_number = kinds[column] is ColumnKind.NUMBER
+        columns[column] = known(raw[stored_name]) if is_number else raw[stored_name]
     if name == "host_ops":
-        columns["name"] = schema.named(database, raw[_NAME])
-    if name == "collectives":  # one that we have no word for keeps its name
+        columns["name"] = schema.read_names(database, raw[_NAME])
+    if name == "collectives":  # an unknown operation keeps its name
         plain = [collective_op(op) or op for op in columns["op"].texts.tolist()]
         columns["op"] = Names.coded(plain, columns["op"].packed, is_sorted=True)
     return make_table(name, columns)
 
 
 def read_losses(database: Database) -> list[str]:
-    """Return what the recorder said of what happened and the trace lacks."""
+    """Return the sentences of the recorder about events that are missing in the trace."""
     sentences = database.settings(schema.MANIFEST).get(LOSSES, "[]")
     try:
         listed = json.loads(sentences)
     except ValueError:
         return []
-    return [str(one) for one in listed] if isinstance(listed, list) else []
+    return [str(sentence) for sentence in listed] if isinstance(listed, list) else []
 
 
 def append_traceprof_tables(
     connection: sqlite3.Connection, trace: Trace, strings: StringIds, manifest: Mapping[str, str]
 ) -> None:
-    """Create the ``TRACEPROF_`` tables that ``trace`` has something for, and fill them."""
-    for name in _STORED:
+    """Create and fill the ``TRACEPROF_`` tables that ``trace`` has data for."""
+    for name in _STORED_TABLES:
         if name in trace.recorded or len(trace.table(name)):
-            _append(connection, name, trace.table(name), strings)
+            _append_rows(connection, name, trace.table(name), strings)
     create(connection, schema.MANIFEST, schema.TRACEPROF_TABLES)
     rows = {**manifest, "recorded": json.dumps(sorted(trace.recorded))}
     connection.executemany(
@@ -105,31 +106,34 @@ def append_traceprof_tables(
 def append_traceprof_events(
     connection: sqlite3.Connection, tables: Mapping[str, Table], strings: StringIds
 ) -> None:
-    """Add rows of events to the ``TRACEPROF_`` tables."""
+    """Add events to the ``TRACEPROF_`` tables."""
     for name, table in tables.items():
-        if name in _STORED and len(table):
-            _append(connection, name, table, strings)
+        if name in _STORED_TABLES and len(table):
+            _append_rows(connection, name, table, strings)
 
 
-def _append(connection: sqlite3.Connection, name: str, rows: Table, strings: StringIds) -> None:
-    table, stored = _STORED[name]
+def _append_rows(
+    connection: sqlite3.Connection, name: str, rows: Table, strings: StringIds
+) -> None:
+    """Add the rows of the Trace table ``name`` to its table in the file."""
+    table, stored = _STORED_TABLES[name]
     create(connection, table, schema.TRACEPROF_TABLES)
     kinds = TABLES[name].columns
     columns: dict[str, Any] = {"start": rows["start_ns"]} if "start_ns" in kinds else {}
     if "thread" in kinds:
         columns |= {"end": rows["end_ns"], "globalTid": global_ids(rows)}
-    for own, column in stored.items():
-        if column == _NAME:
-            columns[column] = strings.ids_of(rows[own])
-        elif kinds[own] is ColumnKind.NUMBER and own != "process":
-            columns[column] = without_absent(rows[own])
+    for column, stored_name in stored.items():
+        if stored_name == _NAME:
+            columns[stored_name] = strings.ids_of(rows[column])
+        elif kinds[column] is ColumnKind.NUMBER and column != "process":
+            columns[stored_name] = without_absent(rows[column])
         else:
-            columns[column] = rows[own]
+            columns[stored_name] = rows[column]
     insert_columns(connection, table, columns)
 
 
 def create(connection: sqlite3.Connection, table: str, tables: Mapping[str, str]) -> None:
-    """Make ``table`` as ``tables`` has it, unless it is there."""
+    """Create ``table`` with the columns in ``tables`` unless it exists."""
     connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({tables[table]})")
 
 

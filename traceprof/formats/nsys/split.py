@@ -1,4 +1,4 @@
-"""Taking an nsys export apart: by processes, and without traceprof's own NVTX domain."""
+"""Split an nsys export by processes, and remove traceprof's own NVTX domain from it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import no_progress
 
 _OWNERS: Final = ("globalTid", "globalPid")
-"""Columns that say whose a row is; where there are both, the first counts."""
-_CACHE_KIB: Final = 2_000  # as many of these at once as there are ranks
-_TIMES: Final = frozenset({"start", "timestamp"})
-_OF_THE_NODE: Final = ("TARGET_INFO_", "DIAGNOSTIC_EVENT")
-"""Tables that are copied whole although some of their rows name a process."""
-_NO_EVENTS: Final = schema.OVERHEADS[0]
+"""Columns with the process of a row; if a table has both, the first one counts."""
+_CACHE_KIB: Final = 2_000  # one cache per rank: all ranks are copied at once
+_TIME_COLUMNS: Final = frozenset({"start", "timestamp"})
+_NODE_PREFIXES: Final = ("TARGET_INFO_", "DIAGNOSTIC_EVENT")
+"""Prefixes of the tables that are copied whole although some of their rows name a process."""
+_OVERHEADS: Final = schema.OVERHEADS[0]
 _PROCESS: Final = schema.process_sql("globalTid")
 _CLOCK_MARKS: Final = f"""
     SELECT start, int64Value FROM {schema.NVTX} LEFT JOIN StringIds ON StringIds.id = textId
@@ -41,19 +41,19 @@ _REMOVE: Final = f"""
 
 
 def copy_processes(export: Path, path: Path, processes: Collection[int], *, others: bool) -> int:
-    """Write the rows of some processes of an nsys export to the new file ``path``.
+    """Write the rows of ``processes`` of an nsys export to the new file ``path``.
 
-    Rows that belong to no process (the machine, its GPUs and counters, strings, codes) are in
-    it, too, so that the file stands alone; times are those of the export. Memory does not grow
-    with the file. ``path`` must not exist, or be empty; where the copying fails nothing is left
-    there. ``others``: the rows of all processes but these, and those whose process is unknown.
-    Return how many events of processes the file has.
+    Rows without a process (the machine, its GPUs and counters, strings, codes) are copied too, so
+    that the file is complete. Times are those of the export. Memory use does not grow with the size
+    of the file. ``path`` must not exist, or be empty; it is deleted if copying fails. ``others``:
+    copy the rows of all other processes, and those with unknown process. Return the number of
+    events of processes in the new file.
 
     Raises:
         UsageError: the file cannot be written.
     """
     try:
-        # Immutable: several of these read the same file side by side.
+        # The source is opened immutable, because several processes read it at once.
         with copying(export, path, no_progress) as copy:
             copy.execute(f"PRAGMA source.cache_size = -{_CACHE_KIB}")
             return _copy_tables(copy, processes, others=others)
@@ -63,70 +63,70 @@ def copy_processes(export: Path, path: Path, processes: Collection[int], *, othe
 
 
 def _copy_tables(copy: DatabaseCopy, processes: Collection[int], *, others: bool) -> int:
+    """Copy all tables; return the number of copied events that belong to processes."""
     n_events = 0
-    for name, table in sorted(copy.tables.items(), key=lambda one: one[0] in schema.DETAILS):
+    for name, table in sorted(copy.tables.items(), key=lambda item: item[0] in schema.DETAILS):
         owner = next(filter(table.has, _OWNERS), None)
         condition = "1"
-        if owner is not None and not name.startswith(_OF_THE_NODE):
-            condition = _belongs(owner, processes, others=others)
+        if owner is not None and not name.startswith(_NODE_PREFIXES):
+            condition = _process_condition(owner, processes, others=others)
         elif name in schema.DETAILS:
             column, events, reference = schema.DETAILS[name]
             if events in copy.tables:
                 condition = f"{column} IN (SELECT {reference} FROM main.{events})"
         n_rows = copy.copy(name, condition)
-        if owner and _TIMES & table.types.keys():
-            n_events += 0 if name.startswith((*_OF_THE_NODE, _NO_EVENTS)) else n_rows
+        if owner and _TIME_COLUMNS & table.types.keys():
+            n_events += 0 if name.startswith((*_NODE_PREFIXES, _OVERHEADS)) else n_rows
     return n_events
 
 
-def _belongs(owner: str, processes: Collection[int], *, others: bool) -> str:
-    """Return the condition on rows of ``processes``, or of all others."""
+def _process_condition(owner: str, processes: Collection[int], *, others: bool) -> str:
+    """Return the SQL condition for rows of ``processes``; with ``others``, of all others."""
     listed = ", ".join(str(int(process) & 0xFFFFFF) for process in processes)
     process = schema.process_sql(owner)
     return f"coalesce({process} NOT IN ({listed}), 1)" if others else f"{process} IN ({listed})"
 
 
 def remove_lone_overheads(export: Path, processes: Collection[int]) -> None:
-    """Remove the profiler's own time in processes of which the export has nothing else.
+    """Remove profiler overhead of processes of which the export has no other events.
 
-    That of a launcher comes first, and times would count from there in one file, but not in files
-    of ranks. What it took in ``processes`` stays.
+    The overhead of a launcher comes first. The time of a single file would start there, but the
+    time of rank files would not. Overhead of ``processes`` stays.
 
     Raises:
         TraceError: the export cannot be changed.
     """
     with edited(export, "cannot be changed") as connection:
         owners = _owners_of_events(connection)
-        overheads = [name for name in owners if name.startswith(_NO_EVENTS)]
+        overheads = [name for name in owners if name.startswith(_OVERHEADS)]
         kept = {int(process) & 0xFFFFFF for process in processes}
         for name in owners.keys() - set(overheads):
             sql = f"SELECT DISTINCT {schema.process_sql(owners[name])} FROM {quoted(name)}"
             kept |= {process for (process,) in connection.execute(sql) if process is not None}
         for name in overheads:
-            condition = f"NOT ({_belongs(owners[name], kept, others=False)})"
+            condition = f"NOT ({_process_condition(owners[name], kept, others=False)})"
             connection.execute(f"DELETE FROM {quoted(name)} WHERE {condition}")
 
 
 def _owners_of_events(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return table → the column that says whose a row is, of the tables of events."""
+    """Return table of events → its column with the process of a row."""
     found = {}
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (name,) in tables:
         columns = {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(name)})")}
         owner = next((column for column in _OWNERS if column in columns), None)
-        if owner and _TIMES & columns and not name.startswith(_OF_THE_NODE):
+        if owner and _TIME_COLUMNS & columns and not name.startswith(_NODE_PREFIXES):
             found[name] = owner
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class OwnEvents:
-    """What an nsys export has of traceprof's own NVTX domain.
+    """The content of traceprof's own NVTX domain in an nsys export.
 
-    ``epoch_ns`` is the start of the session in ns since 1970, 0 where it is not known;
-    ``clock_marks`` are pairs of a time on the export's clock and ns since 1970, in their order.
-    ``n_ranges`` and ``last_ns`` tell of each process how many ranges it has, and when the last
-    starts, on the export's clock.
+    ``epoch_ns`` is the session start in ns since 1970; 0 if unknown. ``clock_marks`` are pairs
+    (time on the export's clock, ns since 1970), in this order. ``n_ranges`` is the number of ranges
+    of each process; ``last_ns`` is the start of its last range, on the export's clock.
     """
 
     epoch_ns: int
@@ -136,7 +136,7 @@ class OwnEvents:
 
 
 def read_own_events(database: Path) -> OwnEvents:
-    """Return what the nsys export ``database`` has of our own domain.
+    """Return the content of traceprof's own domain in the nsys export ``database``.
 
     Raises:
         TraceError: the export is not readable.
@@ -156,7 +156,7 @@ def read_own_events(database: Path) -> OwnEvents:
 
 
 def remove_own_events(database: Path, processes: Collection[int]) -> None:
-    """Remove the ranges and marks of our domain that these processes left in the export.
+    """Remove the ranges and marks of traceprof's own domain of these processes from the export.
 
     Raises:
         TraceError: the export cannot be changed.
@@ -168,6 +168,6 @@ def remove_own_events(database: Path, processes: Collection[int]) -> None:
 
 
 def _rows(connection: sqlite3.Connection, needed: str, sql: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a query; none where the export lacks the table ``needed``."""
+    """Return the rows of a query; none if the export lacks the table ``needed``."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     return connection.execute(sql).fetchall() if needed in tables else []

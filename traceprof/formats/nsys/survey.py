@@ -1,6 +1,6 @@
-"""What an nsys export holds, read or not: where rows stand, what was recorded, warnings of nsys.
+"""Survey an nsys export without reading it: extents of tables, recorded tables, nsys diagnostics.
 
-It says of tables that are not read what their readers would make of them: the same rows.
+For tables that are not read, SQL counts the rows that their readers would return.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from traceprof.formats.sqlite.survey import RowSource, Survey
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
-_BITS: Final = 24
-_ON_DEVICE: Final = "globalPid"
+_PROCESS_SHIFT_BITS: Final = 24
+_DEVICE_OWNER: Final = "globalPid"
 _RANGES: Final = among("eventType", schema.NVTX_RANGES)
 _MARKS: Final = among("eventType", (schema.NVTX_MARK,))
-_LOOKED_UP_BY: Final = {schema.NVTX: (), schema.API_CALLS: ("start", "end", "correlationId")}
-"""The columns by which rows are looked up: none of what is always read as a whole."""
+_LOOKUP_COLUMNS: Final = {schema.NVTX: (), schema.API_CALLS: ("start", "end", "correlationId")}
+"""Table → columns by which rows are looked up; no columns of tables that are always read whole."""
 
 
 def survey_of(
     database: Database, tables: Mapping[str, Table], capture_end_ns: int | None
 ) -> Survey:
-    """Return what the event tables are like, of which ``tables`` were read whole."""
+    """Return the extents of all event tables; ``tables`` are those that were read whole."""
 
-    def with_told(own: TableExtent) -> TableExtent:
-        if own.n_rows:
-            return own
+    def with_implied(collectives: TableExtent) -> TableExtent:
+        """Return the extent of collectives, also of those that NVTX ranges and MPI calls imply."""
+        if collectives.n_rows:
+            return collectives
         n_calls, n_annotations, _ = count_communication(database)
         if schema.COLLECTIVES not in database.tables:
             n_calls += count_mpi_collectives(database)
@@ -55,6 +56,7 @@ def survey_of(
         return TableExtent(n_annotations)
 
     def with_counters(samples: TableExtent) -> TableExtent:
+        """Return the extent of samples, with network and generic GPU counters."""
         if NETWORK in database.tables:
             samples |= TableExtent.of(network_metrics(database))
         if GENERIC in database.tables:
@@ -62,54 +64,54 @@ def survey_of(
         return samples
 
     closed = TableExtent(end_ns=max(capture_end_ns or 0, 0))
-    more: dict[str, Callable[[TableExtent], TableExtent]] = {
+    corrections: dict[str, Callable[[TableExtent], TableExtent]] = {
         "ranges": lambda ranges: ranges | closed if ranges.n_open else ranges,
-        "collectives": with_told,
+        "collectives": with_implied,
     }
     if not database.tables.isdisjoint((NETWORK, GENERIC)):
-        more["samples"] = with_counters
-    found = {
-        "kernels": _rows_of(schema.KERNELS, schema.GRAPHS, owner=_ON_DEVICE),
-        "copies": _rows_of(schema.COPIES, schema.MEMSETS, owner=_ON_DEVICE),
-        "syncs": _rows_of(schema.SYNCS, owner=_ON_DEVICE),
-        "api_calls": _rows_of(schema.API_CALLS),
-        "ranges": _rows_of(schema.NVTX, where=_RANGES),
-        "marks": _rows_of(schema.NVTX, where=_MARKS, end=""),
-        "host_ops": _rows_of(*schema.HOST_SOURCES, *schema.MPI_SOURCES, schema.OPERATORS),
-        "overheads": _rows_of(*schema.OVERHEADS),
-        "collectives": _rows_of(schema.COLLECTIVES),
+        corrections["samples"] = with_counters
+    all_sources = {
+        "kernels": _row_sources(schema.KERNELS, schema.GRAPHS, owner=_DEVICE_OWNER),
+        "copies": _row_sources(schema.COPIES, schema.MEMSETS, owner=_DEVICE_OWNER),
+        "syncs": _row_sources(schema.SYNCS, owner=_DEVICE_OWNER),
+        "api_calls": _row_sources(schema.API_CALLS),
+        "ranges": _row_sources(schema.NVTX, where=_RANGES),
+        "marks": _row_sources(schema.NVTX, where=_MARKS, end=""),
+        "host_ops": _row_sources(*schema.HOST_SOURCES, *schema.MPI_SOURCES, schema.OPERATORS),
+        "overheads": _row_sources(*schema.OVERHEADS),
+        "collectives": _row_sources(schema.COLLECTIVES),
         "samples": [RowSource(schema.SAMPLES, end=""), *metric_sources(database)],
     }
     sources = {
-        name: [source for source in every if source.table in database.tables]
-        for name, every in found.items()
+        name: [source for source in candidates if source.table in database.tables]
+        for name, candidates in all_sources.items()
     }
-    told = {"collectives": lambda: tells_of_collectives(database)}
-    elsewhere = {} if sources["collectives"] or "collectives" in tables else told
-    return Survey(database, sources, tables, more, elsewhere=elsewhere)
+    implied = {"collectives": lambda: tells_of_collectives(database)}
+    elsewhere = {} if sources["collectives"] or "collectives" in tables else implied
+    return Survey(database, sources, tables, corrections, elsewhere=elsewhere)
 
 
 def tells_of_collectives(database: Database) -> bool:
-    """Return whether ranges, or calls of MPI, are collectives."""
+    """Return whether NVTX ranges or MPI calls become collectives."""
     return has_communication(database) or bool(count_mpi_collectives(database))
 
 
-def _rows_of(
+def _row_sources(
     *tables: str, owner: str = "globalTid", where: Condition | None = None, end: str = "end"
 ) -> list[RowSource]:
-    """Return the rows of ``tables``; ``owner`` is the column that says of whom they are."""
-    device = "deviceId" if owner == _ON_DEVICE else ""
+    """Return the row sources for ``tables``; ``owner`` is the column with the process of a row."""
+    device = "deviceId" if owner == _DEVICE_OWNER else ""
     times = ("start", end) if end else ("start",)
     return [
         RowSource(
             table,
             end=f"[{end}]" if end else "",
-            process=f"coalesce({owner} >> {_BITS} & 16777215, {ABSENT})",  # as `process_of`
+            process=f"coalesce({owner} >> {_PROCESS_SHIFT_BITS} & 16777215, {ABSENT})",
             device=f"coalesce({device}, {NULL})" if device else "",
             where=where.sql if where else "",
             counted=Counted(
-                *("start", end, owner, device, schema.process_of, _BITS, where),
-                _LOOKED_UP_BY.get(table, times),
+                *("start", end, owner, device, schema.process_of, _PROCESS_SHIFT_BITS, where),
+                _LOOKUP_COLUMNS.get(table, times),
             ),
         )
         for table in tables
@@ -120,56 +122,58 @@ _CUDA_TABLES: Final = ("kernels", "copies", "api_calls", "syncs")
 
 
 def recorded_tables(database: Database, has_rows: set[str]) -> set[str]:
-    """Return the tables that the profiler was asked to fill.
+    """Return the tables that the profiler was asked to record.
 
-    Exports leave out tables without rows, so that an absent kernel table means "none" where
-    CUDA was traced at all, which its API calls show.
+    An export omits tables without rows. An absent kernel table therefore means that there were no
+    kernels if CUDA was traced at all, which its API calls show.
     """
     recorded = set(has_rows)
-    asked_for = set()
+    requested = set()
     if "META_DATA_CAPTURE" in database.tables:
-        asked = "SELECT value FROM META_DATA_CAPTURE WHERE name = 'CAPTURE_EVENT_TYPE'"
-        asked_for = {str(value) for (value,) in database.rows(asked)}
-    # Rows that are left out were recorded, too.
+        sql = "SELECT value FROM META_DATA_CAPTURE WHERE name = 'CAPTURE_EVENT_TYPE'"
+        requested = {str(value) for (value,) in database.rows(sql)}
+    # Rows that traceprof ignores as damaged were recorded.
     left_out = [table for table, faults in database.catalogue.left_out.items() if faults]
-    asked_for |= {"Cuda" for table in left_out if table.startswith("CUPTI_ACTIVITY_KIND_")}
-    asked_for |= {"NvtxEvents" for table in left_out if table == schema.NVTX}
-    if recorded & set(_CUDA_TABLES) or "Cuda" in asked_for:
+    requested |= {"Cuda" for table in left_out if table.startswith("CUPTI_ACTIVITY_KIND_")}
+    requested |= {"NvtxEvents" for table in left_out if table == schema.NVTX}
+    if recorded & set(_CUDA_TABLES) or "Cuda" in requested:
         recorded |= set(_CUDA_TABLES)
-    if recorded & {"ranges", "marks"} or "NvtxEvents" in asked_for:
+    if recorded & {"ranges", "marks"} or "NvtxEvents" in requested:
         recorded |= {"ranges", "marks"}
     if has_kernel_shapes(database):
         recorded.add("kernel_shapes")
-    own = {schema.COLLECTIVES: "collectives", schema.SAMPLES: "samples"}
-    recorded |= {name for table, name in own.items() if table in database.tables}
+    traceprof_tables = {schema.COLLECTIVES: "collectives", schema.SAMPLES: "samples"}
+    recorded |= {name for table, name in traceprof_tables.items() if table in database.tables}
     return recorded
 
 
 def unrecorded_graphs(database: Database) -> tuple[int, int]:
-    """Return how often CUDA graphs were launched of whose work nothing is in the file, and of all.
+    """Return the number of CUDA graph launches without recorded work, and of all graph launches.
 
-    Work belongs to the launch whose correlation it has. A scan only where strings say that a graph
-    was launched.
+    Work belongs to the launch with its correlation. The table of API calls is scanned only if the
+    strings contain a graph launch.
     """
     if "nameId" not in database.columns(schema.API_CALLS):
         return 0, 0
-    named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
-    ids = tuple(key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}"))
+    is_graph_launch = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
+    ids = tuple(
+        key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {is_graph_launch}")
+    )
     if not ids:
         return 0, 0
-    launched = _correlated(database, schema.API_CALLS, "globalTid", among("nameId", ids))
-    worked = [_correlated(database, table, _ON_DEVICE) for table in _OF_GRAPHS]
+    launched = _launch_keys(database, schema.API_CALLS, "globalTid", among("nameId", ids))
+    worked = [_launch_keys(database, table, _DEVICE_OWNER) for table in _GRAPH_WORK_TABLES]
     is_lost = np.isin(launched, np.concatenate(worked), invert=True)
     return int(is_lost.sum()), len(launched)
 
 
-_OF_GRAPHS: Final = (schema.KERNELS, schema.COPIES, schema.MEMSETS, schema.GRAPHS)
+_GRAPH_WORK_TABLES: Final = (schema.KERNELS, schema.COPIES, schema.MEMSETS, schema.GRAPHS)
 
 
-def _correlated(
+def _launch_keys(
     database: Database, table: str, owner: str, where: Condition | None = None
 ) -> npt.NDArray[np.int64]:
-    """Return process and correlation of each row of ``table`` as one number."""
+    """Return process and correlation of each row of ``table``, combined into one number."""
     names = {"correlationId", owner}
     if not names <= database.columns(table):
         return np.empty(0, np.int64)
@@ -180,8 +184,8 @@ def _correlated(
 
 _WARNING: Final = 2
 _ERROR: Final = 3
-_MOST: Final = 5
-_MATTERS: Final = re.compile(
+_MAX_WARNINGS: Final = 5
+_DATA_LOSS: Final = re.compile(
     r"not all (CUDA|NVTX|MPI|NCCL)|lost|dropped|discarded|overflow|out of memory|too many"
     r"|clock|timestamp|graph",
     re.IGNORECASE,
@@ -190,10 +194,10 @@ _CPU_SAMPLING: Final = re.compile(r"\bCPU\b|perf event|event source Perf|backtra
 
 
 def read_diagnostics(database: Database) -> list[str]:
-    """Return the errors and the warnings about lost data, each once, the most frequent first.
+    """Return errors and data-loss warnings of nsys, each once, the most frequent first.
 
-    nsys warns for every process that does not use CUDA or schema.NVTX, and where it may not sample
-    the CPU; these say nothing about what was recorded.
+    nsys also warns about every process that does not use CUDA or NVTX, and if it may not sample the
+    CPU. These warnings say nothing about the recorded events, so they are omitted.
     """
     if not {"severity", "text"} <= database.columns("DIAGNOSTIC_EVENT"):
         return []
@@ -205,12 +209,12 @@ def read_diagnostics(database: Database) -> list[str]:
         for severity, text in ((severity, str(text)) for severity, text in rows)
         if text.strip()
         and not _CPU_SAMPLING.search(text)
-        and (severity == _ERROR or _MATTERS.search(text))
+        and (severity == _ERROR or _DATA_LOSS.search(text))
     )
-    told = [
+    warnings = [
         f"nsys: {text}" + (f" ({count} times)" if count > 1 else "")
-        for text, count in texts.most_common(_MOST)
+        for text, count in texts.most_common(_MAX_WARNINGS)
     ]
-    if len(texts) > _MOST:
-        told.append(f"nsys: {len(texts) - _MOST} more errors and warnings in the trace")
-    return told
+    if len(texts) > _MAX_WARNINGS:
+        warnings.append(f"nsys: {len(texts) - _MAX_WARNINGS} more errors and warnings in the trace")
+    return warnings

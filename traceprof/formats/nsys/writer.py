@@ -1,4 +1,4 @@
-"""Trace → SQLite in the shape of an nsys export, which nsys's own reports can read."""
+"""Write a Trace as SQLite with the layout of an nsys export, which nsys's own reports can read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S
 
 _SCHEMA_VERSION: Final = "3.17.2"
-_ALWAYS: Final = (
+_REQUIRED_TABLES: Final = (
     *("StringIds", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"),
     *("TARGET_INFO_GPU", "ANALYSIS_DETAILS", "PROCESSES", "ThreadNames"),
     *("ENUM_CUDA_MEMCPY_OPER", "ENUM_CUDA_MEM_KIND"),
@@ -39,15 +39,15 @@ _MEMORY_LABELS: Final = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4:
 _COPY_CODES: Final = {"unknown": 0, "h2d": 1, "d2h": 2, "d2d": 8, "h2h": 9, "p2p": 10}
 _MEMORY_CODES: Final = {kind: code for code, kind in MEMORY_KINDS.items() if kind != "unknown"}
 _SYNC_CODES: Final = {kind: code for code, kind in SYNC_KINDS.items()}
-_OF_GPUS: Final = {
+_GPU_COLUMNS: Final = {
     "totalMemory": "memory_bytes",
     "memoryBandwidth": "memory_bytes_per_s",
     "smCount": "sm_count",
 }
-_EVENTS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
+_EVENT_TABLES: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
 
 EventTables: TypeAlias = Mapping[str, Table]
-"""Tables of events by name: ranges, marks, collectives, samples, and what devices did."""
+"""Tables of events by name: ranges, marks, collectives, samples, and device events."""
 
 
 def write_nsys(
@@ -56,22 +56,22 @@ def write_nsys(
     manifest: Mapping[str, str] | None = None,
     events: Iterable[EventTables] = (),
 ) -> None:
-    """Write ``trace`` to ``path``, replacing what is there.
+    """Write ``trace`` to ``path``, replacing an existing file.
 
-    The file appears under its name only when it is whole. ``manifest`` (name → value) goes into
-    ``TRACEPROF_MANIFEST``. ``events`` are more rows of events, which need not fit in memory all
-    together.
+    The file appears under its name only when it is complete. ``manifest`` (name → value) is stored
+    in ``TRACEPROF_MANIFEST``. ``events`` are more rows of events; all of them together need not fit
+    in memory.
 
     Raises:
         UsageError: the file cannot be written.
     """
     quick = ("journal_mode = OFF", "synchronous = OFF")
-    with new_file(path, force=True) as temporary, _changing(temporary, path, quick) as connection:
-        for table in _ALWAYS:
+    with new_file(path, force=True) as temporary, _connect(temporary, path, quick) as connection:
+        for table in _REQUIRED_TABLES:
             sidecar.create(connection, table, schema.NSYS_TABLES)
         strings = StringIds(connection)
         _write_targets(connection, trace, strings)
-        for name in _EVENTS:
+        for name in _EVENT_TABLES:
             if name in trace.recorded or len(trace.table(name)):
                 _insert_events(connection, strings, name, trace.table(name), trace.kernel_shapes)
         span = _append_recorded(connection, strings, trace, manifest or {}, events)
@@ -84,24 +84,24 @@ def append_to_nsys(
     manifest: Mapping[str, str] | None = None,
     events: Iterable[EventTables] = (),
 ) -> None:
-    """Add the ``TRACEPROF_`` tables and the NVTX rows of ``trace`` to an export of nsys.
+    """Add the ``TRACEPROF_`` tables and the NVTX rows of ``trace`` to an nsys export.
 
-    ``trace`` must be on the clock of the export. The file is changed in place: it must be one
-    that traceprof has just made.
+    ``trace`` must be on the clock of the export. The file is changed in place, so it must be one
+    that traceprof has just written.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    with _changing(path, path) as connection:
+    with _connect(path, path) as connection:
         sidecar.create(connection, "StringIds", schema.NSYS_TABLES)
         _append_recorded(connection, StringIds(connection), trace, manifest or {}, events)
 
 
 @contextmanager
-def _changing(
+def _connect(
     database: Path, path: Path, pragmas: Sequence[str] = ()
 ) -> Iterator[sqlite3.Connection]:
-    """Open a database that is, or becomes, the file ``path``."""
+    """Open ``database`` for writing in one transaction; errors name ``path``, its final name."""
     try:
         with closing(sqlite3.connect(database)) as connection:
             for pragma in pragmas:
@@ -119,7 +119,7 @@ def _append_recorded(
     manifest: Mapping[str, str],
     events: Iterable[EventTables],
 ) -> TimeWindow:
-    """Add what a program and its hooks told; return the span of the trace and of ``events``."""
+    """Add the events of the program and its hooks; return the span of ``trace`` and ``events``."""
     appender = EventAppender(connection, strings)
     appender.append({"ranges": trace.ranges, "marks": trace.marks})
     sidecar.append_traceprof_tables(connection, trace, strings, manifest)
@@ -129,25 +129,34 @@ def _append_recorded(
 def _insert_events(
     connection: sqlite3.Connection, strings: StringIds, name: str, rows: Table, shapes: Table
 ) -> None:
-    """Add a table of a Trace to the tables of nsys; of kernels with their ``shapes``."""
-    for table, columns in _stored_events(rows, shapes, name, strings).items():
+    """Add a table of a Trace to the tables of nsys; kernels with their ``shapes``."""
+    for table, columns in _nsys_tables(rows, shapes, name, strings).items():
         sidecar.create(connection, table, schema.NSYS_TABLES)
         insert_columns(connection, table, columns)
 
 
-def _stored_events(
+def _nsys_tables(
     rows: Table, shapes: Table, name: str, strings: StringIds
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return the tables of nsys that hold a table of a Trace, with their columns."""
+    """Return the tables of nsys that store the Trace table ``name``: table → column → values."""
     match name:
         case "kernels":
             names = strings.ids_of(rows["name"])
-            told = shapes_of(rows, shapes)
-            own: dict[str, Any] = {"demangledName": names, "shortName": names}
-            for column, stored in KERNEL_SHAPE.items():
-                if column != "context":
-                    own[stored] = without_absent(told[column])
-            return {schema.KERNELS: {**_on_device(rows), **_graph_nodes(rows), **own}}
+            all_shapes = shapes_of(rows, shapes)
+            columns = {
+                stored: without_absent(all_shapes[column])
+                for column, stored in KERNEL_SHAPE.items()
+                if column != "context"
+            }
+            return {
+                schema.KERNELS: {
+                    **_on_device(rows),
+                    **_graph_nodes(rows),
+                    "demangledName": names,
+                    "shortName": names,
+                    **columns,
+                }
+            }
         case "copies":
             is_memset = rows["direction"] == "memset"
             return {
@@ -158,19 +167,26 @@ def _stored_events(
             kinds = _codes(rows["kind"], _SYNC_CODES, 0)
             return {schema.SYNCS: {**_on_device(rows), "syncType": kinds, "eventId": 0}}
         case "api_calls":
-            own = {"eventClass": 0, "correlationId": without_absent(rows["correlation"])}
-            return {schema.API_CALLS: {**_on_host(rows, strings), **own}}
+            correlations = without_absent(rows["correlation"])
+            return {
+                schema.API_CALLS: {
+                    **_on_host(rows, strings),
+                    "eventClass": 0,
+                    "correlationId": correlations,
+                }
+            }
         case _:
             return {schema.OVERHEADS[0]: _on_host(rows, strings)}
 
 
 def _copies(rows: Table, *, is_memset: bool) -> dict[str, Any]:
+    """Return the nsys columns of copies or, with ``is_memset``, of memsets."""
     kinds = _codes(rows["dst_kind"], _MEMORY_CODES, None)
-    own = {**_on_device(rows), **_graph_nodes(rows), "bytes": rows["n_bytes"]}
+    columns = {**_on_device(rows), **_graph_nodes(rows), "bytes": rows["n_bytes"]}
     if is_memset:
-        return {**own, "value": 0, "memKind": kinds}
+        return {**columns, "value": 0, "memKind": kinds}
     return {
-        **own,
+        **columns,
         "copyKind": _codes(rows["direction"], _COPY_CODES, 0),
         "srcKind": _codes(rows["src_kind"], _MEMORY_CODES, None),
         "dstKind": kinds,
@@ -180,6 +196,7 @@ def _copies(rows: Table, *, is_memset: bool) -> dict[str, Any]:
 
 
 def _on_device(rows: Table) -> dict[str, Any]:
+    """Return the columns that all device events have in common."""
     return {
         "start": rows["start_ns"],
         "end": rows["end_ns"],
@@ -196,6 +213,7 @@ def _graph_nodes(rows: Table) -> dict[str, Any]:
 
 
 def _on_host(rows: Table, strings: StringIds) -> dict[str, Any]:
+    """Return the columns that all host events have in common."""
     return {
         "start": rows["start_ns"],
         "end": rows["end_ns"],
@@ -210,6 +228,7 @@ def _codes(names: Names, codes: Mapping[str, int], other: int | None) -> list[in
 
 
 def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindow) -> None:
+    """Write the tables about the session: export, clock, host, and codes."""
     machine, epoch_ns = schema.global_id(0), trace.info.utc_epoch_ns
     start_ns, end_ns = min(0, span.start_ns), span.end_ns
     rows: dict[str, list[tuple[Any, ...]]] = {
@@ -228,19 +247,30 @@ def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindo
         utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         local = time.strftime("%Y-%m-%dT%H:%M:%S %z", time.localtime(seconds))
         rows["TARGET_INFO_SESSION_START_TIME"] = [(epoch_ns, utc, local)]
-    for table, told in rows.items():
-        marks = ", ".join("?" * len(told[0]))
-        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", told)
+    for table, table_rows in rows.items():
+        placeholders = ", ".join("?" * len(table_rows[0]))
+        connection.executemany(f"INSERT INTO {table} VALUES ({placeholders})", table_rows)
 
 
 def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: StringIds) -> None:
+    """Write the tables of processes, threads, and GPUs."""
     processes, threads, devices = trace.processes, trace.threads, trace.devices
-    owners = [schema.global_id(pid) for pid in processes["process"].tolist()]
-    own = {"globalPid": owners, "pid": processes["process"], "name": processes["name"]}
-    insert_columns(connection, "PROCESSES", own)
-    names = strings.ids_of(Names.of(threads["name"]))
     insert_columns(
-        connection, "ThreadNames", {"nameId": names, "globalTid": sidecar.global_ids(threads)}
+        connection,
+        "PROCESSES",
+        {
+            "globalPid": [schema.global_id(pid) for pid in processes["process"].tolist()],
+            "pid": processes["process"],
+            "name": processes["name"],
+        },
+    )
+    insert_columns(
+        connection,
+        "ThreadNames",
+        {
+            "nameId": strings.ids_of(Names.of(threads["name"])),
+            "globalTid": sidecar.global_ids(threads),
+        },
     )
     capabilities = devices["compute_capability"].tolist()
     insert_columns(
@@ -254,7 +284,7 @@ def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: String
             "uuid": devices["uuid"],
             **{
                 stored: [max(0, value) or None for value in devices[column].tolist()]
-                for stored, column in _OF_GPUS.items()
+                for stored, column in _GPU_COLUMNS.items()
             },
             "computeMajor": [value // 10 if value > 0 else None for value in capabilities],
             "computeMinor": [value % 10 if value > 0 else None for value in capabilities],
@@ -263,7 +293,7 @@ def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: String
 
 
 class EventAppender:
-    """Adds events to a database, with the domains and the strings that they need."""
+    """Adds events to a database, with the NVTX domains and strings that they need."""
 
     def __init__(self, connection: sqlite3.Connection, strings: StringIds) -> None:
         self._connection = connection
@@ -272,11 +302,11 @@ class EventAppender:
         self._last: dict[int, int] | None = None
 
     def append_all(self, events: Iterable[EventTables], span: TimeWindow) -> TimeWindow:
-        """Add all ``events``; return ``span`` widened to hold them."""
+        """Add all ``events``; return ``span`` extended to cover them."""
         found = [span] if span.duration_ns else []
         for tables in events:
             self.append(tables)
-            for name in _EVENTS:
+            for name in _EVENT_TABLES:
                 if name in tables:
                     shapes = tables.get("kernel_shapes", empty_table("kernel_shapes"))
                     _insert_events(self._connection, self._strings, name, tables[name], shapes)
@@ -296,11 +326,12 @@ class EventAppender:
             self._append(marks, schema.NVTX_MARK)
 
     def _append(self, rows: Table, event_type: np.ndarray | int) -> None:
+        """Add ranges or marks to ``NVTX_EVENTS``, which is created if it does not exist."""
         if self._last is None:
             sidecar.create(self._connection, schema.NVTX, schema.NSYS_TABLES)
             process = schema.process_sql("globalTid")
             last = f"SELECT {process}, max(domainId) FROM {schema.NVTX} GROUP BY 1"
-            self._last = dict(self._connection.execute(last))  # process → its last domain so far
+            self._last = dict(self._connection.execute(last))  # process → its highest domain id
         is_span = "end_ns" in rows
         insert_columns(
             self._connection,
@@ -318,7 +349,7 @@ class EventAppender:
         )
 
     def _domains_of(self, rows: Table) -> list[int]:
-        """Return the id of the domain of each row; ids count per process."""
+        """Return the domain id of each row; ids count per process."""
         number, first = numbered(rows["process"], rows["domain"].packed)
         pairs = zip(rows["process"][first].tolist(), rows["domain"][first], strict=True)
         ids = np.array([self._domain(*pair) for pair in pairs], np.int64)
@@ -326,6 +357,7 @@ class EventAppender:
         return listed
 
     def _domain(self, process: int, domain: str) -> int:
+        """Return the id of a domain of a process; a new domain is added to ``NVTX_EVENTS``."""
         key = (process, domain)
         if not domain:
             return 0
@@ -341,7 +373,7 @@ class EventAppender:
 
 
 def _payloads(values: Any) -> dict[str, Any]:
-    """Return the payload columns: whole numbers apart from the others, as NVTX has them."""
+    """Return the payload columns of NVTX, which separates whole numbers from others."""
     is_known = ~np.isnan(values)
     is_whole = is_known & (np.abs(values) < 2.0**63) & (np.floor(values) == values)
     if is_whole.all():

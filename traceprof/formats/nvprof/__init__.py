@@ -1,1 +1,1 @@
-"""SQLite files of nvprof and the Visual Profiler."""
+"""Read SQLite files of nvprof and the Visual Profiler."""

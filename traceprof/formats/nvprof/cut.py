@@ -1,8 +1,8 @@
-"""Cutting a file of nvprof to a window: events by their times, and what belongs to them.
+"""Cut a file of nvprof to a time window.
 
-Device work that overlaps the window is kept, and the calls that launched it wherever they lie;
-markers in the window, and ranges that overlap it or enclose one of these calls, with both their
-ends. Tables about the machine are kept whole. nvprof keeps no environment.
+Device work that overlaps the window is kept, and so are all calls that launched it, also those
+before the window. Marks in the window are kept, and ranges that overlap it or enclose one of these
+calls, with both ends. Tables about the machine are kept whole. nvprof stores no environment.
 """
 
 from __future__ import annotations
@@ -26,58 +26,61 @@ _STRING_COLUMNS: Final = frozenset(
     {"name", "domain", "fileName", "srcFile", "funcName", "varName", "kernelName"}
 )
 _EVENT, _MACHINE = range(2)
-"""Whose name a string is."""
+"""The kinds of strings: names of events, and texts about the machine."""
 _MARKER: Final = PREFIX + "MARKER"
 _MARKER_DATA: Final = PREFIX + "MARKER_DATA"
-_MODEL: Final = {
+_TRACE_TABLES: Final = {
     **dict.fromkeys(("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL", "GRAPH_TRACE"), "kernels"),
     **dict.fromkeys(("MEMCPY", "MEMCPY2", "MEMSET", "UNIFIED_MEMORY_COUNTER"), "copies"),
     **dict.fromkeys(("RUNTIME", "DRIVER"), "api_calls"),
     "SYNCHRONIZATION": "syncs",
     "OVERHEAD": "overheads",
 }
+"""Kind of activity → the table of the Trace that is made from it."""
 _DEVICE_TABLES: Final = frozenset(
-    PREFIX + name for name, own in _MODEL.items() if own in DEVICE_TABLES
+    PREFIX + kind for kind, table in _TRACE_TABLES.items() if table in DEVICE_TABLES
 ) - {PREFIX + "UNIFIED_MEMORY_COUNTER"}
 _CALLS: Final = (PREFIX + "RUNTIME", PREFIX + "DRIVER")
-_TELLING_OF_COLLECTIVES: Final = frozenset({_MARKER, "ranges", "collectives"})
-_OF_THE_MACHINE: Final = frozenset(
+_COLLECTIVE_SOURCES: Final = frozenset({_MARKER, "ranges", "collectives"})
+_MACHINE_TABLES: Final = frozenset(
     {"Version", *(PREFIX + name for name in ("DEVICE", "DEVICE_ATTRIBUTE", "CONTEXT", "NAME"))}
     | {PREFIX + name for name in ("STREAM", "PCIE", "NVLINK", "FUNCTION", "MODULE")}
     | {PREFIX + name for name in ("SOURCE_LOCATOR", "INSTRUCTION_CORRELATION")}
 )
-_THREAD: Final = (
+_THREAD_SQL: Final = (
     "printf('%02X%02X%02X%02X', {0} & 255, {0} >> 8 & 255, {0} >> 16 & 255, {0} >> 24 & 255)"
 )
-"""A thread's number as an object id has it, in hexadecimal: 32 bits, the lowest byte first."""
+"""SQL of a thread id as it is in an object id: hexadecimal, 32 bits, lowest byte first."""
 
 
 def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
-    """Write what ``request`` asks for of a file of nvprof to the empty file ``target``.
+    """Write the part of a file of nvprof that ``request`` selects to the empty file ``target``.
 
     Raises:
         TraceError: the file cannot be read.
         UsageError: ``target`` cannot be written.
     """
 
-    def looked(database: Database) -> tuple[int, bool]:
+    def inspect(database: Database) -> tuple[int, bool]:
+        """Return time 0 of the whole file, and whether the file has collectives."""
         file = open_nvprof(database, ())
-        takes = request.is_noted and request.takes(_TELLING_OF_COLLECTIVES)
+        wants_collectives = request.is_noted and request.takes(_COLLECTIVE_SOURCES)
         zero_ns = file.zero_ns if request.zero_ns is None else request.zero_ns
-        return zero_ns, takes and bool(count_annotations(file))
+        return zero_ns, wants_collectives and bool(count_annotations(file))
 
-    zero_ns, has_collectives = reading(source, looked)
+    zero_ns, has_collectives = reading(source, inspect)
     with parts.copying(source, target, progress) as copy:
         copy.check_names(request.tables)
         return _Cut(copy, request, zero_ns, has_collectives=has_collectives).report()
 
 
 def _is_cut(name: str) -> bool:
-    return name not in (NOTE, _STRINGS, _MARKER) and name not in _OF_THE_MACHINE
+    """Return whether the rows of a table are cut by their times, apart from markers."""
+    return name not in (NOTE, _STRINGS, _MARKER) and name not in _MACHINE_TABLES
 
 
 class _Cut:
-    """One cut: first the devices, then the calls, the markers, what belongs to them, strings."""
+    """One cut: device events, then launching calls, markers, other tables, and strings."""
 
     def __init__(
         self, copy: parts.DatabaseCopy, request: CutRequest, zero_ns: int, *, has_collectives: bool
@@ -94,11 +97,12 @@ class _Cut:
         register_text(copy.connection, "machine_text", masked_text)
 
     def report(self) -> CutReport:
-        """Write the copy; return what came of it."""
+        """Write the copy, and return its report."""
         copy, tables = self.copy, self.copy.tables
         copy.execute("CREATE TEMP TABLE launched (call INTEGER PRIMARY KEY)")
         copy.execute("CREATE TEMP TABLE early (thread TEXT, start INTEGER)")
-        n_events = sum(self._copy_device_events(tables[n]) for n in tables if n in _DEVICE_TABLES)
+        on_devices = [tables[n] for n in tables if n in _DEVICE_TABLES and n in self.times]
+        n_events = sum(map(self._copy_device_events, on_devices))
         n_events += sum(self._copy_calls(tables[n]) for n in _CALLS if n in tables)
         ((first,),) = copy.execute("SELECT min(start) FROM early")
         self.reach = self.window.start_ns if first is None else int(first)
@@ -106,28 +110,27 @@ class _Cut:
             n_events += self._copy_markers(tables[_MARKER])
         for name in self.times:
             if name not in copy.n_copied:
-                overlap = self.times[name].overlap(self.window)
-                n_events += self._copy(tables[name], overlap)
+                n_events += self._copy(tables[name], self.times[name].overlap(self.window))
         for name, table in tables.items():
             if name not in copy.n_copied and name != _STRINGS:
-                self._copy_rest(table)
+                self._copy_untimed(table)
         self._copy_strings()
         window = self.request.covered.moved(self.zero_ns)
-        parts.note_cut(copy, self.request, window, self._recorded(), self._worked())
+        parts.note_cut(copy, self.request, window, self._recorded_tables(), self._active_devices())
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
 
-    def _recorded(self) -> set[str]:
-        """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
+    def _recorded_tables(self) -> set[str]:
+        """Return the tables of the Trace that have rows in the whole file."""
         found = set()
         for name in parts.filled_tables(self.copy):
-            own = _MODEL.get(name.removeprefix(PREFIX))
-            if own is not None and self.request.takes(frozenset({name, own})):
-                found.add(own)
+            table = _TRACE_TABLES.get(name.removeprefix(PREFIX))
+            if table is not None and self.request.takes(frozenset({name, table})):
+                found.add(table)
         return found | ({"collectives"} if self.has_collectives else set())
 
-    def _worked(self) -> set[int]:
-        """Return the devices that worked in the whole file, of those that are asked for."""
+    def _active_devices(self) -> set[int]:
+        """Return the selected devices that have work anywhere in the whole file."""
         found: set[int] = set()
         for name in _DEVICE_TABLES & self.copy.tables.keys():
             if self.request.is_noted and self.copy.tables[name].has("deviceId"):
@@ -139,20 +142,19 @@ class _Cut:
         chosen = self.request.devices
         return found if chosen is None else found & chosen
 
-    def _texts(self, table: parts.SourceTable) -> dict[str, str]:
-        """Return what stands in place of texts of a table that traceprof does not know."""
+    def _masked_texts(self, table: parts.SourceTable) -> dict[str, str]:
+        """Return text column → SQL of its masked value, for tables that traceprof does not know."""
         if self.request.keep_environment or table.name.startswith(PREFIX):
             return {}
         texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
         return {column: text_by("machine_text", quoted(column)) for column in texts}
 
     def _copy_device_events(self, table: parts.SourceTable) -> int:
-        if table.name not in self.times:
-            return 0
+        """Copy the device events in the window, and add their launches to the table launched."""
         condition = self.times[table.name].overlap(self.window)
         devices = self.request.devices
         if devices is not None and table.has("deviceId"):
-            condition += f" AND deviceId IN ({', '.join(str(int(one)) for one in devices)})"
+            condition += f" AND deviceId IN ({', '.join(str(int(device)) for device in devices)})"
         n_rows = self._copy(table, condition)
         for column in ("correlationId", "runtimeCorrelationId"):
             if table.has(column):
@@ -163,22 +165,25 @@ class _Cut:
         return n_rows
 
     def _copy_calls(self, table: parts.SourceTable) -> int:
+        """Copy the calls in the window, and earlier calls that launched copied device events."""
         start = self.window.start_ns
         condition = self.times[table.name].overlap(self.window)
         launched = "correlationId IN (SELECT call FROM launched)"
         n_rows = self._copy(table, f"{condition} OR (t.[start] < {start} AND {launched})")
         self.copy.execute(
-            f"INSERT INTO early SELECT {_THREAD.format('threadId')}, [start]"
+            f"INSERT INTO early SELECT {_THREAD_SQL.format('threadId')}, [start]"
             f" FROM main.{quoted(table.name)} WHERE [start] < {start} AND {launched}"
         )
         return n_rows
 
     def _copy_markers(self, table: parts.SourceTable) -> int:
-        """Copy marks in the window, and both ends of the ranges that overlap or enclose."""
+        """Copy marks in the window, and both ends of ranges that overlap it or enclose a launch."""
         copy, start_ns, end_ns = self.copy, self.window.start_ns, self.window.end_ns
         copy.execute("CREATE INDEX temp.early_by_thread ON early (thread, start)")
-        turn = "row_number() OVER (PARTITION BY id ORDER BY timestamp, _id_)"
-        rows = f"SELECT _id_ AS row, id, timestamp, hex(substr(objectId, 5, 4)) AS thread, {turn}"
+        ordinal = "row_number() OVER (PARTITION BY id ORDER BY timestamp, _id_)"
+        rows = (
+            f"SELECT _id_ AS row, id, timestamp, hex(substr(objectId, 5, 4)) AS thread, {ordinal}"
+        )
         copy.execute(
             "CREATE TEMP TABLE kept_marker AS WITH"
             f" first AS ({rows} AS turn FROM source.{_MARKER} WHERE flags & {START}),"
@@ -209,35 +214,37 @@ class _Cut:
         return copy.copy(table.name, " OR ".join(kinds), shown)
 
     def _copy(self, table: parts.SourceTable, condition: str) -> int:
+        """Copy the rows of a table that meet ``condition``, if the request selects the table."""
         plain = table.name.removeprefix(PREFIX)
-        if not self.request.takes(frozenset({table.name, _MODEL.get(plain, table.name)})):
+        if not self.request.takes(frozenset({table.name, _TRACE_TABLES.get(plain, table.name)})):
             condition = "0"
         shown = {}
         if self.request.clip:
             first = None if table.name in _DEVICE_TABLES else self.reach
             shown = self.times[table.name].clipped(self.window, first)
-        return self.copy.copy(table.name, condition, self._texts(table) | shown)
+        return self.copy.copy(table.name, condition, self._masked_texts(table) | shown)
 
-    def _copy_rest(self, table: parts.SourceTable) -> None:
-        """Copy a table without times: what belongs to events with these, others whole."""
+    def _copy_untimed(self, table: parts.SourceTable) -> None:
+        """Copy a table without times: the details of the copied events, or the whole table."""
         name, condition = table.name, "1"
         if name == _MARKER_DATA and _MARKER in self.copy.n_copied:
             condition = f"id IN (SELECT id FROM main.{_MARKER})"
-        elif not name.startswith(PREFIX) and name not in (*_OF_THE_MACHINE, NOTE):
+        elif not name.startswith(PREFIX) and name not in (*_MACHINE_TABLES, NOTE):
             self.unknown[name] = "kept whole"
-        elif table.has("correlationId") and name not in _OF_THE_MACHINE:
+        elif table.has("correlationId") and name not in _MACHINE_TABLES:
             calls = [f"SELECT correlationId FROM main.{n}" for n in _CALLS if n in self.copy.tables]
             kept = " UNION ".join(["SELECT call FROM launched", *calls])
             condition = f"correlationId IN ({kept})"
-        self.copy.copy(name, condition, self._texts(table))
+        self.copy.copy(name, condition, self._masked_texts(table))
 
     def _copy_strings(self) -> None:
+        """Copy the strings that the copied rows refer to."""
         references = [
-            (name, column, _MACHINE if name in _OF_THE_MACHINE else _EVENT)
+            (name, column, _MACHINE if name in _MACHINE_TABLES else _EVENT)
             for name, table in self.copy.tables.items()
             if name not in (_STRINGS, NOTE)
             for column in parts.string_columns(
-                table, _STRING_COLUMNS, is_known=name.startswith(PREFIX) or name in _OF_THE_MACHINE
+                table, _STRING_COLUMNS, is_known=name.startswith(PREFIX) or name in _MACHINE_TABLES
             )
         ]
 

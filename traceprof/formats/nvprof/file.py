@@ -1,4 +1,4 @@
-"""A file of nvprof: its strings, its clock, its process, and what it says of the machine."""
+"""Read the strings, the clock, the process, and the machine from a file of nvprof."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _TIMED_TABLES: Final = (
     *("CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2", "MEMSET"),
     *("RUNTIME", "DRIVER", "SYNCHRONIZATION", "OVERHEAD"),
 )
-_PROCESS: Final = 1  # the kind of object that a process is
+_PROCESS: Final = 1  # kind of object
 _GPU: Final = 1
 _PCIE_GPU: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NvprofFile:
-    """An open file. Times in it are ns since 1970; ``zero_ns`` is time 0 of the trace.
+    """An open file. Its times are ns since 1970; ``zero_ns`` is time 0 of the trace.
 
-    ``process`` is the one that was profiled: a file has only one, and device work names none.
-    ``n_lost`` counts the records that the profiler lost, whose times are 0 or NULL.
+    ``process`` is the profiled process: a file has only one, and device events do not name it.
+    ``n_lost`` is the number of records that the profiler lost; their times are 0 or NULL.
     """
 
     database: Database
@@ -47,7 +47,7 @@ class NvprofFile:
     n_lost: int
 
     def has(self, table: str) -> bool:
-        """Return whether the table of this kind of activity exists."""
+        """Return whether the file has the table of this kind of activity."""
         return PREFIX + table in self.database.tables
 
     def columns(
@@ -60,9 +60,9 @@ class NvprofFile:
     ) -> dict[str, npt.NDArray[np.int64]]:
         """Return whole-number columns of a table, and ``start_ns`` and ``end_ns``.
 
-        Times are on the clock of the trace; lost records are left out, and with ``window`` what
-        does not overlap it. ``optional`` columns may be missing; they come back as all NULL. So is
-        the node of what is in no graph.
+        Times are on the clock of the trace. Lost records are omitted and, with ``window``, rows
+        that do not overlap it. ``optional`` columns may be missing; they are then all NULL. The
+        graph node of an event that is in no graph is NULL too.
         """
         if window is not None:
             window = window.moved(self.zero_ns)
@@ -81,14 +81,14 @@ class NvprofFile:
     def rows(
         self, table: str, numbers: Sequence[str], ids: Sequence[str] = ()
     ) -> list[tuple[Any, ...]]:
-        """Return whole ``numbers`` and ``ids`` in hexadecimal of a table; none if it lacks one."""
+        """Return whole ``numbers`` and hexadecimal ``ids`` of a table; empty if one is missing."""
         if not {*numbers, *ids} <= self.database.columns(PREFIX + table):
             return []
-        columns = ", ".join([*map(whole, numbers), *(f"hex({name})" for name in ids)])
+        columns = ", ".join([*map(integer_sql, numbers), *(f"hex({name})" for name in ids)])
         return self.database.rows(f"SELECT {columns} FROM {PREFIX}{table}")
 
     def names(self, ids: Column) -> Names:
-        """Return the strings with these ids; 0 is no string."""
+        """Return the strings with these ids; id 0 is no string."""
 
         def string(key: int) -> str:
             return "" if key in (0, NULL) else self.strings.get(key, f"[string {key}]")
@@ -96,7 +96,7 @@ class NvprofFile:
         return names_by_number(ids, string)
 
     def kernel_names(self, ids: Column) -> Names:
-        """Return the names of kernels as C++ writes them."""
+        """Return the demangled names of kernels."""
         mangled = self.names(ids)
         plain = (pydemumble.demangle(name) or name for name in mangled.texts.tolist())
         return Names.coded(plain, mangled.packed, is_sorted=True)
@@ -113,16 +113,17 @@ def open_nvprof(database: Database, rules: Sequence[OwnRule]) -> NvprofFile:
     n_lost, first = 0, []
     for table in _TIMED_TABLES:
         if {"start", "end"} <= database.columns(PREFIX + table):
-            was_lost = f"{whole('start')} <= 0 OR {whole('end')} <= 0"
+            was_lost = f"{integer_sql('start')} <= 0 OR {integer_sql('end')} <= 0"
             lost, start = _totals(
                 database,
                 PREFIX + table,
-                f"total({was_lost}), min(CASE WHEN NOT ({was_lost}) THEN {whole('start')} END)",
+                f"total({was_lost}), "
+                f"min(CASE WHEN NOT ({was_lost}) THEN {integer_sql('start')} END)",
             )
             n_lost += int(lost)
             first.append(start)
     if "timestamp" in database.columns(f"{PREFIX}MARKER"):
-        first += _totals(database, f"{PREFIX}MARKER", f"min({whole('timestamp')})")
+        first += _totals(database, f"{PREFIX}MARKER", f"min({integer_sql('timestamp')})")
     window = cut_note(database).window
     first.append(None if window is None else window.start_ns)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
@@ -131,7 +132,11 @@ def open_nvprof(database: Database, rules: Sequence[OwnRule]) -> NvprofFile:
 
 
 def _totals(database: Database, table: str, wanted: str) -> list[Any]:
-    """Return totals of the rows of a table, after a look whether they can be, in one pass."""
+    """Return aggregates of a table, and check its rows in the same pass.
+
+    Raises:
+        UnsoundRowsError: the table has unsound rows.
+    """
     sound = database.catalogue.soundness(table)
     n_unsound = f"total(NOT ({sound.sql()}))" if sound else "0"
     ((n_found, *totals),) = database.rows(f"SELECT {n_unsound}, {wanted} FROM {table}")
@@ -142,11 +147,11 @@ def _totals(database: Database, table: str, wanted: str) -> list[Any]:
 
 
 def _process(file: NvprofFile) -> int:
-    """Return the process that was profiled, from its API calls or else from its own name."""
+    """Return the profiled process: the one with most API calls, otherwise the first named one."""
     for table in ("RUNTIME", "DRIVER"):
         if "processId" in file.database.columns(PREFIX + table):
             rows = file.database.rows(
-                f"SELECT {whole('processId')} FROM {PREFIX}{table} "
+                f"SELECT {integer_sql('processId')} FROM {PREFIX}{table} "
                 "GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
             )
             if rows:
@@ -156,16 +161,16 @@ def _process(file: NvprofFile) -> int:
     return int(object_ids(named[:1])[0][0]) if named else ABSENT
 
 
-def whole(column: str) -> str:
-    """Return SQL for a whole number in ``column``, 0 where there is none.
+def integer_sql(column: str) -> str:
+    """Return SQL of the whole number in ``column``; 0 if there is none.
 
-    Brackets, because a quoted name that does not exist would be a text to SQLite.
+    The brackets matter: SQLite treats a quoted name that does not exist as a text.
     """
     return f"coalesce(CAST([{column}] AS INTEGER), 0)"
 
 
 def object_ids(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return process and thread in object ids (hexadecimal): two little-endian 32-bit numbers."""
+    """Return process and thread in hexadecimal object ids: two little-endian 32-bit numbers."""
     distinct, place = np.unique(np.asarray(texts, str), return_inverse=True)
     halves = [bytes.fromhex(text)[:8].ljust(8, b"\0") for text in distinct.tolist()]
     processes = np.array([int.from_bytes(half[:4], "little") for half in halves], np.int64)
@@ -174,28 +179,27 @@ def object_ids(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
-    """Return where the file comes from."""
+    """Return the origin of the file: profiler and clock."""
     versions = file.database.rows("SELECT version FROM Version")
-    version = str(versions[0][0]) if versions else ""
     return TraceInfo(
         path=str(file.database.path),
         format=format_name,
         profiler="nvprof",
-        schema_version=version,
+        schema_version=str(versions[0][0]) if versions else "",
         utc_epoch_ns=file.zero_ns if file.zero_ns >= FIRST_EPOCH_NS else None,
     )
 
 
 def read_devices(file: NvprofFile) -> Table:
-    """Return the accelerators."""
+    """Return the GPUs."""
     numbers = ("id", "name", "globalMemorySize", "globalMemoryBandwidth", "numMultiprocessors")
     capability = ("computeCapabilityMajor", "computeCapabilityMinor")
-    told = file.rows("DEVICE", (*numbers, *capability), ["uuid"]) or [
+    rows = file.rows("DEVICE", (*numbers, *capability), ["uuid"]) or [
         (*row, 0, ABSENT, uuid) for *row, uuid in file.rows("DEVICE", numbers, ["uuid"])
     ]
-    if not told:
+    if not rows:
         return empty_table("devices")
-    *columns, uuids = zip(*sorted(told), strict=True)
+    *columns, uuids = zip(*sorted(rows), strict=True)
     number, name, n_bytes, n_kilobytes_per_s, sm_count, major, minor = np.array(columns, np.int64)
     return make_table(
         "devices",
@@ -212,26 +216,27 @@ def read_devices(file: NvprofFile) -> Table:
 
 
 def read_processes(file: NvprofFile, used: np.ndarray) -> Table:
-    """Return the processes with these ids, named by their programs.
+    """Return the processes with the ids ``used``, named by their programs.
 
-    nvprof keeps the whole command line, whose arguments may hold secrets.
+    nvprof stores the whole command line, whose arguments may contain secrets.
     """
     rows = file.rows("NAME", ["objectKind", "name"], ["objectId"])
     owners = [(owner, file.strings.get(name, "")) for kind, name, owner in rows if kind == _PROCESS]
     processes, _ = object_ids([owner for owner, _ in owners])
-    names = {one: _program(text) for one, (_, text) in zip(processes.tolist(), owners, strict=True)}
+    names = {pid: _program(text) for pid, (_, text) in zip(processes.tolist(), owners, strict=True)}
     return make_table(
         "processes", {"process": used, "name": [names.get(int(process), "") for process in used]}
     )
 
 
 def read_environment(file: NvprofFile) -> Table:
-    """Return how the devices are connected."""
+    """Return the connections of the devices."""
     found = {**_pcie(file), **_nvlink(file)}
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def _pcie(file: NvprofFile) -> dict[str, str]:
+    """Return a name for each GPU → its PCIe link."""
     numbers = ("type", "pcieGeneration", "linkRate", "linkWidth")
     return {
         f"pcie device {int.from_bytes(bytes.fromhex(device)[:4], 'little')}": (
@@ -243,6 +248,7 @@ def _pcie(file: NvprofFile) -> dict[str, str]:
 
 
 def _nvlink(file: NvprofFile) -> dict[str, str]:
+    """Return a name for each pair of connected devices → its NVLinks."""
     devices = {uuid: f"device {device}" for device, uuid in file.rows("DEVICE", ["id"], ["uuid"])}
     numbers = ("typeDev0", "typeDev1", "physicalNvLinkCount", "bandwidth")
     found = {}
@@ -260,14 +266,14 @@ def _nvlink(file: NvprofFile) -> dict[str, str]:
 
 
 def _program(command: str) -> str:
-    """Return the program and, where it is an interpreter, the script."""
+    """Return the program in a command line and, for an interpreter, the script."""
     program, *arguments = command.split() or [""]
     script = arguments[:1] if arguments and arguments[0].endswith((".py", ".sh")) else []
     return " ".join([program, *script])
 
 
 def _uuid(digits: str) -> str:
-    """Return a UUID as nvidia-smi groups it."""
+    """Return a UUID grouped like the output of nvidia-smi."""
     plain = digits.lower()
     cuts = (0, 8, 12, 16, 20, len(plain))
     return "-".join(plain[start:end] for start, end in pairwise(cuts))

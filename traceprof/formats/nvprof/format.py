@@ -1,4 +1,4 @@
-"""How SQLite files of nvprof and the Visual Profiler are recognised."""
+"""Recognize SQLite files of nvprof and the Visual Profiler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
 
 PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
-"""What the tables of activities are called before their kind."""
+"""Prefix of the activity tables; the kind of activity follows."""
 
 
 def recognises(candidate: Candidate) -> bool:

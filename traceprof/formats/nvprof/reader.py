@@ -1,6 +1,6 @@
-"""SQLite files of nvprof and the Visual Profiler, versions 8 to 16 and later.
+"""Read SQLite files of nvprof and the Visual Profiler, versions 8 to 16 and later.
 
-Of tables that are not read SQL says what their readers would make of them: the same rows.
+For tables that are not read, SQL counts the rows that their readers would return.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from traceprof.formats.nvprof import events
 from traceprof.formats.nvprof.events import END, MARK, MIGRATIONS, START
 from traceprof.formats.nvprof.file import (
     NvprofFile,
+    integer_sql,
     object_ids,
     open_nvprof,
     read_devices,
     read_environment,
     read_info,
     read_processes,
-    whole,
 )
 from traceprof.formats.nvprof.format import FORMAT, PREFIX
 from traceprof.formats.shared.collectives import annotated_collectives, is_annotated
@@ -37,52 +37,52 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
 _KERNELS: Final = (f"{PREFIX}KERNEL", f"{PREFIX}CONCURRENT_KERNEL")
-_MADE_OF: Final = {
-    "kernel_shapes": [f"{one}.{axis}" for one in _KERNELS for axis in ("gridX", "blockX")],
+_FILE_TABLES: Final = {
+    "kernel_shapes": [f"{table}.{axis}" for table in _KERNELS for axis in ("gridX", "blockX")],
     "syncs": (f"{PREFIX}SYNCHRONIZATION",),
 }
-"""What other tables do without → the tables, or columns, of the file that it is made of."""
-_WITH_ENDS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
-_IS_KEPT: Final = f"{whole('start')} > 0 AND {whole('end')} > 0"
-"""Records whose times are 0, or none, were lost by the profiler."""
+"""Table of the Trace that others do not need → the tables, or columns, of the file behind it."""
+_RECORD_TABLES: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
+_IS_KEPT: Final = f"{integer_sql('start')} > 0 AND {integer_sql('end')} > 0"
+"""SQL for records that the profiler did not lose; the times of lost records are 0 or NULL."""
 _DEVICE: Final = f"coalesce(deviceId, {ABSENT})"
 
 
 def survey_of(file: NvprofFile, tables: Mapping[str, Table]) -> Survey:
-    """Return what the event tables are like, of which ``tables`` were read whole."""
+    """Return the extents of all event tables; ``tables`` are those that were read whole."""
     corrections: dict[str, Callable[[TableExtent], TableExtent]] = {
         "collectives": lambda _: TableExtent(count_annotations(file))
     }
     survey = Survey(file.database, _sources(file), tables, corrections, file.zero_ns)
-    corrections["ranges"] = lambda _: _ranges(file, survey)
+    corrections["ranges"] = lambda _: _range_extent(file, survey)
     return survey
 
 
 def last_ns(survey: Survey) -> int:
-    """Return when the last record ends that is no marker."""
-    return max(survey.extent(name).end_ns or 0 for name in _WITH_ENDS)
+    """Return the end of the last record that is no marker."""
+    return max(survey.extent(name).end_ns or 0 for name in _RECORD_TABLES)
 
 
 def count_annotations(file: NvprofFile) -> int:
-    """Return how many ranges are annotations of PyTorch that become collectives."""
+    """Return the number of ranges that are PyTorch annotations and become collectives."""
     if not file.has("MARKER"):
         return 0
     rows = file.database.rows(
-        f"SELECT {whole('name')}, count(*) FROM {PREFIX}MARKER "
-        f"WHERE {whole('flags')} & {START} GROUP BY 1"
+        f"SELECT {integer_sql('name')}, count(*) FROM {PREFIX}MARKER "
+        f"WHERE {integer_sql('flags')} & {START} GROUP BY 1"
     )
     return sum(n_rows for key, n_rows in rows if is_annotated(file.strings.get(key, "")))
 
 
-def _ranges(file: NvprofFile, survey: Survey) -> TableExtent:
-    """Return the extent of the ranges: starts, and the ends with the same id and turn."""
+def _range_extent(file: NvprofFile, survey: Survey) -> TableExtent:
+    """Return the extent of the ranges: starts, joined with the ends of same id and ordinal."""
     if not file.has("MARKER"):
         return TableExtent()
-    flags, time = whole("flags"), whole("timestamp")
+    flags, time = integer_sql("flags"), integer_sql("timestamp")
     ((n_rows, n_ended, first, last, last_end),) = file.database.rows(
-        f"WITH turns AS (SELECT {whole('id')} AS id, {flags} & {START | END} AS kind, "
-        f"{time} AS time, row_number() OVER (PARTITION BY {whole('id')}, {flags} & {START | END} "
-        f"ORDER BY {time}, _id_) AS turn FROM {PREFIX}MARKER) "
+        f"WITH turns AS (SELECT {integer_sql('id')} AS id, {flags} & {START | END} AS kind, "
+        f"{time} AS time, row_number() OVER (PARTITION BY {integer_sql('id')}, "
+        f"{flags} & {START | END} ORDER BY {time}, _id_) AS turn FROM {PREFIX}MARKER) "
         "SELECT count(*), count(b.time), min(a.time), max(a.time), max(b.time) FROM turns a "
         f"LEFT JOIN turns b ON b.kind & {END} AND b.id = a.id AND b.turn = a.turn "
         f"WHERE a.kind & {START}"
@@ -96,47 +96,55 @@ def _ranges(file: NvprofFile, survey: Survey) -> TableExtent:
 
 
 def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
+    """Return the row sources of each table of the Trace."""
     process, owner = str(file.process), "hex(objectId)"
     migrated = f"coalesce(CASE WHEN counterKind = 2 THEN srcId ELSE dstId END, {ABSENT})"
     is_migration = f"{_IS_KEPT} AND counterKind IN ({', '.join(map(str, MIGRATIONS))})"
-    markers = RowSource(f"{PREFIX}MARKER", whole("timestamp"), "", owner, process_of=_process_of)
+    markers = RowSource(
+        f"{PREFIX}MARKER", integer_sql("timestamp"), "", owner, process_of=_process_of
+    )
     copies = [
         *_spans(process, "MEMCPY", "MEMCPY2", "MEMSET", device=_DEVICE),
         *_spans(process, "UNIFIED_MEMORY_COUNTER", device=migrated, where=is_migration),
     ]
-    found = {
+    all_sources = {
         "kernels": _spans(process, "CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", device=_DEVICE),
         "copies": copies,
         "syncs": _spans(process, "SYNCHRONIZATION"),
-        "api_calls": _spans(whole("processId"), "RUNTIME", "DRIVER"),
-        "overheads": [replace(one, process_of=_process_of) for one in _spans(owner, "OVERHEAD")],
+        "api_calls": _spans(integer_sql("processId"), "RUNTIME", "DRIVER"),
+        "overheads": [replace(span, process_of=_process_of) for span in _spans(owner, "OVERHEAD")],
         **{
-            name: [replace(markers, where=f"{whole('flags')} & {flag}")]
+            name: [replace(markers, where=f"{integer_sql('flags')} & {flag}")]
             for name, flag in (("ranges", START), ("marks", MARK))
         },
     }
     return {
         name: [source for source in sources if source.table in file.database.tables]
-        for name, sources in found.items()
+        for name, sources in all_sources.items()
     }
 
 
 def _spans(process: str, *tables: str, device: str = "", where: str = _IS_KEPT) -> list[RowSource]:
-    times = whole("start"), whole("end")
+    """Return the row sources for ``tables`` with start and end."""
+    times = integer_sql("start"), integer_sql("end")
     return [RowSource(PREFIX + table, *times, process, device, where) for table in tables]
 
 
 def _process_of(digits: str) -> int:
+    """Return the process in a hexadecimal object id."""
     return int(object_ids([digits])[0][0])
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a file of nvprof; time 0 is its first record, of a part or its window."""
+    """Return the trace in a file of nvprof.
+
+    Time 0 is the first record; in a cut file, the start of its window if that is earlier.
+    """
     return reading(path, lambda database: _Reading(database, options).trace())
 
 
 def outline(path: Path) -> Outline:
-    """Return what a file of nvprof contains; no row of an event table leaves SQLite."""
+    """Return the outline of a file of nvprof; no row of an event table leaves SQLite."""
 
     def outlined(database: Database) -> Outline:
         found = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
@@ -146,18 +154,20 @@ def outline(path: Path) -> Outline:
 
 
 class _Reading:
-    """One reading of a file: every table at most once, and only what ``options`` need."""
+    """One reading of a file: every table at most once, and only tables that ``options`` need."""
 
     def __init__(self, database: Database, options: ReadOptions) -> None:
         self.file = open_nvprof(database, options.rules)
         self.options = options
 
     def trace(self) -> Trace:
-        """Return what is asked for, and what was read for it."""
+        """Return the Trace with the wanted tables, and with other tables that had to be read."""
+        catalogue = self.file.database.catalogue
         if self.options.known is not None:
-            known = self.options.known.with_tables(self._events)
-            spared = self.file.database.catalogue.spared
-            return without_spared(known, spared, _MADE_OF) if spared else known
+            trace = self.options.known.with_tables(self._events)
+            return (
+                without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+            )
         options, survey = self.options, self.survey
         tables = self._events | {
             "devices": read_devices(self.file),
@@ -173,36 +183,33 @@ class _Reading:
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(lambda _, device: device)
-        info = read_info(self.file, FORMAT.name)
         note = cut_note(self.file.database)
-        recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
+        recorded = note.recorded_of(has_rows, _recorded_tables(has_rows | note.recorded))
+        # A cut file covers at least the window of the cut.
+        span = survey.span
+        if note.window is not None:
+            span |= note.window.moved(-self.file.zero_ns)
         info = replace(
-            info,
+            read_info(self.file, FORMAT.name),
             is_part=note.window is not None,
             is_of_some=note.is_of_some,
             warnings=tuple(self._warnings()),
         )
-        trace = make_trace(info, tables, recorded, self._span, worked).with_worked(note.devices)
-        spared = self.file.database.catalogue.spared
-        return without_spared(trace, spared, _MADE_OF) if spared else trace
-
-    @property
-    def _span(self) -> TimeWindow:
-        """The time that the file covers: of a part of another file at least its window."""
-        span, window = self.survey.span, cut_note(self.file.database).window
-        return span if window is None else span | window.moved(-self.file.zero_ns)
+        trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
+        return without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
 
     @cached_property
     def survey(self) -> Survey:
-        """What the event tables are like, read or not."""
+        """The extents of all event tables, whether they are read or not."""
         return survey_of(self.file, self._whole(self._events))
 
     def _whole(self, tables: Mapping[str, Table]) -> dict[str, Table]:
-        return {name: one for name, one in tables.items() if self.options.reads_whole(name)}
+        """Return the tables that were read with all their rows."""
+        return {name: rows for name, rows in tables.items() if self.options.reads_whole(name)}
 
     @cached_property
     def _events(self) -> dict[str, Table]:
-        """The event tables that are needed."""
+        """The event tables that ``options`` need."""
         markers: Mapping[str, Callable[[], Table]] = {
             "ranges": lambda: self._markers.ranges,
             "marks": lambda: self._markers.marks,
@@ -213,7 +220,7 @@ class _Reading:
 
     @cached_property
     def _records(self) -> dict[str, Table]:
-        """The tables with ends of their own that are needed."""
+        """The needed tables whose rows have start and end: all but markers and collectives."""
         file, window = self.file, self.options.window
         readers: Mapping[str, Callable[[], Table]] = {
             "kernels": lambda: self._kernels_and_shapes[0],
@@ -236,6 +243,7 @@ class _Reading:
 
     @cached_property
     def _api_calls(self) -> Table:
+        """The API calls, in a window from the first launch of its device work."""
         window = self.options.window
         if window is None:
             return events.read_api_calls(self.file)
@@ -250,6 +258,7 @@ class _Reading:
         )
 
     def _read_collectives(self) -> Table:
+        """Return the PyTorch annotations that are collectives, linked to their kernels."""
         if not count_annotations(self.file):
             return empty_table("collectives")
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
@@ -258,6 +267,7 @@ class _Reading:
         return annotated_collectives(self._markers.ranges, kernels, api_calls)
 
     def _warnings(self) -> list[str]:
+        """Return the warnings about this file."""
         warnings = self.file.database.catalogue.warnings()
         if self.file.n_lost:
             warnings.append(
@@ -268,7 +278,10 @@ class _Reading:
         return warnings + self.survey.unclosed(self._markers.n_unclosed if is_read else None)
 
 
-def _recorded(has_rows: set[str]) -> set[str]:
-    """Return what nvprof was asked for: device work and NVTX always, API calls unless not."""
-    told = {"api_calls"} if has_rows.isdisjoint(DEVICE_TABLES) else set()
-    return has_rows | {"kernels", "copies", "ranges", "marks"} | told
+def _recorded_tables(has_rows: set[str]) -> set[str]:
+    """Return the recorded tables: always device work and NVTX.
+
+    API calls were recorded unless there is device work but no call.
+    """
+    traced = {"api_calls"} if has_rows.isdisjoint(DEVICE_TABLES) else set()
+    return has_rows | {"kernels", "copies", "ranges", "marks"} | traced

@@ -1,1 +1,1 @@
-"""Databases of rocprofv3 and rocprof-sys (rocpd)."""
+"""Read databases of rocprofv3 and rocprof-sys (rocpd)."""

@@ -1,4 +1,4 @@
-"""How databases of rocprofv3 (rocpd) are recognised: by their tables, which bear a unique id."""
+"""Recognize databases of rocprofv3 (rocpd) by their tables, whose names end in a unique id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARKS: Final = (f"{PREFIX}info_process", f"{PREFIX}{KERNELS}")
 
 
 def recognises(candidate: Candidate) -> bool:
-    """Return whether the file has the tables of rocpd; rocmProfileData has others."""
+    """Return whether the file has the tables of rocpd; those of rocmProfileData differ."""
     return all(any(table.startswith(mark) for table in candidate.tables) for mark in _MARKS)
 
 
@@ -23,5 +23,5 @@ FORMAT: Final = TraceFormat(
     summary="rocprofv3 or rocprof-sys database (rocpd, *_results.db)",
     recognises=recognises,
     read=partial(loaded_late, "traceprof.formats.rocpd.reader", "read"),
-    secrets=partial(loaded_late, "traceprof.formats.rocpd.machine", "told_secrets"),
+    secrets=partial(loaded_late, "traceprof.formats.rocpd.file", "told_secrets"),
 )

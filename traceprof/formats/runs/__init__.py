@@ -1,1 +1,1 @@
-"""Runs: finding the files of all ranks, telling the ranks apart, opening them as one trace."""
+"""Find the files of a run, determine the rank of each, and open them."""

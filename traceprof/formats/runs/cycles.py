@@ -1,7 +1,7 @@
-"""Recordings that one process made one after the other, as one trace with windows.
+"""Join consecutive recordings of one process into one trace.
 
-torch.profiler writes a file for each cycle of its schedule, and nsys one for each range that is
-captured: they are windows of one process, no ranks. What lies between them was not recorded.
+torch.profiler writes a file for each cycle of its schedule, and nsys one for each captured range.
+These files are windows of one process, not ranks. The time between them was not recorded.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from traceprof.model.trace import Trace, make_trace
 from traceprof.names.ranges import CYCLE
 
 _TIMES: Final = ("start_ns", "end_ns")
-_LINKED: Final = tuple(name for name, own in TABLES.items() if "correlation" in own.columns)
+_LINKED: Final = tuple(name for name, table in TABLES.items() if "correlation" in table.columns)
 
 
-def begins_ns(trace: Trace) -> int:
-    """Return when a trace begins, in ns since 1970 where it tells its clock."""
+def start_utc_ns(trace: Trace) -> int:
+    """Return the start of a trace in ns since 1970, or on its own clock if that is unknown."""
     return (trace.info.utc_epoch_ns or 0) + trace.span.start_ns
 
 
-def are_in_turn(traces: Sequence[Trace]) -> bool:
-    """Return whether recordings of what may be one process follow one another on one clock."""
-    if len(traces) < 2 or any(one.info.utc_epoch_ns is None for one in traces):
+def are_consecutive(traces: Sequence[Trace]) -> bool:
+    """Return whether recordings follow one another on one clock, like those of one process."""
+    if len(traces) < 2 or any(trace.info.utc_epoch_ns is None for trace in traces):
         return False
-    ordered = sorted(traces, key=begins_ns)
-    ends = [begins_ns(one) + one.span.duration_ns for one in ordered]
-    return all(end <= begins_ns(after) for end, after in zip(ends, ordered[1:], strict=False))
+    ordered = sorted(traces, key=start_utc_ns)
+    ends = [start_utc_ns(trace) + trace.span.duration_ns for trace in ordered]
+    return all(
+        end <= start_utc_ns(following) for end, following in zip(ends, ordered[1:], strict=False)
+    )
 
 
 def joined_cycles(traces: Sequence[Trace]) -> Trace:
     """Return recordings of one process as one Trace, on the clock of the first.
 
-    Ranges of our own say when each was made. Correlations of a later one are others than those of
-    an earlier one.
+    Ranges in traceprof's own domain mark the recordings. Correlations are renumbered, so that those
+    of different recordings differ.
     """
-    ordered = sorted(traces, key=begins_ns)
+    ordered = sorted(traces, key=start_utc_ns)
     first = ordered[0]
     parts: dict[str, list[Table]] = {name: [] for name in TABLES}
-    spans, number = [], 0
+    spans, offset = [], 0
     for trace in ordered:
         shift = (trace.info.utc_epoch_ns or 0) - (first.info.utc_epoch_ns or 0)
         spans.append((trace.span.start_ns + shift, trace.span.end_ns + shift))
@@ -56,38 +58,39 @@ def joined_cycles(traces: Sequence[Trace]) -> Trace:
                 rows = _moved(rows, shift)
             if name in _LINKED:
                 known = rows["correlation"] >= 0
-                rows = rows.assign(correlation=rows["correlation"] + np.where(known, number, 0))
+                rows = rows.assign(correlation=rows["correlation"] + np.where(known, offset, 0))
             parts[name].append(rows)
-        number += 1 + max(
+        offset += 1 + max(
             (int(trace.table(name)["correlation"].max(initial=0)) for name in _LINKED), default=0
         )
     tables = {
-        name: stack(name, own) if TABLES[name].has_times else _distinct(name, own)
-        for name, own in parts.items()
+        name: stack(name, pieces) if TABLES[name].has_times else _distinct(name, pieces)
+        for name, pieces in parts.items()
     }
     tables["ranges"] = stack("ranges", [tables["ranges"], _cycles(first, spans)])
-    recorded = frozenset[str]().union(*(one.recorded for one in ordered))
-    warnings = dict.fromkeys(text for one in ordered for text in one.info.warnings)
+    recorded = frozenset[str]().union(*(part.recorded for part in ordered))
+    warnings = dict.fromkeys(text for part in ordered for text in part.info.warnings)
     info = replace(first.info, warnings=tuple(warnings))
     used = tables["devices"]["device"][tables["devices"]["used"] == 1]
     return make_trace(info, tables, recorded, worked=used.tolist())
 
 
 def _moved(rows: Table, shift: int) -> Table:
+    """Return ``rows`` with all times moved by ``shift`` ns."""
     times = [name for name in _TIMES if name in rows]
     return rows.assign(**{name: rows[name] + shift for name in times})
 
 
 def _distinct(name: str, parts: Sequence[Table]) -> Table:
-    """Return rows of tables without times, each once."""
-    rows = list({tuple(row.values()): row for own in parts for row in own.rows()}.values())
+    """Return the distinct rows of tables without times."""
+    rows = list({tuple(row.values()): row for part in parts for row in part.rows()}.values())
     columns = TABLES[name].columns
     found = make_table(name, {column: [row[column] for row in rows] for column in columns})
     if name != "devices":
         return found
     worked = set(found["device"][found["used"] == 1].tolist())
-    one = found.take(np.unique(found["device"], return_index=True)[1])
-    return one.assign(used=np.isin(one["device"], list(worked)).astype(np.int64))
+    distinct = found.take(np.unique(found["device"], return_index=True)[1])
+    return distinct.assign(used=np.isin(distinct["device"], list(worked)).astype(np.int64))
 
 
 def _cycles(trace: Trace, spans: Sequence[tuple[int, int]]) -> Table:
@@ -109,18 +112,25 @@ def _cycles(trace: Trace, spans: Sequence[tuple[int, int]]) -> Table:
 
 
 def joined_outlines(outlines: Sequence[Outline], trace: Trace) -> Outline:
-    """Return what several files of one process contain together; ``trace`` is theirs, joined."""
+    """Return the outline of several files of one process; ``trace`` is their joined trace."""
 
-    def added(every: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
-        keys = dict.fromkeys(key for own in every for key in own)
-        return {key: sum(own.get(key, 0) for own in every) for key in keys}
+    def add_counts(counts_of_files: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
+        """Return the sum of the counts per key."""
+        keys = dict.fromkeys(key for counts in counts_of_files for key in counts)
+        return {key: sum(counts.get(key, 0) for counts in counts_of_files) for key in keys}
 
-    def by_table(every: Sequence[Mapping[str, Mapping[Any, int]]]) -> dict[str, dict[Any, int]]:
-        return {name: added([own[name] for own in every]) for name in every[0]}
+    def by_table(
+        counts_of_files: Sequence[Mapping[str, Mapping[Any, int]]],
+    ) -> dict[str, dict[Any, int]]:
+        """Return the sums of the counts per table and key."""
+        return {
+            name: add_counts([counts[name] for counts in counts_of_files])
+            for name in counts_of_files[0]
+        }
 
     return Outline(
         trace,
-        added([one.n_rows for one in outlines]),
-        by_table([one.device_rows for one in outlines]),
-        by_table([one.process_rows for one in outlines]),
+        add_counts([outline.n_rows for outline in outlines]),
+        by_table([outline.device_rows for outline in outlines]),
+        by_table([outline.process_rows for outline in outlines]),
     )

@@ -1,4 +1,4 @@
-"""Opening a run: a directory, a pattern, several files, or a manifest that lists them."""
+"""Open a run: a directory, a pattern, several files, or a manifest that lists them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from traceprof.formats.runs.manifest import (
     read_manifest,
     warning_on_attempts,
 )
-from traceprof.formats.runs.several import check_one_run, listed_parts, lone_parts
+from traceprof.formats.runs.several import check_one_run, listed_parts, unlisted_parts
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
@@ -32,34 +32,38 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 if TYPE_CHECKING:
     from traceprof.workers.remote import Pool
 
-_Told: TypeAlias = tuple[Trace, Callable[[], ranks.Work]]
-"""What a file says of itself, and where its device work is."""
-_SUFFIXES: Final = frozenset(
+_TraceAndWork: TypeAlias = tuple[Trace, Callable[[], ranks.Work]]
+"""The trace of a file, and a function that returns the device work of the whole file."""
+_TRACE_SUFFIXES: Final = frozenset(
     {".sqlite", ".nvprof", ".nsys-rep", ".qdrep", ".qdstrm", ".nvvp", ".json", ".gz"}
 )
-"""How files are called that are traces, readable or not; beside them lie logs and empty files."""
-_SHOWN: Final = 200
-"""Characters of a name in an error."""
+"""Suffixes of traces, readable or not; other files, such as logs, are no traces."""
+_MAX_SHOWN_CHARACTERS: Final = 200
+"""The length limit of a file name in an error."""
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 
 
 @dataclass(slots=True)
-class _Found:
-    """The files of a run, and what is told of them from outside."""
+class _RunSearch:
+    """The files of a run, and what its manifests say about them.
+
+    ``entries`` has the manifest entry of each listed file. ``searched``: the files were found by a
+    search, so that some of them may be missing.
+    """
 
     label: str = ""
     files: list[Path] = field(default_factory=list)
     manifests: dict[Path, RunManifest] = field(default_factory=dict)
-    told: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
+    entries: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     world_size: int = ABSENT
     searched: bool = False
     agents: list[Mapping[str, Any]] = field(default_factory=list)
-    lives: tuple[Attempt, ...] = ()
-    life: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    attempt: int = 0
 
 
 PoolOf: TypeAlias = "Callable[[Sequence[Path]], Pool | None]"
-"""Chooses who holds the traces in so many files; None: we do."""
+"""Chooses the workers that hold the traces in these files; None: this process holds them."""
 
 
 def open_run(
@@ -73,39 +77,41 @@ def open_run(
 ) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
 
-    Who is which rank is taken from the manifest, from what the trace says (our recording,
-    ``distributedInfo``, MPI), from NCCL and the environment in the trace, from file names,
-    in this order; where nothing tells, from the order of the files, which a warning says.
+    The rank of a file comes from the first of these sources that has it: the manifest; the trace (a
+    recording of traceprof, ``distributedInfo``, MPI); NCCL and the environment in the trace; the
+    file name; the order of the files, with a warning.
 
-    A manifest is a JSON file: see `traceprof.formats.runs.manifest`. Whichever tables ``options``
-    ask for, processes and environment are read: they tell the ranks. Where ranks were started more
-    than once, those of one ``life`` are the run: of the longest unless one is named.
+    A manifest is a JSON file: see `traceprof.formats.runs.manifest`. Processes and environment are
+    always read, also if ``options`` exclude them, because they contain the ranks. If ranks were
+    started more than once, the run is one attempt: ``life``, or the longest one by default.
+    ``is_one``: do not check that the files belong to one run. ``allow_missing``: ignore unreadable
+    files.
 
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
-        UsageError: there is no such life.
+        SeveralRunsError: the files are of several runs.
+        UsageError: there is no such attempt.
     """
     options = options or ReadOptions()
     if options.tables is not None:
         options = replace(options, tables=options.tables | {"processes", "environment"})
 
-    def read(files: Sequence[Path]) -> Iterator[_Told | TraceError]:
-        found = _traces(files, options, choose_pool(files))
-        for path, trace in zip(files, found, strict=True):
+    def read(files: Sequence[Path]) -> Iterator[_TraceAndWork | TraceError]:
+        for path, trace in zip(files, _traces(files, options, choose_pool(files)), strict=True):
             if isinstance(trace, TraceError):
                 yield trace
             else:
                 yield trace, partial(_work_in, path, trace, options)
 
-    return _opened(paths, read, life, allow_missing=allow_missing, is_one=is_one)
+    return _open(paths, read, life, allow_missing=allow_missing, is_one=is_one)
 
 
 def _traces(
     files: Sequence[Path], options: ReadOptions, pool: Pool | None
 ) -> Iterable[Trace | TraceError]:
-    """Yield the traces in ``files``, or why one cannot be read: held by ``pool`` or else here."""
+    """Yield the trace in each file, or the error; ``pool`` holds the traces, or this process."""
     if pool is None:
-        yield from (_opened_trace(path, options) for path in files)
+        yield from (_trace_or_error(path, options) for path in files)
         return
     for found in pool.read(open_trace, [(path, options) for path in files]):
         if isinstance(found, Exception) and not isinstance(found, TraceError):
@@ -113,7 +119,8 @@ def _traces(
         yield found
 
 
-def _opened_trace(path: Path, options: ReadOptions) -> Trace | TraceError:
+def _trace_or_error(path: Path, options: ReadOptions) -> Trace | TraceError:
+    """Return the trace in ``path``, or the error if it cannot be read."""
     try:
         return open_trace(path, options)
     except TraceError as error:
@@ -123,25 +130,29 @@ def _opened_trace(path: Path, options: ReadOptions) -> Trace | TraceError:
 def attempts_of_run(
     paths: Sequence[Path | str],
 ) -> tuple[tuple[Attempt, ...], Sequence[Mapping[str, Any]], int]:
-    """Return all starts of all ranks of a run, the events of agents, and which life is looked at.
+    """Return all attempts of all ranks of a run, the events of agents, and the chosen attempt.
 
-    Nothing where no manifest tells.
+    The first two are empty if no manifest has them.
 
     Raises:
         TraceError: a manifest is damaged.
     """
-    found = _find(paths)
-    return attempts_in(found.told), found.agents, chosen_attempt(attempts_in(found.told), None)
+    found = _search(paths)
+    return (
+        attempts_in(found.entries),
+        found.agents,
+        chosen_attempt(attempts_in(found.entries), None),
+    )
 
 
 def files_of(paths: Sequence[Path | str]) -> list[Path]:
-    """Return the traces that ``paths`` mean: files, directories, patterns, manifests.
+    """Return the trace files in ``paths``: files, directories, patterns, manifests.
 
     Raises:
-        TraceError: a manifest is damaged, a directory is what a recording has not finished, or no
-            file can have such a name.
+        TraceError: a manifest is damaged, a directory is an unfinished recording, or a file
+            name is invalid.
     """
-    return _find(paths).files
+    return _search(paths).files
 
 
 def outline_run(
@@ -156,11 +167,11 @@ def outline_run(
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
         SeveralRunsError: the files are of several runs.
-        UsageError: there is no such life.
+        UsageError: there is no such attempt.
     """
     outlines: dict[str, Outline] = {}
 
-    def read(files: Sequence[Path]) -> Iterator[_Told | TraceError]:
+    def read(files: Sequence[Path]) -> Iterator[_TraceAndWork | TraceError]:
         for path in files:
             try:
                 found = outlines[str(path)] = outline(path)
@@ -170,85 +181,91 @@ def outline_run(
                 yield trace_of_outline(found), partial(getattr, found, "device_rows")
 
     cycles: dict[str, list[str]] = {}
-    run = _opened(paths, read, life, allow_missing=allow_missing, is_one=is_one, cycles=cycles)
+    run = _open(paths, read, life, allow_missing=allow_missing, is_one=is_one, cycles=cycles)
     joined = {member.trace.info.path: member.trace for member in run.members}
     for first, names in cycles.items():
         outlines[first] = joined_outlines([outlines[name] for name in names], joined[first])
     return run, outlines
 
 
-def _opened(
+def _open(
     paths: Sequence[Path | str],
-    read: Callable[[Sequence[Path]], Iterator[_Told | TraceError]],
+    read: Callable[[Sequence[Path]], Iterator[_TraceAndWork | TraceError]],
     life: int | None,
     *,
     allow_missing: bool,
     is_one: bool,
     cycles: dict[str, list[str]] | None = None,
 ) -> RunFiles:
-    found = _find(paths)
+    """Return the run in ``paths``; ``read`` yields the content of each file, or the error.
+
+    ``cycles`` gets the files of each process that was recorded several times, by the first file.
+    """
+    found = _search(paths)
     listed = listed_parts(found.manifests)
     if not is_one:
         check_one_run(listed, paths)
-    warnings = _choose_life(found, life)
+    warnings = _choose_attempt(found, life)
     claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
         why = f" ({warnings[0]})" if warnings else ""
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found{why}")
     number_of = ranks.varying_number(found.files)
     if len(claims) > 1:
-        claims, files_of, told_of_cycles = ranks.with_cycles(claims)
-        warnings += told_of_cycles
+        claims, files_of, cycle_warnings = ranks.with_cycles(claims)
+        warnings += cycle_warnings
         if cycles is not None:
             cycles |= files_of
         if not is_one:
-            alone = [claim for claim in claims if claim.path not in found.told]
-            check_one_run([*listed, *lone_parts(alone, files_of)], paths)
-    members, more = ranks.numbered(claims, number_of)
-    return _run(found, members, claims, [*warnings, *more])
+            unlisted = [claim for claim in claims if claim.path not in found.entries]
+            check_one_run([*listed, *unlisted_parts(unlisted, files_of)], paths)
+    members, rank_warnings = ranks.numbered(claims, number_of)
+    return _run(found, members, claims, [*warnings, *rank_warnings])
 
 
 def _claims(
-    found: _Found,
-    read: Callable[[Sequence[Path]], Iterator[_Told | TraceError]],
+    found: _RunSearch,
+    read: Callable[[Sequence[Path]], Iterator[_TraceAndWork | TraceError]],
     warnings: list[str],
     *,
     allow_missing: bool,
 ) -> list[ranks.RankClaim]:
-    """Return the ranks in the files; ``warnings`` get those that are left out."""
+    """Return the ranks in the files; a warning about each ignored file is added to ``warnings``."""
     claims: list[ranks.RankClaim] = []
-    for path, told in zip(found.files, read(found.files), strict=True):
-        if isinstance(told, TraceError):
-            # A manifest may name the file of a rank that died before it wrote any.
+    for path, outcome in zip(found.files, read(found.files), strict=True):
+        if isinstance(outcome, TraceError):
+            # A manifest may list the file of a rank that died before it wrote the file.
             if not (allow_missing or (found.searched and not _is_file(path))):
-                raise TraceError(f"{told}; use --allow-missing to ignore this file")
-            warnings.append(f"traceprof ignored a file: {told}")
+                raise TraceError(f"{outcome}; use --allow-missing to ignore this file")
+            warnings.append(f"traceprof ignored a file: {outcome}")
             continue
-        trace, work = told
-        claims += ranks.claims_of(trace, path, found.told.get(path, {}), work)
+        trace, work = outcome
+        claims += ranks.claims_of(trace, path, found.entries.get(path, {}), work)
     return claims
 
 
-def _choose_life(found: _Found, wanted: int | None) -> list[str]:
-    """Leave the files of one life in ``found``; return what is to be said of it."""
-    found.lives = attempts_in(found.told)
-    found.life = chosen_attempt(found.lives, wanted)
-    warning = warning_on_attempts(found.lives, found.life, is_wanted=wanted is not None)
+def _choose_attempt(found: _RunSearch, wanted: int | None) -> list[str]:
+    """Reduce ``found`` to the files of one attempt; return a warning if there are several."""
+    found.attempts = attempts_in(found.entries)
+    found.attempt = chosen_attempt(found.attempts, wanted)
+    warning = warning_on_attempts(found.attempts, found.attempt, is_wanted=wanted is not None)
     if not warning:
         return []
-    own = [one for one in found.lives if one.life == found.life]
-    kept, known = {one.path for one in own}, {one.path for one in found.lives}
+    chosen = [attempt for attempt in found.attempts if attempt.life == found.attempt]
+    kept = {attempt.path for attempt in chosen}
+    known = {attempt.path for attempt in found.attempts}
     found.files = [path for path in found.files if str(path) in kept or str(path) not in known]
-    found.world_size = max(one.world_size for one in own)
+    found.world_size = max(attempt.world_size for attempt in chosen)
     return [warning]
 
 
 def _work_in(path: Path, trace: Trace, options: ReadOptions) -> ranks.Work:
-    """Return where the device work of a file is, of which ``options`` may have read a part."""
+    """Return the device work of a whole file, of which ``options`` may have read only a part."""
     return measure_each([trace], _work_of, path, options)[0]
 
 
 def _work_of(trace: Trace, path: Path, options: ReadOptions) -> ranks.Work:
+    """Return the device work of a file, from the outline of the file unless all of it was read."""
     is_whole = all(map(options.reads_whole, DEVICE_TABLES))
     return (outline_of(trace) if is_whole else outline(path)).device_rows
 
@@ -266,26 +283,31 @@ def is_run(paths: Sequence[Path | str]) -> bool:
 
 
 def _path_of(given: Path | str) -> Path:
-    """Return a path that the system can look for."""
+    """Return ``given`` as a path.
+
+    Raises:
+        TraceError: no file can have such a name.
+    """
     path = Path(given)
     try:
         path.lstat()
-    except (OSError, ValueError) as error:  # too long, with a NUL, no Unicode; or not there
+    except (OSError, ValueError) as error:  # too long, a NUL, no Unicode, or missing
         if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
-            shown = str(given)[:_SHOWN]
+            shown = str(given)[:_MAX_SHOWN_CHARACTERS]
             raise TraceError(f"{shown!a} is not a valid file name: {error.args[-1]}") from error
     return path
 
 
 def _is_file(path: Path) -> bool:
+    """Return whether ``path`` is a file; an invalid file name is none."""
     try:
         return path.is_file()
-    except OSError:  # a name that none can have
+    except OSError:  # an invalid file name
         return False
 
 
 def _is_trace(folder: Path) -> bool:
-    """Return whether a folder is one trace: the tables of it as files."""
+    """Return whether a folder is one trace: a folder of tables."""
     try:
         return recognised(examine(folder)) is not None
     except TraceError:
@@ -293,23 +315,32 @@ def _is_trace(folder: Path) -> bool:
 
 
 def _run(
-    found: _Found, members: list[RankTrace], claims: list[ranks.RankClaim], warnings: list[str]
+    found: _RunSearch, members: list[RankTrace], claims: list[ranks.RankClaim], warnings: list[str]
 ) -> RunFiles:
-    told = found.world_size, *(claim.world_size for claim in claims)
-    world_size = max((size for size in told if size <= ranks.LARGEST_RANK + 1), default=ABSENT)
-    if world_size < max(told):
-        warnings.append(f"traceprof ignored an implausible world size of {max(told)} ranks")
+    """Return the run of ``members``, with warnings about its world size and missing ranks."""
+    world_sizes = found.world_size, *(claim.world_size for claim in claims)
+    world_size = max(
+        (size for size in world_sizes if size <= ranks.LARGEST_RANK + 1), default=ABSENT
+    )
+    if world_size < max(world_sizes):
+        warnings.append(f"traceprof ignored an implausible world size of {max(world_sizes)} ranks")
     run = RunFiles(found.label, tuple(members), world_size, tuple(warnings))
     missing = run.missing_ranks
     if missing:
         names = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
         n_ranks = len(set(run.ranks) - {ABSENT}) + len(missing)
         warnings.append(f"no trace of {len(missing)} of the {n_ranks} ranks: {names}")
-    return replace(run, warnings=tuple(warnings), lives=found.lives, life=found.life)
+    return replace(run, warnings=tuple(warnings), lives=found.attempts, life=found.attempt)
 
 
-def _find(paths: Sequence[Path | str]) -> _Found:
-    found = _Found()
+def _search(paths: Sequence[Path | str]) -> _RunSearch:
+    """Return the files in ``paths``, in natural order.
+
+    Raises:
+        TraceError: a manifest is damaged, a folder is an unfinished recording, or a file name is
+            invalid.
+    """
+    found = _RunSearch()
     for given in paths:
         path = _path_of(given)
         if path.is_dir() and _is_trace(path):
@@ -321,41 +352,47 @@ def _find(paths: Sequence[Path | str]) -> _Found:
             found.searched = True
             root = Path(path.anchor)
             matches = root.glob(str(path.relative_to(root)))
-            found.files += _traces_among(
+            found.files += _select_traces(
                 [match for match in matches if match.is_file() or _is_trace(match)]
             )
         elif not _add_manifest(found, path):
             found.files.append(path)
         found.label = found.label or (path.name if path.is_dir() else path.parent.name)
-    found.files = sorted(dict.fromkeys(found.files), key=_natural)
+    found.files = sorted(dict.fromkeys(found.files), key=_natural_order)
     return found
 
 
-def _add_directory(found: _Found, folder: Path) -> None:
+def _add_directory(found: _RunSearch, folder: Path) -> None:
+    """Add the traces in a folder and its subfolders, except in hidden files and folders.
+
+    Raises:
+        TraceError: the folder is an unfinished recording.
+    """
     if is_work_folder(folder):
         raise TraceError(
             f"{folder}: contains an unfinished or interrupted recording; run "
             f"`traceprof recover {folder}` to write its trace"
         )
-    found_here = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
+    paths = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
     files = [
         path
-        for path, parts in found_here
+        for path, parts in paths
         if path.is_file() and not any(part.startswith(".") for part in parts)
     ]
     stored = {path.parent for path in files if path.suffix in TABLE_FILES}
     traces = {parent for parent in stored if _is_trace(parent)}
     files = [*sorted(traces), *(path for path in files if path.parent not in traces)]
     manifests = [path for path in files if path.suffix == ".json" and _add_manifest(found, path)]
-    # What lies beside the files that a manifest lists is no rank; another run has its own folder.
-    theirs = {path.parent for path in (*manifests, *found.told)}
-    found.files += _traces_among([path for path in files if path.parent not in theirs])
+    # Other files in the folders of a manifest are no ranks; another run has its own folder.
+    manifest_folders = {path.parent for path in (*manifests, *found.entries)}
+    found.files += _select_traces([path for path in files if path.parent not in manifest_folders])
 
 
-def _traces_among(files: Sequence[Path]) -> list[Path]:
-    """Return the traces; a report whose export stands beside it is the same recording.
+def _select_traces(files: Sequence[Path]) -> list[Path]:
+    """Return the trace files in ``files``.
 
-    So is a file that repeats those of another format in its folder.
+    A report whose export is in the same folder is omitted, because it is the same recording. So is
+    a file that repeats files of another format in its folder.
     """
     needs_export: dict[Path, bool] = {}
     formats, repeats = set[tuple[Path, str]](), dict[Path, str]()
@@ -363,15 +400,16 @@ def _traces_among(files: Sequence[Path]) -> list[Path]:
         try:
             candidate = examine(path)
         except TraceError:
-            if path.suffix in _SUFFIXES:
-                needs_export[path] = False  # it is read with the others, and named
+            if path.suffix in _TRACE_SUFFIXES:
+                needs_export[path] = False  # an unreadable trace: its error is reported later
             continue
         known = recognised(candidate)
-        if known is not None or is_packed_database(candidate):
-            needs_export[path] = known is not None and known.export is not None
         if known is not None:
+            needs_export[path] = known.export is not None
             formats.add((path.parent, known.name))
             repeats[path] = known.repeats
+        elif is_packed_database(candidate):
+            needs_export[path] = False
     exported = {path.with_suffix("") for path, is_report in needs_export.items() if not is_report}
     return [
         path
@@ -381,14 +419,14 @@ def _traces_among(files: Sequence[Path]) -> list[Path]:
     ]
 
 
-def _add_manifest(found: _Found, path: Path) -> bool:
-    """Add what the manifest ``path`` lists; return False where it is no manifest."""
+def _add_manifest(found: _RunSearch, path: Path) -> bool:
+    """Add the files in the manifest ``path``; return False if it is no manifest."""
     manifest = read_manifest(path)
     if manifest is None:
         return False
-    found.searched = True  # a rank that died left no file: it is named, not an error
+    found.searched = True  # the file of a rank that died may be missing
     found.files += manifest.files
-    found.told |= manifest.files
+    found.entries |= manifest.files
     found.label = found.label or manifest.label
     found.manifests[path] = manifest
     found.agents += manifest.agents
@@ -396,7 +434,7 @@ def _add_manifest(found: _Found, path: Path) -> bool:
     return True
 
 
-def _natural(path: Path) -> tuple[Any, ...]:
+def _natural_order(path: Path) -> tuple[Any, ...]:
     """Return a key that sorts rank2 before rank10."""
     parts = re.split(r"(\d+)", str(path))
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)

@@ -1,11 +1,10 @@
-"""Manifests: JSON files that list the traces of a run, and the attempts of its program.
+"""Read manifests: JSON files that list the traces of a run, and the attempts of its program.
 
-``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …,
-"ranks": [{"rank": 0, "file": …, "local_rank": 0, "host": …, "rack": …}]}``, with paths relative to
-the manifest. Each launcher writes one into the folder of a run; by hand one writes one for files
-from elsewhere.
+``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …, "ranks": [{"rank": 0, "file": …,
+"local_rank": 0, "host": …, "rack": …}]}``, with paths relative to the manifest. Each launcher
+writes one into the folder of a run; users can write one for files from elsewhere.
 
-Where ranks were started more than once the entries tell the times of each start, in ns since 1970:
+If ranks were started more than once, the entries have the times of each attempt, in ns since 1970:
 ``"started_ns"``, ``"ended_ns"``, ``"ended"`` (finished, failed, killed), ``"restart_count"``.
 ``"agents"`` are the events of torchrun's agents.
 """
@@ -28,20 +27,20 @@ from traceprof.secrets import storable
 from traceprof.units import format_duration
 
 MANIFEST_KEY: Final = "traceprof_run"
-"""The key by which a JSON object is known as a manifest; its value is the version, 1."""
+"""The key that marks a JSON object as a manifest; its value is the version, 1."""
 
 BESIDE: Final = ".memory.pickle"
-"""How the snapshot of memory that was made with a trace ends, instead of .sqlite."""
+"""The ending of a memory snapshot that was taken with a trace, in place of .sqlite."""
 
 LAUNCHER: Final = "launcher"
-"""The key by which an entry that was read tells its manifest: the launcher that wrote it."""
+"""The key that is added to each entry: the name of its manifest, one per launcher."""
 
-_LARGEST_BYTES: Final = 16 << 20
+_MAX_MANIFEST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """The files of a run (or those of one of its hosts), and what is told of each."""
+    """The files of a run (or of one of its hosts), each with its entry in the manifest."""
 
     label: str
     files: Mapping[Path, Mapping[str, Any]]
@@ -51,10 +50,10 @@ class RunManifest:
 
 
 def read_manifest(path: Path) -> RunManifest | None:
-    """Return the manifest in ``path``; None where it is something else.
+    """Return the manifest in ``path``; None if the file is no manifest.
 
     Raises:
-        TraceError: it is one, but it does not list files.
+        TraceError: the manifest does not list files.
     """
     value = _read_object(path)
     if MANIFEST_KEY not in value:
@@ -75,6 +74,11 @@ def read_manifest(path: Path) -> RunManifest | None:
 
 
 def _file(path: Path, row: Mapping[str, Any]) -> Path:
+    """Return the path of the file in an entry of the manifest ``path``.
+
+    Raises:
+        TraceError: the entry has no file, or an invalid file name.
+    """
     name = row.get("file")
     if not isinstance(name, str):
         raise TraceError(f'{path}: an entry in "ranks" has no "file"; add "file" to every entry')
@@ -87,7 +91,7 @@ def _file(path: Path, row: Mapping[str, Any]) -> Path:
 
 
 def _with_texts(found: dict[str, Any]) -> dict[str, Any]:
-    """Return an object whose texts can be written; a file may bear a name that cannot."""
+    """Return an object with storable texts; the name of a file stays unchanged."""
     return {
         key: storable(value) if isinstance(value, str) and key != "file" else value
         for key, value in found.items()
@@ -95,6 +99,7 @@ def _with_texts(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:
+    """Return the JSON object in ``path`` if it may be a manifest; otherwise an empty object."""
     if kind_of_no_file(path):
         return {}
     try:
@@ -102,47 +107,52 @@ def _read_object(path: Path) -> Mapping[str, Any]:
             head = file.read(4096)
             if not head.lstrip().startswith(b"{") or b'"traceprof' not in head:
                 return {}
-            value = json.loads(head + file.read(_LARGEST_BYTES), object_hook=_with_texts)
+            value = json.loads(head + file.read(_MAX_MANIFEST_BYTES), object_hook=_with_texts)
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
-_SOON_NS: Final = 1_000_000_000
+_ASSUMED_DURATION_NS: Final = 1_000_000_000
+"""The assumed duration of an attempt whose end is unknown."""
 
 
-def attempts_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
-    """Return every start of every rank in the order of time; none where manifests do not tell.
+def attempts_in(entries: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
+    """Return all attempts of all ranks in the order of time; none if manifests lack the times.
 
-    All ranks that were started together are one life of the program. Its ranks ran at the same
-    time and knew of equally many ranks; none of them is there twice. A launcher that never got a
-    rank is no start of any.
+    All ranks that were started together are one attempt of the program, numbered by ``life``. They
+    ran at the same time and have the same world size, and no rank occurs twice. The entry of a
+    launcher that never got a rank is ignored.
     """
-    of_ranks = (one for one in told.items() if one[1].keys() & {"rank", "ranks", "started_ns"})
-    rows = [_attempt(path, row) for path, row in of_ranks]
+    rank_entries = (
+        attempt
+        for attempt in entries.items()
+        if attempt[1].keys() & {"rank", "ranks", "started_ns"}
+    )
+    rows = [_attempt(path, row) for path, row in rank_entries]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
         return ()
-    known.sort(key=lambda one: (one.start_ns, one.rank))
-    is_once = len({one.rank for one in known}) == len(known)
-    if is_once and not any(row.get("run_id") for row in told.values()):
+    known.sort(key=lambda attempt: (attempt.start_ns, attempt.rank))
+    has_no_restarts = len({attempt.rank for attempt in known}) == len(known)
+    if has_no_restarts and not any(row.get("run_id") for row in entries.values()):
         return tuple(known)
     groups: list[list[Attempt]] = []
-    for one in known:
-        if groups and _is_of(one, groups[-1]):
-            groups[-1].append(one)
+    for attempt in known:
+        if groups and _belongs_to(attempt, groups[-1]):
+            groups[-1].append(attempt)
         else:
-            groups.append([one])
-    return tuple(one.numbered(life) for life, group in enumerate(groups) for one in group)
+            groups.append([attempt])
+    return tuple(attempt.numbered(life) for life, group in enumerate(groups) for attempt in group)
 
 
 def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
-    """Return the life to look at: the one that is wanted, else the longest, of equals the last.
+    """Return the attempt to analyze: ``wanted``, or the longest one; of equally long ones the last.
 
     Raises:
-        UsageError: there is no such life.
+        UsageError: there is no such attempt.
     """
-    numbers = sorted({one.life for one in attempts})
+    numbers = sorted({attempt.life for attempt in attempts})
     if wanted is None:
         return max(numbers, key=lambda life: (_duration_ns(attempts, life), life), default=0)
     if wanted not in (numbers or [0]):
@@ -152,23 +162,24 @@ def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
 
 
 def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
-    """Return which of several attempts is looked at; "" where there is one."""
-    numbers = sorted({one.life for one in attempts})
+    """Return a warning that says which of several attempts is shown; "" if there is one attempt."""
+    numbers = sorted({attempt.life for attempt in attempts})
     if len(numbers) < 2:
         return ""
     why = "" if is_wanted else ", the longest"
-    each = "; ".join(
+    summaries = "; ".join(
         f"attempt {life}: {_ranks_of_attempt(attempts, life)}, "
         f"{format_duration(_duration_ns(attempts, life))}"
         for life in numbers
     )
     return (
         f"the job was started {len(numbers)} times; traceprof shows attempt {chosen}{why} "
-        f"({each}); use --life N to choose another attempt, `traceprof elastic` to compare all"
+        f"({summaries}); use --life N to choose another attempt, `traceprof elastic` to compare all"
     )
 
 
 def _attempt(path: Path, row: Mapping[str, Any]) -> Attempt | None:
+    """Return the attempt in an entry of a manifest; None if the entry lacks rank or start."""
     started, ended, size = (row.get(name) for name in ("started_ns", "ended_ns", "world_size"))
     if not isinstance(row.get("rank"), int) or not isinstance(started, int):
         return None
@@ -178,7 +189,7 @@ def _attempt(path: Path, row: Mapping[str, Any]) -> Attempt | None:
         path=str(path),
         host=str(row.get("host", "")),
         start_ns=started,
-        # One that was killed before it did anything ended nobody knows when.
+        # The end of a rank that was killed at once is unknown.
         end_ns=max(ended, started) if isinstance(ended, int) else started,
         ended=str(row.get("ended", "")),
         world_size=size if isinstance(size, int) else ABSENT,
@@ -186,26 +197,33 @@ def _attempt(path: Path, row: Mapping[str, Any]) -> Attempt | None:
     )
 
 
-def _is_of(one: Attempt, group: Sequence[Attempt]) -> bool:
+def _belongs_to(attempt: Attempt, group: Sequence[Attempt]) -> bool:
+    """Return whether a rank belongs to the attempt whose ranks are ``group``."""
     return (
-        one.rank not in {other.rank for other in group}
-        and one.world_size == group[0].world_size
-        and one.start_ns < min(_end_ns(other) for other in group)
+        attempt.rank not in {other.rank for other in group}
+        and attempt.world_size == group[0].world_size
+        and attempt.start_ns < min(_end_ns(other) for other in group)
     )
 
 
-def _end_ns(one: Attempt) -> int:
-    """Return when a life ended; of one of which that is not known, soon after it was started."""
-    return one.end_ns if one.end_ns > one.start_ns else one.start_ns + _SOON_NS
+def _end_ns(attempt: Attempt) -> int:
+    """Return the end of an attempt; if it is unknown, an assumed end soon after the start."""
+    return (
+        attempt.end_ns
+        if attempt.end_ns > attempt.start_ns
+        else attempt.start_ns + _ASSUMED_DURATION_NS
+    )
 
 
 def _duration_ns(attempts: Sequence[Attempt], life: int) -> int:
-    own = [one for one in attempts if one.life == life]
-    return max(one.end_ns for one in own) - min(one.start_ns for one in own)
+    """Return the time from the first start to the last end of an attempt."""
+    members = [attempt for attempt in attempts if attempt.life == life]
+    return max(attempt.end_ns for attempt in members) - min(attempt.start_ns for attempt in members)
 
 
 def _ranks_of_attempt(attempts: Sequence[Attempt], life: int) -> str:
-    ranks = sorted({one.rank for one in attempts if one.life == life})
+    """Return the ranks of an attempt as text: a range, or up to 8 numbers."""
+    ranks = sorted({attempt.rank for attempt in attempts if attempt.life == life})
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     is_whole = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2

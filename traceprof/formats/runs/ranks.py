@@ -1,4 +1,4 @@
-"""Which rank a trace belongs to, from what it says itself or else from its name."""
+"""Determine the rank of a trace from its content, its manifest, or its file name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import TraceError
-from traceprof.formats.runs.cycles import are_in_turn, begins_ns, joined_cycles
+from traceprof.formats.runs.cycles import are_consecutive, joined_cycles, start_utc_ns
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.ranks import RankTrace, change_each, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 Work = Mapping[str, Mapping[tuple[int, int], int]]
-"""Where the device work of a file is: kernels and copies → (process, device) → rows."""
+"""Device work of a file: kernels and copies → (process, device) → number of rows."""
 LARGEST_RANK: Final = 1 << 22
-"""A greater number is none of a rank: a date in a name, or a manifest that was damaged."""
+"""Larger numbers are no ranks: they are dates in file names, or come from damaged manifests."""
 
 _IN_NAME: Final = re.compile(
     r"(?:^|[^a-z])(?:rank|worker|proc|r)[-_=.]?(\d+)(?=[^0-9a-z]|$)", re.IGNORECASE
@@ -38,29 +38,31 @@ class RankClaim:
 
 
 def claims_of(
-    trace: Trace, path: Path, told: Mapping[str, Any], work: Callable[[], Work]
+    trace: Trace, path: Path, entry: Mapping[str, Any], work: Callable[[], Work]
 ) -> list[RankClaim]:
-    """Return the ranks in one file, of which processes and environment must have been read.
+    """Return the ranks in one file. Its processes and environment must have been read.
 
-    ``told`` is what a manifest says of it (rank, local_rank, host, rack); ``work`` tells where the
-    device work of the whole file is, if several processes share it.
+    ``entry`` is the manifest entry of the file (rank, local_rank, host, rack). ``work`` returns the
+    device work of the whole file; it is called if several processes share the file.
     """
     environment = {row["name"]: row["value"] for row in trace.environment.rows()}
-    by_torch = _TORCH_NAME.fullmatch(path.name)  # its TensorBoard handler puts the host in front
-    host = str(told.get("host") or trace.info.host or (by_torch[1] if by_torch else ""))
-    rack = str(told.get("rack") or rack_of(environment))
+    by_torch = _TORCH_NAME.fullmatch(path.name)  # PyTorch's TensorBoard handler: HOST_…
+    host = str(entry.get("host") or trace.info.host or (by_torch[1] if by_torch else ""))
+    rack = str(entry.get("rack") or rack_of(environment))
     found = [
         (replace(member, host=member.host or host, rack=rack), world_size)
-        for member, world_size in _in_trace(trace, environment, work)
+        for member, world_size in _ranks_in_trace(trace, environment, work)
     ]
     if len(found) == 1:
-        found = [(_as_told(found[0][0], path, told, host), found[0][1])]
+        found = [(_with_listed_rank(found[0][0], path, entry, host), found[0][1])]
     return [RankClaim(member, path, world_size) for member, world_size in found]
 
 
-def _as_told(member: RankTrace, path: Path, told: Mapping[str, Any], host: str) -> RankTrace:
-    """Return the only rank of a file with the number that its manifest or its name tells."""
-    rank, local = told.get("rank"), told.get("local_rank")
+def _with_listed_rank(
+    member: RankTrace, path: Path, entry: Mapping[str, Any], host: str
+) -> RankTrace:
+    """Return the only rank of a file, with the number in its manifest entry or its file name."""
+    rank, local = entry.get("rank"), entry.get("local_rank")
     if isinstance(rank, int) and rank <= LARGEST_RANK:
         local = local if isinstance(local, int) else member.local_rank
         return replace(member, rank=rank, local_rank=local, host=host, known_from="manifest")
@@ -70,40 +72,43 @@ def _as_told(member: RankTrace, path: Path, told: Mapping[str, Any], host: str) 
     return member
 
 
-def _in_trace(
+def _ranks_in_trace(
     trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
 ) -> list[tuple[RankTrace, int]]:
-    """Return the ranks that a trace tells, each with the number of all; one where none is told."""
+    """Return (rank, world size) for each rank that the trace names; one unnamed rank otherwise."""
     ranked = [row for row in trace.processes.rows() if 0 <= row["rank"] <= LARGEST_RANK]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
     found = []
     for row in ranked:
-        own = trace if len(ranked) == 1 else _of_process(trace, row["process"], work())
-        member = RankTrace(own, row["rank"], row["local_rank"], row["host"], source)
+        process_trace = trace if len(ranked) == 1 else _process_trace(trace, row["process"], work())
+        member = RankTrace(process_trace, row["rank"], row["local_rank"], row["host"], source)
         found.append((member, row["world_size"]))
-    return found or _unranked(trace, environment, work)
+    return found or _infer_ranks(trace, environment, work)
 
 
-def _of_process(trace: Trace, process: int, work: Work) -> Trace:
-    """Return what one process did; the devices that it used are told by ``work``."""
+def _process_trace(trace: Trace, process: int, work: Work) -> Trace:
+    """Return the trace of one process; its used devices come from ``work``."""
     used = {device for rows in work.values() for owner, device in rows if owner == process}
-    return change_each([trace], _of_one, [(process, used)], takes_part=True)[0]
+    return change_each([trace], _select_process, [(process, used)], takes_part=True)[0]
 
 
-def _of_one(trace: Trace, process: int, used: set[int]) -> Trace:
-    own = of_process(trace, process)
-    devices = own.devices.assign(used=np.isin(own.devices["device"], list(used)).astype(np.int64))
-    return replace(own, devices=devices)
+def _select_process(trace: Trace, process: int, used: set[int]) -> Trace:
+    """Return the trace of one process; only the devices ``used`` count as used."""
+    process_trace = of_process(trace, process)
+    devices = process_trace.devices.assign(
+        used=np.isin(process_trace.devices["device"], list(used)).astype(np.int64)
+    )
+    return replace(process_trace, devices=devices)
 
 
-def _unranked(
+def _infer_ranks(
     trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
 ) -> list[tuple[RankTrace, int]]:
-    """Return the processes that work on devices; their ranks may be in the environment."""
-    workers = _in_order_of_devices(work()) if len(trace.processes) > 1 else []
+    """Return the processes that use devices; a single one may have its rank in the environment."""
+    workers = _order_by_device(work()) if len(trace.processes) > 1 else []
     if len(workers) > 1:
         return [
-            (RankTrace(_of_process(trace, process, work()), local_rank=place), ABSENT)
+            (RankTrace(_process_trace(trace, process, work()), local_rank=place), ABSENT)
             for place, process in enumerate(workers)
         ]
     rank, local_rank, world_size = (
@@ -114,7 +119,8 @@ def _unranked(
     return [(RankTrace(trace, rank, local_rank, known_from=known_from), world_size)]
 
 
-def _in_order_of_devices(work: Work) -> list[int]:
+def _order_by_device(work: Work) -> list[int]:
+    """Return the processes with device work, ordered by their first device."""
     first: dict[int, int] = {}
     for process, device in work["kernels"] or work["copies"]:
         first[process] = min(device, first.get(process, device))
@@ -125,15 +131,16 @@ def _in_order_of_devices(work: Work) -> list[int]:
 def numbered(
     claims: Sequence[RankClaim], number_of: Callable[[Path], int]
 ) -> tuple[list[RankTrace], list[str]]:
-    """Return the members in order of rank, and warnings about what was guessed or left out.
+    """Return the members in order of rank, and warnings about guessed and ignored ranks.
+
+    If a file has a rank twice, because its program was started twice, the first process counts.
 
     Raises:
-        TraceError: two files have one rank. Of one file, in which a program may have been started
-            twice, the first counts.
+        TraceError: two files have the same rank.
     """
     warnings: list[str] = []
     if all(claim.member.rank == ABSENT for claim in claims):
-        claims = _numbered_by_place(claims, number_of)
+        claims = _number_by_name_or_order(claims, number_of)
         if len(claims) > 1:
             warnings.append(
                 "no file contains its rank; traceprof numbers the ranks by "
@@ -161,39 +168,41 @@ def numbered(
     return [*(members[rank].member for rank in sorted(members)), *unknown], warnings
 
 
-def _of_one_process(claims: Sequence[RankClaim]) -> Iterator[list[RankClaim]]:
-    """Yield the claims of each process, those that were made one after the other together.
+def _group_by_process(claims: Sequence[RankClaim]) -> Iterator[list[RankClaim]]:
+    """Yield the claims of each process; consecutive recordings of a process are one group.
 
-    A profiler counts its files: process ids are equal of other runs, too, in containers.
+    A profiler numbers its files, so names are compared without digits. Equal process ids are not
+    enough: in containers, processes of other runs have the same ids.
     """
     found: dict[tuple[Any, ...], list[RankClaim]] = {}
     for claim in claims:
-        own, processes = claim.member, claim.member.trace.processes["process"].tolist()
-        named = re.sub(r"\d+", "", str(claim.path))
-        key = (named, own.host, own.rank, own.local_rank, *processes)
+        member, processes = claim.member, claim.member.trace.processes["process"].tolist()
+        name = re.sub(r"\d+", "", str(claim.path))
+        key = (name, member.host, member.rank, member.local_rank, *processes)
         found.setdefault(key, []).append(claim)
     several_in_one = len({claim.path for claim in claims}) < len(claims)
-    for every in found.values():
-        if not several_in_one and are_in_turn([one.member.trace for one in every]):
-            yield sorted(every, key=lambda one: begins_ns(one.member.trace))
+    for group in found.values():
+        if several_in_one or not are_consecutive([claim.member.trace for claim in group]):
+            yield from ([claim] for claim in group)
         else:
-            yield from ([one] for one in every)
+            yield sorted(group, key=lambda claim: start_utc_ns(claim.member.trace))
 
 
 def with_cycles(
     claims: Sequence[RankClaim],
 ) -> tuple[list[RankClaim], dict[str, list[str]], list[str]]:
-    """Return the claims, several recordings of one process as one with windows.
+    """Return the claims, with several recordings of one process joined into one.
 
-    And the files of each such process by the first of them, and what is said of them. Where other
-    processes hold the events it is the same cycle of all, the last that every one has.
+    The other results are the files of each process with several recordings, by its first file, and
+    warnings. Traces that other processes hold are not joined: the last recording that every process
+    has is chosen.
     """
-    groups = list(_of_one_process(claims))
+    groups = list(_group_by_process(claims))
     counts = [len(group) for group in groups if len(group) > 1]
     if not counts:
         return list(claims), {}, []
     text = f"{max(counts)} consecutive recordings of one process (profiler cycles)"
-    if any(one.member.trace.is_remote for group in groups for one in group):
+    if any(claim.member.trace.is_remote for group in groups for claim in group):
         number = min(counts if len(counts) == len(groups) else [1]) - 1
         chosen = [group[min(number, len(group) - 1)] for group in groups]
         return chosen, {}, [f"{text}; traceprof analyzes only number {number + 1}"]
@@ -201,16 +210,17 @@ def with_cycles(
     for group in groups:
         first = group[0]
         if len(group) > 1:
-            trace = joined_cycles([one.member.trace for one in group])
-            files[str(first.path)] = [str(one.path) for one in group]
+            trace = joined_cycles([claim.member.trace for claim in group])
+            files[str(first.path)] = [str(claim.path) for claim in group]
             first = replace(first, member=replace(first.member, trace=trace))
         joined.append(first)
     return joined, files, [f"{text}; traceprof joins them into one trace with gaps"]
 
 
-def _numbered_by_place(
+def _number_by_name_or_order(
     claims: Sequence[RankClaim], number_of: Callable[[Path], int]
 ) -> list[RankClaim]:
+    """Return the claims with ranks from ``number_of`` or, if it has none, by their order."""
     several_in_one = len({claim.path for claim in claims}) < len(claims)
     numbers = [number_of(claim.path) for claim in claims]
     if several_in_one or ABSENT in numbers:
@@ -225,9 +235,10 @@ def _numbered_by_place(
 
 
 def varying_number(files: Sequence[Path]) -> Callable[[Path], int]:
-    """Return which number in the names counts the files from 0, as a function of the file.
+    """Return a function file → the number in its name that counts the files from 0.
 
-    It gives `ABSENT` where the names differ in more than numbers, or none counts from 0.
+    The function returns `ABSENT` if the names differ in more than numbers, or no number counts from
+    0.
     """
     names = {path: re.split(r"(\d+)", path.name) for path in files}
     shapes = {tuple(parts[::2]) for parts in names.values()}

@@ -1,1 +1,1 @@
-"""Folders of Parquet or Arrow files: the tables of a Trace as they are."""
+"""Read and write folders of Parquet or Arrow files: the tables of a Trace."""

@@ -1,4 +1,4 @@
-"""Folders of tables that `traceprof export --to parquet` or ``--to arrow`` wrote, as traces."""
+"""Recognize folders of tables that `traceprof export --to parquet` or ``--to arrow`` wrote."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from traceprof.formats.shared.files import TABLE_FILES
 from traceprof.model.tables import TABLES
 
 MANIFEST: Final = "trace.json"
-"""Where a folder says what its tables are."""
+"""The file of a folder that describes its tables."""
 
 
 def recognises(candidate: Candidate) -> bool:
-    """Return whether the folder has the description of tables, and tables."""
+    """Return whether the folder has the description of tables, and at least one table."""
     return MANIFEST in candidate.files and any(
         f"{name}{suffix}" in candidate.files for name in TABLES for suffix in TABLE_FILES
     )
