@@ -169,8 +169,8 @@ def nouns() -> dict[str, tuple[Entry, ...]]:
     for entry in ANALYSES:
         found.setdefault(entry.noun, []).append(entry)
     return {
-        noun: tuple(sorted(own, key=lambda entry: entry.name != noun))
-        for noun, own in found.items()
+        noun: tuple(sorted(entries, key=lambda entry: entry.name != noun))
+        for noun, entries in found.items()
     }
 
 

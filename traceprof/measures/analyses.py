@@ -21,7 +21,7 @@ from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import PROGRESS, do_side_by_side
 
-_MOST: Final = 1 << 62
+_MAX_TOTAL: Final = 1 << 62
 _YEAR_NS: Final = 365 * 86_400 * 10**9
 
 
@@ -35,11 +35,11 @@ def check_sums(ranks: Ranks) -> None:
     for part in ranks:
         totals.update(_totals(part.whole))
     for what, total in totals.items():
-        if total >= _MOST:
+        if total >= _MAX_TOTAL:
             of_bytes = what.startswith("sizes")
-            told = f"{total / 2**60:.0f} EiB" if of_bytes else f"{total / _YEAR_NS:.0f} years"
+            formatted = f"{total / 2**60:.0f} EiB" if of_bytes else f"{total / _YEAR_NS:.0f} years"
             raise TraceError(
-                f"{ranks.info.path}: the {what} add up to {told}, so the trace is damaged: "
+                f"{ranks.info.path}: the {what} add up to {formatted}, so the trace is damaged: "
                 "export or record it again"
             )
 
@@ -56,7 +56,7 @@ def _totals(trace: Trace) -> dict[str, int]:
         if table.has_spans:
             starts, ends = bounds(rows)
             most = len(rows) * (int(ends.max()) - int(starts[0]))
-            if most >= _MOST >> 10:
+            if most >= _MAX_TOTAL >> 10:
                 most = int((ends - starts).sum(dtype=np.float64))
             totals[f"durations of its {name}"] = most
         if "n_bytes" in rows:
@@ -68,14 +68,14 @@ STEP_TABLES: Final = frozenset({"ranges", "kernels", "copies", "api_calls"})
 """What steps are known from: ranges or kernels where they are, launches which work is theirs."""
 
 
-_MANY: Final = ("kernels", "copies", "api_calls", "ranges", "host_ops")
-_WORTH_THREADS: Final = 500_000
+_LARGE_TABLES: Final = ("kernels", "copies", "api_calls", "ranges", "host_ops")
+_MIN_ROWS_FOR_THREADS: Final = 500_000
 """With fewer rows most of the time goes to Python itself, which one thread at a time can run."""
-_TOO_MANY_FOR_TWO: Final = 8_000_000
+_MAX_ROWS_FOR_THREADS: Final = 8_000_000
 """With more rows memory is dearer than time: each thread has arrays as long as the tables."""
 
 
-def _as_it_is(result: Result) -> Result:
+def _unchanged(result: Result) -> Result:
     return result
 
 
@@ -104,7 +104,7 @@ class Analysis:
     of_steps: bool = False
     of_rank: Callable[[Trace], Result] | None = None
     of_ranks: Callable[[Ranks], Result] | None = None
-    finish: Callable[[Result], Result] = _as_it_is
+    finish: Callable[[Result], Result] = _unchanged
     n_parts: int = 1
     beside: tuple[Callable[[Ranks], object], ...] = ()
     sums_up: bool = False
@@ -112,8 +112,8 @@ class Analysis:
     @property
     def tables(self) -> frozenset[str]:
         """The tables that it reads."""
-        own = frozenset((*self.needs, *self.uses))
-        return own | STEP_TABLES if self.of_steps else own
+        names = frozenset((*self.needs, *self.uses))
+        return names | STEP_TABLES if self.of_steps else names
 
     @property
     def whole_tables(self) -> frozenset[str]:
@@ -144,9 +144,9 @@ def measured_by_rank(ranks: Ranks, of_rank: Callable[[Trace], Result]) -> Result
         NotRecordedError: no rank has the data.
     """
     found = measure_each(ranks.parts, _measured, of_rank, len(ranks.parts) > 1)
-    measured = [one for one in found if isinstance(one, Result)]
+    measured = [result for result in found if isinstance(result, Result)]
     if not measured:
-        raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
+        raise next(result for result in reversed(found) if isinstance(result, NotRecordedError))
     return combine(measured)
 
 
@@ -167,11 +167,14 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
 
     tasks: list[Callable[[], object]] = []
     for analysis in analyses:
-        tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
+        tasks += [
+            partial(run, analysis),
+            *(partial(_compute_early, early_fact, ranks) for early_fact in analysis.beside),
+        ]
     # Whoever holds rows elsewhere has processes.
-    are_here = not any(part.is_remote for part in ranks.parts)
-    n_rows = sum(len(p.table(n)) for p in ranks for n in _MANY) if are_here else 0
-    if _WORTH_THREADS <= n_rows <= _TOO_MANY_FOR_TWO:
+    are_local = not any(part.is_remote for part in ranks.parts)
+    n_rows = sum(len(p.table(n)) for p in ranks for n in _LARGE_TABLES) if are_local else 0
+    if _MIN_ROWS_FOR_THREADS <= n_rows <= _MAX_ROWS_FOR_THREADS:
         do_side_by_side(tasks)
     else:
         for analysis in analyses:
@@ -179,10 +182,10 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
     return [found[analysis.name] for analysis in analyses]
 
 
-def _ask(fact: Callable[[Ranks], object], ranks: Ranks) -> None:
+def _compute_early(compute: Callable[[Ranks], object], ranks: Ranks) -> None:
     """Have a fact computed; whoever needs it meets what is wrong with it."""
     with suppress(Exception):
-        fact(ranks)
+        compute(ranks)
 
 
 def _measured(

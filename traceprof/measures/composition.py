@@ -140,16 +140,16 @@ def composition_of_devices(
     whenever they ran; only those whose launch is not known where they began.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
-    parts, asked = [], []
+    parts, arguments = [], []
     by_window: dict[tuple[int, TimeWindow], list[int]] = {}
     for (place, device), window in spans.items():
         by_window.setdefault((place, window), []).append(device)
     for (place, window), devices in by_window.items():
         known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
         parts.append(known.parts[place])
-        own = released.take(np.isin(released["device"], devices))
-        asked.append((window, tuple(devices), own, launched))
-    sums = _added_up(measure_of_each(parts, _of_window, asked))
+        shared = released.take(np.isin(released["device"], devices))
+        arguments.append((window, tuple(devices), shared, launched))
+    sums = _added_up(measure_of_each(parts, _sums_in_window, arguments))
     return sums.take((sums["ns"] != 0) | (sums["count"] != 0))
 
 
@@ -160,7 +160,7 @@ def _added_up(found: Sequence[Table]) -> Table:
     return keys.assign(**{name: groups.sums(every[name]) for name in ("ns", "count", "n_bytes")})
 
 
-def _of_window(
+def _sums_in_window(
     trace: Trace,
     window: TimeWindow,
     devices: Sequence[int],
@@ -168,8 +168,8 @@ def _of_window(
     launched: Mapping[int, TimeWindow] | None,
 ) -> Table:
     """Return what the devices of a Trace did in a window, where the Trace is."""
-    own = _of_trace(trace.within(window), devices, released)
-    sums = _added_up([rows.assign(device=device) for device, rows in own])
+    device_sums = _sums_by_device(trace.within(window), devices, released)
+    sums = _added_up([rows.assign(device=device) for device, rows in device_sums])
     if launched is None:
         return sums
     is_work = (sums["kind"] == KERNEL) | (sums["kind"] == COPY)
@@ -193,13 +193,15 @@ def _launched_work(trace: Trace, window: TimeWindow, launched: Mapping[int, Time
     for name in DEVICE_TABLES:
         launches, work = launches_of(trace, name), trace.table(name)
         is_inside = ~launches.is_known & window.holds(work["start_ns"])
-        for process, own in launched.items():
-            is_inside |= (work["process"] == process) & own.holds(launches.start_ns)
+        for process, process_window in launched.items():
+            is_inside |= (work["process"] == process) & process_window.holds(launches.start_ns)
         parts.append(_work_rows(trace, name).take(is_inside))
     return Table.stacked(parts)
 
 
-def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator[tuple[int, Table]]:
+def _sums_by_device(
+    trace: Trace, devices: Sequence[int], released: Table
+) -> Iterator[tuple[int, Table]]:
     """Yield the devices of a Trace that is cut to their window, each with its sums."""
     charges = find_charges(trace).times
     work = work_of_trace(trace)
@@ -207,7 +209,7 @@ def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator
         span, recorded = trace.span, recorded_times(trace, device)
         time = device_time(trace, device).within(recorded)
         exposed = time.parts()
-        own = work.take_aside(work["device"] == device)
+        device_work = work.take_aside(work["device"] == device)
         shared = released.take(released["device"] == device)
         found: list[Table] = []
         for place, part in enumerate(BUSY_PARTS):  # in the order of `Part`
@@ -215,7 +217,7 @@ def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator
             if part == "exposed_communication":
                 found += [*_collectives(shared, left, span)]
                 left = left - union_of(shared)
-            found.append(_claims(own.take(own["place"] == place), left, part, span))
+            found.append(_claims(device_work.take(device_work["place"] == place), left, part, span))
         found.append(_idle(charges.take_aside(charges["device"] == device)))
         found.append(_rest(found, exposed, recorded.total_ns))
         yield device, Table.stacked(found)
@@ -248,10 +250,10 @@ def _work_rows(trace: Trace, name: str) -> Table:
 def _routes(copies: Table) -> Names:
     """Return the direction of each copy with the kind of the host's memory."""
     columns = [copies[name] for name in ("direction", "src_kind", "dst_kind")]
-    groups = groups_of(*(own.packed for own in columns))
+    groups = groups_of(*(column.packed for column in columns))
     texts = []
     for key in groups.keys:
-        direction, *ends = (own.texts[code] for own, code in zip(columns, key, strict=True))
+        direction, *ends = (column.texts[code] for column, code in zip(columns, key, strict=True))
         memory = dict(zip(("h2d", "d2h"), ends, strict=True)).get(direction, "")
         texts.append(f"{direction} {memory}".strip())
     return Names.coded(texts, groups.packed)
@@ -312,15 +314,15 @@ def _idle(charges: Table) -> Table:
     groups = groups_of(cause.packed, name.packed)
     pairs = []
     for code, named in groups.keys:
-        own, text = cause.texts[code], name.texts[named]
+        cause_name, text = cause.texts[code], name.texts[named]
         # What idle time is called in which nothing was recorded, or held a device up.
-        unnamed = NOTHING if own in OF_HOST else _WITHOUT_HOST.get(own, "")
-        pairs.append((own, text or unnamed))
+        unnamed = NOTHING if cause_name in OF_HOST else _WITHOUT_HOST.get(cause_name, "")
+        pairs.append((cause_name, text or unnamed))
     causes, names = (
         Names.coded((pair[place] for pair in pairs), groups.packed) for place in (0, 1)
     )
-    alike = groups_of(causes.packed, names.packed)
-    of_gaps = charges["gap"] * len(alike.first) + alike.number
+    labels = groups_of(causes.packed, names.packed)
+    of_gaps = charges["gap"] * len(labels.first) + labels.number
     is_first = np.zeros(len(charges), np.int64)
     is_first[np.unique(of_gaps, return_index=True)[1]] = 1
     return _sums(IDLE, causes, names, lengths_of(charges), is_first)
@@ -358,9 +360,9 @@ def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
                 continue
             window, between_ns = spans[process]
             cut = {name: time.clip(window.start_ns, window.end_ns) for name, time in times.items()}
-            own = {name: time.total_ns for name, time in cut.items()}
-            own[UNCLAIMED] = window.duration_ns - sum(own.values())
-            sums.update(own | {BETWEEN_STEPS_OF_HOST: between_ns})
+            phase_ns = {name: time.total_ns for name, time in cut.items()}
+            phase_ns[UNCLAIMED] = window.duration_ns - sum(phase_ns.values())
+            sums.update(phase_ns | {BETWEEN_STEPS_OF_HOST: between_ns})
     order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums[name]]
     return Table({"phase": order, "ns": np.array([sums[n] for n in order], np.int64)})
 
@@ -377,17 +379,20 @@ def place_of_work(ranks: Ranks) -> Table:
     NaN where no step holds it. Where no steps are known iterations of a repeating pattern count.
     """
     spans = _spans_of_steps(ranks)
-    tables = ranks.each_of(_placed_work, [(own,) for own in spans])
+    tables = ranks.each_of(_placed_work, [(spans_of_rank,) for spans_of_rank in spans])
     shared = released_collectives(ranks, knows_waits=False)
     shared = shared.take(ranks.span.holds(shared["start_ns"]))
-    own = shared.select("start_ns", "device").assign(
+    collectives = shared.select("start_ns", "device").assign(
         kind=Names.repeated(COLLECTIVE, len(shared)), name=Names.of(shared["op"])
     )
-    tables.append(_placed(own, {device: both for own in spans for device, both in own.items()}))
+    every_device = {device: times for by_device in spans for device, times in by_device.items()}
+    tables.append(_placed(collectives, every_device))
     every = Table.stacked(tables)
     found, groups = grouped_by(every, *_PLACED_KEYS)
     ratio = ratio_of(*(groups.sums(every[name]) for name in ("place", "known")))
-    known = {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
+    known: dict[str, str] = {}
+    for classes_of_rank in ranks.whole.each(_classes_of):
+        known |= classes_of_rank
     pairs = zip(found["kind"], found["name"], strict=True)
     classes = objects(known.get(name, "") if kind == KERNEL else "" for kind, name in pairs)
     return found.assign(place_ratio=ratio, **{"class": classes})
@@ -405,13 +410,13 @@ def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
     found: list[_StepSpans] = []
     for part in ranks.whole.parts:
-        own: dict[int, tuple[Ints, Ints]] = {}
+        by_device: dict[int, tuple[Ints, Ints]] = {}
         for process, devices in devices_of_processes(part).items():
             rows = by_process.get(process)
             if rows is not None:
                 order = rows[np.argsort(starts[rows], kind="stable")]
-                own |= dict.fromkeys(devices, (starts[order], ends[order]))
-        found.append(own)
+                by_device |= dict.fromkeys(devices, (starts[order], ends[order]))
+        found.append(by_device)
     return found
 
 

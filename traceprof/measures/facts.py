@@ -26,32 +26,32 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _NAME: Final = "{0.__module__}.{0.__qualname__}"
 """What results are kept under: the name of the function, wherever it is unpickled."""
-_rights: Final[dict[Hashable, threading.RLock]] = {}
+_compute_locks: Final[dict[Hashable, threading.RLock]] = {}
 """The right to compute each thing that somebody computes."""
-_n_threads: Final = Counter[Hashable]()
+_n_users: Final = Counter[Hashable]()
 """How many threads have or want each."""
 _lock: Final = threading.Lock()
 _R = TypeVar("_R", bound="Trace | Ranks")
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
+class _OnDisk:
     """What is known, with its large arrays on the disk."""
 
     known: Any
 
 
-_MOST_ITEMS: Final = 1000
+_MAX_ITEMS: Final = 1000
 """Arrays are looked for in collections of at most so many: of more, none is large."""
 
 
-def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return ``value`` with ``change`` made to the arrays in it; itself where that changes none."""
     if isinstance(value, Table):
         return value.on_disk() if change is set_aside else value
     if (parts := _parts_of(value)) is None:
         return change(value)
-    made = {name: _changed(part, change) for name, part in parts.items()}
+    made = {name: _map_arrays(part, change) for name, part in parts.items()}
     if all(made[name] is part for name, part in parts.items()):
         return value
     if isinstance(value, dict):
@@ -69,7 +69,7 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 def _parts_of(value: Any) -> Mapping[Any, Any] | None:
     """Return what a collection or dataclass is made of, by name or place; None of anything else."""
     if isinstance(value, dict | tuple | list):
-        if len(value) > _MOST_ITEMS:
+        if len(value) > _MAX_ITEMS:
             return {}
         return value if isinstance(value, dict) else dict(enumerate(value))
     if not is_dataclass(value) or isinstance(value, type):
@@ -81,15 +81,15 @@ def _parts_of(value: Any) -> Mapping[Any, Any] | None:
     return {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
 
 
-def _put_aside(known: Any) -> Any:
-    found = _changed(known, set_aside)
-    return known if found is known else _Aside(found)
+def _to_disk(known: Any) -> Any:
+    found = _map_arrays(known, set_aside)
+    return known if found is known else _OnDisk(found)
 
 
 def apart(known: _Result) -> Callable[[], _Result]:
     """Return what gives ``known`` again; meanwhile its large arrays are on the disk."""
-    kept: Any = _put_aside(known) if scratch.files else known
-    return lambda: _changed(kept.known, in_memory) if isinstance(kept, _Aside) else kept
+    kept: Any = _to_disk(known) if scratch.files else known
+    return lambda: _map_arrays(kept.known, in_memory) if isinstance(kept, _OnDisk) else kept
 
 
 def fact(
@@ -104,36 +104,36 @@ def fact(
     if compute.__name__ == "<lambda>":
         raise TypeError("a fact needs a name of its own: two lambdas would share their results")
     name = _NAME.format(compute)
-    alone = (name,)
+    plain_key = (name,)
 
     @wraps(compute)
     def recall(given: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         of: Any = given.whole if is_whole else given
-        key = (name, *args, *sorted(kwargs.items())) if args or kwargs else alone
+        key = (name, *args, *sorted(kwargs.items())) if args or kwargs else plain_key
         kept: dict[tuple[Any, ...], Any] = of.facts
         if key in kept:
             known: _Result = kept[key]
-            return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
+            return _map_arrays(known.known, in_memory) if isinstance(known, _OnDisk) else known
         if isinstance(of, Trace) and of.is_remote:
             found: _Result = of.fact(key, recall, args, kwargs)
             return found
-        at = (id(kept), key)
+        lock_key = (id(kept), key)
         with _lock:
-            right = _rights.setdefault(at, threading.RLock())
-            _n_threads[at] += 1
+            compute_lock = _compute_locks.setdefault(lock_key, threading.RLock())
+            _n_users[lock_key] += 1
         try:
-            with right:
+            with compute_lock:
                 if key not in kept:  # another thread may have been at it
                     answer = compute(of, *args, **kwargs)
                     # What is known of small tables is small.
-                    kept[key] = _put_aside(answer) if scratch.files else answer
+                    kept[key] = _to_disk(answer) if scratch.files else answer
         finally:
             with _lock:
-                _n_threads[at] -= 1
-                if not _n_threads[at]:
-                    del _rights[at], _n_threads[at]
+                _n_users[lock_key] -= 1
+                if not _n_users[lock_key]:
+                    del _compute_locks[lock_key], _n_users[lock_key]
         known = kept[key]
-        return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
+        return _map_arrays(known.known, in_memory) if isinstance(known, _OnDisk) else known
 
     return recall
 
@@ -172,4 +172,4 @@ def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
     name = _NAME.format(compute)
     kept: dict[tuple[Any, ...], _Result] = of.facts
     known = kept[name,] if (name,) in kept else compute(of)
-    return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
+    return _map_arrays(known.known, in_memory) if isinstance(known, _OnDisk) else known

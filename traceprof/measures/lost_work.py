@@ -34,18 +34,18 @@ _LACKS: Final = {
     "copy": "copy calls have no recorded copy",
     "memset": "memset calls have no recorded memset",
 }
-_NOTABLE: Final = 0.01
+_MIN_LOST_RATIO: Final = 0.01
 """Where no steps are known, less of the launches without work changes no answer."""
-_ENOUGH: Final = 0.25
+_MIN_WHOLE_STEPS_RATIO: Final = 0.25
 """With a smaller share of the steps whole, or of devices' work, too little is left to judge."""
-_BUSY: Final = 0.2
-_SEEN: Final = 2
+_MIN_BUSY_RATIO: Final = 0.2
+_MIN_ACTIVE_FACTOR: Final = 2
 """So many times as much work as was recorded, and more, was not recorded."""
-_DRAWS: Final = 2.0
+_MIN_POWER_FACTOR: Final = 2.0
 """A device at work draws as many times of what it draws at rest, or more."""
-_SECOND_NS: Final = 1_000_000_000
+_POWER_SAMPLE_NS: Final = 1_000_000_000
 """Power is sampled, and averaged, over up to a second."""
-_SAYS_SO: Final = re.compile(
+_INCOMPLETE_WARNING: Final = re.compile(
     r"not all CUDA|lost|dropped|discarded|overflow|cut off|truncated|(file|it) is damaged"
     r"|is missing|not in the file|no trace of|were not recorded",
     re.IGNORECASE,
@@ -78,80 +78,83 @@ def lost_work(ranks: Ranks) -> LostWork | None:
 
     None where nothing is missing.
     """
-    told = [*missing_work(ranks)]
-    if not told:
+    missing = [*missing_work(ranks)]
+    if not missing:
         return None
-    inside, older = ranks.each(completeness), _older_profiler(ranks)
-    drawn = _drawn(ranks) or _active(ranks)
+    inside, older = ranks.each(completeness), _note_on_old_profiler(ranks)
+    drawn = _note_on_power(ranks) or _note_on_sms(ranks)
     lost = _counts(ranks.whole)
     if lost and not _counts(ranks):
-        told.insert(len(lost), Note("none of these launches is in this window"))
-    are_silent = any(_PHASE in note.values for note in told)
-    is_known = not are_silent and _is_enough_left(ranks, inside)
-    left_out = _left_out(ranks) if is_known else None
-    told += [left_out] if left_out else []
-    says = [text for text in ranks.info.warnings if says_incomplete(text)]
+        missing.insert(len(lost), Note("none of these launches is in this window"))
+    has_silent_passes = any(_PHASE in note.values for note in missing)
+    is_known = not has_silent_passes and _is_enough_left(ranks, inside)
+    left_out = _note_on_excluded_steps(ranks) if is_known else None
+    missing += [left_out] if left_out else []
+    warnings = [text for text in ranks.info.warnings if says_incomplete(text)]
     causes = [
-        *(Note.of("the recording reports: {said}", said=text) for text in says[:1]),
+        *(Note.of("the recording reports: {said}", said=text) for text in warnings[:1]),
         *(note for note in (older, drawn) if note),
     ]
-    if not says and (older is None or ranks.info.recorded_by is not RecordedBy.NSYS):
+    if not warnings and (older is None or ranks.info.recorded_by is not RecordedBy.NSYS):
         causes.append(
             Note(
                 "usual causes: the profiler's buffers overflowed, another profiler used CUPTI, or "
                 "profiling ended before the work was done"
             )
         )
-    return LostWork(tuple(told), tuple(causes), _action(ranks, older), is_known)
+    return LostWork(tuple(missing), tuple(causes), _action(ranks, older), is_known)
 
 
 @of_window
 def missing_work(ranks: Ranks) -> tuple[Note, ...]:
     """Return what of the work in a recording is missing, wherever the window is."""
     found = ranks.whole.each(completeness)
-    counts, empty = _counts(ranks.whole), _sums([own.n_empty for own in found])
-    is_empty = any(empty.values()) and any(own(ranks) for own in (_older_profiler, _drawn, _active))
-    silent = empty if is_empty else _sums([own.n_silent for own in found])
-    passes = _sums([own.n_passes for own in found])
-    told = [_of_launches(name, *own) for name, own in counts.items()]
+    counts, empty = _counts(ranks.whole), _sums([rank.n_empty for rank in found])
+    find_causes = (_note_on_old_profiler, _note_on_power, _note_on_sms)
+    is_empty = any(empty.values()) and any(find(ranks) for find in find_causes)
+    silent = empty if is_empty else _sums([rank.n_silent for rank in found])
+    passes = _sums([rank.n_passes for rank in found])
+    notes = [_note_on_launches(name, *numbers) for name, numbers in counts.items()]
     for phase, n in silent.items():
         if n:
             others = "" if is_empty else ", although other passes of that length have many launches"
             text = "{n:count} of {all:count} {phase} passes have no recorded launch"
-            told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
-    if thin := sum(own.n_thin for own in found):
+            notes.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
+    if thin := sum(rank.n_thin for rank in found):
         text = f"{{thin:count}} of {{all:count}} steps{_of(ranks)} have far fewer kernel launches "
         text += "than other steps, although the host did the same work for the same time"
-        told.append(Note.of(text, thin=thin, all=sum(own.n_steps for own in found)))
-    return tuple(told)
+        notes.append(Note.of(text, thin=thin, all=sum(rank.n_steps for rank in found)))
+    return tuple(notes)
 
 
 def depends_on_power(ranks: Ranks) -> bool:
     """Return whether it takes samples of power to tell what is missing."""
-    empty = _sums([own.n_empty for own in ranks.whole.each(completeness)])
-    return any(empty.values()) and _older_profiler(ranks) is None
+    empty = _sums([rank.n_empty for rank in ranks.whole.each(completeness)])
+    return any(empty.values()) and _note_on_old_profiler(ranks) is None
 
 
 def says_incomplete(warning: str) -> bool:
     """Return whether a warning of a reader says that a part of what happened is missing."""
-    return _SAYS_SO.search(warning) is not None
+    return _INCOMPLETE_WARNING.search(warning) is not None
 
 
 def _sums(every: list[Mapping[str, int]]) -> dict[str, int]:
     """Return the sums over ranks, by key."""
-    return {key: sum(own[key] for own in every) for key in every[0]}
+    return {key: sum(counts[key] for counts in every) for key in every[0]}
 
 
 def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
     """Return how many launches of each kind lack their work, of how many; of those that do."""
     lost = {
-        name: n for name, n in _sums([own.n_lost for own in ranks.each(completeness)]).items() if n
+        name: n
+        for name, n in _sums([rank.n_lost for rank in ranks.each(completeness)]).items()
+        if n
     }
     every = _sums(ranks.each(launches_by_kind)) if lost else {}
     return {name: (n, every[name]) for name, n in lost.items()}
 
 
-def _of_launches(kind: str, n: int, n_all: int) -> Note:
+def _note_on_launches(kind: str, n: int, n_all: int) -> Note:
     if n == n_all and kind == "kernel":
         return Note.of("kernels were not recorded: {n:count} launches have no kernel", n=n)
     return Note.of(f"{{n:count}} of {{all:count}} {_LACKS[kind]}", n=n, all=n_all)
@@ -159,19 +162,19 @@ def _of_launches(kind: str, n: int, n_all: int) -> Note:
 
 def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
     """Return whether idle time can be judged without what is missing."""
-    if not any(own.has_work for own in found):
+    if not any(rank.has_work for rank in found):
         return False
     # A window of steps has only those that lack no work: the others count, too.
     every = ranks.whole if ranks.span.is_of_steps else ranks
     wholeness, steps = wholeness_of_ranks(every), named_steps(steps_of_ranks(every))
     if len(steps):
         is_whole = wholeness[~steps.warmup()] == WHOLE
-        return bool(is_whole.mean() >= _ENOUGH)
-    lost = sum(_sums([own.n_lost for own in found]).values())
-    return lost < _NOTABLE * sum(_sums(ranks.each(launches_by_kind)).values())
+        return bool(is_whole.mean() >= _MIN_WHOLE_STEPS_RATIO)
+    lost = sum(_sums([rank.n_lost for rank in found]).values())
+    return lost < _MIN_LOST_RATIO * sum(_sums(ranks.each(launches_by_kind)).values())
 
 
-def _left_out(ranks: Ranks) -> Note | None:
+def _note_on_excluded_steps(ranks: Ranks) -> Note | None:
     """Return which steps are not judged."""
     wholeness = wholeness_of_ranks(ranks.whole if ranks.span.is_of_steps else ranks)
     n = int((wholeness == LACKS_WORK).sum())
@@ -187,7 +190,7 @@ def _of(ranks: Ranks) -> str:
     return f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
 
 
-def _older_profiler(ranks: Ranks) -> Note | None:
+def _note_on_old_profiler(ranks: Ranks) -> Note | None:
     """Return that the profiler is of an older major version of CUDA than the driver."""
     environment = dict(
         zip(*(ranks.table("environment")[n] for n in ("name", "value")), strict=True)
@@ -212,22 +215,22 @@ def _cuda_of_profiler(ranks: Ranks, environment: dict[str, str]) -> str:
     if "Nsight Systems" not in ranks.info.profiler:
         # That of CUPTI in torch is the runtime's.
         return _version(str(environment.get("cuda_runtime", "")))
-    said = _NSYS.search(ranks.info.profiler)
-    if said is None:
+    match = _NSYS.search(ranks.info.profiler)
+    if match is None:
         return ""
-    release = float(f"{said['year']}.{said['number']}")
+    release = float(f"{match['year']}.{match['number']}")
     return max(
-        (own for own in _CUDA_OF_NSYS if own[0] <= release),
+        (pair for pair in _CUDA_OF_NSYS if pair[0] <= release),
         default=(0.0, ""),
-        key=lambda own: own[0],
+        key=lambda pair: pair[0],
     )[1]
 
 
-def _drawn(ranks: Ranks) -> Note | None:
+def _note_on_power(ranks: Ranks) -> Note | None:
     """Return that a device drew much power while hardly any of its work is recorded."""
-    found = [own for own in ranks.each(_power_of_one) if own is not None]
-    least, most = max(found, key=lambda own: own[1] / own[0], default=(0.0, 0.0))
-    if not found or most < _DRAWS * least:
+    found = [power for power in ranks.each(_power_of_rank) if power is not None]
+    least, most = max(found, key=lambda power: power[1] / power[0], default=(0.0, 0.0))
+    if not found or most < _MIN_POWER_FACTOR * least:
         return None
     text = (
         "a GPU drew up to {most:count} W with almost no recorded work, compared with "
@@ -236,21 +239,22 @@ def _drawn(ranks: Ranks) -> Note | None:
     return Note.of(text, most=round(most), least=round(least))
 
 
-def _active(ranks: Ranks) -> Note | None:
+def _note_on_sms(ranks: Ranks) -> Note | None:
     """Return that counters of a GPU saw far more work than was recorded."""
-    found = [own for part in ranks.each(active_sms) for own in part]
+    found = [sms for part in ranks.each(active_sms) for sms in part]
     text = "SMs were active {active:ratio} of the time; recorded kernels cover only {own:ratio}"
     return next(
         (
-            Note.of(text, active=one.active_ratio, own=one.recorded_ratio)
-            for one in found
-            if one.active_ratio > _SEEN * (one.recorded_ratio + _BUSY)
+            Note.of(text, active=sms_of_device.active_ratio, own=sms_of_device.recorded_ratio)
+            for sms_of_device in found
+            if sms_of_device.active_ratio
+            > _MIN_ACTIVE_FACTOR * (sms_of_device.recorded_ratio + _MIN_BUSY_RATIO)
         ),
         None,
     )
 
 
-def _power_of_one(part: Trace) -> tuple[float, float] | None:
+def _power_of_rank(part: Trace) -> tuple[float, float] | None:
     """Return the least power of the device that hardly works in the steps, and the most there."""
     whole = part.whole
     steps = find_steps(whole).table
@@ -260,12 +264,19 @@ def _power_of_one(part: Trace) -> tuple[float, float] | None:
     samples, found = whole.samples, []
     power = samples.take(samples["metric"] == "power_watts")
     for device in used_devices(whole):
-        own = power.take(power["source"] == f"gpu:{device}")
+        device_power = power.take(power["source"] == f"gpu:{device}")
         busy_ns = device_time(whole, device).busy.clip(start, end).total_ns
-        at = (own["start_ns"] >= start) & (own["start_ns"] <= end + _SECOND_NS)
-        if at.any() and busy_ns < _BUSY * (end - start):
-            found.append((max(float(own["value"].min()), 1.0), float(own["value"][at].max())))
-    return max(found, key=lambda one: one[1], default=None)
+        at = (device_power["start_ns"] >= start) & (
+            device_power["start_ns"] <= end + _POWER_SAMPLE_NS
+        )
+        if at.any() and busy_ns < _MIN_BUSY_RATIO * (end - start):
+            found.append(
+                (
+                    max(float(device_power["value"].min()), 1.0),
+                    float(device_power["value"][at].max()),
+                )
+            )
+    return max(found, key=lambda power_range: power_range[1], default=None)
 
 
 def _action(ranks: Ranks, older: Note | None) -> Note:

@@ -28,9 +28,9 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_SHOWN_ROWS: Final = 5
-_SKEW_LIMIT_NS: Final = 1_000_000
-_FEWEST_COLLECTIVES: Final = 3
+_MAX_SHOWN_ROWS: Final = 5
+_MAX_SKEW_NS: Final = 1_000_000
+_MIN_COLLECTIVES: Final = 3
 _FLUSHES: Final = re.compile("flush|buffer", re.IGNORECASE)
 
 
@@ -60,7 +60,7 @@ class _Suspicion:
 def measure_quality(ranks: Ranks) -> Result:
     """Return what is suspicious in the files of a run, and in their clocks."""
     reading = [_row("reading", Note.of("{warning}", warning=text)) for text in ranks.info.warnings]
-    found = [row for check in _CHECKS for row in _of_all(ranks, check)]
+    found = [row for check in _CHECKS for row in _rows_of_check(ranks, check)]
     rows = [*reading, *found, *_incomplete(ranks), *_clock_skew(ranks)]
     numbers = Counter[tuple[object, object]]()
     for row in rows:
@@ -77,21 +77,22 @@ def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str,
     return row | {"duration_ns": duration_ns}
 
 
-def _of_all(
+def _rows_of_check(
     ranks: Ranks, check: Callable[[Trace], Iterator[_Suspicion]]
 ) -> Iterator[dict[str, object]]:
     """Yield what ``check`` finds in the files, one row for all files."""
-    found = [
-        (part, one)
-        for part, own in zip(ranks, ranks.each(_checked, check), strict=True)
-        for one in own
-    ]
-    for table, message in dict.fromkeys((one.table, one.message) for _, one in found):
-        own = [(part, one) for part, one in found if (one.table, one.message) == (table, message)]
-        count = sum(len(one.rows) for _, one in own)
-        part, first = own[0]
-        durations = [one.duration_ns for _, one in own if one.duration_ns is not None]
-        shown = list(map(str, first.rows[:_SHOWN_ROWS].tolist()))
+    by_message: dict[tuple[str, str], list[tuple[Trace, _Suspicion]]] = {}
+    for part, suspicions in zip(ranks, ranks.each(_checked, check), strict=True):
+        for suspicion in suspicions:
+            key = suspicion.table, suspicion.message
+            by_message.setdefault(key, []).append((part, suspicion))
+    for (table, message), found in by_message.items():
+        count = sum(len(suspicion.rows) for _, suspicion in found)
+        part, first = found[0]
+        durations = [
+            suspicion.duration_ns for _, suspicion in found if suspicion.duration_ns is not None
+        ]
+        shown = list(map(str, first.rows[:_MAX_SHOWN_ROWS].tolist()))
         rows = " ".join(shown)
         yield {
             "check": first.check,
@@ -104,7 +105,7 @@ def _of_all(
 
 
 def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> list[_Suspicion]:
-    return [one for one in check(trace) if len(one.rows)]
+    return [suspicion for suspicion in check(trace) if len(suspicion.rows)]
 
 
 def _label(part: Trace) -> str:
@@ -237,12 +238,12 @@ def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
     """
     ends = ranks.each(_collective_ends)
     counts = {len(times) for times in ends}
-    if len(ends) < 2 or len(counts) > 1 or min(counts) < _FEWEST_COLLECTIVES:
+    if len(ends) < 2 or len(counts) > 1 or min(counts) < _MIN_COLLECTIVES:
         return
     first = _label(ranks.parts[0])
     for part, times in zip(ranks, ends, strict=True):
         skew = int(np.median(times - ends[0]))
-        if abs(skew) > _SKEW_LIMIT_NS:
+        if abs(skew) > _MAX_SKEW_NS:
             side = "ahead of" if skew > 0 else "behind"
             text = f"the clock of {{one}} is {side} the clock of {{first}}"
             note = Note.of(text, one=_label(part), first=first)

@@ -79,10 +79,10 @@ def grouped(keys: Mapping[str, Column]) -> tuple[Groups, dict[str, Array]]:
     Keys are whole numbers or Names; of these the texts are returned, in the order of their codes.
     """
     groups = groups_of(*map(codes_of, keys.values()))
-    firsts = ((name, own[groups.first_rows]) for name, own in keys.items())
+    firsts = ((name, column[groups.first_rows]) for name, column in keys.items())
     return groups, {
-        name: own.plain() if isinstance(own, Names) else np.asarray(own, np.int64)
-        for name, own in firsts
+        name: column.plain() if isinstance(column, Names) else np.asarray(column, np.int64)
+        for name, column in firsts
     }
 
 
@@ -101,7 +101,7 @@ def unions_of(
     pieces = [*pieces_of(len(starts))]
     if len(pieces) < 2 and where is None:
         of_keys = rows_by_values(*keys)
-        return {own: Intervals.union_of(starts[at], ends[at]) for own, at in of_keys.items()}
+        return {key: Intervals.union_of(starts[rows], ends[rows]) for key, rows in of_keys.items()}
     groups = groups_of(*keys)
     found: dict[int, Growing] = {}
     for piece in pieces:
@@ -110,8 +110,8 @@ def unions_of(
         for number, at in rows_by_value(groups.packed[rows]).items():
             if number not in found:
                 found[number] = Growing(int(groups.counts[number]))
-            own = rows[at]
-            found[number].add(Intervals.union_of(starts[own], ends[own]))
+            members = rows[at]
+            found[number].add(Intervals.union_of(starts[members], ends[members]))
     values = groups.keys
     return {values[number]: found[number].found() for number in sorted(found)}
 
@@ -162,7 +162,7 @@ def overlaps(
 def are_first(*columns: Array | Packed) -> Bools:
     """Return which rows differ in any of the columns from the row before."""
     found = np.ones(len(columns[0]), np.bool_)
-    found[1:] = np.logical_or.reduce([own[1:] != own[:-1] for own in columns])
+    found[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return found
 
 
@@ -172,7 +172,7 @@ def busiest_lanes(lanes: Mapping[tuple[int, ...], Ints]) -> dict[int, tuple[int,
     Of equals it is the first.
     """
     found: dict[int, tuple[int, ...]] = {}
-    for lane in sorted(lanes, key=lambda own: -len(lanes[own])):
+    for lane in sorted(lanes, key=lambda key: -len(lanes[key])):
         found.setdefault(lane[0], lane)
     return found
 
@@ -205,7 +205,7 @@ def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
 def looked_up(column: Array, values: Mapping[int, Any], missing: Any) -> Array:
     """Return what ``values`` says of each row's whole number; ``missing`` where nothing."""
     place, distinct = places_of(column)
-    return place.pick(np.array([*(values.get(own, missing) for own in distinct), missing]))
+    return place.pick(np.array([*(values.get(key, missing) for key in distinct), missing]))
 
 
 def are_named(names: Names, pattern: re.Pattern[str]) -> Bools:

@@ -32,25 +32,25 @@ _BACKWARD: Final = re.compile(
     r"(?i)backward|(^|[^a-z])bwd|_bwd|wgrad|dgrad|(^|[^a-z])d(q|kv|x|w)_kernel|autograd::engine"
 )
 _OPTIMIZER: Final = re.compile(r"(?i)optimi[sz]er[ ._#]?step|Optimizer\.step#")
-_DECODES: Final = re.compile(
+_DECODER_NAMES: Final = re.compile(
     r"(?i)paged[_ ]?attention|kv[_ ]?cache|reshape_and_cache|decode(with|_|attention)"
     r"|masked_multihead|prefill|mmha|trtllm|vllm|sglang|topk.{0,99}sampl|sampl.{0,99}top|speculative"
 )
-_TRAINS: Final = re.compile(
+_TRAINING_NAMES: Final = re.compile(
     r"(?i)cross_?entropy|(nll|mse|l1|huber|ctc|kl_?div)_?loss|(^|[^a-z])loss($|[^a-z])"
     r"|DistributedDataParallel|DDPSink|FullyShardedDataParallel|FSDP|zero_?grad|GradScaler"
     r"|sync_?grad|grad_?(norm|sync)|(^|[^a-z])(rowwise_)?ada(grad|m)w?_"
 )
 """What goes with a backward pass that is not in the recording: losses, averaging of gradients."""
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
-_LONGEST: Final = 60
-_LEAST_BACKWARD: Final = 0.01
+_MAX_NAME_LENGTH: Final = 60
+_MIN_BACKWARD_RATIO: Final = 0.01
 """One kernel of a loss makes no training: backward passes take their share of the time."""
-_LEAST_HEAVY: Final = 0.1
-_MOST_OTHER: Final = 0.02
+_MIN_HEAVY_RATIO: Final = 0.1
+_MAX_OTHER_RATIO: Final = 0.02
 _FORWARD: Final = tuple(map(PHASES.index, ("forward", "eval")))
 """Without gradients a forward pass is an evaluation, whoever asks for it."""
-_LEAST_FORWARD: Final = 0.9
+_MIN_FORWARD_RATIO: Final = 0.9
 """Forward ranges tell inference if nearly all work is launched in them: a backward pass is not."""
 
 
@@ -65,29 +65,29 @@ class Workload:
 @fact
 def workload(ranks: Ranks) -> Workload:
     """Return what the run does, by the names of its ranges and kernels and what they add up to."""
-    kernels = _added_up(ranks.each(_times_of_names), "name", "activity")
+    kernels = _sum_by(ranks.each(_times_of_names), "name", "activity")
     whole = float(kernels["total_ns"].sum())
     backward, stepped = _backward_of(ranks, kernels), _optimizer_of(ranks, kernels)
     if training := [*backward, *stepped]:
         # Names of kernels alone are worth no more than names of kernels that say otherwise.
-        is_told = backward or any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
-        against = [] if is_told else list(_inference_of(ranks, kernels))
+        is_certain = backward or any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
+        against = [] if is_certain else list(_inference_of(ranks, kernels))
         return Workload(UNKNOWN if against else TRAINING, (*training, *against))
     if not whole:
         return _without_kernels(ranks)
-    by_activity = _added_up([kernels], "activity")
+    by_activity = _sum_by([kernels], "activity")
     shares = dict(
         zip(by_activity["activity"], (by_activity["total_ns"] / whole).tolist(), strict=True)
     )
     communication = shares.get(Activity.COMMUNICATION.value, 0.0)
-    if communication >= 1 - _MOST_OTHER:
+    if communication >= 1 - _MAX_OTHER_RATIO:
         note = Note.of("communication takes {share:ratio} of kernel time", share=communication)
         return Workload(COMMUNICATION, (note,))
     inference = list(_inference_of(ranks, kernels))
     trains = [] if inference else _signs_of_training(ranks)
     inference += [] if trains else _only_forward(ranks)
     heavy = sum(shares.get(activity, 0.0) for activity in _HEAVY)
-    if inference or trains or heavy >= _LEAST_HEAVY:
+    if inference or trains or heavy >= _MIN_HEAVY_RATIO:
         note = Note.of(
             "matrix products, convolutions, and attention take {share:ratio} of kernel time; there "
             "is no backward pass or optimizer",
@@ -111,19 +111,19 @@ def _times_of_names(part: Trace) -> Table:
     )
 
 
-def _added_up(tables: Sequence[Table], *keys: str) -> Table:
+def _sum_by(tables: Sequence[Table], *keys: str) -> Table:
     """Return the sums of all other columns by the texts of ``keys``, in alphabetical order."""
     every = Table.stacked(tables)
     named = ((key, Names.of(every[key])) for key in keys)
     groups, labels = grouped(
-        {key: Names.coded(own.texts, own.packed, is_sorted=True) for key, own in named}
+        {key: Names.coded(column.texts, column.packed, is_sorted=True) for key, column in named}
     )
     summed = [name for name in every if name not in keys and every[name].dtype.kind == "i"]
     return Table(labels | {name: groups.reduced(np.add, every[name]) for name in summed})
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_NAME_LENGTH else f"{text[:_MAX_NAME_LENGTH]}…"
 
 
 def _kernel_name(name: str) -> str:
@@ -154,18 +154,18 @@ def _names_of(part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool 
 
     ``is_named``: only of those whose name has the pattern.
     """
-    own = _ranges_of(part, phase, pattern)
+    ranges = _ranges_of(part, phase, pattern)
     if is_named:
-        own = own.take(are_named(own["name"], pattern))
-    plain = plain_names(own["name"])
+        ranges = ranges.take(are_named(ranges["name"], pattern))
+    plain = plain_names(ranges["name"])
     names = Names.coded((_short(name.strip()) for name in plain.texts), plain.codes)
-    counts = np.ones(len(own), np.int64)
-    return _added_up([Table({"name": names, "ns": lengths_of(own), "n": counts})], "name")
+    counts = np.ones(len(ranges), np.int64)
+    return _sum_by([Table({"name": names, "ns": lengths_of(ranges), "n": counts})], "name")
 
 
 def _longest_name(found: list[Table]) -> list[Note]:
     """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
-    sums = _added_up(found, "name")
+    sums = _sum_by(found, "name")
     if sums.empty:
         return []
     top = sums.row(int(sums["ns"].argmax()))
@@ -177,11 +177,17 @@ def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
     count = sum(ranks.each(_n_autograd))
     if count:
         notes.append(Note.of("{n:count} autograd backward operator(s)", n=count))
-    own = _named(kernels, _BACKWARD)
-    is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
-    if own["count"].sum() > 1 and is_much:
+    backward_kernels = _named(kernels, _BACKWARD)
+    is_long_enough = (
+        backward_kernels["total_ns"].sum() >= _MIN_BACKWARD_RATIO * kernels["total_ns"].sum()
+    )
+    if backward_kernels["count"].sum() > 1 and is_long_enough:
         text = "{n:count} backward kernel(s), such as {name}"
-        notes.append(Note.of(text, n=int(own["count"].sum()), name=_longest_of(own)))
+        notes.append(
+            Note.of(
+                text, n=int(backward_kernels["count"].sum()), name=_longest_of(backward_kernels)
+            )
+        )
     return notes
 
 
@@ -192,18 +198,20 @@ def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
         for is_named in (True, False)
     )
     notes = _longest_name(steps) or _longest_name(every)
-    own = kernels.take(kernels["activity"] == Activity.OPTIMIZER.value)
-    if len(own):
-        notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
+    optimizer_kernels = kernels.take(kernels["activity"] == Activity.OPTIMIZER.value)
+    if len(optimizer_kernels):
+        notes.append(
+            Note.of("{n:count} optimizer kernel(s)", n=int(optimizer_kernels["count"].sum()))
+        )
     return notes
 
 
 def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
-    own = _named(kernels, _DECODES)
+    decoder_kernels = _named(kernels, _DECODER_NAMES)
     notes = []
-    if len(own):
-        notes.append(Note.of("decoder kernels, such as {name}", name=_longest_of(own)))
-    ranges = ranks.each(_ranges_of, "eval", _DECODES)
+    if len(decoder_kernels):
+        notes.append(Note.of("decoder kernels, such as {name}", name=_longest_of(decoder_kernels)))
+    ranges = ranks.each(_ranges_of, "eval", _DECODER_NAMES)
     if any(map(len, ranges)):
         name = next(_range_name(found["name"][0]) for found in ranges if len(found))
         notes.append(Note.of("inference ranges, such as {name}", name=name))
@@ -214,8 +222,8 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
     """Return a name that goes with training, where nothing of a backward pass was recorded."""
     found = ranks.each(_names_of_training)
     # Of all ranks those of ranges and operators first.
-    names = [*(own[:-1] for own in found), *(own[-1:] for own in found)]
-    known = next((name for own in names for name in own if name), "")
+    names = [*(rank_names[:-1] for rank_names in found), *(rank_names[-1:] for rank_names in found)]
+    known = next((name for rank_names in names for name in rank_names if name), "")
     if not known:
         return []
     name = _kernel_name(known) if "(" in known else _range_name(known)
@@ -228,8 +236,8 @@ def _names_of_training(part: Trace) -> tuple[str, ...]:
     found = []
     for table in (part.ranges, part.host_ops, part.kernels):
         names = table["name"].used().texts
-        own = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
-        found.append(own[0] if len(own) else "")
+        matched = names[are_matched(names, _TRAINING_NAMES) & ~are_matched(names, _BACKWARD)]
+        found.append(matched[0] if len(matched) else "")
     return tuple(found)
 
 
@@ -237,7 +245,7 @@ def _only_forward(ranks: Ranks) -> list[Note]:
     """Return how many forward passes there are, if nearly all kernels were launched in them."""
     times = ranks.each(_time_in_forward)
     inside, whole = (sum(column) for column in zip(*times, strict=True))
-    if not whole or inside < _LEAST_FORWARD * whole:
+    if not whole or inside < _MIN_FORWARD_RATIO * whole:
         return []
     text = "{share:ratio} of kernel time is launched in {n:count} forward or evaluation range(s)"
     return [Note.of(text, n=sum(ranks.each(_n_forward)), share=inside / whole)]

@@ -109,7 +109,9 @@ class Base:
         if not whole_ns:
             return {}
         found = {
-            part: sum(own[part] for own in devices) / whole_ns for part in PARTS if part != IDLE
+            part: sum(parts_ns[part] for parts_ns in devices) / whole_ns
+            for part in PARTS
+            if part != IDLE
         }
         return {**found, IDLE: max(0.0, 1.0 - sum(found.values()))}
 
@@ -171,7 +173,9 @@ def _samples_of_step(rows: Table) -> float:
     counts = rows["samples_count"]
     if np.isnan(counts).all():
         return np.nan
-    return sum(_mean_samples(counts[own]) for own in rows_by(rows, "process").values())
+    return sum(
+        _mean_samples(counts[process_rows]) for process_rows in rows_by(rows, "process").values()
+    )
 
 
 def _mean_samples(counts: Floats) -> float:
@@ -194,11 +198,11 @@ def unprofiled_steps(ledger: Table) -> Bools:
 def counted_steps(ranks: Ranks, window: TimeWindow) -> Bools:
     """Return which rows of `ledger_of_window` the step time of ``window`` is the mean of."""
     ledger = ledger_of_window(ranks)
-    own, base = ledger_within(ranks, window), base_within(ranks, window)
+    within, base = ledger_within(ranks, window), base_within(ranks, window)
     if base.is_unprofiled:
-        return unprofiled_steps(ledger) & np.isin(ledger["process"], own["process"])
+        return unprofiled_steps(ledger) & np.isin(ledger["process"], within["process"])
     found = np.zeros(len(ledger), np.bool_)
-    found[rows_inside(ledger, window)] = _are_inside(own, window) & _are_usual(own)
+    found[rows_inside(ledger, window)] = _are_inside(within, window) & _are_usual(within)
     return found
 
 
@@ -285,8 +289,8 @@ def usual_time_within(ranks: Ranks, window: TimeWindow) -> Intervals:
     left_out = ledger.take(_are_gaps(ledger) & _are_inside(ledger, hull))
     kept = (times_of_steps(ledger) & hull.times) - times_of_steps(left_out)
     if not ledger["on_device"].any():  # periods of hosts, which are without the recorder's time
-        for own in ranks.each(recorder_times):
-            for time in own.values():
+        for by_process in ranks.each(recorder_times):
+            for time in by_process.values():
                 kept = kept - time
     return (kept & window.times) if len(kept) else window.times
 

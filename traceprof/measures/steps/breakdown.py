@@ -83,11 +83,11 @@ def measure_breakdown(ranks: Ranks) -> Result:
     measures = [c.name for c in BREAKDOWN_SPEC.table("total") if c.name in devices]
     whole = Table({name: devices[name].sum(keepdims=True) for name in measures})
     parts = [{part: row[f"{part}_ns"] for part in PARTS} for row in devices.rows()]
-    shares = {"devices": [base.shares([own]) for own in parts], "total": [base.shares(parts)]}
+    shares = {"devices": [base.shares([device]) for device in parts], "total": [base.shares(parts)]}
     for name, table in (("devices", devices), ("total", whole)):
-        ratios = {own: ratio_of(table[part], table[of]) for own, part, of in _RATIOS}
+        ratios = {ratio: ratio_of(table[part], table[of]) for ratio, part, of in _RATIOS}
         for part in PARTS:
-            ratios[f"{part}_ratio"] = np.array([own.get(part, np.nan) for own in shares[name]])
+            ratios[f"{part}_ratio"] = np.array([share.get(part, np.nan) for share in shares[name]])
         result = result.with_table(table.assign(**ratios), name)
     graphs = int(result.scalars["graphs_count"])
     notes = [Note.of(_ON_GRAPHS, graphs=graphs)] if graphs else []

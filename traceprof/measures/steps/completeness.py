@@ -42,13 +42,13 @@ _PATTERNS: Final = (
 _MEMSET: Final = 3
 _COPIES: Final = (2, _MEMSET)
 """A few of these without work mean nothing: they copy no byte, or from host to host."""
-_MANY_COPIES: Final = 0.1
+_MIN_LOST_COPIES_RATIO: Final = 0.1
 _PASSES: Final = ("forward", "backward")
-_FEWEST: Final = 3
-_MUCH: Final = 8
+_MIN_LOST_COUNT: Final = 3
+_MIN_PASS_LAUNCHES: Final = 8
 """A pass with as many launches, or more, works on a device."""
-_AS_LONG: Final = 0.5
-_ON_THEIR_WAY: Final = 2
+_MIN_LENGTH_RATIO: Final = 0.5
+_PENDING_FACTOR: Final = 2
 WHOLE: Final = 0
 LACKS_WORK: Final = 1
 """Of a step that launched work that is missing in the recording."""
@@ -85,9 +85,9 @@ def completeness(trace: Trace) -> Completeness:
     is_silent, is_empty = passes["is_silent"], passes["is_empty"]
     return Completeness(
         _by_kind(trace, lost) if len(lost) else dict.fromkeys(KINDS, 0),
-        {name: int(own.sum()) for name, own in of_phase.items()},
-        {name: int((own & is_silent).sum()) for name, own in of_phase.items()},
-        {name: int((own & is_empty).sum()) for name, own in of_phase.items()},
+        {name: int(is_phase.sum()) for name, is_phase in of_phase.items()},
+        {name: int((is_phase & is_silent).sum()) for name, is_phase in of_phase.items()},
+        {name: int((is_phase & is_empty).sum()) for name, is_phase in of_phase.items()},
         len(find_steps(trace.whole)),
         int(are_thin(trace).sum()),
         any(len(trace.whole.table(name)) for name in DEVICE_TABLES),
@@ -144,11 +144,11 @@ def _launched_work(trace: Trace) -> Table:
     """Return the calls that launch work, with has_work beside the columns of `lost_launches`."""
     rows, kind = _launching(trace)
     names = ("process", "thread", "start_ns", "end_ns")
-    own = trace.api_calls.select(*names).take_aside(rows)
-    outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
+    calls = trace.api_calls.select(*names).take_aside(rows)
+    outer, worked = _outermost(calls), np.zeros(len(calls), np.bool_)
     worked[outer[_have_work(trace, rows)]] = True
-    kept = np.flatnonzero(outer == np.arange(len(own)))
-    found = own.select("process", "start_ns").take(kept)
+    kept = np.flatnonzero(outer == np.arange(len(calls)))
+    found = calls.select("process", "start_ns").take(kept)
     return found.assign(row=rows[kept], kind=kind[kept], has_work=worked[kept])
 
 
@@ -175,24 +175,24 @@ def _are_captured(calls: Table, rows: Ints, times: Table) -> Bools:
     threads = rows_by_values(calls["process"][rows], calls["thread"][rows])
     for thread, at in rows_by_values(times["process"], times["thread"]).items():
         if thread in threads:
-            own = threads[thread]
+            thread_rows = threads[thread]
             time = Intervals.union_of(*(times[name][at] for name in ("start_ns", "end_ns")))
-            starts = calls["start_ns"][rows[own]]
-            found[own] = time.covered_ns(starts, starts + 1) > 0
+            starts = calls["start_ns"][rows[thread_rows]]
+            found[thread_rows] = time.covered_ns(starts, starts + 1) > 0
     return found
 
 
 def _have_work(trace: Trace, calls: Ints) -> Bools:
     """Return which rows of calls have a kernel or copy of their process with their correlation."""
-    asked, found = trace.api_calls["correlation"][calls], np.zeros(len(calls), np.bool_)
+    correlations, found = trace.api_calls["correlation"][calls], np.zeros(len(calls), np.bool_)
     work = [
         (trace.table(name)["correlation"], rows_by(trace.table(name), "process"))
         for name in DEVICE_TABLES
     ]
     for process, rows in rows_by_value(trace.api_calls["process"][calls]).items():
         for numbers, of in work:
-            own = numbers[of.get(process, _NO_ROWS)]
-            found[rows] |= are_among(asked[rows], own)
+            known = numbers[of.get(process, _NO_ROWS)]
+            found[rows] |= are_among(correlations[rows], known)
     return found
 
 
@@ -203,12 +203,12 @@ def _outermost(calls: Table) -> Ints:
     for rows in rows_by_values(calls["process"], calls["thread"]).values():
         last, reach_ns = 0, int(starts[rows[0]])  # of the pieces before
         for piece in pieces_of(len(rows)):
-            own = rows[piece]
-            before = np.maximum.accumulate(np.append(reach_ns, ends[own]))
-            is_inner = starts[own] < before[:-1]
+            members = rows[piece]
+            before = np.maximum.accumulate(np.append(reach_ns, ends[members]))
+            is_inner = starts[members] < before[:-1]
             outer = np.where(is_inner, 0, np.arange(piece.start, piece.stop))
             outer = np.maximum.accumulate(np.maximum(outer, last))
-            found[own] = rows[outer]
+            found[members] = rows[outer]
             last, reach_ns = int(outer[-1]), int(before[-1])
     return found
 
@@ -230,24 +230,24 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
         opened = windows.get(process, Intervals.empty()).starts
         window = np.searchsorted(opened, start[rows], side="right")
         for number in np.unique(window).tolist():
-            own = rows[window == number]
-            if not worked[own].any():
-                lost[own] &= not (worked[rows].any() or trace.info.is_part)
+            group = rows[window == number]
+            if not worked[group].any():
+                lost[group] &= not (worked[rows].any() or trace.info.is_part)
                 continue
             # Streams run out of order: others wait as long, and what is last runs to the end.
             # The end of a part waited for nobody: there more are on their way.
-            longest = delay_ns[own].max() * (_ON_THEIR_WAY if trace.info.is_part else 1)
-            pending = until_ns[own].max() - longest
-            last = start[own[np.flatnonzero(worked[own])[-1]]]
-            lost[own] &= start[own] < min(last, pending)
+            longest = delay_ns[group].max() * (_PENDING_FACTOR if trace.info.is_part else 1)
+            pending = until_ns[group].max() - longest
+            last = start[group[np.flatnonzero(worked[group])[-1]]]
+            lost[group] &= start[group] < min(last, pending)
         ran = rows[~np.isin(kind[rows], _COPIES)]
-        lost[ran] = ~worked[ran] & (lost[ran].sum() >= _FEWEST)
-        for one in _COPIES:
-            own = rows[kind[rows] == one]
-            is_rare = not worked[own].any() or lost[own].mean() < _MANY_COPIES
+        lost[ran] = ~worked[ran] & (lost[ran].sum() >= _MIN_LOST_COUNT)
+        for copy_kind in _COPIES:
+            group = rows[kind[rows] == copy_kind]
+            is_rare = not worked[group].any() or lost[group].mean() < _MIN_LOST_COPIES_RATIO
             # cuDNN and others set no byte of memory in call after call: nothing is lost by that.
-            if is_rare or (one == _MEMSET and worked[ran].all()):
-                lost[own] = False
+            if is_rare or (copy_kind == _MEMSET and worked[ran].all()):
+                lost[group] = False
     return lost
 
 
@@ -263,9 +263,11 @@ def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
         starts, ends = bounds(trace.table(name))
         call = launches_of(trace, name).call
         for piece in pieces_of(len(call)):
-            own = np.flatnonzero(place[call[piece]] != -1) + piece.start
-            np.maximum.at(delay_ns, place[call[own]].wide(), starts[own] - began[call[own]])
-            np.maximum.at(until_ns, place[call[own]].wide(), ends[own])
+            linked = np.flatnonzero(place[call[piece]] != -1) + piece.start
+            np.maximum.at(
+                delay_ns, place[call[linked]].wide(), starts[linked] - began[call[linked]]
+            )
+            np.maximum.at(until_ns, place[call[linked]].wide(), ends[linked])
     return delay_ns, until_ns
 
 
@@ -286,7 +288,7 @@ def passes_with_launches(trace: Trace) -> Table:
     launching = are_named(trace.api_calls["name"], LAUNCHING)
     windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
     at_work = set(np.unique(trace.kernels["process"]).tolist())
-    for process, own in rows_by(passes, "process").items():
+    for process, pass_rows in rows_by(passes, "process").items():
         calls = calls_of.get(process, _NO_ROWS)
         called, launched = (
             trace.api_calls["start_ns"][at] for at in (calls, calls[launching[calls]])
@@ -294,22 +296,25 @@ def passes_with_launches(trace: Trace) -> Table:
         if not len(called) or process not in at_work:
             continue
         seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
-        is_seen[own] = seen.covered_ns(starts[own], ends[own]) == ends[own] - starts[own]
-        first, last = (np.searchsorted(launched, at[own]) for at in (starts, ends))
-        n_launches[own] = last - first
+        is_seen[pass_rows] = (
+            seen.covered_ns(starts[pass_rows], ends[pass_rows])
+            == ends[pass_rows] - starts[pass_rows]
+        )
+        first, last = (np.searchsorted(launched, at[pass_rows]) for at in (starts, ends))
+        n_launches[pass_rows] = last - first
     found = passes.assign(n_launches=n_launches).take(is_seen & (ends > starts))
-    return found.assign(**_without_launches(found))
+    return found.assign(**_silent_and_empty(found))
 
 
-def _without_launches(passes: Table) -> Mapping[str, Bools]:
+def _silent_and_empty(passes: Table) -> Mapping[str, Bools]:
     """Return which passes are silent, and which empty."""
     silent, empty = (np.zeros(len(passes), np.bool_) for _ in range(2))
     n, lengths = passes["n_launches"], passes["end_ns"] - passes["start_ns"]
-    for own in rows_by_values(passes["process"], passes["phase"]).values():
-        full, without = own[n[own] >= _MUCH], own[n[own] == 0]
+    for pass_rows in rows_by_values(passes["process"], passes["phase"]).values():
+        full, without = pass_rows[n[pass_rows] >= _MIN_PASS_LAUNCHES], pass_rows[n[pass_rows] == 0]
         if len(full):
-            without = without[lengths[without] >= _AS_LONG * np.median(lengths[full])]
-        if len(without) >= _FEWEST:
+            without = without[lengths[without] >= _MIN_LENGTH_RATIO * np.median(lengths[full])]
+        if len(without) >= _MIN_LOST_COUNT:
             (silent if len(full) else empty)[without] = True
     return {"is_silent": silent, "is_empty": empty}
 

@@ -53,8 +53,8 @@ compile; loading: ranges at the beginning that load or build the model, and copi
 before the first step.
 """
 
-_MOST: Final = 0.5
-_FEW_KERNELS: Final = 0.01
+_MAX_STEPS_WITH_EVALUATION_RATIO: Final = 0.5
+_FIRST_KERNELS_RATIO: Final = 0.01
 """Copies that come before more kernels than this are of the loop."""
 
 _COMPILES: Final = re.compile(
@@ -74,7 +74,7 @@ _LOADS: Final = re.compile(
 @fact
 def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
     """Return how often and when each process paid for each kind."""
-    spans = Table.stacked([*_named(trace), _warmup(trace), _copies(trace)])
+    spans = Table.stacked([*_named_costs(trace), _warmup(trace), _copies(trace)])
     found: dict[tuple[int, str], tuple[int, Intervals]] = {}
     starts, ends = bounds(spans)
     for process, rows in rows_by(spans, "process").items():
@@ -92,42 +92,50 @@ def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Interva
     return found
 
 
-def _paid(kind: str, rows: Table) -> Table:
+def _cost_spans(kind: str, rows: Table) -> Table:
     """Return when ``rows`` were, as costs of a kind."""
     spans = rows.select("process", "start_ns", "end_ns")
     return spans.assign(kind=Names.repeated(kind, len(rows)))
 
 
-def _named(trace: Trace) -> Iterator[Table]:
+def _named_costs(trace: Trace) -> Iterator[Table]:
     """Yield the ranges and calls that are some kind of cost by their names."""
-    yield _paid(COMPILING, compiling_ranges(trace))
+    yield _cost_spans(COMPILING, compiling_ranges(trace))
     ranges = trace.ranges
-    yield _paid(GARBAGE, ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "gc")))
+    yield _cost_spans(
+        GARBAGE, ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "gc"))
+    )
     for name, pattern, kind in (
         ("ranges", _LOADS, LOADING),
         ("api_calls", _COMPILING_CALLS, COMPILING),
         ("api_calls", _LOADS_CODE, LOADING_KERNELS),
     ):
-        yield _paid(kind, _matching(trace.table(name), pattern))
+        yield _cost_spans(kind, _matching(trace.table(name), pattern))
     for (process, cause), time in activity_of_ranges(trace).items():
         if cause in (EVALUATION, CHECKPOINT):
-            own = _beside_steps(trace, process, time) if cause == EVALUATION else time
-            spans = {"process": process, "start_ns": own.starts, "end_ns": own.ends}
-            yield _paid(cause, Table(spans))
+            outside = (
+                _evaluation_outside_steps(trace, process, time) if cause == EVALUATION else time
+            )
+            spans = {"process": process, "start_ns": outside.starts, "end_ns": outside.ends}
+            yield _cost_spans(cause, Table(spans))
 
 
-def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
+def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
     """Return the evaluations of a process that are not a part of its every step.
 
     Most steps hold one where a teacher or a frozen encoder is asked in each: that is no evaluation.
     """
     steps = find_steps(trace).table
-    own = steps.take(steps["process"] == process)
-    if own.empty:
+    process_steps = steps.take(steps["process"] == process)
+    if process_steps.empty:
         return time
-    starts, ends = bounds(own)
+    starts, ends = bounds(process_steps)
     held = time.covered_ns(starts, np.maximum(starts, ends)) > 0
-    return time - Intervals.union_of(starts, ends) if held.mean() > _MOST else time
+    return (
+        time - Intervals.union_of(starts, ends)
+        if held.mean() > _MAX_STEPS_WITH_EVALUATION_RATIO
+        else time
+    )
 
 
 def compiling_ranges(trace: Trace) -> Table:
@@ -141,10 +149,10 @@ def _matching(table: Table, pattern: re.Pattern[str]) -> Table:
 
 def _warmup(trace: Trace) -> Table:
     steps = find_steps(trace)
-    own = steps.table.take(steps.warmup())
+    warmup = steps.table.take(steps.warmup())
     # What the host did before any work of the first step is a part of it.
-    starts = np.minimum(own["start_ns"], own["device_start_ns"])
-    return _paid(WARMUP, own.assign(start_ns=starts, end_ns=own["device_end_ns"]))
+    starts = np.minimum(warmup["start_ns"], warmup["device_start_ns"])
+    return _cost_spans(WARMUP, warmup.assign(start_ns=starts, end_ns=warmup["device_end_ns"]))
 
 
 def _copies(trace: Trace) -> Table:
@@ -154,11 +162,12 @@ def _copies(trace: Trace) -> Table:
     """
     steps, kernels = find_steps(trace).table, trace.kernels
     limits = {
-        p: steps["device_start_ns"][own].min() for p, own in rows_by(steps, "process").items()
+        p: steps["device_start_ns"][process_rows].min()
+        for p, process_rows in rows_by(steps, "process").items()
     }
     if not limits:
-        for process, own in rows_by(kernels, "process").items():
-            limits[process] = np.quantile(kernels["start_ns"][own], _FEW_KERNELS)
+        for process, process_rows in rows_by(kernels, "process").items():
+            limits[process] = np.quantile(kernels["start_ns"][process_rows], _FIRST_KERNELS_RATIO)
     copies = trace.copies.take(trace.copies["direction"] == "h2d")
     before = np.zeros(len(copies), np.bool_)
     for process, rows in rows_by(copies, "process").items():
@@ -166,10 +175,10 @@ def _copies(trace: Trace) -> Table:
     sizes = groups_of(copies["n_bytes"])
     first = sizes.reduced(np.add, before.astype(np.int64))
     before &= (2 * first > sizes.counts)[sizes.number] if len(copies) else False
-    return _paid(LOADING, copies.take(before))
+    return _cost_spans(LOADING, copies.take(before))
 
 
-_LEAST: Final = 0.001
+_MIN_COST_RATIO: Final = 0.001
 """What takes a smaller share of the recording is no cost that anybody would mend."""
 _COLUMNS: Final = ("kind", "count", "total_ns", "outside_ns", "start_ns", "end_ns", "process")
 
@@ -189,7 +198,7 @@ def one_off_costs(ranks: Ranks) -> Table:
     for part in ranks:
         for (process, kind), (count, time) in costs_of_processes(part).items():
             inside_ns = (time & ranks.span.hull.times).total_ns
-            if time.total_ns >= _LEAST * ranks.whole.span.duration_ns:
+            if time.total_ns >= _MIN_COST_RATIO * ranks.whole.span.duration_ns:
                 sums = (kind, count, time.total_ns, time.total_ns - inside_ns)
                 row = (*sums, int(time.starts[0]), int(time.ends[-1]), process)
                 rows.append(dict(zip(_COLUMNS, row, strict=True)))
@@ -199,9 +208,9 @@ def one_off_costs(ranks: Ranks) -> Table:
 OCCASIONS: Final = (EVALUATION, CHECKPOINT, COMPILING, LOADING_KERNELS, GARBAGE)
 """What is done now and then, beside the steps."""
 
-_FLOOR: Final = 0.05
-_EXPLAINS: Final = 0.5
-_MOST_OF_STEPS: Final = 0.5
+_MIN_EXCESS_RATIO: Final = 0.05
+_MIN_EXPLAINED_RATIO: Final = 0.5
+_MAX_STEPS_WITH_OCCASION_RATIO: Final = 0.5
 """What is done in more of the steps than this belongs to the loop."""
 
 
@@ -216,7 +225,9 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
         if kind in times:
             known = times[kind].get(process, Intervals.empty())
             times[kind][process] = known | time
-    return {kind: np.nan_to_num(covered_ns(spans, own)) for kind, own in times.items()}
+    return {
+        kind: np.nan_to_num(covered_ns(spans, by_process)) for kind, by_process in times.items()
+    }
 
 
 def explained_by(steps: Table, took: Mapping[str, Floats], is_judged: Bools) -> Texts:
@@ -233,14 +244,18 @@ def explained_by(steps: Table, took: Mapping[str, Floats], is_judged: Bools) -> 
     durations = steps["duration_ns"]
     found = np.full(len(steps), "", object)
     judged = np.flatnonzero(is_judged)
-    for own in rows_by_value(steps["process"][judged]).values():
-        rows = judged[own]
-        has = whole[rows] > _FLOOR * float(np.median(durations[rows]))
-        if not has.any() or has.mean() > _MOST_OF_STEPS:
+    for process_rows in rows_by_value(steps["process"][judged]).values():
+        rows = judged[process_rows]
+        has = whole[rows] > _MIN_EXCESS_RATIO * float(np.median(durations[rows]))
+        if not has.any() or has.mean() > _MAX_STEPS_WITH_OCCASION_RATIO:
             continue
         typical = float(np.median(durations[rows[~has]]))
         excess = durations[rows] - typical
-        is_known = has & (excess > _FLOOR * typical) & (whole[rows] >= _EXPLAINS * excess)
+        is_known = (
+            has
+            & (excess > _MIN_EXCESS_RATIO * typical)
+            & (whole[rows] >= _MIN_EXPLAINED_RATIO * excess)
+        )
         found[rows[is_known]] = names[each[rows[is_known]].argmax(axis=1)]
     return found
 
@@ -255,28 +270,28 @@ def notes_on_occasions(steps: Table) -> Iterable[Note]:
         rows = steady.take(steady["excess_cause"] == kind)
         groups = groups_of(rows["process"])
         most = int(groups.reduced(np.add, rows["excess_ns"]).argmax())
-        own = rows.take(groups.number == most)
+        process_rows = rows.take(groups.number == most)
         of_process = steady["duration_ns"][steady["process"] == groups.keys[most][0]]
         yield Note.of(
-            f"{_how_often(own)} ({{share:ratio}} of loop time).",
+            f"{_how_often(process_rows)} ({{share:ratio}} of loop time).",
             kind=kind,
-            n=len(own),
-            step=int(own["step"][0]),
-            every=_distance(own),
-            each=float(own["excess_ns"].mean()),
-            share=float(own["excess_ns"].sum() / of_process.sum()),
+            n=len(process_rows),
+            step=int(process_rows["step"][0]),
+            every=_steps_between(process_rows),
+            each=float(process_rows["excess_ns"].mean()),
+            share=float(process_rows["excess_ns"].sum() / of_process.sum()),
         )
 
 
 def _how_often(rows: Table) -> str:
     if len(rows) == 1:
         return "Step {step}: {kind}, {each:ns}"
-    if _distance(rows):
+    if _steps_between(rows):
         return "Every {every:count} steps: {kind}, {each:ns} each"
     return "In {n:count} steps: {kind}, {each:ns} each"
 
 
-def _distance(rows: Table) -> int:
+def _steps_between(rows: Table) -> int:
     """Return how many steps lie between each and the next; 0 where that differs."""
-    apart = np.unique(np.diff(np.sort(rows["step"])))
-    return int(apart[0]) if len(apart) == 1 else 0
+    distances = np.unique(np.diff(np.sort(rows["step"])))
+    return int(distances[0]) if len(distances) == 1 else 0

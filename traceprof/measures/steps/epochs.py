@@ -31,7 +31,7 @@ def passes_of_loaders(trace: Trace) -> Table:
     batch was left), fetches_count, is_training. A pass trains if backward passes follow most of its
     fetches; where something else is fetched in between, if it has a fetch in most steps.
     """
-    marks, ranges = _own(trace.marks), _own(trace.ranges)
+    marks, ranges = _of_traceprof(trace.marks), _of_traceprof(trace.ranges)
     marks = marks.take(marks["name"] == _PASS)
     fetches = ranges.take(ranges["name"].isin((_FETCH, _NO_BATCH)))
     trained, evaluated = (
@@ -42,12 +42,16 @@ def passes_of_loaders(trace: Trace) -> Table:
     nothing = np.empty(0, np.int64)
     found = [_passes(fetches.head(0), *[nothing] * 4).assign(process=nothing)]
     for process in rows_by(marks, "process"):
-        own = fetches.take(indices[0].get(process, nothing))
+        process_fetches = fetches.take(indices[0].get(process, nothing))
         starts = (
             np.sort(table["start_ns"][index.get(process, nothing)])
             for table, index in zip(tables[1:], indices[1:], strict=True)
         )
-        found.append(_passes(own, numbers_at(marks, own), *starts).assign(process=process))
+        found.append(
+            _passes(process_fetches, numbers_at(marks, process_fetches), *starts).assign(
+                process=process
+            )
+        )
     return Table.stacked(found).in_order("process", "start_ns")
 
 
@@ -57,24 +61,27 @@ def are_of_training(trace: Trace, batches: Table) -> Bools:
     evaluating = passes.take(~passes["is_training"])
     if evaluating.empty:
         return np.ones(len(batches), np.bool_)
-    marks = _own(trace.whole.marks)
+    marks = _of_traceprof(trace.whole.marks)
     numbers = numbers_at(marks.take(marks["name"] == _PASS), batches)
-    own = Table({"process": batches["process"], "number": numbers})
-    return first_alike(own, evaluating, "process", "number") < 0
+    batch_passes = Table({"process": batches["process"], "number": numbers})
+    return first_alike(batch_passes, evaluating, "process", "number") < 0
 
 
 def numbers_at(marks: Table, rows: Table) -> Ints:
     """Return the number of the pass that was told last on the thread of each row, 0 for none."""
     numbers = np.zeros(len(rows), np.int64)
-    told = rows_by_values(marks["process"], marks["thread"])
-    for lane, own in rows_by_values(rows["process"], rows["thread"]).items():
-        marked = told.get(lane, np.empty(0, np.int64))
-        place = np.searchsorted(marks["start_ns"][marked], rows["start_ns"][own], side="right") - 1
-        numbers[own] = np.append(np.nan_to_num(marks["payload"][marked]), 0)[place]
+    marks_of_threads = rows_by_values(marks["process"], marks["thread"])
+    for lane, thread_rows in rows_by_values(rows["process"], rows["thread"]).items():
+        marked = marks_of_threads.get(lane, np.empty(0, np.int64))
+        place = (
+            np.searchsorted(marks["start_ns"][marked], rows["start_ns"][thread_rows], side="right")
+            - 1
+        )
+        numbers[thread_rows] = np.append(np.nan_to_num(marks["payload"][marked]), 0)[place]
     return numbers
 
 
-def _own(table: Table) -> Table:
+def _of_traceprof(table: Table) -> Table:
     return table.take(table["domain"] == OWN_DOMAIN)
 
 
@@ -90,8 +97,8 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
     of_step = np.searchsorted(steps, starts, side="right")
     groups = groups_of(numbers)
     n_trained, n_decided, n_fetches = (
-        groups.reduced(np.add, own.astype(np.int64))
-        for own in (trains, trains | evaluates, is_batch)
+        groups.reduced(np.add, flags.astype(np.int64))
+        for flags in (trains, trains | evaluates, is_batch)
     )
     table = Table(
         {
@@ -102,7 +109,9 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
         }
     )
     fetched = rows_by_values(groups.packed[is_batch], of_step[is_batch])
-    n_fetched = np.bincount(np.array([own for own, _ in fetched], np.int64), minlength=len(table))
+    n_fetched = np.bincount(
+        np.array([group for group, _ in fetched], np.int64), minlength=len(table)
+    )
     n_steps = _count(steps, *bounds(table))
     in_most = (n_steps > 0) & (2 * n_fetched > n_steps)
     is_followed = (n_decided > 0) & (2 * n_trained >= n_decided)
@@ -126,8 +135,8 @@ def epochs_of_loaders(trace: Trace) -> Table:
     as a validation, is of the first. A loader that only validates has none. Of loaders side by side
     the passes with most batches count.
     """
-    own = _own(trace.ranges)
-    begun, fetched = (own.take(own["name"] == name) for name in (_BEGINS, _FETCHES))
+    ranges = _of_traceprof(trace.ranges)
+    begun, fetched = (ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCHES))
     steps, passes = find_steps(trace.whole).table, passes_of_loaders(trace)
     of_passes = rows_by(passes, "process")
     of_fetches, of_steps = rows_by(fetched, "process"), rows_by(steps, "process")
@@ -181,8 +190,8 @@ def epochs_of_ranks(ranks: Ranks) -> Table:
     table = table.assign(epoch=np.where(np.isnan(epoch), counted, epoch))
     found, groups = grouped_by(table, "epoch")
     first, last = (
-        groups.reduced(reduce, own)
-        for reduce, own in zip((np.minimum, np.maximum), bounds(table), strict=True)
+        groups.reduced(reduce, times)
+        for reduce, times in zip((np.minimum, np.maximum), bounds(table), strict=True)
     )
     ranks_count = grouped_by(grouped_by(table, "epoch", "process")[0], "epoch")[1].counts
     is_whole = is_named | (first < first.max())
@@ -196,7 +205,7 @@ def named_epochs(trace: Trace) -> Table:
     kept = names.by_text(np.array([match is not None for match in matches], np.bool_))
     found = trace.ranges.take(kept)
     numbers = [float(match["number"] or np.nan) if match else np.nan for match in matches]
-    said = found["name"].by_text(np.array(numbers, np.float64))
-    own = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
+    named = found["name"].by_text(np.array(numbers, np.float64))
+    payloads = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
     spans = found.select("process", "start_ns", "end_ns")
-    return spans.assign(epoch=np.where(np.isnan(said), own, said))
+    return spans.assign(epoch=np.where(np.isnan(named), payloads, named))

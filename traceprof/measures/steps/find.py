@@ -50,9 +50,9 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.ranges import CYCLE, PROFILER_RANGES
 
-_FEWEST_LINKED: Final = 0.1
-_LATEST = np.iinfo(np.int64).min
-_EARLIEST = np.iinfo(np.int64).max
+_MIN_LINKED_RATIO: Final = 0.1
+_NO_END_NS = np.iinfo(np.int64).min
+_NO_START_NS = np.iinfo(np.int64).max
 
 
 def recorder_times(trace: Trace) -> dict[int, Intervals]:
@@ -61,8 +61,8 @@ def recorder_times(trace: Trace) -> dict[int, Intervals]:
     The embedded one begins and ends its windows; between several recordings there is nothing.
     """
     ranges = trace.ranges
-    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
-    found = unions_by(own.take(own["name"].isin(PROFILER_RANGES)))
+    traceprof_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    found = unions_by(traceprof_ranges.take(traceprof_ranges["name"].isin(PROFILER_RANGES)))
     for process, between in between_cycles(trace).items():
         found[process] = found.get(process, Intervals.empty()) | between
     return found
@@ -71,10 +71,10 @@ def recorder_times(trace: Trace) -> dict[int, Intervals]:
 def between_cycles(trace: Trace) -> dict[int, Intervals]:
     """Return when nothing of a process was recorded between several recordings of it."""
     ranges = trace.whole.ranges
-    own = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
+    cycle_ranges = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
     return {
         process: cycles.gaps(int(cycles.starts[0]), int(cycles.ends[-1]))
-        for process, cycles in unions_by(own).items()
+        for process, cycles in unions_by(cycle_ranges).items()
     }
 
 
@@ -95,14 +95,15 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     for process, rows in rows_by(table, "process").items():
         # A step that begins before the one before ended has no time between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
-        own = recorder.get(process, Intervals.empty())
-        paused[rows] = own.covered_ns(starts[rows], following[rows])
+        recorder_time = recorder.get(process, Intervals.empty())
+        paused[rows] = recorder_time.covered_ns(starts[rows], following[rows])
         if work is not None:
-            begins[rows], finishes[rows], known[rows] = _spans(
-                starts[rows], following[rows], [column[rows] for column in work], own
+            begins[rows], finishes[rows], known[rows] = _device_spans(
+                starts[rows], following[rows], [column[rows] for column in work], recorder_time
             )
-            for time in (own for (p, _), own in unseen.items() if p == process):
-                begins[rows] = begins[rows].clip(time.ends[-1]).clip(max=finishes[rows])
+            for (owner, _), time in unseen.items():
+                if owner == process:
+                    begins[rows] = begins[rows].clip(time.ends[-1]).clip(max=finishes[rows])
     return table.assign(
         next_ns=following,
         recorder_ns=paused,
@@ -113,12 +114,12 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     )
 
 
-def _spans(
+def _device_spans(
     starts: Ints, following: Ints, work: Sequence[Ints], recorder: Intervals
 ) -> tuple[Ints, Ints, Bools]:
     """Return start and end of the span of each step of a process, and whether work tells it."""
     first, last, _, before = work
-    worked = last != _LATEST
+    worked = last != _NO_END_NS
     if not worked.any():
         return starts, following, worked
     ends = np.maximum.accumulate(np.where(worked, last, following))
@@ -145,7 +146,7 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     """
     of_process = rows_by(table, "process")
     main = {p: (int(table["thread"][rows[0]]), len(rows)) for p, rows in of_process.items()}
-    first, last = np.full(len(table), _EARLIEST), np.full(len(table), _LATEST)
+    first, last = np.full(len(table), _NO_START_NS), np.full(len(table), _NO_END_NS)
     called, before = last.copy(), last.copy()
     linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
@@ -162,21 +163,21 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
         place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
     for name, is_of_loop in of_loop.items():
-        work, is_own = trace.table(name), is_of_loop & launches_of(trace, name).is_known
+        work, is_linked = trace.table(name), is_of_loop & launches_of(trace, name).is_known
         starts, ends = bounds(work)
         for process, rows in of_process.items():
-            is_before = is_own & (starts < first[rows[0]]) & (work["process"] == process)
+            is_before = is_linked & (starts < first[rows[0]]) & (work["process"] == process)
             before[rows[0]] = ends.max(where=is_before, initial=before[rows[0]])
     # Of those that begin in steps there are at most as many as there are.
-    few = [r for p, r in of_process.items() if linked[r].sum() < _FEWEST_LINKED * n_rows[p]]
-    seen = _work_begun_in(table, trace) if few else linked
-    for rows in few:
-        if linked[rows].sum() < _FEWEST_LINKED * seen[rows].sum():
-            first[rows], last[rows] = _EARLIEST, _LATEST
+    sparse = [r for p, r in of_process.items() if linked[r].sum() < _MIN_LINKED_RATIO * n_rows[p]]
+    seen = _count_work_by_start(table, trace) if sparse else linked
+    for rows in sparse:
+        if linked[rows].sum() < _MIN_LINKED_RATIO * seen[rows].sum():
+            first[rows], last[rows] = _NO_START_NS, _NO_END_NS
     return first, last, called, before
 
 
-def _work_begun_in(table: Table, trace: Trace) -> Ints:
+def _count_work_by_start(table: Table, trace: Trace) -> Ints:
     """Return how much device work begins in each step, whenever it was launched."""
     seen = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
@@ -199,7 +200,7 @@ def steps_of_calls(steps: Steps, work: Any) -> Ints:
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
-_CHOSEN: Final = "ranges selected as steps"
+_SELECTED: Final = "ranges selected as steps"
 
 
 @of_window
@@ -210,14 +211,14 @@ def find_steps(trace: Trace) -> Steps:
     merely repeats is no step (see `find_pattern`).
     """
     if trace.uncut is not None:
-        return _inside(find_steps(trace.uncut), trace)
-    return trace.steps or _decided([trace], trace.warmup_steps)[0]
+        return _cut_to_window(find_steps(trace.uncut), trace)
+    return trace.steps or _steps_of_best_source([trace], trace.warmup_steps)[0]
 
 
 @of_window
 def steps_of_ranks(ranks: Ranks) -> Steps:
     """Return the steps of all ranks together whose span lies wholly inside the window."""
-    return _together([find_steps(part) for part in ranks])
+    return _merge_ranks([find_steps(part) for part in ranks])
 
 
 @of_window
@@ -227,12 +228,12 @@ def find_pattern(trace: Trace) -> Steps:
     Of a trace that was cut, those wholly inside the window. Where steps are known there is none.
     """
     if trace.uncut is not None:
-        return _inside(find_pattern(trace.uncut), trace)
+        return _cut_to_window(find_pattern(trace.uncut), trace)
     if len(find_steps(trace)):
-        return _none(is_pattern=True)
+        return _no_steps(is_pattern=True)
     table, confidence_ratio = find_periodic_steps(trace)
     if table.empty:
-        return _none(is_pattern=True)
+        return _no_steps(is_pattern=True)
     table = with_spans(trace, table, is_of_kernels=True).assign(is_warmup=False)
     for process, between in between_cycles(trace).items():  # how long is not known across one
         is_whole = between.covered_ns(*bounds(table)) == 0
@@ -248,18 +249,18 @@ def find_pattern(trace: Trace) -> Steps:
 def pattern_of_ranks(ranks: Ranks) -> Steps:
     """Return the iterations of the patterns of all ranks together; none where steps are known."""
     if len(steps_of_ranks(ranks.whole)):
-        return _none(is_pattern=True)
-    return _together([find_pattern(part) for part in ranks])
+        return _no_steps(is_pattern=True)
+    return _merge_ranks([find_pattern(part) for part in ranks])
 
 
-def _none(*, is_pattern: bool = False) -> Steps:
+def _no_steps(*, is_pattern: bool = False) -> Steps:
     names = ("next_ns", "recorder_ns", "launched_ns", "device_start_ns", "device_end_ns")
     columns = dict.fromkeys(names, np.empty(0, np.int64))
     flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
     return Steps(empty_steps().assign(**columns, **flags), "", is_pattern=is_pattern)
 
 
-def _together(found: Sequence[Steps]) -> Steps:
+def _merge_ranks(found: Sequence[Steps]) -> Steps:
     if len(found) == 1:
         return found[0]
     table = Table.stacked([steps.table for steps in found]).in_order("process", "start_ns")
@@ -274,7 +275,7 @@ def has_named_steps(ranks: Ranks) -> bool:
 def _has_named_steps(trace: Trace) -> bool:
     if trace.steps is not None:
         return len(trace.steps) > 0 and not trace.steps.is_inferred
-    return any(len(_annotated(trace, place)[0]) for place in range(len(_ANNOTATED)))
+    return any(len(_steps_of_source(trace, place)[0]) for place in range(len(_SOURCES)))
 
 
 def decide_steps(ranks: Ranks) -> Ranks:
@@ -283,7 +284,7 @@ def decide_steps(ranks: Ranks) -> Ranks:
     It is the most reliable one that any rank has. Each rank drops as many leading steps as warm-up
     as the rank with the most.
     """
-    return _with_steps(ranks, _decided(ranks.whole.parts, ranks.parts[0].warmup_steps))
+    return _with_steps(ranks, _steps_of_best_source(ranks.whole.parts, ranks.parts[0].warmup_steps))
 
 
 def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
@@ -294,21 +295,21 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
     Raises:
         UsageError: the pattern is not a regular expression, or no range matches it.
     """
-    own = own_pattern(pattern, "step pattern")
-    tables = measure_each(ranks.whole.parts, _chosen, own)
+    compiled = own_pattern(pattern, "step pattern")
+    tables = measure_each(ranks.whole.parts, _steps_of_pattern, compiled)
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
     parts = ranks.whole.parts
     return _with_steps(
-        ranks, _with_warmup(parts, tables, _CHOSEN, 1.0, ranks.parts[0].warmup_steps)
+        ranks, _with_warmup(parts, tables, _SELECTED, 1.0, ranks.parts[0].warmup_steps)
     )
 
 
 def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
-    return ranks.map_each(Trace.with_steps, [(own,) for own in steps])
+    return ranks.map_each(Trace.with_steps, [(rank_steps,) for rank_steps in steps])
 
 
-def _inside(steps: Steps, trace: Trace) -> Steps:
+def _cut_to_window(steps: Steps, trace: Trace) -> Steps:
     return replace(steps, table=steps.table.take(rows_inside(steps.table, trace.span)))
 
 
@@ -323,9 +324,9 @@ def rows_of_steps(trace: Trace) -> Ints:
     return rows_inside(find_steps(trace.whole).table, trace.span)
 
 
-def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
-    for place, source in enumerate(_ANNOTATED):
-        annotated = measure_each(traces, _annotated, place)
+def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
+    for place, source in enumerate(_SOURCES):
+        annotated = measure_each(traces, _steps_of_source, place)
         tables = [table for table, _ in annotated]
         if any(map(len, tables)):
             most = max((detail for table, detail in annotated if len(table)), default="")
@@ -335,7 +336,7 @@ def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
     if sure:
         tables = [table for table, _ in found]
         return _with_warmup(traces, tables, _OPTIMIZER, min(sure), n_warmup)
-    return [_none() for _ in traces]
+    return [_no_steps() for _ in traces]
 
 
 def _with_warmup(
@@ -373,12 +374,12 @@ def _count_warmup(table: Table) -> int:
     return most
 
 
-def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
+def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
     """Return the steps of a trace that the source at ``place`` tells, and more about this."""
-    source = _ANNOTATED[place]
+    source = _SOURCES[place]
     ranges = trace.ranges
-    if source.is_own is not None:
-        ranges = ranges.take((ranges["domain"] == OWN_DOMAIN) == source.is_own)
+    if source.is_by_traceprof is not None:
+        ranges = ranges.take((ranges["domain"] == OWN_DOMAIN) == source.is_by_traceprof)
     if ranges.empty:
         return empty_steps(), ""
     found = source.steps_of(ranges)
@@ -390,7 +391,7 @@ def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
     return found, "profiler step annotations" if is_annotated else "ranges named step"
 
 
-def _chosen(trace: Trace, pattern: OwnPattern) -> Table:
+def _steps_of_pattern(trace: Trace, pattern: OwnPattern) -> Table:
     return steps_of_ranges(trace.ranges, pattern)
 
 
@@ -398,11 +399,11 @@ class _Source(NamedTuple):
     """Ranges that tell steps: those of traceprof, those of others, or all (None)."""
 
     name: str
-    is_own: bool | None
+    is_by_traceprof: bool | None
     steps_of: Callable[[Table], Table | tuple[Table, str]]
 
 
-_ANNOTATED: Final = (
+_SOURCES: Final = (
     _Source(
         "traceprof.step()", True, partial(steps_of_ranges, pattern=_EXPLICIT, words=["user_step"])
     ),

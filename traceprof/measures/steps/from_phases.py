@@ -93,13 +93,13 @@ class PhaseBlock:
             self.start = self.evaluated if is_trained else start
 
 
-def events_of(own: Table, closing: int) -> Iterator[tuple[int, int, Iterable[PhaseEvent]]]:
+def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[PhaseEvent]]]:
     """Yield the events of each process that trains and its thread, sorted by start."""
-    phase_of, which_of = map(own["name"].by_text, _named(own["name"].texts.tolist()))
-    every = (own["thread"], phase_of, own["start_ns"], own["end_ns"], which_of)
+    phase_of, which_of = map(ranges["name"].by_text, _parse_names(ranges["name"].texts.tolist()))
+    every = (ranges["thread"], phase_of, ranges["start_ns"], ranges["end_ns"], which_of)
     chosen = np.flatnonzero(phase_of >= 0)
     columns = np.stack([column[chosen] for column in every])
-    for process, rows in rows_by_value(own["process"][chosen]).items():
+    for process, rows in rows_by_value(ranges["process"][chosen]).items():
         thread, phase, *_ = columns[:, rows]
         closes = thread[phase == closing]
         if not len(closes):
@@ -143,14 +143,14 @@ def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEven
             border = NEVER
 
 
-def are_of_phase(own: Table, phase: int) -> Bools:
+def are_of_phase(ranges: Table, phase: int) -> Bools:
     """Return which ranges of traceprof are of a phase (`BACKWARD`, `OPTIMIZER`)."""
-    phases, _ = _named(own["name"].texts.tolist())
-    found: Bools = own["name"].by_text(phases == phase)
+    phases, _ = _parse_names(ranges["name"].texts.tolist())
+    found: Bools = ranges["name"].by_text(phases == phase)
     return found
 
 
-def _named(names: Sequence[str]) -> tuple[Ints, Ints]:
+def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
     """Return the place in `_PHASES` of each name (-1: none), and which optimizer it names."""
     places, which = np.full(len(names), -1, np.int64), np.zeros(len(names), np.int64)
     for row, name in enumerate(names):
@@ -165,22 +165,22 @@ def _named(names: Sequence[str]) -> tuple[Ints, Ints]:
 
 
 _CAPTURE: Final = "traceprof.capture"
-_REGULAR: Final = 0.5
-_MOST_ADDED: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
+_MIN_REGULAR_RATIO: Final = 0.5
+_MAX_ADDED_PASSES: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
 
 
-def steps_of_phases(own: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
+def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
     """Return the steps that end with those of optimizers, and that they have several if most do.
 
     Or those that end with backward passes (``closing``), for where no optimizer was seen. ``own``
     are the ranges of traceprof.
     """
     rows, sizes = [], Counter[int]()
-    first = _first_numbers(own, closing)
-    for process, thread, events in events_of(own, closing):
+    first = _first_numbers(ranges, closing)
+    for process, thread, events in events_of(ranges, closing):
         blocks = list(blocks_of(events, closing))
-        join = _optimizers_joined if closing == OPTIMIZER else _batches_joined
-        for number, step in enumerate(join(_trained(blocks)), first.get(process, 0)):
+        join = _join_optimizer_blocks if closing == OPTIMIZER else _join_backward_blocks
+        for number, step in enumerate(join(_training_blocks(blocks)), first.get(process, 0)):
             # With a loader, the time up to the next batch is its own.
             end = step.reach if step.until == NEVER else step.until
             rows.append((process, thread, number, step.start, end, False))
@@ -192,18 +192,22 @@ def steps_of_phases(own: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
     return Table(dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))), several
 
 
-def _first_numbers(own: Table, closing: int) -> dict[int, int]:
+def _first_numbers(ranges: Table, closing: int) -> dict[int, int]:
     """Return the number of the first step of each process of which only a part was captured."""
-    captured = own["process"][own["name"] == _CAPTURE]
+    captured = ranges["process"][ranges["name"] == _CAPTURE]
     if not len(captured):
         return {}
-    closes = are_of_phase(own, closing) & np.isin(own["process"], captured) & (own["payload"] >= 0)
-    told = own.take(closes)
-    firsts = {process: rows[0] for process, rows in rows_by(told, "process").items()}
-    return {process: int(told["payload"][first]) for process, first in firsts.items()}
+    closes = (
+        are_of_phase(ranges, closing)
+        & np.isin(ranges["process"], captured)
+        & (ranges["payload"] >= 0)
+    )
+    numbered = ranges.take(closes)
+    firsts = {process: rows[0] for process, rows in rows_by(numbered, "process").items()}
+    return {process: int(numbered["payload"][first]) for process, first in firsts.items()}
 
 
-def _trained(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
+def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
     """Return the blocks in which something was learned, with the evaluations that are part of it.
 
     An optimizer that steps without gradients only makes its state, unless none has any: who
@@ -211,33 +215,33 @@ def _trained(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
     """
     trained = [block for block in blocks if block.has_backward] or list(blocks)
     led = [block for block in trained if NEVER < block.evaluated < block.start]
-    if len(led) >= _REGULAR * len(trained):
+    if len(led) >= _MIN_REGULAR_RATIO * len(trained):
         for block in led:  # a teacher, a policy: forward without gradients in every step
             block.start = block.evaluated
     return trained
 
 
-def _optimizers_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+def _join_optimizer_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     """Yield the steps, by the turns of optimizers or by what is done with each batch."""
-    batches = list(_by_batch(blocks))
+    batches = list(_group_by_batch(blocks))
     several = [
         len({which for block in batch for which in block.optimizers}) > 1 for batch in batches
     ]
-    shared = [batch for batch, is_so in zip(batches, several, strict=True) if is_so]
-    once = sum(map(_has_single_turn, shared))
-    if once < 2 or once < _REGULAR * len(batches):
-        yield from _turns_joined(blocks)
+    shared = [batch for batch, has_several in zip(batches, several, strict=True) if has_several]
+    n_single = sum(map(_has_single_step, shared))
+    if n_single < 2 or n_single < _MIN_REGULAR_RATIO * len(batches):
+        yield from _join_optimizers_in_turn(blocks)
         return
-    for batch, is_so in zip(batches, several, strict=True):
-        if not is_so:
-            yield from _turns_joined(batch)
+    for batch, has_several in zip(batches, several, strict=True):
+        if not has_several:
+            yield from _join_optimizers_in_turn(batch)
             continue
         for block in batch[1:]:
             _extend(batch[0], block)
         yield batch[0]
 
 
-def _by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
+def _group_by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
     """Yield what is done with each batch."""
     batch: list[PhaseBlock] = []
     for block in blocks:
@@ -249,13 +253,13 @@ def _by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
         yield batch
 
 
-def _has_single_turn(batch: Sequence[PhaseBlock]) -> bool:
+def _has_single_step(batch: Sequence[PhaseBlock]) -> bool:
     """Return whether a batch was fetched, and one of its optimizers stepped once."""
-    turns = Counter(which for block in batch for which in block.optimizers)
-    return batch[0].is_fetched and min(turns.values()) == 1
+    counts = Counter(which for block in batch for which in block.optimizers)
+    return batch[0].is_fetched and min(counts.values()) == 1
 
 
-def _turns_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+def _join_optimizers_in_turn(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     """Yield the steps: blocks of optimizers that regularly follow one another are one."""
     counts = Counter(which for block in blocks for which in set(block.optimizers))
     pairs = Counter(_pair(one, other) for one, other in pairwise(blocks) if _may_join(one, other))
@@ -264,7 +268,7 @@ def _turns_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     for block in blocks:
         if step is not None and last is not None and _may_join(step, block):
             least = min(counts[which] for which in _pair(last, block))
-            if pairs[_pair(last, block)] >= _REGULAR * least:
+            if pairs[_pair(last, block)] >= _MIN_REGULAR_RATIO * least:
                 _extend(step, block)
                 last = block
                 continue
@@ -284,12 +288,12 @@ def _may_join(one: PhaseBlock, other: PhaseBlock) -> bool:
     return is_free and not set(one.optimizers) & set(other.optimizers)
 
 
-def _batches_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+def _join_backward_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     """Yield the steps of a program without optimizers.
 
     By what was added to the same gradients, and by batches where most have one.
     """
-    by_batch = sum(block.is_fetched for block in blocks) >= _REGULAR * len(blocks)
+    by_batch = sum(block.is_fetched for block in blocks) >= _MIN_REGULAR_RATIO * len(blocks)
     by_gradients = _are_reset(blocks)
     step: PhaseBlock | None = None
     for block in blocks:
@@ -309,7 +313,7 @@ def _are_reset(blocks: Sequence[PhaseBlock]) -> bool:
     added = 0
     for block in blocks:
         added = added + 1 if block.adds else 0
-        if added >= _MOST_ADDED:
+        if added >= _MAX_ADDED_PASSES:
             return False
     return True
 

@@ -18,10 +18,10 @@ from traceprof.model.trace import RecordedBy, Trace
 from traceprof.names.own_patterns import OwnPattern
 from traceprof.names.ranges import codes_containing
 
-_DIGITS: Final = 18
+_MAX_DIGITS: Final = 18
 """Whole numbers of more digits are no numbers of steps."""
-_ASKED_FOR: Final = re.compile(r"step:.+")
-_LEFT: Final = "step.left"
+_REQUESTED: Final = re.compile(r"step:.+")
+_UNFINISHED: Final = "step.left"
 """Bears the number of a step that was begun, and the program ended."""
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
 NAMED_STEP: Final = re.compile(
@@ -59,11 +59,11 @@ def steps_of_ranges(
         likely, likely_texts, _groups(pattern, likely_texts), strict=True
     ):
         if groups is not None:
-            told = (group for group in groups if group.isdecimal() and len(group) <= _DIGITS)
-            captured[code] = float(next(told, "nan"))
+            numbers = (group for group in groups if group.isdecimal() and len(group) <= _MAX_DIGITS)
+            captured[code] = float(next(numbers, "nan"))
             is_step[code], declared[code] = True, _WARMUP.search(text) is not None
     lasts = ranges["end_ns"] > ranges["start_ns"]
-    found = _of_one_thread(ranges.take(ranges["name"].by_text(is_step) & lasts))
+    found = _ranges_of_busiest_thread(ranges.take(ranges["name"].by_text(is_step) & lasts))
     starts, ends = bounds(found)
     is_outermost = np.ones(len(found), np.bool_)
     for rows in rows_by(found, "process").values():
@@ -84,8 +84,8 @@ def _groups(
 ) -> Iterator[tuple[str, ...] | None]:
     """Yield what groups hold in each text that matches as a whole, None for another."""
     if isinstance(pattern, OwnPattern):
-        for own in pattern.matched(texts, whole=True):
-            yield None if own is None else tuple(own.values())[1:]
+        for captured in pattern.matched(texts, whole=True):
+            yield None if captured is None else tuple(captured.values())[1:]
     else:
         for match in map(pattern.fullmatch, texts):
             yield None if match is None else match.groups("")
@@ -97,16 +97,16 @@ STEPS_OF_ENGINES: Final = partial(
 """Returns the steps of servers of language models, as their engines name them."""
 
 
-def steps_asked_for(own: Table) -> tuple[Table, str]:
+def steps_asked_for(ranges: Table) -> tuple[Table, str]:
     """Return the steps of ``traceprof record --step-from``, and from what they are.
 
     ``own`` are the ranges of traceprof.
     """
-    table = steps_of_ranges(own, _ASKED_FOR, ["step:"])
+    table = steps_of_ranges(ranges, _REQUESTED, ["step:"])
     if table.empty:
         return table, ""
-    names: Names = own["name"]
-    left = own.take(names == _LEFT)
+    names: Names = ranges["name"]
+    left = ranges.take(names == _UNFINISHED)
     are_left = set(zip(left["process"].tolist(), left["payload"].tolist(), strict=True))
     steps = zip(table["process"].tolist(), table["step"].tolist(), strict=True)
     is_asked = names.by_text([text.startswith("step:") for text in names.texts])
@@ -126,7 +126,7 @@ def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[
     if not counts:
         return empty_steps()
     usual = max(counts, key=lambda name: counts[name])
-    found = _of_one_thread(ranges.take(ranges["name"] == usual))
+    found = _ranges_of_busiest_thread(ranges.take(ranges["name"] == usual))
     return Table.stacked(
         [
             steps_between(process, int(found["thread"][rows[0]]), found["end_ns"][rows])
@@ -135,18 +135,18 @@ def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[
     )
 
 
-def _of_one_thread(found: Table) -> Table:
+def _ranges_of_busiest_thread(found: Table) -> Table:
     """Return the ranges of the thread that names the most steps of each process."""
     lanes = rows_by_values(found["process"], found["thread"])
-    own = [lanes[lane] for lane in busiest_lanes(lanes).values()]
-    return found.take(np.sort(np.concatenate(own))) if own else found
+    rows = [lanes[lane] for lane in busiest_lanes(lanes).values()]
+    return found.take(np.sort(np.concatenate(rows))) if rows else found
 
 
 def how_steps_get_known(ranks: Ranks) -> str:
     """Return what to do where no steps are known, with what recorded."""
-    is_own = any(ranks.whole.each(_is_own))
-    return (RecordedBy.OWN if is_own else ranks.info.recorded_by).how_to("steps")
+    is_by_traceprof = any(ranks.whole.each(_is_by_traceprof))
+    return (RecordedBy.OWN if is_by_traceprof else ranks.info.recorded_by).how_to("steps")
 
 
-def _is_own(trace: Trace) -> bool:
+def _is_by_traceprof(trace: Trace) -> bool:
     return trace.is_by_traceprof or OWN_DOMAIN in set(trace.ranges["domain"].texts)

@@ -72,20 +72,20 @@ def step_ledger(ranks: Ranks) -> Table:
     """
     is_pattern = all_steps(ranks).is_pattern
     rows = ranks.each(rows_of_rank, is_pattern=is_pattern)
-    table = Table.stacked([own for own in rows if len(own)] or rows[:1])
+    table = Table.stacked([rank_rows for rank_rows in rows if len(rank_rows)] or rows[:1])
     table = table.in_order("process", "start_ns") if len(rows) > 1 else table
     took = {name.removeprefix(_OCCASION): table[name] for name in table if _OCCASION in name}
     table = table.without(*(f"{_OCCASION}{name}" for name in took))
     # Host periods and device times are compared with their like only.
-    alike = groups_of(table["process"], table["is_covered"].astype(np.int64)).number
+    comparable = groups_of(table["process"], table["is_covered"].astype(np.int64)).number
     is_left_out = table["is_warmup"] | ~table["is_whole"] | is_pattern
-    causes = explained_by(table.assign(process=alike), took, ~is_left_out)
+    causes = explained_by(table.assign(process=comparable), took, ~is_left_out)
     lengths = table["duration_ns"].astype(np.float64)
-    outliers = outliers_of_processes(lengths, alike, is_left_out | (causes != ""))
+    outliers = outliers_of_processes(lengths, comparable, is_left_out | (causes != ""))
     kind = np.full(len(table), USUAL, object)
     kind[outliers > 0] = SLOW
     # A pattern begins and ends with whole iterations.
-    is_cut = table["is_edge"] & (_are_cut(table, alike) | (outliers < 0)) & (not is_pattern)
+    is_cut = table["is_edge"] & (_are_cut(table, comparable) | (outliers < 0)) & (not is_pattern)
     # An edge that cuts a step of one rank is no border of another rank's either.
     kind[table["is_edge"] & are_among(table["step"], table["step"][is_cut])] = CUT
     kind[causes != ""] = causes[causes != ""]
@@ -119,8 +119,8 @@ def rows_of_rank(trace: Trace, *, is_pattern: bool) -> Table:
     table = steps.table
     whole = np.ones(len(table), np.bool_) if is_pattern else wholeness_of_steps(trace) == WHOLE
     is_unprofiled = np.zeros(len(table), np.bool_)
-    for own in disturbances(trace).values() if not is_pattern else ():
-        is_unprofiled[own.rows] = True
+    for disturbance in disturbances(trace).values() if not is_pattern else ():
+        is_unprofiled[disturbance.rows] = True
     names = ("process", "step", "start_ns", "next_ns", "device_start_ns", "device_end_ns")
     return table.select(*names, "end_ns", "on_device", "is_warmup").assign(
         period_ns=steps.periods_ns,
@@ -203,6 +203,6 @@ def launching_spans(steps: Table) -> Table:
     known, launched = steps["on_device"], steps["launched_ns"]
     start, end = steps["start_ns"].copy(), np.where(known, launched, steps["next_ns"])
     for rows in rows_by(steps, "process").values():
-        later = rows[1:]
-        start[later] = np.where(known[later], launched[rows[:-1]], start[later])
+        following = rows[1:]
+        start[following] = np.where(known[following], launched[rows[:-1]], start[following])
     return steps.assign(start_ns=start, end_ns=end)

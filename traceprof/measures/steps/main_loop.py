@@ -28,11 +28,11 @@ from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES
 
-_LEAST_PATTERN: Final = 0.5
-_FEWEST_KERNELS: Final = 20
-_KERNELS_OUTSIDE: Final = 0.02
-_LEAST_SETUP: Final = 0.1
-_PAUSE: Final = 0.01
+_MIN_KERNEL_TIME_RATIO: Final = 0.5
+_MIN_KERNELS: Final = 20
+_MAX_OUTSIDE_RATIO: Final = 0.02
+_MIN_SETUP_RATIO: Final = 0.1
+_MIN_PAUSE_RATIO: Final = 0.01
 _PASSES: Final = tuple(map(PHASES.index, ("forward", "eval", "backward", "optimizer")))
 _SETUP: Final = re.compile(
     r"(?i)^(init|initiali[sz]e|setup|set_up|load|build|prepare|create|generate|compile|capture"
@@ -82,10 +82,10 @@ def main_loop(ranks: Ranks) -> MainLoop | None:
     if active is None:
         return None
     pattern = pattern_of_ranks(ranks)
-    found = _where_kernels_repeat(ranks, pattern) if len(pattern) else None
+    found = _pattern_window(ranks, pattern) if len(pattern) else None
     turns, setup = (0, "") if found is None else (len(pattern), "")
     if found is None:
-        hull = _hull(ranks.whole.each(_where_kernels_are, active)) or active
+        hull = _hull(ranks.whole.each(_kernel_window, active)) or active
         found, setup = _after_named_setup(ranks, hull & active)
     before, after = found.start_ns - active.start_ns, active.end_ns - found.end_ns
     return MainLoop(found, turns, before, after, setup)
@@ -104,14 +104,14 @@ def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
     return TimeWindow(min(w.start_ns for w in known), max(w.end_ns for w in known))
 
 
-def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
+def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
     """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
     turns = pattern.table
     start_ns, end_ns = int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max())
     window = TimeWindow(start_ns, end_ns, is_of_steps=True)
     times = ranks.each(_time_inside, window)
-    inside, whole = (sum(own) for own in zip(*times, strict=True))
-    return window if inside >= _LEAST_PATTERN * whole else None
+    inside, whole = (sum(column) for column in zip(*times, strict=True))
+    return window if inside >= _MIN_KERNEL_TIME_RATIO * whole else None
 
 
 def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
@@ -120,21 +120,25 @@ def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
     return int(length[window.holds(trace.kernels["start_ns"])].sum()), int(length.sum())
 
 
-def _where_kernels_are(trace: Trace, active: TimeWindow) -> TimeWindow:
+def _kernel_window(trace: Trace, active: TimeWindow) -> TimeWindow:
     """Return ``active`` without a long beginning and end with next to no kernels."""
     starts, ends = bounds(trace.kernels)
-    if len(starts) < _FEWEST_KERNELS:
+    if len(starts) < _MIN_KERNELS:
         return active
     length, ends = ends - starts, np.maximum.accumulate(ends)
     pauses = np.concatenate(([starts[0] - active.start_ns], starts[1:] - ends[:-1]))
     share = np.cumsum(length) / max(1, int(length.sum()))
-    is_long = pauses >= _PAUSE * active.duration_ns
-    leading = np.flatnonzero(is_long & (share - length / max(1, length.sum()) <= _KERNELS_OUTSIDE))
+    is_long = pauses >= _MIN_PAUSE_RATIO * active.duration_ns
+    leading = np.flatnonzero(
+        is_long & (share - length / max(1, length.sum()) <= _MAX_OUTSIDE_RATIO)
+    )
     start = int(starts[leading[-1]]) if len(leading) else active.start_ns
-    closing = np.append(pauses[1:], active.end_ns - ends[-1]) >= _PAUSE * active.duration_ns
-    trailing = np.flatnonzero(closing & (1 - share <= _KERNELS_OUTSIDE))
+    closing = (
+        np.append(pauses[1:], active.end_ns - ends[-1]) >= _MIN_PAUSE_RATIO * active.duration_ns
+    )
+    trailing = np.flatnonzero(closing & (1 - share <= _MAX_OUTSIDE_RATIO))
     end = int(ends[trailing[0]]) if len(trailing) else active.end_ns
-    least = _LEAST_SETUP * active.duration_ns
+    least = _MIN_SETUP_RATIO * active.duration_ns
     return TimeWindow(
         start if start - active.start_ns >= least else active.start_ns,
         end if active.end_ns - end >= least else active.end_ns,
@@ -147,8 +151,8 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
     At least half of the kernels' time must be left.
     """
     latest, setup = window.start_ns, ""
-    for own in ranks.each(_setup_of):
-        for end, name in own:
+    for setup_ranges in ranks.each(_setup_of):
+        for end, name in setup_ranges:
             if end > latest:
                 latest, setup = end, name
     if latest >= window.end_ns:
@@ -160,23 +164,23 @@ def _setup_of(trace: Trace) -> list[tuple[int, str]]:
     """Return when the devices are done with each outermost range that is set-up, and its name."""
     ranges, names = trace.ranges, trace.ranges["name"]
     once = names.isin([name for name, count in names.counts().items() if count == 1])
-    own = ranges.take(are_named(names, _SETUP) & once & (ranges["depth"] <= 1))
-    if own.empty or trace.kernels.empty:
+    setup = ranges.take(are_named(names, _SETUP) & once & (ranges["depth"] <= 1))
+    if setup.empty or trace.kernels.empty:
         return []
     starts, ends = bounds(trace.kernels)
     length, launched = ends - starts, launches_of(trace, "kernels")
     called = np.where(launched.is_known, launched.start_ns, starts)
     found = []
-    for end, name in zip(own["end_ns"].tolist(), own["name"].tolist(), strict=True):
+    for end, name in zip(setup["end_ns"].tolist(), setup["name"].tolist(), strict=True):
         before = called < end
-        if length[before].sum() < _LEAST_PATTERN * length.sum():
+        if length[before].sum() < _MIN_KERNEL_TIME_RATIO * length.sum():
             last = int(ends[before].max()) if before.any() else end
             found.append((max(end, last), name))
     return found
 
 
 _DATA, _FORWARD, _EVAL = map(PHASES.index, ("data", "forward", "eval"))
-_TRAINS: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
+_TRAINING_PHASES: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
 _COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "recorder_ns", "is_warmup")
 
 
@@ -190,25 +194,25 @@ def find_iterations(trace: Trace) -> Table:
     that name no batches every such pass is a round. Others have none.
     """
     steps = find_steps(trace.whole).table
-    own = steps.select("process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup")
+    rounds = steps.select("process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup")
     others = _forward_iterations(trace.whole, set(steps["process"].tolist()))
-    return Table.stacked([own.renamed(step="round", next_ns="end_ns"), *others])
+    return Table.stacked([rounds.renamed(step="round", next_ns="end_ns"), *others])
 
 
 def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[Table]:
     """Yield the rounds of each process that only runs forward."""
     ranges, phases, recorder = trace.ranges, phases_of_all_ranges(trace), recorder_times(trace)
     rows = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
-    for process, own in rows_by_value(ranges["process"][rows]).items():
-        phase, thread = phases[rows[own]], ranges["thread"][rows[own]]
-        if process in stepping or np.isin(phase, _TRAINS).any():
+    for process, process_rows in rows_by_value(ranges["process"][rows]).items():
+        phase, thread = phases[rows[process_rows]], ranges["thread"][rows[process_rows]]
+        if process in stepping or np.isin(phase, _TRAINING_PHASES).any():
             continue
         is_pass = phase == (_FORWARD if (phase == _FORWARD).any() else _EVAL)
-        speakers, counts = np.unique(thread[is_pass], return_counts=True)
-        if not len(speakers):
+        threads, counts = np.unique(thread[is_pass], return_counts=True)
+        if not len(threads):
             continue
-        is_main = thread == speakers[counts.argmax()]
-        starts, ends = ints(ranges, "start_ns", "end_ns", rows=rows[own[is_main]])
+        is_main = thread == threads[counts.argmax()]
+        starts, ends = ints(ranges, "start_ns", "end_ns", rows=rows[process_rows[is_main]])
         kinds = np.where(is_pass, _FORWARD, phase)[is_main]
         columns = (column.tolist() for column in (kinds, starts, ends))
         spans = list(_passes(zip(*columns, strict=True), bool((kinds == _DATA).any())))

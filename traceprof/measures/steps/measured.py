@@ -95,7 +95,7 @@ class MeasuredSteps:
 def measured_steps(ranks: Ranks) -> MeasuredSteps:
     """Return every step of every rank that lies wholly inside the window."""
     steps, ledger = all_steps(ranks.whole), ledger_of_window(ranks)
-    table = _joined(ranks.whole.each(_measure, is_pattern=steps.is_pattern))
+    table = _join_ranks(ranks.whole.each(_measure_rank, is_pattern=steps.is_pattern))
     if ranks.uncut is not None:
         table = table.take(rows_inside(step_ledger(ranks), ranks.span))
     if not np.isnan(step_ledger(ranks)["samples_count"]).all():
@@ -103,7 +103,7 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
         longer = np.maximum(lengths, table["period_ns"])
         lengths = np.where(ledger["kind"] == CUT, longer, lengths)
         table = table.assign(samples_count=samples, samples_per_s=_rates(samples, lengths))
-    reasons, table = _taken(table, _REASON)
+    reasons, table = _split_columns(table, _REASON)
     kind, causes = ledger["kind"], np.where(np.isin(ledger["kind"], OCCASIONS), ledger["kind"], "")
     is_longer = (kind == SLOW) | (causes != "")
     outliers = is_longer.astype(np.int64) - ledger["is_fast"]
@@ -147,9 +147,9 @@ def _of_profiling(ranks: Ranks) -> dict[str, float]:
 def _of_warmup(ranks: Ranks) -> dict[str, int]:
     """Return how many leading steps are warm-up, and how long they are in the slowest process."""
     ledger = ledger_of_window(ranks)
-    own = ledger.take(ledger["kind"] == WARMUP)
-    lengths = own["whole_ns" if ranks.uncut is None else "duration_ns"]
-    sums = [(len(rows), int(lengths[rows].sum())) for rows in rows_by(own, "process").values()]
+    warmup = ledger.take(ledger["kind"] == WARMUP)
+    lengths = warmup["whole_ns" if ranks.uncut is None else "duration_ns"]
+    sums = [(len(rows), int(lengths[rows].sum())) for rows in rows_by(warmup, "process").values()]
     return {
         "warmup_count": max((n for n, _ in sums), default=0),
         "warmup_ns": max((ns for _, ns in sums), default=0),
@@ -157,7 +157,7 @@ def _of_warmup(ranks: Ranks) -> dict[str, int]:
 
 
 @fact
-def _measure(trace: Trace, *, is_pattern: bool) -> Table:
+def _measure_rank(trace: Trace, *, is_pattern: bool) -> Table:
     """Return what is known of the steps of one rank by itself, whatever the window."""
     steps = find_pattern(trace) if is_pattern else find_steps(trace)
     rows, known = steps.table, steps.table["on_device"]
@@ -173,7 +173,7 @@ def _measure(trace: Trace, *, is_pattern: bool) -> Table:
         seen = rows_of_rank(trace, is_pattern=is_pattern)["is_covered"] & are_timed(rows)
         parts = parts_of_devices(trace, rows)
         columns |= {"device_ns": np.where(seen, on_device, np.nan)}
-        columns |= {name: np.where(seen, own, np.nan) for name, own in parts.items()}
+        columns |= {name: np.where(seen, values, np.nan) for name, values in parts.items()}
     lag = (rows["device_end_ns"] - rows["end_ns"]).astype(np.float64)
     gaps = rows.assign(start_ns=rows["end_ns"], end_ns=rows["next_ns"])
     recorder_ns = np.nan_to_num(covered_ns(gaps, recorder_times(trace)))
@@ -185,7 +185,7 @@ def _measure(trace: Trace, *, is_pattern: bool) -> Table:
         "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
     }
     columns |= {**host_times(trace, steps), **bytes_in_steps(trace, rows)}
-    reasons = _reasons(trace, launching_spans(rows), _left_out(rows))
+    reasons = _launching_times(trace, launching_spans(rows), _recorder_outside_steps(rows))
     columns |= {f"{_REASON}{name}": time for name, time in reasons.items()}
     return Table({**columns, "is_warmup": steps.warmup()})
 
@@ -213,14 +213,14 @@ def host_times(trace: Trace, steps: Steps) -> dict[str, Floats]:
     return {**phases, **profiler, "outside_ns": np.where(is_known, outside, np.nan)}
 
 
-def _taken(table: Table, prefix: str) -> tuple[dict[str, Floats], Table]:
+def _split_columns(table: Table, prefix: str) -> tuple[dict[str, Floats], Table]:
     """Return the columns with a prefix, without it, and ``table`` without these."""
     names = [name for name in table if name.startswith(prefix)]
     taken = {name.removeprefix(prefix): table[name].astype(np.float64) for name in names}
     return taken, table.without(*names)
 
 
-def _left_out(steps: Table) -> Floats:
+def _recorder_outside_steps(steps: Table) -> Floats:
     """Return the recorder's own time that is in the length of none of ``steps``, by step."""
     known = steps["on_device"]
     found: Floats = np.where(known, 0.0, steps["recorder_ns"])
@@ -230,7 +230,7 @@ def _left_out(steps: Table) -> Floats:
     return found
 
 
-def _reasons(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Floats]:
+def _launching_times(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Floats]:
     """Return what the host did while it launched each step, for what makes steps slow."""
     lost = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
     profiler = profiler_in_steps(trace, spans)
@@ -238,7 +238,7 @@ def _reasons(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Float
     return {**phases_of_host(trace, spans), **found, f"{BETWEEN_STEPS}_ns": lost}
 
 
-def _joined(tables: Sequence[Table]) -> Table:
+def _join_ranks(tables: Sequence[Table]) -> Table:
     """Return the steps of all ranks, with their samples per second."""
     table = Table.stacked([table for table in tables if len(table)] or tables[:1])
     known = [name for name in _ORDER if name in table]

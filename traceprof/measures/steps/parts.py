@@ -34,7 +34,7 @@ from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, PROFILER, PROFILER_RANGES
 
 DEVICE_PARTS: Final = tuple(f"{part}_ns" for part in PARTS)
-_COUNTED: Final = ("h2d", "d2h", "p2p")
+_DIRECTIONS: Final = ("h2d", "d2h", "p2p")
 
 
 def parts_of_devices(trace: Trace, steps: Table) -> Mapping[str, Floats]:
@@ -68,7 +68,7 @@ def phases_of_host(trace: Trace, steps: Table) -> Mapping[str, Floats]:
         for phase, time in host.times.items() if host.process in processes else ():
             times.setdefault(phase, {})[host.process] = time
     times.pop(PROFILER, None)  # which takes more than its ranges: see `profiler_in_steps`
-    return {f"{phase}_ns": covered_ns(steps, own) for phase, own in times.items()}
+    return {f"{phase}_ns": covered_ns(steps, by_process) for phase, by_process in times.items()}
 
 
 def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
@@ -77,9 +77,9 @@ def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     Its overheads, and the beginning and end of windows of the embedded recorder.
     """
     ranges, columns = trace.ranges, ("process", "start_ns", "end_ns")
-    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
-    own = own.take(own["name"].isin(PROFILER_RANGES))
-    spans = Table.stacked([table.select(*columns) for table in (own, trace.overheads)])
+    profiler_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    profiler_ranges = profiler_ranges.take(profiler_ranges["name"].isin(PROFILER_RANGES))
+    spans = Table.stacked([table.select(*columns) for table in (profiler_ranges, trace.overheads)])
     busy = np.nan_to_num(covered_ns(steps, unions_by(spans)))
     return {"profiler_ns": busy} if busy.any() else {}
 
@@ -88,8 +88,8 @@ def bytes_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     """Return the bytes of the copies that start in each step, by direction, where there are any."""
     columns: dict[str, Floats] = {}
     copies = trace.copies
-    on_device = _bordered(steps, "device_start_ns", "device_end_ns")
-    for direction in _COUNTED:
+    on_device = _with_bounds(steps, "device_start_ns", "device_end_ns")
+    for direction in _DIRECTIONS:
         chosen = copies.take(copies["direction"] == direction)
         if len(chosen):
             sizes = np.maximum(chosen["n_bytes"], 0)
@@ -104,15 +104,15 @@ def samples_in_steps(trace: Trace, steps: Table) -> Floats:
         sums = np.bincount(batches["row"], batches["payload"], len(steps)).astype(np.float64)
     else:  # of iterations of a pattern
         batches = _batches(trace)
-        sums = _sums(_bordered(steps, "start_ns", "next_ns"), batches, batches["payload"])
+        sums = _sums(_with_bounds(steps, "start_ns", "next_ns"), batches, batches["payload"])
     return np.where(sums > 0, sums, np.nan)
 
 
 def _batches(trace: Trace) -> Table:
     """Return the marks of batches, without those of loaders that evaluate."""
     marks = trace.marks
-    is_own = (marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")
-    batches = marks.take(is_own & (marks["payload"] > 0))
+    is_batch = (marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")
+    batches = marks.take(is_batch & (marks["payload"] > 0))
     return batches.take(are_of_training(trace, batches)) if len(batches) else batches
 
 
@@ -126,13 +126,13 @@ def batches_of_steps(trace: Trace) -> Table:
     ends, of_steps = steps["end_ns"], rows_by(steps, "process")
     owner = np.full(len(batches), -1, np.int64)
     for process, rows in rows_by(batches, "process").items():
-        own = of_steps.get(process, np.empty(0, np.int64))
-        at = np.searchsorted(ends[own], batches["start_ns"][rows], side="right")
-        owner[rows] = np.append(own, -1)[at]
+        step_rows = of_steps.get(process, np.empty(0, np.int64))
+        at = np.searchsorted(ends[step_rows], batches["start_ns"][rows], side="right")
+        owner[rows] = np.append(step_rows, -1)[at]
     return batches.assign(row=owner).take(owner >= 0)
 
 
-def _bordered(steps: Table, start: str, end: str) -> Table:
+def _with_bounds(steps: Table, start: str, end: str) -> Table:
     """Return the steps with other borders, in the order of these."""
     return steps.select("process").assign(start_ns=steps[start], end_ns=steps[end])
 
@@ -148,7 +148,7 @@ BETWEEN_STEPS: Final = "between_steps"
 """Stands for a phase where it was the time between two steps."""
 
 _PHASES: Final = tuple(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS))
-_EXPLAINS: Final = 0.5
+_MIN_EXPLAINED_RATIO: Final = 0.5
 
 
 def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
@@ -167,16 +167,17 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
     chosen = typical | ~has_typical[owner]
     names = [name for name in ("duration_ns", *DEVICE_PARTS, *_PHASES) if name in table]
     known = [np.asarray(table[name], np.float64) for name in names]
-    usual = [medians_of_groups(owner[chosen], own[chosen], len(process)) for own in known]
+    usual = [medians_of_groups(owner[chosen], values[chosen], len(process)) for values in known]
     change = np.stack(
-        [own[rows] - median[owner[rows]] for own, median in zip(known, usual, strict=True)], axis=1
+        [values[rows] - median[owner[rows]] for values, median in zip(known, usual, strict=True)],
+        axis=1,
     )
     excess = np.full(len(table), np.nan)
     excess[rows] = change[:, 0]
     columns: dict[str, Array] = {"excess_ns": excess}
     for column, group in (("grown_part", DEVICE_PARTS), ("grown_phase", _PHASES)):
-        own = [i for i, name in enumerate(names) if name in group]
-        name, grown_ns = _grown([names[i] for i in own], change[:, own], change[:, 0])
+        places = [i for i, name in enumerate(names) if name in group]
+        name, grown_ns = _find_grown([names[i] for i in places], change[:, places], change[:, 0])
         columns[column] = np.full(len(table), "", object)
         columns[column][rows] = name
         columns[f"{column}_ns"] = np.full(len(table), np.nan)
@@ -184,7 +185,7 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
     return columns
 
 
-def _grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[Texts, Floats]:
+def _find_grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[Texts, Floats]:
     """Return which of ``names`` explains the most of each excess, and by how much it grew."""
     found, grown = np.full(len(excess), "", object), np.full(len(excess), np.nan)
     if not names or not len(excess):
@@ -193,7 +194,7 @@ def _grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[Texts,
     share = np.where(np.isnan(share), -np.inf, share)
     place = share.argmax(axis=1)
     best = np.arange(len(excess))
-    explains = share[best, place] >= _EXPLAINS
+    explains = share[best, place] >= _MIN_EXPLAINED_RATIO
     labels = np.array([name.removesuffix("_ns") for name in names], object)
     found[explains] = labels[place[explains]]
     grown[explains] = change[best, place][explains]
@@ -207,7 +208,7 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "torch_device_alloc": "device_alloc_count",
 }
 MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values())
-_PERIOD_NS: Final = 1_000_000_000
+_SAMPLE_PERIOD_NS: Final = 1_000_000_000
 """Clocks are sampled once a second, so that most steps have no sample of their own."""
 
 _BORDERS: Final = ("at_ns", "duration_ns", "host_at_ns", "period_ns")
@@ -226,21 +227,23 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
     if not series:
         return {}
     zero = ranks.whole.span.start_ns
-    devices = {p: own for part in ranks.whole for p, own in devices_of_processes(part).items()}
+    devices = {
+        p: numbers for part in ranks.whole for p, numbers in devices_of_processes(part).items()
+    }
     found = {name: np.full(len(steps), np.nan) for name in MACHINE}
     for process, rows in rows_by(steps, "process").items():
         start, lasts, begin, period = ints(steps, *_BORDERS, rows=rows)
         start, begin = start + zero, begin + zero
         on_devices = [f"gpu:{device}" for device in devices.get(process, ())]
         clocks = [_means(series.get((gpu, _CLOCK)), start, start + lasts) for gpu in on_devices]
-        held = [
+        throttled = [
             _means(series.get((gpu, name)), start, start + lasts)
             for gpu in on_devices
             for name in _THROTTLED
         ]
         if on_devices:
             found[_CLOCK][rows] = np.fmin.reduce(clocks)
-            found["throttled_ratio"][rows] = np.fmax.reduce(held)
+            found["throttled_ratio"][rows] = np.fmax.reduce(throttled)
         for metric, name in _COUNTERS.items():
             counted = series.get((f"process:{process}", metric))
             if counted is not None:
@@ -269,7 +272,7 @@ def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:
         return np.full(len(start), np.nan)
     times, values = series
     sums = np.concatenate(([0.0], np.cumsum(values)))
-    first = np.searchsorted(times, start - _PERIOD_NS, side="left")
+    first = np.searchsorted(times, start - _SAMPLE_PERIOD_NS, side="left")
     last = np.searchsorted(times, end, side="left")
     n = np.maximum(last - first, 0)
     return np.where(n > 0, (sums[last] - sums[first]) / np.maximum(n, 1), np.nan)

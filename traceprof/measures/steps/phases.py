@@ -75,12 +75,12 @@ def measure_phases(trace: Trace) -> Result:
     """Return the host and device time of each phase."""
     host = _host_times(trace)
     if not (trace.recorded & set(DEVICE_TABLES)):
-        return Result("phases", LOOP_PHASES_SPEC, {"phases": _named(host)})
+        return Result("phases", LOOP_PHASES_SPEC, {"phases": _with_phase_names(host)})
     work = _device_work(trace)
     per_device = _device_times(work, "process", "phase", "device")
     device, groups = grouped_by(per_device, "process", "phase")
     sums = {name: groups.reduced(np.add, per_device[name]) for name in _OF_DEVICE}
-    table = _whole(joined(host, device.assign(**sums), "process", "phase"))
+    table = _as_integers(joined(host, device.assign(**sums), "process", "phase"))
     # Device work counts for the processes that name phases; of the others there are none.
     table = table.take(np.isin(table["process"], host["process"]))
     length, lost, is_linked = lengths_of(work), work["phase"] == _NO_PHASE, work["is_linked"]
@@ -95,15 +95,15 @@ def measure_phases(trace: Trace) -> Result:
         "inferred_count": inferred.sum(),
     }
     scalars = {name: int(value) for name, value in scalars.items()}
-    return Result("phases", LOOP_PHASES_SPEC, {"phases": _named(table)}, scalars)
+    return Result("phases", LOOP_PHASES_SPEC, {"phases": _with_phase_names(table)}, scalars)
 
 
-def _whole(table: Table) -> Table:
+def _as_integers(table: Table) -> Table:
     """Return whole numbers, 0 for what there is none of."""
     return Table({name: np.nan_to_num(table[name]).astype(np.int64) for name in table}, len(table))
 
 
-def _named(table: Table) -> Table:
+def _with_phase_names(table: Table) -> Table:
     table = table.in_order("process", "phase")
     return table.assign(phase=np.array(_NAMES, object)[table["phase"]])
 
@@ -122,7 +122,7 @@ def _host_times(trace: Trace) -> Table:
         lost = unrecorded.get(host.process, Intervals.empty())
         whole_ns = trace.span.duration_ns - (lost & trace.span.times).total_ns
         times.append((_NO_PHASE, whole_ns - claimed_ns, 0))
-        rows += [(host.process, *own) for own in times]
+        rows += [(host.process, *values) for values in times]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return Table(dict(zip(("process", "phase", "host_ns", "count"), columns, strict=True)))
 
@@ -130,7 +130,10 @@ def _host_times(trace: Trace) -> Table:
 def _device_work(trace: Trace) -> Table:
     """Return all kernels and copies with the place of their phase in `_NAMES`."""
     parts, calls = [], trace.whole.api_calls
-    firsts = {p: calls["correlation"][own].min() for p, own in rows_by(calls, "process").items()}
+    firsts = {
+        p: calls["correlation"][process_rows].min()
+        for p, process_rows in rows_by(calls, "process").items()
+    }
     for name in DEVICE_TABLES:
         is_linked, number = launches_of(trace, name).is_known, trace.table(name)["correlation"]
         is_earlier = ~is_linked & (number >= 0)
@@ -179,8 +182,8 @@ def _notes(result: Result) -> list[Note]:
     scalars = result.scalars
     notes = []
     if scalars.get("inferred_count", 0):
-        told = {"count": scalars["inferred_count"], "time": scalars["inferred_ns"]}
-        notes.append(Note.of(_INFERRED, **told))
+        inferred = {"count": scalars["inferred_count"], "time": scalars["inferred_ns"]}
+        notes.append(Note.of(_INFERRED, **inferred))
     outside, unlinked = scalars.get("outside_count", 0), scalars.get("unlinked_count", 0)
     if not outside + unlinked:
         return notes
@@ -235,7 +238,7 @@ def _phases_of_steps(trace: Trace) -> Table:
     used = rows_by_values(work["process"], work["device"])
     host = _host_times_of_steps(trace, steps, used)
     # Steps are sorted by process and start, so that their rows are in the order of time.
-    return _whole(joined(host, work.without("process", "kernel_count"), *_KEYS))
+    return _as_integers(joined(host, work.without("process", "kernel_count"), *_KEYS))
 
 
 def measure_step_phases(trace: Trace) -> Result:

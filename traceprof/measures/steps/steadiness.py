@@ -13,9 +13,9 @@ from traceprof.model.grouping import rows_by_value
 
 FEWEST_FOR_PERCENTILES: Final = 10
 """Of fewer steps the shortest and the longest are told."""
-_MOST_PLACES: Final = 1000
-_FLOOR_RATIO: Final = 0.05
-_MOST_OUTLIERS: Final = 0.25
+_MAX_SLOPE_POINTS: Final = 1000
+_MIN_EXCESS_RATIO: Final = 0.05
+_MAX_OUTLIERS_RATIO: Final = 0.25
 
 
 def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float]:
@@ -28,9 +28,9 @@ def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float
     """
     if not len(durations_ns):
         return {}
-    rows = [durations_ns[own] for own in rows_by_value(processes).values()]
+    rows = [durations_ns[process_rows] for process_rows in rows_by_value(processes).values()]
     p10, median, p90 = map(float, np.percentile(durations_ns, [10, 50, 90]))
-    slopes = [_slopes(row, max(3, _MOST_PLACES // len(rows))) for row in rows if len(row) >= 3]
+    slopes = [_slopes(row, max(3, _MAX_SLOPE_POINTS // len(rows))) for row in rows if len(row) >= 3]
     trend_ns = float(np.median(np.concatenate(slopes))) if slopes else 0.0
     return {
         "steady_count": len(durations_ns),
@@ -54,11 +54,11 @@ def _slopes(durations_ns: Floats, most_places: int) -> Floats:
     return np.asarray(rise / (place[second] - place[first]), np.float64)
 
 
-_LEAST_TIMES: Final = 1.5
-_TOLD_APART: Final = 0.9
-_FEWEST_OF_A_KIND: Final = 2
-_RAREST: Final = 0.1
-_MOSTLY: Final = 0.9
+_MIN_LENGTH_FACTOR: Final = 1.5
+_MIN_EXPLAINED_RATIO: Final = 0.9
+_MIN_STEPS_OF_KIND: Final = 2
+_MIN_KIND_RATIO: Final = 0.1
+_MIN_REGULAR_RATIO: Final = 0.9
 
 
 def are_long(durations_ns: Floats) -> Bools | None:
@@ -69,19 +69,19 @@ def are_long(durations_ns: Floats) -> Bools | None:
     and the median of one is half as long again as that of the other.
     """
     n = len(durations_ns)
-    fewest = max(_FEWEST_OF_A_KIND, int(np.ceil(_RAREST * n)))
+    fewest = max(_MIN_STEPS_OF_KIND, int(np.ceil(_MIN_KIND_RATIO * n)))
     if n < 2 * fewest or durations_ns.min() <= 0:
         return None
     order = np.sort(np.log(durations_ns))
     whole = float(((order - order.mean()) ** 2).sum())
     below = np.arange(1, n)
     sums = np.cumsum(order)[:-1]
-    apart = sums / below - (order.sum() - sums) / (n - below)
-    explained = below * (n - below) / n * apart**2
+    distance = sums / below - (order.sum() - sums) / (n - below)
+    explained = below * (n - below) / n * distance**2
     explained[: fewest - 1] = explained[n - fewest :] = 0
     place = int(explained.argmax())
     times = np.exp(np.median(order[place + 1 :]) - np.median(order[: place + 1]))
-    if times < _LEAST_TIMES or explained[place] < _TOLD_APART * whole:
+    if times < _MIN_LENGTH_FACTOR or explained[place] < _MIN_EXPLAINED_RATIO * whole:
         return None
     return np.asarray(np.log(durations_ns) > order[place], np.bool_)
 
@@ -92,7 +92,7 @@ def turn_of(is_long: Bools) -> int:
     if len(between) < 2:
         return 1
     usual = int(np.median(between))
-    return usual if (between == usual).mean() >= _MOSTLY else 1
+    return usual if (between == usual).mean() >= _MIN_REGULAR_RATIO else 1
 
 
 def outliers(durations_ns: Floats) -> Ints:
@@ -107,11 +107,11 @@ def outliers(durations_ns: Floats) -> Ints:
     median = float(np.median(durations_ns))
     spread = 3 * 1.4826 * float(np.median(np.abs(durations_ns - median)))
     away = durations_ns - median
-    outside = np.abs(away) > max(spread, _FLOOR_RATIO * median)
+    outside = np.abs(away) > max(spread, _MIN_EXCESS_RATIO * median)
     found = np.where(outside, np.sign(away), 0).astype(np.int64)
     for side in (1, -1):
         rows = np.flatnonzero(found == side)
-        if len(rows) > _MOST_OUTLIERS * len(found):
+        if len(rows) > _MAX_OUTLIERS_RATIO * len(found):
             found[rows] = np.where(outliers(durations_ns[rows]) == side, side, 0)
     return found
 
@@ -128,12 +128,12 @@ def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bool
     return found
 
 
-_FAR_LONGER: Final = 2.0
+_MIN_FIRST_ITERATION_FACTOR: Final = 2.0
 _MAD_TO_DEVIATION: Final = 1.4826
 """Times the median absolute deviation: the standard deviation, if durations are normal."""
-_FEWEST_KEPT: Final = 2
-_FEWEST_SURE: Final = 3
-_CLEAR_RATIO: Final = 0.5
+_MIN_KEPT_STEPS: Final = 2
+_MIN_STEPS_FOR_SPREAD: Final = 3
+_MIN_EXCESS_OF_FEW_RATIO: Final = 0.5
 """By so much a step is longer than two others, which hardly tell how much steps spread."""
 
 
@@ -146,17 +146,19 @@ def count_warmup(durations_ns: Ints) -> int:
     """
     n_dropped = 0
     durations: list[float] = durations_ns.astype(np.float64).tolist()
-    most = len(durations) - max(_FEWEST_KEPT, len(durations) / 2)
+    most = len(durations) - max(_MIN_KEPT_STEPS, len(durations) / 2)
     rest = sorted(durations)
     while n_dropped < most:
-        own = durations[n_dropped]
-        del rest[bisect_left(rest, own)]
+        duration = durations[n_dropped]
+        del rest[bisect_left(rest, duration)]
         middle = ((len(rest) - 1) // 2, len(rest) // 2)
         median = sum(rest[rank] for rank in middle) / 2
         deviation = sum(_deviation(rest, median, rank) for rank in middle) / 2
         spread = 3 * _MAD_TO_DEVIATION * deviation
-        floor = _FLOOR_RATIO if len(rest) >= _FEWEST_SURE else _CLEAR_RATIO
-        if own - median <= max(spread, floor * median):
+        floor = (
+            _MIN_EXCESS_RATIO if len(rest) >= _MIN_STEPS_FOR_SPREAD else _MIN_EXCESS_OF_FEW_RATIO
+        )
+        if duration - median <= max(spread, floor * median):
             break
         n_dropped += 1
     return n_dropped
@@ -168,7 +170,7 @@ def count_first_turns(durations_ns: Ints) -> int:
     They are warm-up, and take more than twice as long as the turns after them.
     """
     most = count_warmup(durations_ns)
-    is_long = durations_ns[:most] > _FAR_LONGER * np.median(durations_ns[most:])
+    is_long = durations_ns[:most] > _MIN_FIRST_ITERATION_FACTOR * np.median(durations_ns[most:])
     return int(np.logical_and.accumulate(is_long).sum())
 
 

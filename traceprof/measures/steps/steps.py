@@ -132,10 +132,10 @@ SPEC: Final = ResultSpec.of(
         or memset
     """,
 )
-_LEAST_DRIFT: Final = 0.05
-_LEAST_LAG: Final = 0.05
-_LEAST_BETWEEN: Final = 0.05
-_FEWEST_FOR_DRIFT: Final = 8
+_MIN_DRIFT_RATIO: Final = 0.05
+_MIN_LAG_RATIO: Final = 0.05
+_MIN_BETWEEN_RATIO: Final = 0.05
+_MIN_STEPS_FOR_DRIFT: Final = 8
 
 
 def measure_steps(ranks: Ranks) -> Result:
@@ -182,7 +182,7 @@ def _finish(result: Result) -> Result:
     notes += [_on_lengths(f"{what}{of}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
-    if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
+    if abs(drift) > _MIN_DRIFT_RATIO and scalars["steady_count"] >= _MIN_STEPS_FOR_DRIFT:
         word = "longer" if drift > 0 else "shorter"
         notes.append(
             Note.of(
@@ -237,7 +237,7 @@ def _on_clocks(result: Result) -> Iterator[Note]:
             "lag behind the CPU."
         )
     lag, median = scalars.get("lag_ns", 0.0), scalars.get("median_ns", 0.0)
-    if lag >= _LEAST_LAG * median > 0:
+    if lag >= _MIN_LAG_RATIO * median > 0:
         yield Note.of("The GPUs lag behind the CPU by {lag:ns} (median).", lag=lag)
 
 
@@ -245,7 +245,7 @@ def _on_between(result: Result) -> Iterator[Note]:
     """Say how much of the periods lies between the steps, and why."""
     steady = result.table.take(~result.table["is_warmup"])
     between_ns, period_ns = int(steady["between_ns"].sum()), int(steady["period_ns"].sum())
-    if between_ns < _LEAST_BETWEEN * period_ns or not between_ns:
+    if between_ns < _MIN_BETWEEN_RATIO * period_ns or not between_ns:
         return
     causes = Names.of(np.asarray(steady["between_cause"]))
     sums = np.bincount(causes.codes, steady["between_ns"])

@@ -23,13 +23,13 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_FEWEST: Final = 3
+_MIN_STEPS: Final = 3
 _CAPTURED: Final = ("api_calls", *DEVICE_TABLES)
-_AT_LEAST: Final = 0.97
+_MIN_PERIOD_TO_BUSY_RATIO: Final = 0.97
 """A host whose steps are shorter than what devices have to do in them runs ahead of these: how long
 steps are is not told by it."""
 _MAKES_WORK: Final = re.compile(r"\b(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")
-_LOW, _HIGH = 0.25, 0.75
+_RECORDED_QUANTILE, _UNPROFILED_QUANTILE = 0.25, 0.75
 """Where even the shortest quarter of the recorded steps is longer than three quarters of the
 others, the difference is no chance."""
 
@@ -54,7 +54,10 @@ class Disturbance:
     @property
     def excess_ns(self) -> float:
         """How much longer a recorded step is (median); 0 where that may be chance."""
-        low, high = np.quantile(self.recorded_ns, _LOW), np.quantile(self.periods_ns, _HIGH)
+        low, high = (
+            np.quantile(self.recorded_ns, _RECORDED_QUANTILE),
+            np.quantile(self.periods_ns, _UNPROFILED_QUANTILE),
+        )
         return float(np.median(self.recorded_ns) - self.period_ns) if low > high else 0.0
 
     @property
@@ -71,7 +74,7 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
     steps = find_steps(trace)
     if not len(steps) or steps.is_inferred:
         return {}
-    if not _has_others(trace, steps.table):
+    if not _has_unrecorded_steps(trace, steps.table):
         return {}
     captured, recorder = captured_times(trace), recorder_times(trace)
     devices, calls = devices_of_processes(trace), _work_calls(trace)
@@ -88,11 +91,11 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
         is_whole = ~steps.warmup()[rows] & (paused == 0) & (np.arange(len(rows)) < len(rows) - 1)
         inside = is_whole & (within == ends - starts) & table["on_device"][rows]
         outside = _settled(is_whole & (within == 0))
-        if min(int(inside.sum()), int(outside.sum())) < _FEWEST:
+        if min(int(inside.sum()), int(outside.sum())) < _MIN_STEPS:
             continue
         recorded = Intervals.union_of(starts[inside], ends[inside])
         at = calls["start_ns"][called.get(process, np.empty(0, np.int64))]
-        own = Disturbance(
+        disturbance = Disturbance(
             rows=rows[outside],
             periods_ns=periods[rows][outside].astype(np.float64),
             recorded_ns=lengths[rows][inside].astype(np.float64),
@@ -101,8 +104,8 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
             launches=int((recorded.covered_ns(at, at + 1) > 0).sum()),
         )
         busy_ns = _busy_ns(trace, devices[process], table.take(rows[inside]))
-        if own.period_ns >= _AT_LEAST * busy_ns:
-            found[process] = own
+        if disturbance.period_ns >= _MIN_PERIOD_TO_BUSY_RATIO * busy_ns:
+            found[process] = disturbance
     return found
 
 
@@ -116,7 +119,7 @@ def _settled(are_outside: Bools) -> Bools:
     rows = np.flatnonzero(are_outside)
     for stretch in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
         half = stretch[len(stretch) // 2 :]
-        found[half if len(half) >= _FEWEST else half[:0]] = True
+        found[half if len(half) >= _MIN_STEPS else half[:0]] = True
     return found
 
 
@@ -132,7 +135,7 @@ def _work_calls(trace: Trace) -> Table:
     return trace.api_calls.take(are_named(trace.api_calls["name"], _MAKES_WORK))
 
 
-def _has_others(trace: Trace, steps: Table) -> bool:
+def _has_unrecorded_steps(trace: Trace, steps: Table) -> bool:
     """Return whether steps may lie outside of what was recorded: most recordings have none."""
     if recorded_windows(trace):
         return True
@@ -163,7 +166,11 @@ def captured_times(trace: Trace) -> Mapping[int, Intervals]:
 @of_window
 def disturbances_in(ranks: Ranks) -> dict[int, Disturbance]:
     """Return those of the processes of which the window holds recorded steps."""
-    return {process: own for part in ranks.each(_disturbances_in) for process, own in part.items()}
+    return {
+        process: disturbance
+        for part in ranks.each(_disturbances_in)
+        for process, disturbance in part.items()
+    }
 
 
 def profiler_overhead(ranks: Ranks) -> dict[str, float]:
@@ -175,11 +182,11 @@ def profiler_overhead(ranks: Ranks) -> dict[str, float]:
     found = disturbances_in(ranks).values()
     if not found:
         return {}
-    excess_ns = float(np.mean([own.excess_ns for own in found]))
-    period_ns = float(np.median(np.concatenate([own.periods_ns for own in found])))
+    excess_ns = float(np.mean([disturbance.excess_ns for disturbance in found]))
+    period_ns = float(np.median(np.concatenate([disturbance.periods_ns for disturbance in found])))
     known = {"profiler_overhead_ratio": excess_ns / period_ns}
-    if launches := sum(own.launches for own in found):
-        n_profiled = sum(len(own.recorded_ns) for own in found)
+    if launches := sum(disturbance.launches for disturbance in found):
+        n_profiled = sum(len(disturbance.recorded_ns) for disturbance in found)
         known["profiler_overhead_per_launch_ns"] = excess_ns * n_profiled / launches
     return known
 
@@ -189,10 +196,10 @@ def _disturbances_in(trace: Trace) -> dict[int, Disturbance]:
     starts, ends = table["start_ns"], table["next_ns"]
     rows_of = rows_by(table, "process")
     return {
-        process: own
-        for process, own in disturbances(trace).items()
+        process: disturbance
+        for process, disturbance in disturbances(trace).items()
         if process in rows_of
-        and own.recorded.covered_ns(starts[rows_of[process]], ends[rows_of[process]]).any()
+        and disturbance.recorded.covered_ns(starts[rows_of[process]], ends[rows_of[process]]).any()
     }
 
 
