@@ -1,7 +1,7 @@
-"""What the time of devices and hosts is composed of, to the ns, and where work is in a step.
+"""Splits the time of GPUs and hosts by cause, exactly to the ns, and locates work within steps.
 
-Every ns of a part belongs to one thing: of kernels, copies and collectives that run at once to
-the one that began first, so that the others have what they add to it.
+Every ns of a part belongs to exactly one operation. If kernels, copies, or collectives overlap, the
+one that began first gets the time; a later one gets only the time that it adds.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from traceprof.names.ranges import PHASES, UNCLAIMED
 COLLECTIVE: Final = "collective"
 WAITING: Final = "waiting"
 NOT_IN_STEP: Final = "(ranks that were not in step yet)"
-"""Stands for whom is waited for before ranks were first released together: nobody is late."""
+"""Name of the awaited rank before the first common release of all ranks, when no rank is late."""
 
 
 @fact
 def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
-    """Return the collectives that kernels carried out, by start.
+    """Return the collectives that kernels executed, sorted by start.
 
-    Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT`: not known), release_ns (when the last
-    rank came, within start and end; the start where that is not known) and waits_for (the name of
-    the rank that the delay goes back to: the last one, or whom that had itself waited for; "" where
-    nobody is waited for).
+    Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT` if unknown), release_ns, and waits_for.
+    release_ns is the arrival of the last rank, clipped to start and end; it equals start_ns if
+    unknown. waits_for is the name of the rank that caused the delay: the last rank to arrive, or
+    the rank that the last rank itself had waited for. It is "" if the device waits for no rank.
     """
     matches = find_matches(ranks)
     carried = matches.rows.take(matches.rows["kernels"] > 0)
@@ -105,19 +105,22 @@ def _name_of(member: Member) -> str:
 
 
 DeviceSpans: TypeAlias = Mapping[tuple[int, int], TimeWindow]
-"""Windows of devices, by the place of their Trace among the ranks and the device's number."""
+"""Windows by (index of the Trace in the ranks, device number)."""
 
 KERNEL: Final = "kernel"
 COPY: Final = "copy"
 REST: Final = "rest"
-"""What a part is made of beside collectives, waiting, and the causes of idle time."""
+"""Kinds of device time, besides collectives, waiting, and the causes of idle time.
+
+`REST` is time without a known cause.
+"""
 
 _KEYS: Final = ("part", "kind", "name", "device")
 _WITHOUT_HOST: Final = {
     "queued": "(launched, not begun yet)",
     "peer": "(work shared with another device)",
 }
-"""What idle time is called in which the host held nothing up."""
+"""Names of idle time that the host did not cause, by cause."""
 
 
 def composition_of_devices(
@@ -129,15 +132,17 @@ def composition_of_devices(
 ) -> Table:
     """Return what each device did in its span.
 
-    Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
-    "waiting", of idle time its cause; `REST` for what nothing is known of), name (of the kernel;
-    the direction and the host's kind of memory; the operation; whom for; what the host was in),
-    device, ns, count (how many began in the span, of idle time how many gaps) and n_bytes (of
-    copies, and what ranks hand in; NaN: not known). The ns add up to the spans, as far as they
-    were recorded.
-    ``knows_waits``: whether it can be told when the others came to a collective. ``launched``: when
-    each process launched what is of the span, as of a step: kernels and copies are counted by that,
-    whenever they ran; only those whose launch is not known where they began.
+    Columns: part (of `PARTS`), kind, name, device, ns, count, and n_bytes. kind is `KERNEL` or
+    `COPY`; for communication also "collective" and "waiting"; for idle time its cause; `REST` for
+    time without a known cause. name is the kernel, the copy direction with the kind of host memory,
+    the operation, the awaited rank, or the activity of the host. count is the number of operations
+    that began in the span; for idle time, the number of gaps. n_bytes is the size of copies and
+    collective inputs, NaN if unknown. The ns add up to the recorded parts of the spans.
+
+    ``knows_waits``: whether the arrival of the other ranks at a collective is known. ``launched``:
+    when each process launched the work of the span, for example of a step. With it, kernels and
+    copies are counted by their launch time instead of by when they ran; work without a known launch
+    is counted where it began.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
     parts, arguments = [], []
@@ -154,6 +159,7 @@ def composition_of_devices(
 
 
 def _added_up(found: Sequence[Table]) -> Table:
+    """Return the sums of ns, count, and n_bytes by part, kind, name, and device."""
     nothing = dict.fromkeys(("device", "ns", "count"), np.empty(0, np.int64))
     every = Table.stacked([Table(dict.fromkeys((*_KEYS, "n_bytes"), ()) | nothing), *found])
     keys, groups = grouped_by(every, *_KEYS)
@@ -167,7 +173,7 @@ def _sums_in_window(
     released: CompactTable,
     launched: Mapping[int, TimeWindow] | None,
 ) -> Table:
-    """Return what the devices of a Trace did in a window, where the Trace is."""
+    """Return the sums of the devices of one Trace in a window; runs where the Trace is."""
     device_sums = _sums_by_device(trace.within(window), devices, released)
     sums = _added_up([rows.assign(device=device) for device, rows in device_sums])
     if launched is None:
@@ -185,9 +191,9 @@ def _sums_in_window(
 
 
 def _launched_work(trace: Trace, window: TimeWindow, launched: Mapping[int, TimeWindow]) -> Table:
-    """Return the kernels and copies that processes launched in a time; see `work_of_trace`.
+    """Return the kernels and copies that processes launched in their windows (see `work_of_trace`).
 
-    Those whose launch is not known if they began in the window.
+    Work without a known launch is included if it began in ``window``.
     """
     parts = []
     for name in DEVICE_TABLES:
@@ -202,7 +208,7 @@ def _launched_work(trace: Trace, window: TimeWindow, launched: Mapping[int, Time
 def _sums_by_device(
     trace: Trace, devices: Sequence[int], released: Table
 ) -> Iterator[tuple[int, Table]]:
-    """Yield the devices of a Trace that is cut to their window, each with its sums."""
+    """Yield each device of a Trace, cut to the window, with its sums."""
     charges = find_charges(trace).times
     work = work_of_trace(trace)
     for device in devices:
@@ -224,10 +230,10 @@ def _sums_by_device(
 
 
 def work_of_trace(trace: Trace) -> Table:
-    """Return the kernels and copies of the window, whole: what cuts them off is the part.
+    """Return the kernels and copies that overlap the window, with their uncut starts.
 
-    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both Names)
-    and n_bytes.
+    Columns: start_ns, end_ns, device, place (index of the part in `BUSY_PARTS`), kind, name (both
+    Names), and n_bytes.
     """
     every = Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES])
     return every.take_aside(every.order("start_ns"))
@@ -248,7 +254,7 @@ def _work_rows(trace: Trace, name: str) -> Table:
 
 
 def _routes(copies: Table) -> Names:
-    """Return the direction of each copy with the kind of the host's memory."""
+    """Return the direction of each copy, followed by the kind of host memory for h2d and d2h."""
     columns = [copies[name] for name in ("direction", "src_kind", "dst_kind")]
     groups = groups_of(*(column.packed for column in columns))
     texts = []
@@ -266,7 +272,7 @@ def _sizes(n_bytes: Ints) -> Floats:
 def _sums(
     part: str, kind: Names, name: Names, ns: Ints, count: Array, n_bytes: Floats | None = None
 ) -> Table:
-    """Return the sums of the rows of each kind and name."""
+    """Return the sums of the rows by kind and name."""
     groups, keys = grouped({"kind": kind, "name": name})
     return Table(
         {
@@ -280,13 +286,17 @@ def _sums(
 
 
 def first_claims(rows: Table) -> tuple[Ints, Ints]:
-    """Return from when to when each row, by start, is the first of those that run."""
+    """Return start and end of the time in which each row is the earliest running row.
+
+    ``rows`` are sorted by start. The span is empty for a row that earlier rows cover.
+    """
     starts, ends = bounds(rows)
     reach = np.maximum.accumulate(np.append(starts[:1], ends[:-1]))
     return np.minimum(np.maximum(starts, reach), ends), ends
 
 
 def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
+    """Return the time of ``left`` that each kernel or copy claims, summed by kind and name."""
     first, ends = first_claims(rows)
     begins = span.holds(rows["start_ns"])
     n_bytes = np.where(begins, rows["n_bytes"], np.nan)
@@ -294,7 +304,7 @@ def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
 
 
 def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Table]:
-    """Yield what of the exposed communication is waiting for others, and what the collectives."""
+    """Yield the exposed time spent waiting for other ranks, then the exposed time in collectives."""
     rows = rows.take(span.overlaps(*bounds(rows)))
     first, ends = first_claims(rows)
     release = np.clip(rows["release_ns"], first, ends)
@@ -310,6 +320,7 @@ def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Tab
 
 
 def _idle(charges: Table) -> Table:
+    """Return idle time, summed by cause and host activity; count is the number of gaps."""
     cause, name = charges["cause"], charges["name"]
     groups = groups_of(cause.packed, name.packed)
     pairs = []
@@ -329,7 +340,7 @@ def _idle(charges: Table) -> Table:
 
 
 def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: int) -> Table:
-    """Return what nothing is known of: each part without all that was found of it."""
+    """Return the time of each part that has no known cause."""
     known = Counter[str]()
     for row in Table.stacked(found).rows():
         known[row["part"]] += row["ns"]
@@ -342,16 +353,16 @@ def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: i
 
 
 HostSpans: TypeAlias = Mapping[int, tuple[TimeWindow, int]]
-"""By process: its time on the host, and how much more until its next step, in ns."""
+"""By process: the window on the host, and the time from its end to the next step, in ns."""
 
 BETWEEN_STEPS_OF_HOST: Final = "(between steps)"
 
 
 def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
-    """Return what the main threads of the processes that name phases were in during ``spans``.
+    """Return the time of the main threads in ``spans`` by phase, summed over processes.
 
-    Columns: phase (of `PHASES`, `UNCLAIMED`, or `BETWEEN_STEPS`) and ns, added up over these
-    processes: the spans with what lies behind them.
+    Columns: phase (of `PHASES`, `UNCLAIMED`, or `BETWEEN_STEPS_OF_HOST`) and ns. Only processes
+    with named phases count. The sum is the length of the spans plus the time until the next steps.
     """
     sums = Counter[str]()
     for trace in ranks.whole:
@@ -372,11 +383,11 @@ _PLACED_KEYS: Final = ("kind", "name")
 
 
 def place_of_work(ranks: Ranks) -> Table:
-    """Return what kind of work it is and where in a step it begins.
+    """Return the class of kernels, copies, and collectives, and where within a step they begin.
 
-    One row per kind and name (of `composition_of_devices`) of kernels, copies and collectives:
-    class (of kernels; "" of others) and place_ratio, the mean from 0 (where the step begins) to 1;
-    NaN where no step holds it. Where no steps are known iterations of a repeating pattern count.
+    One row per kind and name (of `composition_of_devices`), with class (of kernels, "" for others)
+    and place_ratio: the mean position of the start, from 0 (start of the step) to 1; NaN if no step
+    contains it. If the trace has no steps, the iterations of the kernel pattern are used.
     """
     spans = _spans_of_steps(ranks)
     tables = ranks.each_of(_placed_work, [(spans_of_rank,) for spans_of_rank in spans])
@@ -403,7 +414,7 @@ def _placed_work(trace: Trace, spans: _StepSpans) -> Table:
 
 
 def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
-    """Return when each step begins and ends on each device of each rank."""
+    """Return for each rank the starts and ends of its steps by device."""
     steps = steps_of_ranks(ranks.whole)
     table = (steps if len(steps) else pattern_of_ranks(ranks.whole)).table
     by_process = rows_by(table, "process")
@@ -421,7 +432,7 @@ def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
 
 
 def _placed(work: Table, spans: _StepSpans) -> Table:
-    """Return the sum of the places of each kind and name, and of how many it is known."""
+    """Return the sum and the number of known positions within steps, by kind and name."""
     (instants,) = ints(work, "start_ns")
     place = np.full(len(work), np.nan)
     for device, rows in rows_by(work, "device").items():
@@ -435,7 +446,7 @@ def _placed(work: Table, spans: _StepSpans) -> Table:
 
 
 def _classes_of(trace: Trace) -> dict[str, str]:
-    """Return the class of each kernel by its name."""
+    """Return the class of each kernel by name."""
     names, activities = trace.kernels["name"], trace.kernels["activity"]
     groups = groups_of(names.packed, activities.packed)
     return {names.texts[name]: activities.texts[activity] for name, activity in groups.keys}

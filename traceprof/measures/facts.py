@@ -1,8 +1,8 @@
-"""What was computed of a recording is kept with it, by name: a recording never changes.
+"""Caches computed values with the recording, by function name, because a recording never changes.
 
-Two kinds: a *fact* is computed of the whole recording, whatever window is asked about, so that
-every window shares it; `of_window` keeps what belongs to one window. Both are kept under the name
-of the function, so that a Trace can be pickled together with what is known of it.
+There are two kinds. A *fact* is computed from the whole recording, so all windows share it.
+`of_window` caches a value per window. The cache key is the name of the function, so a Trace can be
+pickled together with its cached values.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from traceprof.model.trace import Trace
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _NAME: Final = "{0.__module__}.{0.__qualname__}"
-"""What results are kept under: the name of the function, wherever it is unpickled."""
+"""Cache key of a function. It stays the same when the function is unpickled elsewhere."""
 _compute_locks: Final[dict[Hashable, threading.RLock]] = {}
-"""The right to compute each thing that somebody computes."""
+"""One lock for each value that a thread is computing or waiting for."""
 _n_users: Final = Counter[Hashable]()
-"""How many threads have or want each."""
+"""Number of threads that hold or wait for each of these locks."""
 _lock: Final = threading.Lock()
 _R = TypeVar("_R", bound="Trace | Ranks")
 
 
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
-    """What is known, with its large arrays on the disk."""
+    """A cached value whose large arrays are on disk."""
 
     known: Any
 
 
 _MAX_ITEMS: Final = 1000
-"""Arrays are looked for in collections of at most so many: of more, none is large."""
+"""Longer collections are not searched for arrays, because none of them contains a large one."""
 
 
 def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return ``value`` with ``change`` made to the arrays in it; itself where that changes none."""
+    """Return ``value`` with ``change`` applied to its arrays; ``value`` itself if nothing changes."""
     if isinstance(value, Table):
         return value.on_disk() if change is set_aside else value
     if (parts := _parts_of(value)) is None:
@@ -67,7 +67,7 @@ def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _parts_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return what a collection or dataclass is made of, by name or place; None of anything else."""
+    """Return the items of a collection or dataclass by key, index, or field; None for other values."""
     if isinstance(value, dict | tuple | list):
         if len(value) > _MAX_ITEMS:
             return {}
@@ -82,12 +82,13 @@ def _parts_of(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _to_disk(known: Any) -> Any:
+    """Return ``known`` with its large arrays on disk; ``known`` itself if it has none."""
     found = _map_arrays(known, set_aside)
     return known if found is known else _OnDisk(found)
 
 
 def apart(known: _Result) -> Callable[[], _Result]:
-    """Return what gives ``known`` again; meanwhile its large arrays are on the disk."""
+    """Move large arrays of ``known`` to disk and return a function that returns ``known``."""
     kept: Any = _to_disk(known) if scratch.files else known
     return lambda: _map_arrays(kept.known, in_memory) if isinstance(kept, _OnDisk) else kept
 
@@ -95,11 +96,11 @@ def apart(known: _Result) -> Callable[[], _Result]:
 def fact(
     compute: Callable[Concatenate[_R, _Parameters], _Result], *, is_whole: bool = True
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
-    """Let ``compute`` see the whole recording and run once for it (and its arguments).
+    """Make ``compute`` run on the whole recording, once per recording and arguments.
 
-    The arguments must be hashable and, like the result, picklable. Callers share the result: they
-    must not modify it. Who computes one thing waits for what that needs, never the other way
-    round: no two threads wait for each other.
+    The arguments must be hashable. Arguments and result must be picklable. Callers share the result
+    and must not modify it. A thread that computes a value waits only for values that it needs, so
+    threads cannot deadlock.
     """
     if compute.__name__ == "<lambda>":
         raise TypeError("a fact needs a name of its own: two lambdas would share their results")
@@ -141,16 +142,16 @@ def fact(
 def of_window(
     compute: Callable[Concatenate[_R, _Parameters], _Result],
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
-    """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
+    """Make ``compute`` run once per window, that is, per cut Trace or Ranks."""
     return fact(compute, is_whole=False)
 
 
 def of_rows(
     compute: Callable[Concatenate[Trace, _Parameters], npt.NDArray[Any]],
 ) -> Callable[Concatenate[Trace, _Parameters], npt.NDArray[Any]]:
-    """Let ``compute`` tell a value for each row of a table as a `fact`; return the window's rows.
+    """Make ``compute`` return one cached value per row of a table; return the values in the window.
 
-    The name of the table is its last argument.
+    The name of the table is the last argument.
     """
     known = fact(compute)
 
@@ -164,9 +165,9 @@ def of_rows(
 
 
 def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
-    """Return what a function of `of_window` says of ``of``: as it is kept, else only for now.
+    """Return the cached value of an `of_window` function; compute it without caching if absent.
 
-    For what is large, and asked once.
+    Use it for large values that are needed once.
     """
     compute: Callable[[_R], _Result] = inspect.unwrap(recall)
     name = _NAME.format(compute)

@@ -1,6 +1,6 @@
-"""Work that is missing in the recordings of a run: how much, why, what to do, what is left.
+"""Reports GPU work that is missing from the recordings of a run: how much, why, and how to fix it.
 
-What is missing is not known: it is neither idle time nor compute.
+Missing work is unknown. It counts neither as idle time nor as compute.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _LACKS: Final = {
     "memset": "memset calls have no recorded memset",
 }
 _MIN_LOST_RATIO: Final = 0.01
-"""Where no steps are known, less of the launches without work changes no answer."""
+"""Without known steps, a smaller share of launches without work does not change any answer."""
 _MIN_WHOLE_STEPS_RATIO: Final = 0.25
-"""With a smaller share of the steps whole, or of devices' work, too little is left to judge."""
+"""With a smaller share of whole steps, too little data remains to analyze idle time."""
 _MIN_BUSY_RATIO: Final = 0.2
+"""A device with a smaller share of recorded busy time has almost no recorded work."""
 _MIN_ACTIVE_FACTOR: Final = 2
-"""So many times as much work as was recorded, and more, was not recorded."""
+"""SM activity of more than this multiple of the recorded activity means that work is missing."""
 _MIN_POWER_FACTOR: Final = 2.0
-"""A device at work draws as many times of what it draws at rest, or more."""
+"""A working device draws at least this multiple of its idle power."""
 _POWER_SAMPLE_NS: Final = 1_000_000_000
-"""Power is sampled, and averaged, over up to a second."""
+"""Power is sampled and averaged over up to one second."""
 _INCOMPLETE_WARNING: Final = re.compile(
     r"not all CUDA|lost|dropped|discarded|overflow|cut off|truncated|(file|it) is damaged"
     r"|is missing|not in the file|no trace of|were not recorded",
@@ -56,14 +57,14 @@ _CUDA_OF_NSYS: Final = (
     *((2024.2, "12.5"), (2024.4, "12.6"), (2024.6, "12.8"), (2025.1, "12.9"), (2025.3, "13.0")),
     (2025.5, "13.1"),
 )
-"""The first release of Nsight Systems that came with each release of CUDA."""
+"""First release of Nsight Systems that shipped with each CUDA release."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostWork:
-    """What is missing (``what``), why (``causes``) and what to do (``action``).
+    """Missing work: what is missing (``what``), the ``causes``, and the recommended ``action``.
 
-    ``is_idle_known``: enough is left to say how long devices were idle.
+    ``is_idle_known``: enough work was recorded to measure the idle time of the devices.
     """
 
     what: tuple[Note, ...]
@@ -74,10 +75,7 @@ class LostWork:
 
 @of_window
 def lost_work(ranks: Ranks) -> LostWork | None:
-    """Return what of the work in a recording is missing, and whether that matters in the window.
-
-    None where nothing is missing.
-    """
+    """Return the missing work of the recording and its effect on the window; None if complete."""
     missing = [*missing_work(ranks)]
     if not missing:
         return None
@@ -107,7 +105,7 @@ def lost_work(ranks: Ranks) -> LostWork | None:
 
 @of_window
 def missing_work(ranks: Ranks) -> tuple[Note, ...]:
-    """Return what of the work in a recording is missing, wherever the window is."""
+    """Return notes on the missing work of the whole recording, independent of the window."""
     found = ranks.whole.each(completeness)
     counts, empty = _counts(ranks.whole), _sums([rank.n_empty for rank in found])
     find_causes = (_note_on_old_profiler, _note_on_power, _note_on_sms)
@@ -128,13 +126,13 @@ def missing_work(ranks: Ranks) -> tuple[Note, ...]:
 
 
 def depends_on_power(ranks: Ranks) -> bool:
-    """Return whether it takes samples of power to tell what is missing."""
+    """Return whether power samples are needed to decide if work is missing."""
     empty = _sums([rank.n_empty for rank in ranks.whole.each(completeness)])
     return any(empty.values()) and _note_on_old_profiler(ranks) is None
 
 
 def says_incomplete(warning: str) -> bool:
-    """Return whether a warning of a reader says that a part of what happened is missing."""
+    """Return whether a reader's warning says that a part of the recording is missing."""
     return _INCOMPLETE_WARNING.search(warning) is not None
 
 
@@ -144,7 +142,10 @@ def _sums(every: list[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
-    """Return how many launches of each kind lack their work, of how many; of those that do."""
+    """Return, by kind of launch, the number of launches without work and of all launches.
+
+    Kinds without missing work are omitted.
+    """
     lost = {
         name: n
         for name, n in _sums([rank.n_lost for rank in ranks.each(completeness)]).items()
@@ -161,7 +162,7 @@ def _note_on_launches(kind: str, n: int, n_all: int) -> Note:
 
 
 def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
-    """Return whether idle time can be judged without what is missing."""
+    """Return whether enough work was recorded to analyze idle time."""
     if not any(rank.has_work for rank in found):
         return False
     # A window of steps has only those that lack no work: the others count, too.
@@ -175,7 +176,7 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
 
 
 def _note_on_excluded_steps(ranks: Ranks) -> Note | None:
-    """Return which steps are not judged."""
+    """Return a note on the steps that are not analyzed; None if there are none."""
     wholeness = wholeness_of_ranks(ranks.whole if ranks.span.is_of_steps else ranks)
     n = int((wholeness == LACKS_WORK).sum())
     text = (
@@ -186,12 +187,12 @@ def _note_on_excluded_steps(ranks: Ranks) -> Note | None:
 
 
 def _of(ranks: Ranks) -> str:
-    """Return whose steps are counted, each rank's by itself; "" of one rank."""
+    """Return " of N ranks" for step counts that are sums over ranks; "" for one rank."""
     return f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
 
 
 def _note_on_old_profiler(ranks: Ranks) -> Note | None:
-    """Return that the profiler is of an older major version of CUDA than the driver."""
+    """Return a note if the profiler is for an older major CUDA version than the driver, else None."""
     environment = dict(
         zip(*(ranks.table("environment")[n] for n in ("name", "value")), strict=True)
     )
@@ -204,14 +205,14 @@ def _note_on_old_profiler(ranks: Ranks) -> Note | None:
 
 
 def _version(text: str) -> str:
-    """Return a version of CUDA as people write it: of 13000 "13.0"; "" of none."""
+    """Return a CUDA version in the usual notation: "13.0" for 13000; "" if unknown."""
     if text.isdigit() and len(text) > 3:
         return f"{int(text) // 1000}.{int(text) % 1000 // 10}"
     return text if re.fullmatch(r"\d+\.\d+", text) else ""
 
 
 def _cuda_of_profiler(ranks: Ranks, environment: dict[str, str]) -> str:
-    """Return the release of CUDA that the profiler came with; "" where it is not known."""
+    """Return the CUDA release of the profiler; "" if unknown."""
     if "Nsight Systems" not in ranks.info.profiler:
         # That of CUPTI in torch is the runtime's.
         return _version(str(environment.get("cuda_runtime", "")))
@@ -227,7 +228,7 @@ def _cuda_of_profiler(ranks: Ranks, environment: dict[str, str]) -> str:
 
 
 def _note_on_power(ranks: Ranks) -> Note | None:
-    """Return that a device drew much power while hardly any of its work is recorded."""
+    """Return a note if a device with almost no recorded work drew much power, else None."""
     found = [power for power in ranks.each(_power_of_rank) if power is not None]
     least, most = max(found, key=lambda power: power[1] / power[0], default=(0.0, 0.0))
     if not found or most < _MIN_POWER_FACTOR * least:
@@ -240,7 +241,7 @@ def _note_on_power(ranks: Ranks) -> Note | None:
 
 
 def _note_on_sms(ranks: Ranks) -> Note | None:
-    """Return that counters of a GPU saw far more work than was recorded."""
+    """Return a note if GPU counters show far more SM activity than was recorded, else None."""
     found = [sms for part in ranks.each(active_sms) for sms in part]
     text = "SMs were active {active:ratio} of the time; recorded kernels cover only {own:ratio}"
     return next(
@@ -255,7 +256,11 @@ def _note_on_sms(ranks: Ranks) -> Note | None:
 
 
 def _power_of_rank(part: Trace) -> tuple[float, float] | None:
-    """Return the least power of the device that hardly works in the steps, and the most there."""
+    """Return the minimum power of a device with almost no work, and its maximum in the steps, in W.
+
+    "Almost no work" is a recorded busy time below `_MIN_BUSY_RATIO`. Of several such devices, the
+    one with the highest power is chosen. None if there is no such device or no step.
+    """
     whole = part.whole
     steps = find_steps(whole).table
     if not len(steps):
@@ -280,7 +285,7 @@ def _power_of_rank(part: Trace) -> tuple[float, float] | None:
 
 
 def _action(ranks: Ranks, older: Note | None) -> Note:
-    """Return how to record what is missing."""
+    """Return how to record the missing work."""
     again = "record again with `traceprof record`, which tests its recorder first, or "
     if older is not None and ranks.info.recorded_by is RecordedBy.NSYS:
         text = f"{again}use Nsight Systems for CUDA {{new}} or later"

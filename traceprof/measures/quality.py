@@ -1,6 +1,6 @@
-"""What is suspicious in a recording or a run, with the rows that show it.
+"""Reports suspicious data in a recording or run, with the rows that show it.
 
-An empty result is a good one.
+An empty result means that no problem was found.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SPEC: Final = ResultSpec.of("""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Suspicion:
-    """Something suspicious in one file; ``message`` names how many rows (n), and which (rows)."""
+    """Suspicious data in one file. ``message`` may use the placeholders n (row count) and rows."""
 
     check: str
     message: str
@@ -58,7 +58,7 @@ class _Suspicion:
 
 
 def measure_quality(ranks: Ranks) -> Result:
-    """Return what is suspicious in the files of a run, and in their clocks."""
+    """Return suspicious data in the files of a run and in their clocks."""
     reading = [_row("reading", Note.of("{warning}", warning=text)) for text in ranks.info.warnings]
     found = [row for check in _CHECKS for row in _rows_of_check(ranks, check)]
     rows = [*reading, *found, *_incomplete(ranks), *_clock_skew(ranks)]
@@ -72,7 +72,7 @@ def measure_quality(ranks: Ranks) -> Result:
 
 
 def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:
-    """Return a row about all of a run."""
+    """Return a row about the whole run."""
     row = {"check": check, "message": message, "table": "", "rows_count": 0, "first_rows": ""}
     return row | {"duration_ns": duration_ns}
 
@@ -80,7 +80,7 @@ def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str,
 def _rows_of_check(
     ranks: Ranks, check: Callable[[Trace], Iterator[_Suspicion]]
 ) -> Iterator[dict[str, object]]:
-    """Yield what ``check`` finds in the files, one row for all files."""
+    """Yield the findings of ``check``, one row for all files with the same message."""
     by_message: dict[tuple[str, str], list[tuple[Trace, _Suspicion]]] = {}
     for part, suspicions in zip(ranks, ranks.each(_checked, check), strict=True):
         for suspicion in suspicions:
@@ -109,7 +109,7 @@ def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> li
 
 
 def _label(part: Trace) -> str:
-    """Return what a file of a run is called: its ranks, else its name."""
+    """Return the label of a file of a run: its ranks, or its file name if it has no ranks."""
     ranks = part.processes["rank"]
     known = sorted(set(ranks[ranks != ABSENT].tolist()))
     if not known:
@@ -118,7 +118,7 @@ def _label(part: Trace) -> str:
 
 
 def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
-    """Kernels of one stream run one after another, unless a graph runs its branches there."""
+    """Find kernels that overlap on one stream. Only branches of a graph may overlap there."""
     rows = np.flatnonzero(trace.kernels["graph_node"] <= 0)
     kernels = trace.kernels.take(rows)
     late = [np.empty(0, np.int64)]
@@ -135,6 +135,7 @@ def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
+    """Find kernels without a recorded launch."""
     if "api_calls" not in trace.recorded or trace.uncut is not None:
         return
     rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
@@ -143,7 +144,7 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _without_work(trace: Trace) -> Iterator[_Suspicion]:
-    """Work that was launched and is not there, though that of later launches is."""
+    """Find launches whose work is missing although the work of later launches was recorded."""
     launches = lost_launches(trace)
     # A window of steps has only those that lack no work.
     span = trace.whole.span if trace.span.is_of_steps else trace.span
@@ -159,7 +160,7 @@ def _without_work(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _incomplete(ranks: Ranks) -> Iterator[dict[str, object]]:
-    """What else tells that work of devices is missing: passes without launches, versions, power."""
+    """Yield rows on other signs of missing work: passes without launches, versions, power."""
     lost = lost_work(ranks)
     if lost is not None:
         others = (note for note in lost.what if not {"phase", "thin"}.isdisjoint(note.values))
@@ -167,6 +168,7 @@ def _incomplete(ranks: Ranks) -> Iterator[dict[str, object]]:
 
 
 def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
+    """Find rows with a negative start, and device work without a duration."""
     for name, table in TABLES.items():
         if table.has_times:
             rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
@@ -178,7 +180,7 @@ def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
-    """Flushes between the first and the last device work; one after them disturbs nothing."""
+    """Find profiler flushes between the first and the last device work; later ones disturb nothing."""
     work = [bounds(trace.table(name)) for name in DEVICE_TABLES if len(trace.table(name))]
     if not work:
         return
@@ -195,7 +197,7 @@ def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
-    """A step launches work: a kernel begins in it, or a call in it launches one."""
+    """Find steps in which no kernel begins and no call launches a kernel."""
     if trace.kernels.empty:
         return
     launches = launches_of(trace, "kernels")
@@ -210,6 +212,7 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
+    """Find CUDA graphs that were recorded without their kernels."""
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
     text = (
         "{n:count} CUDA graphs were recorded as a whole, without their kernels; record with "
@@ -219,6 +222,7 @@ def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
+    """Find copies and collectives without a recorded size."""
     for name in ("copies", "collectives"):
         rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
         text = f"{{n:count}} {name} have no recorded size, so they have no bandwidth"
@@ -232,9 +236,11 @@ _CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
 
 
 def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
-    """Collectives end together: ends that differ always by the same time show clocks that do.
+    """Yield rows on clocks that differ from the first rank's clock by more than `_MAX_SKEW_NS`.
 
-    The clocks are those that the files were put on: apart by their wall clocks unless corrected.
+    Collectives end at the same time on all ranks, so a constant difference of the ends is a clock
+    offset. The compared clocks are those after alignment of the files; uncorrected files are
+    aligned by their wall clocks.
     """
     ends = ranks.each(_collective_ends)
     counts = {len(times) for times in ends}
@@ -251,7 +257,7 @@ def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
 
 
 def _collective_ends(trace: Trace) -> Ints:
-    """Return when the communication kernels ended; none where no wall clock ties the rank."""
+    """Return the sorted ends of the communication kernels; empty if the rank has no wall clock."""
     if trace.info.utc_epoch_ns is None:
         return np.empty(0, np.int64)
     communicates = trace.kernels["activity"] == Activity.COMMUNICATION.value

@@ -1,4 +1,4 @@
-"""What a run does (training, inference, a test …), by what software, and how one can tell."""
+"""Detects what a run does (training, inference, a benchmark …), its software, and the evidence."""
 
 from __future__ import annotations
 
@@ -41,22 +41,26 @@ _TRAINING_NAMES: Final = re.compile(
     r"|DistributedDataParallel|DDPSink|FullyShardedDataParallel|FSDP|zero_?grad|GradScaler"
     r"|sync_?grad|grad_?(norm|sync)|(^|[^a-z])(rowwise_)?ada(grad|m)w?_"
 )
-"""What goes with a backward pass that is not in the recording: losses, averaging of gradients."""
+"""Names that accompany a backward pass even if it was not recorded: losses, gradient averaging."""
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
 _MAX_NAME_LENGTH: Final = 60
 _MIN_BACKWARD_RATIO: Final = 0.01
-"""One kernel of a loss makes no training: backward passes take their share of the time."""
+"""Minimum share of kernel time in backward kernels. A single loss kernel is no proof of training.
+"""
 _MIN_HEAVY_RATIO: Final = 0.1
 _MAX_OTHER_RATIO: Final = 0.02
 _FORWARD: Final = tuple(map(PHASES.index, ("forward", "eval")))
-"""Without gradients a forward pass is an evaluation, whoever asks for it."""
+"""A forward pass without gradients is an evaluation, so both phases count as forward."""
 _MIN_FORWARD_RATIO: Final = 0.9
-"""Forward ranges tell inference if nearly all work is launched in them: a backward pass is not."""
+"""Forward ranges indicate inference only if nearly all work is launched in them.
+
+Backward passes would be launched outside them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run does (one of `WORKLOADS`) and what says so, the strongest first."""
+    """What a run does (one of `WORKLOADS`), and the evidence, strongest first."""
 
     kind: str
     reasons: tuple[Note, ...] = ()
@@ -64,7 +68,7 @@ class Workload:
 
 @fact
 def workload(ranks: Ranks) -> Workload:
-    """Return what the run does, by the names of its ranges and kernels and what they add up to."""
+    """Return what the run does, from names of ranges and kernels and the time that they take."""
     kernels = _sum_by(ranks.each(_times_of_names), "name", "activity")
     whole = float(kernels["total_ns"].sum())
     backward, stepped = _backward_of(ranks, kernels), _optimizer_of(ranks, kernels)
@@ -112,7 +116,7 @@ def _times_of_names(part: Trace) -> Table:
 
 
 def _sum_by(tables: Sequence[Table], *keys: str) -> Table:
-    """Return the sums of all other columns by the texts of ``keys``, in alphabetical order."""
+    """Return the sums of all integer columns by the texts of ``keys``, in alphabetical order."""
     every = Table.stacked(tables)
     named = ((key, Names.of(every[key])) for key in keys)
     groups, labels = grouped(
@@ -127,7 +131,7 @@ def _short(text: str) -> str:
 
 
 def _kernel_name(name: str) -> str:
-    """Return the own name of a kernel and what it applies, without its arguments."""
+    """Return the short name of a kernel without its arguments."""
     return _short(short_name(plain_name(name)))
 
 
@@ -144,15 +148,15 @@ def _named(kernels: Table, pattern: re.Pattern[str]) -> Table:
 
 
 def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> Table:
-    """Return the ranges that are of a phase, or whose name has the pattern."""
+    """Return the ranges of a phase and those whose name matches ``pattern``."""
     is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
     return part.ranges.take(are_named(part.ranges["name"], pattern) | is_phase)
 
 
 def _names_of(part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool = False) -> Table:
-    """Return the names of `_ranges_of`, their time and number: name, ns, n.
+    """Return the names of `_ranges_of` with their total time and count: name, ns, n.
 
-    ``is_named``: only of those whose name has the pattern.
+    ``is_named``: only ranges whose name matches ``pattern``.
     """
     ranges = _ranges_of(part, phase, pattern)
     if is_named:
@@ -164,7 +168,7 @@ def _names_of(part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool 
 
 
 def _longest_name(found: list[Table]) -> list[Note]:
-    """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
+    """Return a note on the name with the most time in ``found``; an empty list if there is none."""
     sums = _sum_by(found, "name")
     if sums.empty:
         return []
@@ -173,6 +177,7 @@ def _longest_name(found: list[Table]) -> list[Note]:
 
 
 def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
+    """Return the evidence of backward passes."""
     notes = _longest_name(ranks.each(_names_of, "backward", _BACKWARD))
     count = sum(ranks.each(_n_autograd))
     if count:
@@ -193,6 +198,7 @@ def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
 
 def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
     # "zero_grad" tells less, however long it takes.
+    """Return the evidence of optimizer steps."""
     steps, every = (
         ranks.each(_names_of, "optimizer", _OPTIMIZER, is_named=is_named)
         for is_named in (True, False)
@@ -207,6 +213,7 @@ def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
 
 
 def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
+    """Return the evidence of inference: kernels and ranges of decoders."""
     decoder_kernels = _named(kernels, _DECODER_NAMES)
     notes = []
     if len(decoder_kernels):
@@ -219,7 +226,7 @@ def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
 
 
 def _signs_of_training(ranks: Ranks) -> list[Note]:
-    """Return a name that goes with training, where nothing of a backward pass was recorded."""
+    """Return a note on a name that indicates training although no backward pass was recorded."""
     found = ranks.each(_names_of_training)
     # Of all ranks those of ranges and operators first.
     names = [*(rank_names[:-1] for rank_names in found), *(rank_names[-1:] for rank_names in found)]
@@ -232,7 +239,7 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
 
 
 def _names_of_training(part: Trace) -> tuple[str, ...]:
-    """Return a name that goes with training of ranges, operators and kernels; "" of none."""
+    """Return one name that indicates training from ranges, operators, and kernels; "" for none."""
     found = []
     for table in (part.ranges, part.host_ops, part.kernels):
         names = table["name"].used().texts
@@ -242,7 +249,7 @@ def _names_of_training(part: Trace) -> tuple[str, ...]:
 
 
 def _only_forward(ranks: Ranks) -> list[Note]:
-    """Return how many forward passes there are, if nearly all kernels were launched in them."""
+    """Return the number of forward passes, if nearly all kernel time was launched in them."""
     times = ranks.each(_time_in_forward)
     inside, whole = (sum(column) for column in zip(*times, strict=True))
     if not whole or inside < _MIN_FORWARD_RATIO * whole:
@@ -252,7 +259,7 @@ def _only_forward(ranks: Ranks) -> list[Note]:
 
 
 def _time_in_forward(part: Trace) -> tuple[int, int]:
-    """Return the time of the kernels that were launched in forward passes, and that of all."""
+    """Return the kernel time launched in forward passes, and the total kernel time."""
     length = lengths_of(part.kernels)
     is_forward = are_among(phases_of_work(part, "kernels"), _FORWARD)
     return int(length[is_forward].sum()), int(length.sum())
@@ -288,7 +295,7 @@ def _without_kernels(ranks: Ranks) -> Workload:
 
 
 class Vendor(StrEnum):
-    """Who made the devices."""
+    """Vendor of the devices."""
 
     NVIDIA = "NVIDIA"
     AMD = "AMD"
@@ -297,9 +304,9 @@ class Vendor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What ran: whether it was Python, and PyTorch in it; on whose devices; who recorded it.
+    """Software of a run: whether Python and PyTorch were seen, vendor of the devices, recorder.
 
-    False means that nothing of it was seen.
+    False means that no sign was seen.
     """
 
     has_python: bool
@@ -319,7 +326,7 @@ _NVIDIA: Final = re.compile(
 
 @fact
 def software_of(ranks: Ranks) -> Software:
-    """Return what ran in the recording."""
+    """Return the software that ran in the recording."""
     parts = list(ranks)
     recorder = ranks.info.recorded_by or parts[0].info.recorded_by
     has_pytorch = recorder is RecordedBy.TORCH or any(ranks.each(_has_pytorch))

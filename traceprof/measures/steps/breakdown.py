@@ -1,4 +1,4 @@
-"""Where the time of each device went: the five parts, and their shares of a step."""
+"""Splits the time of each device into five parts and computes their shares of a step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ BREAKDOWN_SPEC: Final = ResultSpec.of(
 
 
 def measure_breakdown(ranks: Ranks) -> Result:
-    """Return the five parts of every device that worked anywhere in the recording."""
+    """Return the five parts of every device with work anywhere in the recording."""
     result = measured_by_rank(ranks, _measure)
     devices = result.table
     base = base_of_shares(ranks)

@@ -1,11 +1,11 @@
-"""Whether the work that a program launched is in its recording: what is missing is not known.
+"""Detects launched GPU work that is missing from the recording.
 
-Profilers lose work: buffers run over, another tool holds CUPTI, one that is older than the driver
-understands only some of what it is told. Three things show it: launches whose work is not there
-although that of later ones is; forward and backward passes in which nothing was launched; steps
-that launch far less than others that take as long (`traceprof.measures.steps.thin`). The work of
-the last launches of a process, or of a window of the embedded recorder, was still to come when
-recording ended: it is not suspicious.
+Profilers lose work: buffers overflow, another tool uses CUPTI, or the profiler is older than the
+driver and does not understand all records. Three signs show it: launches without work although the
+work of later launches was recorded; forward and backward passes without launches; steps with far
+fewer launches than other steps of the same duration (`traceprof.measures.steps.thin`). The work of
+the last launches of a process, or of a window of the embedded recorder, may have been pending when
+the recording ended, so its absence is not suspicious.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ _PATTERNS: Final = (
 )
 _MEMSET: Final = 3
 _COPIES: Final = (2, _MEMSET)
-"""A few of these without work mean nothing: they copy no byte, or from host to host."""
+"""Some copies without work are normal: they copy zero bytes, or from host to host."""
 _MIN_LOST_COPIES_RATIO: Final = 0.1
 _PASSES: Final = ("forward", "backward")
 _MIN_LOST_COUNT: Final = 3
 _MIN_PASS_LAUNCHES: Final = 8
-"""A pass with as many launches, or more, works on a device."""
+"""A pass with at least this many launches uses a device."""
 _MIN_LENGTH_RATIO: Final = 0.5
 _PENDING_FACTOR: Final = 2
 WHOLE: Final = 0
 LACKS_WORK: Final = 1
-"""Of a step that launched work that is missing in the recording."""
+"""The step launched work that is missing from the recording."""
 BEGINS_UNKNOWN: Final = 2
-"""Of a step after such a one: when the devices began with it is not known."""
+"""The previous step lacks work, so the start of this step on the devices is unknown."""
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completeness:
-    """What of the work that one recording should have is missing, in a window.
+    """Work that is missing from one recording, in a window.
 
-    By kind of launch (of `KINDS`) how many calls lack the work that they launched; by phase how
-    many forward and backward passes there are while devices were recorded, and in how many
-    nothing was launched: ``n_silent`` of those of which others as long launch much, ``n_empty`` of
-    those of which none launches anything; of all ``n_steps`` those that lack launches and kernels
-    alike (`are_thin`). ``has_work``: any device work is in the recording.
+    ``n_lost``: by kind of launch (of `KINDS`), the number of calls without work. ``n_passes``: by
+    phase, the number of forward and backward passes while devices were recorded. ``n_silent``:
+    passes without launches although other passes of similar length have many. ``n_empty``: passes
+    without launches where no pass has many. ``n_steps``: number of steps. ``n_thin``: steps that
+    lack launches and kernels (`are_thin`). ``has_work``: the recording contains device work.
     """
 
     n_lost: Mapping[str, int]
@@ -79,7 +79,7 @@ class Completeness:
 
 @of_window
 def completeness(trace: Trace) -> Completeness:
-    """Return what is missing in the window; nothing where calls or devices were not recorded."""
+    """Return what is missing in the window; nothing if calls or devices were not recorded."""
     passes, lost = passes_with_launches(trace), lost_launches(trace)
     of_phase = {name: passes["phase"] == PHASES.index(name) for name in _PASSES}
     is_silent, is_empty = passes["is_silent"], passes["is_empty"]
@@ -95,12 +95,12 @@ def completeness(trace: Trace) -> Completeness:
 
 
 def launches_by_kind(trace: Trace) -> Mapping[str, int]:
-    """Return how many calls of each kind (of `KINDS`) launched work in the window."""
+    """Return the number of calls of each kind (of `KINDS`) that launched work in the window."""
     return _by_kind(trace, _launched_work(trace))
 
 
 def _by_kind(trace: Trace, launches: Table) -> Mapping[str, int]:
-    """Return how many of the launches lie in the window, of each kind."""
+    """Return the number of launches in the window, by kind."""
     span, start = trace.span, launches["start_ns"]
     kind = launches["kind"][(start >= span.start_ns) & (start <= span.end_ns)]
     counts = np.bincount(kind, minlength=len(KINDS)).tolist()
@@ -109,28 +109,28 @@ def _by_kind(trace: Trace, launches: Table) -> Mapping[str, int]:
 
 @of_window
 def wholeness_of_steps(trace: Trace) -> Ints:
-    """Return how whole each of `find_steps` is: `WHOLE`, `LACKS_WORK` or `BEGINS_UNKNOWN`."""
+    """Return the wholeness of each of `find_steps`: `WHOLE`, `LACKS_WORK`, or `BEGINS_UNKNOWN`."""
     return _wholeness(trace)[rows_of_steps(trace)]
 
 
 @of_window
 def wholeness_of_ranks(ranks: Ranks) -> Ints:
-    """Return the same of the steps of all ranks, as `steps_of_ranks` has them."""
+    """Return the wholeness of the steps of all ranks, in the order of `steps_of_ranks`."""
     return np.concatenate(ranks.each(wholeness_of_steps))[_order_of_ranks(ranks)]
 
 
 def _order_of_ranks(ranks: Ranks) -> Ints:
-    """Return the places that the steps of each rank, one rank after the other, have together."""
+    """Return the order that sorts the concatenated steps of all ranks as in `steps_of_ranks`."""
     steps = Table.stacked([find_steps(part).table for part in ranks])
     return steps.order("process", "start_ns") if len(ranks) > 1 else np.arange(len(steps))
 
 
 @fact
 def lost_launches(trace: Trace) -> Table:
-    """Return the calls that launched work which is missing, and not because recording ended.
+    """Return the launches whose work is missing for another reason than the end of the recording.
 
-    Columns: row (of the calls), process, start_ns, kind (a place in `KINDS`). None where calls or
-    work were not recorded, or where there is nothing by which work is tied to its launch.
+    Columns: row (in the calls), process, start_ns, kind (index in `KINDS`). Empty if calls or work
+    were not recorded, or if the recording does not link work to launches.
     """
     names = ("row", "process", "start_ns", "kind")
     if trace.info.is_of_some or _have_work(trace, _launching(trace)[0]).all():
@@ -141,7 +141,7 @@ def lost_launches(trace: Trace) -> Table:
 
 @fact
 def _launched_work(trace: Trace) -> Table:
-    """Return the calls that launch work, with has_work beside the columns of `lost_launches`."""
+    """Return all calls that launch work: the columns of `lost_launches` and has_work."""
     rows, kind = _launching(trace)
     names = ("process", "thread", "start_ns", "end_ns")
     calls = trace.api_calls.select(*names).take_aside(rows)
@@ -154,7 +154,7 @@ def _launched_work(trace: Trace) -> Table:
 
 @fact
 def _launching(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the rows of all calls that launch work, but for what a stream captures; their kind."""
+    """Return the rows of all calls that launch work, and their kinds; without stream captures."""
     calls = trace.api_calls
     names: Names = calls["name"]
     kind_of = np.full(len(names.texts), ABSENT)
@@ -170,7 +170,7 @@ def _launching(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _are_captured(calls: Table, rows: Ints, times: Table) -> Bools:
-    """Return which calls a stream captured into a graph: those have no work of their own."""
+    """Return which calls were captured into a graph by a stream; they launch no work directly."""
     found = np.zeros(len(rows), np.bool_)
     threads = rows_by_values(calls["process"][rows], calls["thread"][rows])
     for thread, at in rows_by_values(times["process"], times["thread"]).items():
@@ -183,7 +183,7 @@ def _are_captured(calls: Table, rows: Ints, times: Table) -> Bools:
 
 
 def _have_work(trace: Trace, calls: Ints) -> Bools:
-    """Return which rows of calls have a kernel or copy of their process with their correlation."""
+    """Return which calls have a kernel or copy of their process with the same correlation."""
     correlations, found = trace.api_calls["correlation"][calls], np.zeros(len(calls), np.bool_)
     work = [
         (trace.table(name)["correlation"], rows_by(trace.table(name), "process"))
@@ -197,7 +197,7 @@ def _have_work(trace: Trace, calls: Ints) -> Bools:
 
 
 def _outermost(calls: Table) -> Ints:
-    """Return the row of the launch around each: the runtime's calls call the driver's."""
+    """Return the row of the outermost launch around each call: runtime calls contain driver calls."""
     found = np.empty(len(calls), np.int64)
     starts, ends = bounds(calls)
     for rows in rows_by_values(calls["process"], calls["thread"]).values():
@@ -214,9 +214,9 @@ def _outermost(calls: Table) -> Ints:
 
 
 def _are_lost(trace: Trace, launches: Table) -> Bools:
-    """Return which launches lack their work, and not because recording ended.
+    """Return which launches lack their work for another reason than the end of the recording.
 
-    Where kernels or graphs are lost in the midst, those of the last launches may be, too.
+    If kernels or graphs are lost in the middle, those of the last launches may be lost too.
     """
     kind, start, worked = launches["kind"], launches["start_ns"], launches["has_work"]
     lost: Bools = ~worked
@@ -252,7 +252,7 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
 
 
 def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """Return of calls how long their work waited, 0 where there is none, and when it ended."""
+    """Return the launch delay of the work of each call (0 without work), and when the work ended."""
     began = trace.api_calls["start_ns"]
     # The last one is of work without a call.
     places = np.full(len(began) + 1, -1)
@@ -273,10 +273,11 @@ def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
 
 @fact
 def passes_with_launches(trace: Trace) -> Table:
-    """Return the forward and backward passes that lie in what was recorded of devices.
+    """Return the forward and backward passes that lie in the recorded time of the devices.
 
-    Columns: process, start_ns, end_ns, phase (a place in `PHASES`), n_launches, is_silent (nothing
-    was launched though others as long launch much) and is_empty (nothing in any of them).
+    Columns: process, start_ns, end_ns, phase (index in `PHASES`), n_launches, is_silent (no
+    launches, although other passes of similar length have many), and is_empty (no launches, and no
+    pass has many).
     """
     ranges = trace.ranges.select("process", "start_ns", "end_ns", "name", "domain")
     ranges = ranges.take(trace.ranges["kind"] == "push_pop")
@@ -307,7 +308,7 @@ def passes_with_launches(trace: Trace) -> Table:
 
 
 def _silent_and_empty(passes: Table) -> Mapping[str, Bools]:
-    """Return which passes are silent, and which empty."""
+    """Return the columns is_silent and is_empty of `passes_with_launches`."""
     silent, empty = (np.zeros(len(passes), np.bool_) for _ in range(2))
     n, lengths = passes["n_launches"], passes["end_ns"] - passes["start_ns"]
     for pass_rows in rows_by_values(passes["process"], passes["phase"]).values():
@@ -321,6 +322,7 @@ def _silent_and_empty(passes: Table) -> Mapping[str, Bools]:
 
 @fact
 def _wholeness(trace: Trace) -> Ints:
+    """Return the wholeness of all steps of the recording."""
     steps, launches = find_steps(trace).table, lost_launches(trace)
     found = np.full(len(steps), WHOLE)
     of_process, thin = rows_by(launches, "process"), are_thin(trace)

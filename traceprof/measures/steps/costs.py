@@ -1,7 +1,7 @@
-"""What processes pay beside their steps, and when: loading, compiling, evaluation, saving.
+"""Measures the costs of processes outside normal steps: loading, compiling, evaluation, saving.
 
-What is paid once is told apart; what is done now and then makes single steps longer, which are
-no slow steps: its cost is told apart, and the loop is judged without them.
+One-time costs are reported separately. Periodic costs make single steps longer. These steps do not
+count as slow: their cost is reported separately, and the training loop is analyzed without them.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ GARBAGE = "garbage collection"
 ONE_OFF_KINDS: Final = (
     *(COMPILING, LOADING_KERNELS, GARBAGE, CHECKPOINT, EVALUATION, WARMUP, LOADING),
 )
-"""What is paid once, in the order in which it claims time.
+"""Kinds of one-time costs, in the order in which they claim time.
 
-compiling: ranges and calls that compile code for devices; loading kernels: calls that load it;
-garbage collection: full collections of Python's, which stop all threads;
-checkpoint and evaluation: ranges named so; warm-up: the steps that are called so, without what they
-compile; loading: ranges at the beginning that load or build the model, and copies to a device
-before the first step.
+compiling: ranges and calls that compile code for devices. loading kernels: calls that load device
+code. garbage collection: full collections of Python, which stop all threads. checkpoint and
+evaluation: ranges with such names. warm-up: the warm-up steps, without compilation. loading: ranges
+at the beginning that load or build the model, and copies to a device before the first step.
 """
 
 _MAX_STEPS_WITH_EVALUATION_RATIO: Final = 0.5
 _FIRST_KERNELS_RATIO: Final = 0.01
-"""Copies that come before more kernels than this are of the loop."""
+"""If there are no steps, copies after this share of the kernels belong to the loop."""
 
 _COMPILES: Final = re.compile(
     r"(?i)nvrtc|(inductor|triton|jit).{0,99}(compile[^d]|compile$|codegen|autotun)|dynamo_timed"
@@ -73,7 +72,7 @@ _LOADS: Final = re.compile(
 
 @fact
 def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
-    """Return how often and when each process paid for each kind."""
+    """Return, by process and kind of cost, how often and when the process paid it."""
     spans = Table.stacked([*_named_costs(trace), _warmup(trace), _copies(trace)])
     found: dict[tuple[int, str], tuple[int, Intervals]] = {}
     starts, ends = bounds(spans)
@@ -93,13 +92,13 @@ def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Interva
 
 
 def _cost_spans(kind: str, rows: Table) -> Table:
-    """Return when ``rows`` were, as costs of a kind."""
+    """Return the times of ``rows`` as costs of a kind."""
     spans = rows.select("process", "start_ns", "end_ns")
     return spans.assign(kind=Names.repeated(kind, len(rows)))
 
 
 def _named_costs(trace: Trace) -> Iterator[Table]:
-    """Yield the ranges and calls that are some kind of cost by their names."""
+    """Yield the ranges and calls whose names indicate a kind of cost."""
     yield _cost_spans(COMPILING, compiling_ranges(trace))
     ranges = trace.ranges
     yield _cost_spans(
@@ -121,9 +120,10 @@ def _named_costs(trace: Trace) -> Iterator[Table]:
 
 
 def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
-    """Return the evaluations of a process that are not a part of its every step.
+    """Return the evaluation time of a process without evaluations that are part of every step.
 
-    Most steps hold one where a teacher or a frozen encoder is asked in each: that is no evaluation.
+    If most steps contain an evaluation, it is a teacher model or a frozen encoder that each step
+    runs, not an evaluation.
     """
     steps = find_steps(trace).table
     process_steps = steps.take(steps["process"] == process)
@@ -139,7 +139,7 @@ def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> In
 
 
 def compiling_ranges(trace: Trace) -> Table:
-    """Return the ranges of the window that compile code for devices, by their names."""
+    """Return the ranges of the window whose names indicate compilation for devices."""
     return _matching(trace.ranges, _COMPILES)
 
 
@@ -148,6 +148,7 @@ def _matching(table: Table, pattern: re.Pattern[str]) -> Table:
 
 
 def _warmup(trace: Trace) -> Table:
+    """Return the warm-up steps as costs, including host work before the first GPU work."""
     steps = find_steps(trace)
     warmup = steps.table.take(steps.warmup())
     # What the host did before any work of the first step is a part of it.
@@ -156,9 +157,10 @@ def _warmup(trace: Trace) -> Table:
 
 
 def _copies(trace: Trace) -> Table:
-    """Return the copies to devices before the first step, or before most of the kernels.
+    """Return the copies to devices before the first step; without steps, before most kernels.
 
-    Without those of a size that as many have later: the first batches are no model that is loaded.
+    Copies of a size that is as frequent later are excluded: the first batches are not a loaded
+    model.
     """
     steps, kernels = find_steps(trace).table, trace.kernels
     limits = {
@@ -179,20 +181,19 @@ def _copies(trace: Trace) -> Table:
 
 
 _MIN_COST_RATIO: Final = 0.001
-"""What takes a smaller share of the recording is no cost that anybody would mend."""
+"""Costs below this share of the recording are too small to be worth fixing."""
 _COLUMNS: Final = ("kind", "count", "total_ns", "outside_ns", "start_ns", "end_ns", "process")
 
 
 @of_window
 def one_off_costs(ranks: Ranks) -> Table:
-    """Return what each process paid once, in the whole recording.
+    """Return the one-time costs of each process in the whole recording, longest first.
 
-    Columns: kind (of `traceprof.measures.steps.costs.ONE_OFF_KINDS`), count (how often), total_ns
-    (how long: no time counts for two kinds), outside_ns (how much of that lies before the start or
-    after the end of the window: its gaps are steps that the table of steps names), start_ns and
-    end_ns (of the first and the last of it, on the clock of the run) and process. The longest come
-    first.
-    What takes less than a thousandth of the recording is left out.
+    Columns: kind (of `traceprof.measures.steps.costs.ONE_OFF_KINDS`), count (occurrences), total_ns
+    (no time counts for two kinds), outside_ns (part of total_ns before the start or after the end
+    of the window; the gaps of the window are steps that the table of steps lists), start_ns and
+    end_ns (of the first and the last occurrence, on the clock of the run), and process. Costs below
+    a thousandth of the recording are omitted.
     """
     rows = []
     for part in ranks:
@@ -206,16 +207,16 @@ def one_off_costs(ranks: Ranks) -> Table:
 
 
 OCCASIONS: Final = (EVALUATION, CHECKPOINT, COMPILING, LOADING_KERNELS, GARBAGE)
-"""What is done now and then, beside the steps."""
+"""Kinds of periodic costs."""
 
 _MIN_EXCESS_RATIO: Final = 0.05
 _MIN_EXPLAINED_RATIO: Final = 0.5
 _MAX_STEPS_WITH_OCCASION_RATIO: Final = 0.5
-"""What is done in more of the steps than this belongs to the loop."""
+"""A cost in a larger share of the steps is part of the loop."""
 
 
 def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
-    """Return how long each of `OCCASIONS` took in each of ``spans`` (process, start_ns, end_ns)."""
+    """Return the time of each of `OCCASIONS` in each of ``spans`` (process, start_ns, end_ns)."""
     between = between_steps(trace)
     times: dict[str, dict[int, Intervals]] = {kind: {} for kind in OCCASIONS}
     for kind in OCCASIONS:
@@ -231,11 +232,12 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
 
 
 def explained_by(steps: Table, took: Mapping[str, Floats], is_judged: Bools) -> Texts:
-    """Return what of `OCCASIONS` made each step longer; "" for the others.
+    """Return the periodic cost (of `OCCASIONS`) that made each step longer; "" for other steps.
 
-    ``took`` is what `occasions_in` says of ``steps`` (process, step, duration_ns). A step is
-    explained that takes at least 5 % longer than those of its process without, and at least half
-    of that is known. Ranks wait for one another: what one did in a step explains the others', too.
+    ``took`` is the result of `occasions_in` for ``steps`` (process, step, duration_ns). A cost
+    explains a step if the step takes at least 5% longer than the steps of its process without
+    costs, and the cost is at least half of the excess. Ranks wait for each other, so a cost of one
+    rank in a step also explains the same step of the other ranks.
     """
     names = np.array(list(took), object)
     groups = groups_of(steps["step"])
@@ -261,7 +263,7 @@ def explained_by(steps: Table, took: Mapping[str, Floats], is_judged: Bools) -> 
 
 
 def notes_on_occasions(steps: Table) -> Iterable[Note]:
-    """Say what each of `OCCASIONS` costs, of the process that pays the most.
+    """Yield a note on the cost of each of `OCCASIONS`, for the process that pays the most.
 
     ``steps`` is the table of the measured steps.
     """
@@ -284,6 +286,7 @@ def notes_on_occasions(steps: Table) -> Iterable[Note]:
 
 
 def _how_often(rows: Table) -> str:
+    """Return a sentence template on the frequency of a periodic cost."""
     if len(rows) == 1:
         return "Step {step}: {kind}, {each:ns}"
     if _steps_between(rows):
@@ -292,6 +295,6 @@ def _how_often(rows: Table) -> str:
 
 
 def _steps_between(rows: Table) -> int:
-    """Return how many steps lie between each and the next; 0 where that differs."""
+    """Return the constant number of steps between occurrences; 0 if it varies."""
     distances = np.unique(np.diff(np.sort(rows["step"])))
     return int(distances[0]) if len(distances) == 1 else 0

@@ -1,4 +1,4 @@
-"""Passes over data loaders, which of them train, and the epochs that these make."""
+"""Finds passes over data loaders, decides which of them train, and derives epochs from them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _EVALUATES: Final = re.compile("^eval$")
 
 @fact
 def passes_of_loaders(trace: Trace) -> Table:
-    """Return the passes over loaders, where they were numbered, in the order of their starts.
+    """Return the numbered passes over loaders, sorted by start.
 
     Columns: process, number, start_ns (of the first fetch), end_ns (of the last fetch, or when no
     batch was left), fetches_count, is_training. A pass trains if backward passes follow most of its
-    fetches; where something else is fetched in between, if it has a fetch in most steps.
+    fetches. If another loader is used in between, it trains if it has a fetch in most steps.
     """
     marks, ranges = _of_traceprof(trace.marks), _of_traceprof(trace.ranges)
     marks = marks.take(marks["name"] == _PASS)
@@ -56,7 +56,7 @@ def passes_of_loaders(trace: Trace) -> Table:
 
 
 def are_of_training(trace: Trace, batches: Table) -> Bools:
-    """Return which marks of batches are not of a pass that evaluates."""
+    """Return which batch marks do not belong to an evaluation pass."""
     passes = passes_of_loaders(trace)
     evaluating = passes.take(~passes["is_training"])
     if evaluating.empty:
@@ -68,7 +68,7 @@ def are_of_training(trace: Trace, batches: Table) -> Bools:
 
 
 def numbers_at(marks: Table, rows: Table) -> Ints:
-    """Return the number of the pass that was told last on the thread of each row, 0 for none."""
+    """Return the number of the last pass marked on the thread of each row before it; 0 for none."""
     numbers = np.zeros(len(rows), np.int64)
     marks_of_threads = rows_by_values(marks["process"], marks["thread"])
     for lane, thread_rows in rows_by_values(rows["process"], rows["thread"]).items():
@@ -82,11 +82,12 @@ def numbers_at(marks: Table, rows: Table) -> Ints:
 
 
 def _of_traceprof(table: Table) -> Table:
+    """Return the rows that traceprof recorded."""
     return table.take(table["domain"] == OWN_DOMAIN)
 
 
 def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps: Ints) -> Table:
-    """Return the passes of one process; the last three are starts, sorted."""
+    """Return the passes of one process. The last three arguments are sorted starts."""
     starts, ends = bounds(fetches)
     is_end = fetches["name"] == _NO_BATCH
     until = np.append(starts[1:], np.iinfo(np.int64).max)[: len(starts)]
@@ -119,7 +120,7 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
 
 
 def _count(sorted_ns: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
-    """Return how many instants lie in each half-open span."""
+    """Return the number of instants in each half-open span."""
     return np.searchsorted(sorted_ns, to_ns) - np.searchsorted(sorted_ns, from_ns)
 
 
@@ -129,11 +130,11 @@ _FETCHES: Final = "data"
 
 @fact
 def epochs_of_loaders(trace: Trace) -> Table:
-    """Return process, start_ns and end_ns of each pass over a loader that trains.
+    """Return process, start_ns, and end_ns of each training pass over a loader.
 
-    A pass lasts to the next one, the last to the end of the last step: what lies between two, such
-    as a validation, is of the first. A loader that only validates has none. Of loaders side by side
-    the passes with most batches count.
+    A pass lasts until the next one; the last pass lasts until the end of the last step. A
+    validation between two passes therefore belongs to the first. A loader that only validates has
+    no epochs. Of loaders used at the same time, the passes with the most batches count.
     """
     ranges = _of_traceprof(trace.ranges)
     begun, fetched = (ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCHES))
@@ -159,7 +160,10 @@ def epochs_of_loaders(trace: Trace) -> Table:
 
 
 def _longest(passes: Table) -> Ints:
-    """Return when those passes that train begin which lie in no longer one by half or more."""
+    """Return the sorted starts of the longest training passes.
+
+    A pass is dropped if longer passes cover half of it or more.
+    """
     training = passes.take(passes["is_training"]).in_order("-fetches_count")
     kept: list[tuple[int, int]] = []
     for start, end in zip(*(column.tolist() for column in bounds(training)), strict=True):
@@ -173,10 +177,10 @@ _EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECAS
 
 
 def epochs_of_ranks(ranks: Ranks) -> Table:
-    """Return the epochs of a run, each from where its first rank begins to where its last one ends.
+    """Return the epochs of a run, from the start of the first rank to the end of the last rank.
 
-    Columns: epoch, start_ns, end_ns, ranks_count and is_whole: it is known to have ended; the last
-    pass over a loader may be cut off with the recording.
+    Columns: epoch, start_ns, end_ns, ranks_count, and is_whole (the epoch is known to have ended;
+    the end of the recording may cut the last pass over a loader).
     """
     table = Table.stacked(ranks.each(named_epochs))
     is_named = len(table) > 0
@@ -199,7 +203,7 @@ def epochs_of_ranks(ranks: Ranks) -> Table:
 
 
 def named_epochs(trace: Trace) -> Table:
-    """Return process, epoch (NaN: not said), start_ns and end_ns of the ranges named so."""
+    """Return process, epoch (NaN if unknown), start_ns, and end_ns of ranges named "epoch"."""
     names = trace.ranges["name"]
     matches = [_EPOCH.fullmatch(name.strip()) for name in names.texts]
     kept = names.by_text(np.array([match is not None for match in matches], np.bool_))

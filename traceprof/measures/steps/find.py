@@ -1,15 +1,16 @@
-"""Training steps: where they begin and end.
+"""Finds the training steps: where they begin and end.
 
-A step is one optimizer step. The sources are tried from the most to the least reliable: what
-the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, what engines of servers name
-theirs, ranges that people call "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``,
-the bursts of the optimizer's kernels. The last ones are inferred, and say so. A period of the
-kernel sequence alone is no step: `find_pattern` knows it.
+A step is one optimizer step. The sources are tried in order of reliability: steps marked by the
+user or by `traceprof record`, PyTorch's ``ProfilerStep#N``, engine steps of inference servers,
+ranges named like "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, and bursts of
+optimizer kernels. The last source is inferred, and results say so. A period of the kernel sequence
+is no step; `find_pattern` returns its iterations.
 
-The span of a step lasts from the end of the last work that the step before launched to the end of
-the last work that it launched itself: a device may lag behind the host by more than a step. What
-threads in the background launch, as to load data, ends no step. Spans of a process follow one
-another; work that was launched between two steps lies in that of the second.
+The span of a step lasts from the end of the last work that the previous step launched to the end of
+the last work that it launched itself, because a device may lag behind the host by more than a step.
+Work launched by background threads, for example data loading, does not end a step. The spans of a
+process follow each other without overlap. Work launched between two steps belongs to the second
+step.
 """
 
 from __future__ import annotations
@@ -52,13 +53,16 @@ from traceprof.names.ranges import CYCLE, PROFILER_RANGES
 
 _MIN_LINKED_RATIO: Final = 0.1
 _NO_END_NS = np.iinfo(np.int64).min
+"""End of the last work of a step without work: earlier than any time."""
 _NO_START_NS = np.iinfo(np.int64).max
+"""Start of the first work of a step without work: later than any time."""
 
 
 def recorder_times(trace: Trace) -> dict[int, Intervals]:
-    """Return when a recorder was busy with itself in each process, or did not record.
+    """Return when a recorder was busy with itself, or did not record, by process.
 
-    The embedded one begins and ends its windows; between several recordings there is nothing.
+    The embedded recorder is busy at the begin and end of its windows. Between several recordings of
+    a process, nothing is recorded.
     """
     ranges = trace.ranges
     traceprof_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
@@ -69,7 +73,7 @@ def recorder_times(trace: Trace) -> dict[int, Intervals]:
 
 
 def between_cycles(trace: Trace) -> dict[int, Intervals]:
-    """Return when nothing of a process was recorded between several recordings of it."""
+    """Return the times between several recordings of a process, in which nothing was recorded."""
     ranges = trace.whole.ranges
     cycle_ranges = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
     return {
@@ -79,9 +83,9 @@ def between_cycles(trace: Trace) -> dict[int, Intervals]:
 
 
 def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
-    """Return the steps ``table`` of a whole trace with what `Steps` adds to it, but is_warmup.
+    """Return the steps ``table`` of a whole trace with the columns of `Steps`, except is_warmup.
 
-    Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.
+    If the steps are cut from the kernel sequence (``is_of_kernels``), they are their own spans.
     """
     table = table.in_order("process", "start_ns")
     starts, ends = bounds(table)
@@ -117,7 +121,7 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
 def _device_spans(
     starts: Ints, following: Ints, work: Sequence[Ints], recorder: Intervals
 ) -> tuple[Ints, Ints, Bools]:
-    """Return start and end of the span of each step of a process, and whether work tells it."""
+    """Return start and end of the device span of each step of a process, and if work defines it."""
     first, last, _, before = work
     worked = last != _NO_END_NS
     if not worked.any():
@@ -139,10 +143,11 @@ def _device_spans(
 
 
 def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
-    """Return when the first work of each step starts, its last ends, and its last launch ends.
+    """Return per step: start of its first work, end of its last work, and end of its last launch.
 
-    Of steps that launched nothing, and of processes of which hardly any launch is known, the first
-    is later than any time and the last earlier. Last, when what the loop launched before ended.
+    For steps without launches, and for processes with almost no known launches, the first is
+    `_NO_START_NS` and the second `_NO_END_NS`. The fourth array is the end of the work that the
+    loop launched before the first step of each process.
     """
     of_process = rows_by(table, "process")
     main = {p: (int(table["thread"][rows[0]]), len(rows)) for p, rows in of_process.items()}
@@ -178,7 +183,7 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
 
 
 def _count_work_by_start(table: Table, trace: Trace) -> Ints:
-    """Return how much device work begins in each step, whenever it was launched."""
+    """Return the number of kernels and copies that begin in each step, whenever they were launched."""
     seen = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
         work = trace.table(name)
@@ -188,10 +193,10 @@ def _count_work_by_start(table: Table, trace: Trace) -> Ints:
 
 
 def steps_of_calls(steps: Steps, work: Any) -> Ints:
-    """Return the row of ``steps.table`` that each row of ``work`` was called in, -1 for none.
+    """Return the row of ``steps.table`` in which each row of ``work`` was launched, -1 if none.
 
-    ``work`` has process, call_ns and start_ns: what has no known call belongs to the step in
-    which it started.
+    ``work`` has the columns process, call_ns, and start_ns. Work without a known call belongs to
+    the step in which it started.
     """
     called, starts = ints(work, "call_ns", "start_ns")
     return owner_of(steps.table, work["process"], np.where(called != ABSENT, called, starts))
@@ -205,10 +210,10 @@ _SELECTED: Final = "ranges selected as steps"
 
 @of_window
 def find_steps(trace: Trace) -> Steps:
-    """Return the steps of every process, from the most reliable source that the recording has.
+    """Return the steps of every process from the most reliable source in the recording.
 
-    Of a trace that was cut, the steps whose span lies wholly inside the window. A pattern that
-    merely repeats is no step (see `find_pattern`).
+    For a cut trace, return the steps whose span lies completely inside the window. A repeating
+    kernel pattern is no step (see `find_pattern`).
     """
     if trace.uncut is not None:
         return _cut_to_window(find_steps(trace.uncut), trace)
@@ -217,15 +222,16 @@ def find_steps(trace: Trace) -> Steps:
 
 @of_window
 def steps_of_ranks(ranks: Ranks) -> Steps:
-    """Return the steps of all ranks together whose span lies wholly inside the window."""
+    """Return the steps of all ranks whose span lies completely inside the window."""
     return _merge_ranks([find_steps(part) for part in ranks])
 
 
 @of_window
 def find_pattern(trace: Trace) -> Steps:
-    """Return the iterations of the pattern in which kernels repeat; none where they do not.
+    """Return the iterations of the repeating kernel pattern; none if kernels do not repeat.
 
-    Of a trace that was cut, those wholly inside the window. Where steps are known there is none.
+    For a cut trace, return the iterations completely inside the window. If steps are known, the
+    result is empty.
     """
     if trace.uncut is not None:
         return _cut_to_window(find_pattern(trace.uncut), trace)
@@ -247,7 +253,7 @@ def find_pattern(trace: Trace) -> Steps:
 
 @of_window
 def pattern_of_ranks(ranks: Ranks) -> Steps:
-    """Return the iterations of the patterns of all ranks together; none where steps are known."""
+    """Return the iterations of the kernel patterns of all ranks; none if steps are known."""
     if len(steps_of_ranks(ranks.whole)):
         return _no_steps(is_pattern=True)
     return _merge_ranks([find_pattern(part) for part in ranks])
@@ -268,7 +274,7 @@ def _merge_ranks(found: Sequence[Steps]) -> Steps:
 
 
 def has_named_steps(ranks: Ranks) -> bool:
-    """Return whether the steps are known from ranges, so that no kernel is needed to find them."""
+    """Return whether ranges mark the steps, so that no kernel is needed to find them."""
     return any(ranks.whole.each(_has_named_steps))
 
 
@@ -279,18 +285,18 @@ def _has_named_steps(trace: Trace) -> bool:
 
 
 def decide_steps(ranks: Ranks) -> Ranks:
-    """Return the ranks with the steps of all of them taken from one source.
+    """Return the ranks with steps from one source: the most reliable source of any rank.
 
-    It is the most reliable one that any rank has. Each rank drops as many leading steps as warm-up
-    as the rank with the most.
+    All ranks drop the same number of leading steps as warm-up, which is the largest number of any
+    rank.
     """
     return _with_steps(ranks, _steps_of_best_source(ranks.whole.parts, ranks.parts[0].warmup_steps))
 
 
 def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
-    """Return the ranks with the ranges whose whole name matches ``pattern`` taken as steps.
+    """Return the ranks with the ranges whose whole name matches ``pattern`` as steps.
 
-    A group in the pattern captures the number of the step.
+    A group in the pattern captures the step number.
 
     Raises:
         UsageError: the pattern is not a regular expression, or no range matches it.
@@ -314,17 +320,18 @@ def _cut_to_window(steps: Steps, trace: Trace) -> Steps:
 
 
 def rows_inside(steps: Table, window: TimeWindow) -> Ints:
-    """Return which steps lie between the start and the end of a window, its gaps included."""
+    """Return which steps lie between the start and end of a window, including its gaps."""
     starts, ends = steps["device_start_ns"], steps["device_end_ns"]
     return np.flatnonzero((starts >= window.start_ns) & (ends <= window.end_ns))
 
 
 def rows_of_steps(trace: Trace) -> Ints:
-    """Return which of the steps of the whole recording `find_steps` returns for the window."""
+    """Return the rows of the steps of the whole recording that `find_steps` returns for the window."""
     return rows_inside(find_steps(trace.whole).table, trace.span)
 
 
 def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
+    """Return the steps of each trace from the most reliable source that any trace has."""
     for place, source in enumerate(_SOURCES):
         annotated = measure_each(traces, _steps_of_source, place)
         tables = [table for table, _ in annotated]
@@ -346,7 +353,7 @@ def _with_warmup(
     confidence_ratio: float,
     n_given: int | None,
 ) -> list[Steps]:
-    """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
+    """Return the steps of each trace, with the same number of leading steps marked as warm-up."""
     is_inferred = confidence_ratio < 1
     spanned = [(table, is_inferred) for table in tables]
     tables = measure_of_each(traces, with_spans, spanned)
@@ -362,7 +369,7 @@ def _with_warmup(
 
 
 def _count_warmup(table: Table) -> int:
-    """Return the most leading steps of any process that durations or names call warm-up."""
+    """Return the largest number of leading warm-up steps of any process, by duration or by name."""
     most = 0
     every = Steps(table, "")
     lengths, periods = every.durations_ns, every.periods_ns
@@ -375,7 +382,7 @@ def _count_warmup(table: Table) -> int:
 
 
 def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
-    """Return the steps of a trace that the source at ``place`` tells, and more about this."""
+    """Return the steps of a trace from source number ``place``, and a suffix for the source's name."""
     source = _SOURCES[place]
     ranges = trace.ranges
     if source.is_by_traceprof is not None:
@@ -396,7 +403,7 @@ def _steps_of_pattern(trace: Trace, pattern: OwnPattern) -> Table:
 
 
 class _Source(NamedTuple):
-    """Ranges that tell steps: those of traceprof, those of others, or all (None)."""
+    """Ranges that mark steps: ranges of traceprof, of others, or of both (None)."""
 
     name: str
     is_by_traceprof: bool | None

@@ -1,4 +1,4 @@
-"""The period of a sequence of symbols, such as the names of the kernels of a stream."""
+"""Finds steps in the kernel sequence: bursts of optimizer kernels, or the period of kernel names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
 
 _MAX_SYMBOLS: Final = 1 << 18
-"""How many symbols are looked at to find the period: enough for steps of 100 000 kernels."""
+"""Number of symbols searched for the period. It is enough for steps of 80,000 kernels."""
 _MIN_PERIOD: Final = 4
 _MIN_MATCH_RATIO: Final = 0.8
 _AS_GOOD_RATIO: Final = 0.99
@@ -30,15 +30,16 @@ _MAX_CANDIDATES: Final = 256
 _MAX_CUT_PLACES: Final = 8
 _MAX_SAME_PASS_RATIO: Final = 0.5
 _MAX_DRIFT_RATIO: Final = 0.1
-"""By so much of its length a turn may be longer or shorter than the others."""
+"""Maximum difference between the length of an iteration and the period, as a share of the period.
+"""
 _PASSES: Final = tuple(map(PHASES.index, ("forward", "backward")))
 _SAMPLE_SIZE: Final = 1 << 10
-"""So many symbols tell at which shifts a sequence may match itself."""
+"""Number of symbols sampled to estimate the shifts at which a sequence matches itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Period:
-    """A repeating sequence: its length, how well it repeats, and the last place of each turn."""
+    """A repeating sequence: its length, its match ratio, and the last index of each iteration."""
 
     length: int
     match_ratio: float
@@ -46,9 +47,9 @@ class Period:
 
 
 def find_period(codes: Ints, weights: Ints) -> Period | None:
-    """Return the period of ``codes``, None where fewer than 80 % of the symbols repeat.
+    """Return the period of ``codes``; None if fewer than 80% of the symbols repeat.
 
-    ``weights[i]`` is the pause after symbol i: the turns are cut at the longest usual pause.
+    ``weights[i]`` is the pause after symbol i. Iterations are cut at the usually longest pause.
     """
     # The end of a recording is steadier than its beginning.
     tail = Packed(codes[-_MAX_SYMBOLS:])
@@ -82,10 +83,10 @@ def _best_shift(codes: Packed) -> int | None:
 
 
 def _matches(codes: Packed, longest: int) -> Floats:
-    """Return, for each shift up to ``longest``, about which share of symbols match themselves.
+    """Return the approximate share of symbols that match themselves, by shift up to ``longest``.
 
-    Of symbols drawn by chance of those that have one before them at every shift. Seeded: the same
-    input, the same answer.
+    The estimate uses random symbols that have a predecessor at every shift. The seed is fixed, so
+    the same input gives the same result.
     """
     last = np.random.default_rng(0).permutation(np.arange(longest, len(codes)))[:_SAMPLE_SIZE]
     n_matches = np.zeros(longest + 1, np.int16)
@@ -95,7 +96,7 @@ def _matches(codes: Packed, longest: int) -> Floats:
 
 
 def _iteration_ends(codes: Ints, weights: Ints, length: int) -> Ints:
-    """Return the last place of each turn: where the usual pause after it is the longest."""
+    """Return the last index of each iteration, where the usual pause after it is the longest."""
     n_iterations = len(codes) // length
     whole = n_iterations * length
     pauses = np.median(weights[-whole:].reshape(n_iterations, length), axis=0)
@@ -112,11 +113,11 @@ def _iteration_ends(codes: Ints, weights: Ints, length: int) -> Ints:
 
 
 def _add_missed_ends(codes: Ints, lasts: Ints, length: int) -> Ints:
-    """Return ``lasts`` with the ends of turns that were missed between two of them.
+    """Return ``lasts`` with the missed iteration ends between two of them.
 
-    Turns whose end differs a little from the others' would be one turn with those after them: a
-    turn of about k times ``length`` symbols is cut where the same last symbol comes about every
-    ``length``.
+    An iteration whose end differs slightly from the others would be merged with the next
+    iterations. A stretch of about k times ``length`` symbols is therefore cut where the same last
+    symbol occurs about every ``length`` symbols.
     """
     found = [lasts]
     for first, last in zip(lasts[:-1].tolist(), lasts[1:].tolist(), strict=True):
@@ -135,14 +136,14 @@ def _add_missed_ends(codes: Ints, lasts: Ints, length: int) -> Ints:
 
 
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
-"""Work of the forward and backward passes, never of an optimizer step."""
+"""Kernel classes of the forward and backward passes, never of an optimizer step."""
 _MIN_STEPS: Final = 3
 _MIN_KERNELS_PER_STEP: Final = 8
-"""A burst of optimizer kernels that comes more often than this ends no step."""
+"""A burst of optimizer kernels that occurs more often ends no step."""
 
 
 InferredSteps: TypeAlias = tuple[Table, float]
-"""The steps (columns as `Steps.table`) and how far the kernel sequence bears them out."""
+"""Steps (columns as in `Steps.table`) and the confidence from the kernel sequence (0 to 1)."""
 
 
 def find_optimizer_steps(trace: Trace) -> InferredSteps:
@@ -184,9 +185,10 @@ def find_periodic_steps(trace: Trace) -> InferredSteps:
 
 
 def _are_of_one_pass(trace: Trace, process: int, called_ns: Ints) -> bool:
-    """Return whether most turns are launched in the same forward or backward pass as others.
+    """Return whether most iterations are launched in the same pass as the previous iteration.
 
-    Or by the same call, which launches a graph: what repeats in there is the layers of a model.
+    The pass is a forward or backward pass, or one call that launches a graph. The repeating unit is
+    then a layer of a model.
     """
     if (
         np.mean((called_ns[1:] == called_ns[:-1]) & (called_ns[1:] != ABSENT))
@@ -203,10 +205,10 @@ def _are_of_one_pass(trace: Trace, process: int, called_ns: Ints) -> bool:
 
 
 def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
-    """Return, per process, the kernels of the stream that runs the most of its loop's.
+    """Return, per process, the kernels of the stream that runs the most kernels of its loop.
 
-    What threads in the background launch is not among them. Of a process with too few for steps
-    there are none.
+    Kernels launched by background threads are excluded. Processes with too few kernels for steps
+    are omitted.
     """
     columns = ("process", "device", "stream", "start_ns", "end_ns", "name", "activity")
     launches = launches_of(trace, "kernels")
@@ -229,9 +231,9 @@ def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
 
 
 def _threads_of_loops(trace: Trace) -> dict[int, tuple[int, int]]:
-    """Return the thread of each process that launches its optimizer's kernels, else most work.
+    """Return the thread of each process that launches its optimizer kernels, else the most work.
 
-    In how many steps it does so is not known yet: 0.
+    The second number is a placeholder for the number of steps, which is not known yet: 0.
     """
     kernels, launches = trace.kernels, launches_of(trace, "kernels")
     length_ns = lengths_of(kernels)
@@ -247,12 +249,13 @@ def _threads_of_loops(trace: Trace) -> dict[int, tuple[int, int]]:
 
 
 def _running_ends(kernels: Table) -> Ints:
-    """Return the latest end of each kernel and those before it."""
+    """Return the latest end up to and including each kernel."""
     found: Ints = np.maximum.accumulate(kernels["end_ns"])
     return found
 
 
 def _joined(tables: list[Table], confidences: list[float]) -> InferredSteps:
+    """Return the steps of all processes with the lowest confidence, at most 0.99."""
     if not tables:
         return empty_steps(), 1.0
     # An inference is never certain, however well the sequence repeats.

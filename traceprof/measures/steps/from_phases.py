@@ -1,4 +1,4 @@
-"""Blocks of recorded phases: each leads up to the step of an optimizer, or to a backward pass."""
+"""Builds steps from recorded phases: blocks that end with an optimizer step or a backward pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEVER: Final = int(np.iinfo(np.int64).min)
 
 
 class PhaseEvent(NamedTuple):
-    """A phase on the thread that trains; ``which`` tells optimizers apart."""
+    """A phase on the training thread; ``which`` is the number of the optimizer."""
 
     phase: int
     start: int
@@ -37,12 +37,13 @@ class PhaseEvent(NamedTuple):
 
 @dataclass(slots=True)
 class PhaseBlock:
-    """What leads up to the step of an optimizer, or to a backward pass; it lasts until ``reach``.
+    """Phases that lead to an optimizer step, or to a backward pass; the block ends at ``reach``.
 
-    ``until`` is where the next one begins with a batch, or the recorder ahead of that, and
-    ``optimized`` where its last optimizer is done, ``evaluated`` where forward passes without
-    training began directly ahead of it. ``is_apart``: an epoch or an evaluation has ended ahead of
-    it. ``adds``: to the gradients of the block before.
+    ``until``: start of the next block if it begins with a batch, or of the recorder range before
+    it. ``optimized``: end of the last optimizer. ``evaluated``: start of forward passes without
+    training directly before the block. ``is_apart``: an epoch or an evaluation ended before the
+    block. ``adds``: the block adds to the gradients of the previous block. Times are in ns; `NEVER`
+    means none.
     """
 
     is_apart: bool = False
@@ -59,18 +60,20 @@ class PhaseBlock:
     optimized: int = NEVER
 
     def is_ended_by(self, event: PhaseEvent) -> bool:
-        """Return whether an event is not of this block, which is complete."""
+        """Return whether the block is complete and the event belongs to the next block."""
         if not self.is_complete or event.start < self.reach:
             return False
         # Optimizers that step one right after the other share the gradients.
         return event.phase != OPTIMIZER or event.which in self.optimizers
 
     def is_begun_anew_by(self, event: PhaseEvent) -> bool:
-        """Return whether what was fetched up to an event was for an evaluation."""
+        """Return whether the fetched batch was for an evaluation, so that the event restarts the
+        block.
+        """
         return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluated != NEVER)
 
     def add(self, event: PhaseEvent, closing: int) -> None:
-        """Let an event belong to the block; one of the phase ``closing`` completes it."""
+        """Add an event to the block; an event of the phase ``closing`` completes the block."""
         phase, start, end, which = event
         if phase == _KEPT:
             self.adds = True
@@ -94,7 +97,7 @@ class PhaseBlock:
 
 
 def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[PhaseEvent]]]:
-    """Yield the events of each process that trains and its thread, sorted by start."""
+    """Yield process, training thread, and events sorted by start, of each process that trains."""
     phase_of, which_of = map(ranges["name"].by_text, _parse_names(ranges["name"].texts.tolist()))
     every = (ranges["thread"], phase_of, ranges["start_ns"], ranges["end_ns"], which_of)
     chosen = np.flatnonzero(phase_of >= 0)
@@ -114,7 +117,7 @@ def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[
 
 
 def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock]:
-    """Yield the blocks of a process, one after another."""
+    """Yield the blocks of a process in order."""
     # One event after the other: where a block begins depends on where the one before ended.
     block = PhaseBlock()
     for border, event in _with_borders(events):
@@ -134,7 +137,7 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
 
 
 def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEvent]]:
-    """Yield the events that are not the recorder's, and when each or the recorder ahead began."""
+    """Yield each event except recorder events, after its start or that of the recorder before it."""
     border = NEVER
     for event in events:
         border = event.start if border == NEVER else border
@@ -144,14 +147,14 @@ def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEven
 
 
 def are_of_phase(ranges: Table, phase: int) -> Bools:
-    """Return which ranges of traceprof are of a phase (`BACKWARD`, `OPTIMIZER`)."""
+    """Return which ranges of traceprof belong to a phase (`BACKWARD`, `OPTIMIZER`)."""
     phases, _ = _parse_names(ranges["name"].texts.tolist())
     found: Bools = ranges["name"].by_text(phases == phase)
     return found
 
 
 def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return the place in `_PHASES` of each name (-1: none), and which optimizer it names."""
+    """Return the index in `_PHASES` (-1 if none) and the optimizer number of each name."""
     places, which = np.full(len(names), -1, np.int64), np.zeros(len(names), np.int64)
     for row, name in enumerate(names):
         plain, _, number = name.partition("#")
@@ -170,10 +173,10 @@ _MAX_ADDED_PASSES: Final = 64  # as the hooks: where so many passes add, gradien
 
 
 def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
-    """Return the steps that end with those of optimizers, and that they have several if most do.
+    """Return the steps that end with an optimizer step, and a note if most have several optimizers.
 
-    Or those that end with backward passes (``closing``), for where no optimizer was seen. ``own``
-    are the ranges of traceprof.
+    With ``closing=BACKWARD``, steps end with backward passes, for recordings without an optimizer.
+    ``ranges`` are the ranges of traceprof.
     """
     rows, sizes = [], Counter[int]()
     first = _first_numbers(ranges, closing)
@@ -208,10 +211,10 @@ def _first_numbers(ranges: Table, closing: int) -> dict[int, int]:
 
 
 def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
-    """Return the blocks in which something was learned, with the evaluations that are part of it.
+    """Return the blocks with a backward pass, including the evaluations that are part of each step.
 
-    An optimizer that steps without gradients only makes its state, unless none has any: who
-    learns by other means does it in every step.
+    An optimizer step without gradients only creates optimizer state. If no block has a backward
+    pass, the program trains without autograd, and all blocks count.
     """
     trained = [block for block in blocks if block.has_backward] or list(blocks)
     led = [block for block in trained if NEVER < block.evaluated < block.start]
@@ -222,7 +225,7 @@ def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
 
 
 def _join_optimizer_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
-    """Yield the steps, by the turns of optimizers or by what is done with each batch."""
+    """Yield the steps of a program with optimizers, joined by batch or by the optimizers' order."""
     batches = list(_group_by_batch(blocks))
     several = [
         len({which for block in batch for which in block.optimizers}) > 1 for batch in batches
@@ -242,7 +245,7 @@ def _join_optimizer_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]
 
 
 def _group_by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
-    """Yield what is done with each batch."""
+    """Yield the blocks that use the same batch."""
     batch: list[PhaseBlock] = []
     for block in blocks:
         if batch and (block.is_fetched or block.is_apart):
@@ -254,13 +257,13 @@ def _group_by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
 
 
 def _has_single_step(batch: Sequence[PhaseBlock]) -> bool:
-    """Return whether a batch was fetched, and one of its optimizers stepped once."""
+    """Return whether a batch was fetched, and one of its optimizers stepped exactly once."""
     counts = Counter(which for block in batch for which in block.optimizers)
     return batch[0].is_fetched and min(counts.values()) == 1
 
 
 def _join_optimizers_in_turn(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
-    """Yield the steps: blocks of optimizers that regularly follow one another are one."""
+    """Yield the steps: blocks of different optimizers that regularly follow each other are joined."""
     counts = Counter(which for block in blocks for which in set(block.optimizers))
     pairs = Counter(_pair(one, other) for one, other in pairwise(blocks) if _may_join(one, other))
     step: PhaseBlock | None = None
@@ -280,10 +283,12 @@ def _join_optimizers_in_turn(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBloc
 
 
 def _pair(one: PhaseBlock, other: PhaseBlock) -> tuple[int, int]:
+    """Return the last optimizer of one block and the first optimizer of the other."""
     return one.optimizers[-1], other.optimizers[0]
 
 
 def _may_join(one: PhaseBlock, other: PhaseBlock) -> bool:
+    """Return whether ``other`` has no batch of its own and no optimizer of ``one``."""
     is_free = not other.is_fetched and not other.is_apart
     return is_free and not set(one.optimizers) & set(other.optimizers)
 
@@ -291,7 +296,8 @@ def _may_join(one: PhaseBlock, other: PhaseBlock) -> bool:
 def _join_backward_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     """Yield the steps of a program without optimizers.
 
-    By what was added to the same gradients, and by batches where most have one.
+    Blocks that add to the same gradients are one step. If most blocks fetch a batch, blocks that
+    share a batch are also one step.
     """
     by_batch = sum(block.is_fetched for block in blocks) >= _MIN_REGULAR_RATIO * len(blocks)
     by_gradients = _are_reset(blocks)
@@ -309,7 +315,7 @@ def _join_backward_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
 
 
 def _are_reset(blocks: Sequence[PhaseBlock]) -> bool:
-    """Return whether gradients are reset where it can be seen: never very many are added."""
+    """Return whether gradients are visibly reset: no long run of blocks only adds to them."""
     added = 0
     for block in blocks:
         added = added + 1 if block.adds else 0
@@ -319,5 +325,6 @@ def _are_reset(blocks: Sequence[PhaseBlock]) -> bool:
 
 
 def _extend(step: PhaseBlock, block: PhaseBlock) -> None:
+    """Extend ``step`` to the end of ``block``."""
     step.reach, step.until = block.reach, block.until
     step.optimizers += block.optimizers

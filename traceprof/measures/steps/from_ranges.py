@@ -1,4 +1,4 @@
-"""Steps from ranges that are steps, by what they are called; how others would get known."""
+"""Builds steps from ranges whose names mark steps, and recommends how to record steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from traceprof.names.own_patterns import OwnPattern
 from traceprof.names.ranges import codes_containing
 
 _MAX_DIGITS: Final = 18
-"""Whole numbers of more digits are no numbers of steps."""
+"""A number with more digits is no step number."""
 _REQUESTED: Final = re.compile(r"step:.+")
 _UNFINISHED: Final = "step.left"
-"""Bears the number of a step that was begun, and the program ended."""
+"""Name of the range with the number of a step that began before the program ended."""
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
 NAMED_STEP: Final = re.compile(
     r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
@@ -36,7 +36,7 @@ _ENGINE_STEP: Final = re.compile(
     r"execute_(?:\d+_)?context_\d+\([^()]*(?:\([^()]*\)[^()]*)*\)_generation_\d+\(.*\)"
     r"|step\[[A-Z][A-Z_]* [^\]]*\]"
 )
-"""What servers of language models call a step of their engine: vLLM's and SGLang's."""
+"""Step ranges of inference servers: vLLM and SGLang."""
 
 
 def steps_of_ranges(
@@ -44,10 +44,11 @@ def steps_of_ranges(
 ) -> Table:
     """Return the outermost ranges whose whole name matches ``pattern`` as steps.
 
-    ``words`` are such that a name must contain one of them to match.
+    A matching name must contain one of ``words``, if any are given.
 
-    A step's number is what a group of the pattern captures, else the payload of its range, else
-    its place; numbers that occur twice in a process (they restart every epoch) are places, too.
+    The step number is the number captured by a group of the pattern, else the payload of the range,
+    else its index. If a number occurs twice in a process (because numbers restart every epoch),
+    indices are used.
     """
     texts = ranges["name"].texts
     likely = codes_containing(texts, words) if words else np.arange(len(texts))
@@ -82,7 +83,7 @@ def steps_of_ranges(
 def _groups(
     pattern: re.Pattern[str] | OwnPattern, texts: Sequence[str]
 ) -> Iterator[tuple[str, ...] | None]:
-    """Yield what groups hold in each text that matches as a whole, None for another."""
+    """Yield the captured groups of each text that matches completely, None for other texts."""
     if isinstance(pattern, OwnPattern):
         for captured in pattern.matched(texts, whole=True):
             yield None if captured is None else tuple(captured.values())[1:]
@@ -94,13 +95,13 @@ def _groups(
 STEPS_OF_ENGINES: Final = partial(
     steps_of_ranges, pattern=_ENGINE_STEP, words=("_generation_", "step[")
 )
-"""Returns the steps of servers of language models, as their engines name them."""
+"""Returns the steps of inference servers, as their engines name them."""
 
 
 def steps_asked_for(ranges: Table) -> tuple[Table, str]:
-    """Return the steps of ``traceprof record --step-from``, and from what they are.
+    """Return the steps of ``traceprof record --step-from``, and the value of this option.
 
-    ``own`` are the ranges of traceprof.
+    ``ranges`` are the ranges of traceprof.
     """
     table = steps_of_ranges(ranges, _REQUESTED, ["step:"])
     if table.empty:
@@ -115,10 +116,10 @@ def steps_asked_for(ranges: Table) -> tuple[Table, str]:
 
 
 def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[str]) -> Table:
-    """Return the steps from one end of a range whose name matches ``pattern`` to the next.
+    """Return the steps between the ends of ranges whose name matches ``pattern``.
 
-    Of several names (a program with two optimizers) the most common one counts. ``words`` are such
-    that a name must contain one of them to match.
+    If several names match (a program with two optimizers), the most frequent name is used. A
+    matching name must contain one of ``words``.
     """
     texts = ranges["name"].texts
     chosen = [i for i in codes_containing(texts, words) if pattern.fullmatch(texts[i])]
@@ -136,14 +137,14 @@ def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[
 
 
 def _ranges_of_busiest_thread(found: Table) -> Table:
-    """Return the ranges of the thread that names the most steps of each process."""
+    """Return, of each process, the ranges of the thread with the most step ranges."""
     lanes = rows_by_values(found["process"], found["thread"])
     rows = [lanes[lane] for lane in busiest_lanes(lanes).values()]
     return found.take(np.sort(np.concatenate(rows))) if rows else found
 
 
 def how_steps_get_known(ranks: Ranks) -> str:
-    """Return what to do where no steps are known, with what recorded."""
+    """Return how to record steps with the recorder of ``ranks``."""
     is_by_traceprof = any(ranks.whole.each(_is_by_traceprof))
     return (RecordedBy.OWN if is_by_traceprof else ranks.info.recorded_by).how_to("steps")
 

@@ -1,7 +1,7 @@
 """The ledger of steps: one row per process and step of the whole recording, each measured once.
 
-Whoever needs the length of a step, or asks which steps count, reads it here; which rows an answer
-is about is decided in `traceprof.measures.steps.base`, and nowhere else.
+All code that needs the length or kind of a step reads it here. Only `traceprof.measures.steps.base`
+selects the rows that an answer is based on.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ WARMUP: Final = "warm-up"
 SLOW: Final = "slow"
 CUT: Final = "cut by an edge"
 INCOMPLETE: Final = "incomplete"
-"""Kinds of steps, beside `traceprof.measures.steps.costs.OCCASIONS`.
+"""Kinds of steps, in addition to `traceprof.measures.steps.costs.OCCASIONS`.
 
-cut by an edge: the first or last step of the recording, of which a part was not recorded;
-incomplete: work that the step launched is missing in the recording.
+cut by an edge: the first or last step of the recording, of which a part was not recorded.
+incomplete: GPU work that the step launched is missing from the recording.
 """
 _MAX_CUT_RATIO: Final = 0.95
 _NEARLY_WHOLE_RATIO: Final = 0.999
 _MIN_COVERED_RATIO: Final = 0.9
-"""A recorder begins and ends beside the borders of a step, not exactly at them."""
+"""A recorder starts and stops near the borders of a step, not exactly at them."""
 _MIN_OTHERS: Final = 2
 _OCCASION: Final = "occasion "
 
 
 @fact
 def all_steps(ranks: Ranks) -> Steps:
-    """Return the steps of the whole recording; the iterations of its pattern without any."""
+    """Return the steps of the whole recording; without steps, the iterations of its kernel pattern."""
     steps = steps_of_ranks(ranks)
     return steps if len(steps) else pattern_of_ranks(ranks)
 
 
 @fact
 def step_ledger(ranks: Ranks) -> Table:
-    """Return one row per process and step of the whole recording, by process and host start.
+    """Return one row per process and step of the whole recording, sorted by process and host start.
 
-    Columns, times in ns on the clock of the trace: process, step, start_ns and next_ns (on the
-    host, from this step's start to the next one's), period_ns (between the two, without the
-    recorder's own time), device_start_ns and device_end_ns, on_device (whether these are known from
-    the work that the step launched), duration_ns (on the devices where known, else the period),
-    whole_ns (the same; of the first step with what its host did before any work), is_covered (the
-    work of the devices was recorded, all of it), is_unprofiled (nothing was recorded in it but its
-    ranges, so that the profiler added nothing), samples_count (NaN: none), and kind: `USUAL`,
-    `WARMUP`, `SLOW`, `CUT`, `INCOMPLETE`, or one of OCCASIONS. Iterations of a pattern are usual.
-    is_fast: a usual step that is far shorter than the others.
+    Times are in ns on the clock of the trace. Columns: process, step. start_ns and next_ns: host
+    times from the start of this step to the start of the next step. period_ns: the time between
+    them, without the recorder's time. device_start_ns, device_end_ns. on_device: whether the device
+    times are known from the launched work. duration_ns: device time if known, else the period.
+    whole_ns: the same, but the first step includes host work before any GPU work. is_covered: all
+    device work of the step was recorded. is_unprofiled: only ranges were recorded in the step, so
+    the profiler added no overhead. samples_count: NaN if unknown. kind: `USUAL`, `WARMUP`, `SLOW`,
+    `CUT`, `INCOMPLETE`, or one of OCCASIONS; iterations of a pattern are usual. is_fast: a usual
+    step that is much shorter than the others.
     """
     is_pattern = all_steps(ranks).is_pattern
     rows = ranks.each(rows_of_rank, is_pattern=is_pattern)
@@ -97,16 +97,16 @@ def step_ledger(ranks: Ranks) -> Table:
 
 
 def ledger_of_window(ranks: Ranks) -> Table:
-    """Return the rows of the ledger between the start and the end of the window of ``ranks``.
+    """Return the rows of the ledger between the start and end of the window of ``ranks``.
 
-    They are those of `steps_of_ranks`, or of `pattern_of_ranks`, in their order.
+    These are the rows of `steps_of_ranks`, or of `pattern_of_ranks`, in the same order.
     """
     return ledger_within(ranks, ranks.span)
 
 
 @fact
 def ledger_within(ranks: Ranks, window: TimeWindow) -> Table:
-    """Return the rows of the ledger between the start and the end of ``window``."""
+    """Return the rows of the ledger between the start and end of ``window``."""
     ledger = step_ledger(ranks)
     rows = rows_inside(ledger, window)
     return ledger if len(rows) == len(ledger) else ledger.take(rows)
@@ -114,7 +114,7 @@ def ledger_within(ranks: Ranks, window: TimeWindow) -> Table:
 
 @fact
 def rows_of_rank(trace: Trace, *, is_pattern: bool) -> Table:
-    """Return the rows of one rank, before they are compared: what happened in each step."""
+    """Return the ledger rows of one rank, before ranks and steps are compared."""
     steps = find_pattern(trace) if is_pattern else find_steps(trace)
     table = steps.table
     whole = np.ones(len(table), np.bool_) if is_pattern else wholeness_of_steps(trace) == WHOLE
@@ -136,7 +136,7 @@ def rows_of_rank(trace: Trace, *, is_pattern: bool) -> Table:
 
 
 def _are_covered(trace: Trace, steps: Table) -> Bools:
-    """Return in which steps the devices were recorded from beginning to end."""
+    """Return which steps have device activity recorded from beginning to end."""
     if not trace.recorded & set(DEVICE_TABLES):
         return np.zeros(len(steps), np.bool_)
     if windows := recorded_windows(trace):
@@ -154,19 +154,20 @@ def _are_covered(trace: Trace, steps: Table) -> Bools:
 
 
 def are_timed(steps: Table) -> Bools:
-    """Return of which steps it is known when the devices did their work.
+    """Return which steps have known device times.
 
-    Where no launch at all of a process is known, its steps are their periods; where only some are,
-    the work of a step without any may have run at another time.
+    If no launch of a process is known, its steps are their periods. If only some launches are
+    known, the work of a step without launches may have run at another time.
     """
     process, known = groups_of(steps["process"]).number, steps["on_device"]
     return np.asarray(known | (np.bincount(process, known) == 0)[process], np.bool_)
 
 
 def _are_edges(steps: Table) -> Bools:
-    """Return which steps may be cut by the beginning or the end of the recording.
+    """Return which steps the beginning or end of the recording may cut.
 
-    On the devices that is the first of a process, on the host, where no next one begins, the last.
+    On devices, this is the first step of a process. On the host, it is the last step, because no
+    next step begins.
     """
     found = np.zeros(len(steps), np.bool_)
     for rows in rows_by(steps, "process").values():
@@ -176,11 +177,11 @@ def _are_edges(steps: Table) -> Bools:
 
 
 def _are_cut(ledger: Table, process: Ints) -> Bools:
-    """Return which steps at an edge lack a part of themselves.
+    """Return which steps at an edge lack a part.
 
-    On devices a first step misses by how much it ends before the host does, before anything was
-    recorded. A first one on devices (of three or more) and a last one on the host are cut where
-    they are shorter than all others.
+    On devices, a first step that ends before its host end lacks that difference, because earlier
+    work was not recorded. A first step on devices (of three or more) and a last step on the host
+    are also cut if they are shorter than all others.
     """
     lengths, on_device = ledger["duration_ns"].astype(np.float64), ledger["on_device"]
     lag_ns = ledger["device_end_ns"] - ledger["end_ns"]
@@ -195,10 +196,10 @@ def _are_cut(ledger: Table, process: Ints) -> Bools:
 
 
 def launching_spans(steps: Table) -> Table:
-    """Return ``steps`` from and to when the host launched them.
+    """Return ``steps`` with the host times in which their work was launched.
 
-    A span on the devices grows with what happens from the last launch of the step before to the
-    last launch of its own; a period with what happens in it.
+    A span on the devices depends on the time from the last launch of the previous step to the last
+    launch of its own step. A period depends on the time within it.
     """
     known, launched = steps["on_device"], steps["launched_ns"]
     start, end = steps["start_ns"].copy(), np.where(known, launched, steps["next_ns"])

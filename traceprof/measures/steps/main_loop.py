@@ -1,8 +1,8 @@
-"""The loop of a run, without the set-up: which part of a recording to judge, and its iterations.
+"""Finds the main loop of a run without its set-up, and the iterations of the loop.
 
-Where no steps are known: where kernels repeat in a pattern it is the stretch in which they do.
-Else set-up is what ranges at the beginning call so, and a long beginning (or end) in which
-hardly any kernel runs, as when a model is copied to the device.
+If the trace has no steps but kernels repeat in a pattern, the loop is the time in which they
+repeat. Otherwise set-up is excluded: ranges at the beginning with such names, and a long beginning
+(or end) with almost no kernels, for example while a model is copied to the device.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _SETUP: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MainLoop:
-    """The window to judge, and why it is that.
+    """The window to analyze, and the reason.
 
-    ``turns_count`` iterations of a pattern are in it (0: none is known); ``before_ns`` and
-    ``after_ns`` are the time of the devices' activity that was left out. ``setup`` names the last
-    range that calls itself set-up, "" where none does.
+    ``turns_count``: number of pattern iterations in the window (0 if unknown). ``before_ns`` and
+    ``after_ns``: excluded time of device activity before and after the window. ``setup``: name of
+    the last range with a set-up name, "" if there is none.
     """
 
     window: TimeWindow
@@ -57,27 +57,28 @@ class MainLoop:
 
 
 def active_window(ranks: Ranks) -> TimeWindow | None:
-    """Return the time from the first to the last operation of any device; None without any."""
+    """Return the time from the first to the last operation of any device; None if there is none."""
     spans = [_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES]
     return _hull(spans)
 
 
 @fact
 def host_window(ranks: Ranks) -> TimeWindow | None:
-    """Return the time from the first to the last pass of a model on the host; None without any.
+    """Return the time from the first to the last model pass on the host; None if there is none.
 
-    For where no device worked: what comes before are imports, and what builds the model.
+    It is for runs without device work. The time before it contains imports and model construction.
     """
     return _hull(ranks.each(_passes_on_host))
 
 
 def _passes_on_host(trace: Trace) -> TimeWindow | None:
+    """Return the time from the first to the last model pass on the host of one rank."""
     return _span_of(trace.ranges.take(np.isin(phases_of_all_ranges(trace), _PASSES)))
 
 
 @fact
 def main_loop(ranks: Ranks) -> MainLoop | None:
-    """Return the loop of a run of which no steps are known; None where no device worked."""
+    """Return the main loop of a run without known steps; None if no device worked."""
     active = active_window(ranks)
     if active is None:
         return None
@@ -92,12 +93,14 @@ def main_loop(ranks: Ranks) -> MainLoop | None:
 
 
 def _span_of(rows: Table) -> TimeWindow | None:
+    """Return the time from the first start to the last end of ``rows``; None if empty."""
     if rows.empty:
         return None
     return TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
 
 
 def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
+    """Return the smallest window that contains all known windows; None if there are none."""
     known = [window for window in windows if window is not None]
     if not known:
         return None
@@ -105,7 +108,7 @@ def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
 
 
 def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
-    """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
+    """Return the time of all iterations if it contains at least half of the kernel time, else None."""
     turns = pattern.table
     start_ns, end_ns = int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max())
     window = TimeWindow(start_ns, end_ns, is_of_steps=True)
@@ -115,13 +118,13 @@ def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
 
 
 def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
-    """Return the time of the kernels that begin in ``window``, and of all."""
+    """Return the duration of the kernels that begin in ``window``, and of all kernels."""
     length = lengths_of(trace.kernels)
     return int(length[window.holds(trace.kernels["start_ns"])].sum()), int(length.sum())
 
 
 def _kernel_window(trace: Trace, active: TimeWindow) -> TimeWindow:
-    """Return ``active`` without a long beginning and end with next to no kernels."""
+    """Return ``active`` without a long beginning or end that has almost no kernels."""
     starts, ends = bounds(trace.kernels)
     if len(starts) < _MIN_KERNELS:
         return active
@@ -146,9 +149,10 @@ def _kernel_window(trace: Trace, active: TimeWindow) -> TimeWindow:
 
 
 def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, str]:
-    """Return the window without what ranges at its beginning call set-up, and the last of these.
+    """Return the window after the set-up ranges at its beginning, and the name of the last of
+    these.
 
-    At least half of the kernels' time must be left.
+    At least half of the kernel time must remain.
     """
     latest, setup = window.start_ns, ""
     for setup_ranges in ranks.each(_setup_of):
@@ -161,7 +165,7 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
 
 
 def _setup_of(trace: Trace) -> list[tuple[int, str]]:
-    """Return when the devices are done with each outermost range that is set-up, and its name."""
+    """Return the end of the device work of each outermost set-up range, and its name."""
     ranges, names = trace.ranges, trace.ranges["name"]
     once = names.isin([name for name, count in names.counts().items() if count == 1])
     setup = ranges.take(are_named(names, _SETUP) & once & (ranges["depth"] <= 1))
@@ -186,12 +190,13 @@ _COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "recorder_ns", "is_
 
 @fact
 def find_iterations(trace: Trace) -> Table:
-    """Return the rounds of each process: process, round, start_ns, end_ns, recorder_ns, is_warmup.
+    """Return the iterations of each process, in the columns `_COLUMNS`.
 
-    Of recorder_ns, what the embedded recorder took for itself, they are told apart.
-    A step goes to the start of the next one. In a process that names forward passes (where there
-    are none: evaluations) and trains nothing, a round goes from a batch to the next; of programs
-    that name no batches every such pass is a round. Others have none.
+    ``round`` is the number of the iteration; recorder_ns is the part of it that the embedded
+    recorder used. An iteration is a step up to the start of the next step. In a process that has
+    forward passes (or, without these, evaluations) and does not train, an iteration lasts from one
+    batch to the next; without named batches, each pass is an iteration. Other processes have no
+    iterations.
     """
     steps = find_steps(trace.whole).table
     rounds = steps.select("process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup")
@@ -200,7 +205,7 @@ def find_iterations(trace: Trace) -> Table:
 
 
 def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[Table]:
-    """Yield the rounds of each process that only runs forward."""
+    """Yield the iterations of each process that only runs forward passes."""
     ranges, phases, recorder = trace.ranges, phases_of_all_ranges(trace), recorder_times(trace)
     rows = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
     for process, process_rows in rows_by_value(ranges["process"][rows]).items():
@@ -225,7 +230,7 @@ def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[Table]:
 
 
 def _passes(events: Iterable[tuple[int, int, int]], has_batches: bool) -> Iterator[tuple[int, int]]:
-    """Yield from when to when each round goes, of (phase, start, end) sorted by start."""
+    """Yield start and end of each iteration, from (phase, start, end) sorted by start."""
     opens, has_forward, reach = -1, False, -1
     for phase, start, end in events:
         is_next = phase == (_DATA if has_batches else _FORWARD) and start >= reach

@@ -1,4 +1,4 @@
-"""What the time of each step consists of, the state of the machine beside it, and what grew."""
+"""Splits the time of each step into parts and phases, and explains which of them grew."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _DIRECTIONS: Final = ("h2d", "d2h", "p2p")
 
 
 def parts_of_devices(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the five parts of each step, the mean over the devices that its process uses.
+    """Return the five parts of each step, as means over the devices that its process uses.
 
-    They add up to the length of the step (see `traceprof.model.activity`); NaN where the process
+    They add up to the duration of the step (see `traceprof.model.activity`). NaN if the process
     uses no device.
     """
     starts, ends = ints(steps, "device_start_ns", "device_end_ns")
@@ -58,9 +58,9 @@ def parts_of_devices(trace: Trace, steps: Table) -> Mapping[str, Floats]:
 
 
 def phases_of_host(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the host time per phase of each step; NaN where its process names no phases.
+    """Return the host time per phase of each step; NaN if its process has no named phases.
 
-    Between its borders on the host: what lies between two steps is told apart.
+    Only the time between start and end of the step on the host counts, not the time between steps.
     """
     times: dict[str, dict[int, Intervals]] = {}
     processes = set(steps["process"].tolist())
@@ -72,9 +72,9 @@ def phases_of_host(trace: Trace, steps: Table) -> Mapping[str, Floats]:
 
 
 def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the host time of each step that the profiler took for itself, where it took any.
+    """Return the host time of each step that the profiler used; {} if it used none.
 
-    Its overheads, and the beginning and end of windows of the embedded recorder.
+    It covers profiler overheads, and the start and stop of windows of the embedded recorder.
     """
     ranges, columns = trace.ranges, ("process", "start_ns", "end_ns")
     profiler_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
@@ -85,7 +85,9 @@ def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
 
 
 def bytes_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the bytes of the copies that start in each step, by direction, where there are any."""
+    """Return the bytes of the copies that start in each step, by direction; only recorded
+    directions.
+    """
     columns: dict[str, Floats] = {}
     copies = trace.copies
     on_device = _with_bounds(steps, "device_start_ns", "device_end_ns")
@@ -98,7 +100,7 @@ def bytes_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
 
 
 def samples_in_steps(trace: Trace, steps: Table) -> Floats:
-    """Return the samples of the batches of each step of a whole recording; NaN of none."""
+    """Return the samples of the batches of each step of a whole recording; NaN if unknown."""
     if len(find_steps(trace)):
         batches = batches_of_steps(trace)
         sums = np.bincount(batches["row"], batches["payload"], len(steps)).astype(np.float64)
@@ -109,7 +111,7 @@ def samples_in_steps(trace: Trace, steps: Table) -> Floats:
 
 
 def _batches(trace: Trace) -> Table:
-    """Return the marks of batches, without those of loaders that evaluate."""
+    """Return the marks of batches, without batches of evaluation loaders."""
     marks = trace.marks
     is_batch = (marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")
     batches = marks.take(is_batch & (marks["payload"] > 0))
@@ -118,9 +120,9 @@ def _batches(trace: Trace) -> Table:
 
 @fact
 def batches_of_steps(trace: Trace) -> Table:
-    """Return the marks of batches that were trained with, and in which ``row`` of the steps.
+    """Return the marks of training batches, and the ``row`` of their step.
 
-    One that was fetched in no step, as by a thread that fetches ahead, is of the next one.
+    A batch fetched outside any step, for example by a prefetch thread, belongs to the next step.
     """
     batches, steps = _batches(trace), find_steps(trace).table
     ends, of_steps = steps["end_ns"], rows_by(steps, "process")
@@ -133,11 +135,12 @@ def batches_of_steps(trace: Trace) -> Table:
 
 
 def _with_bounds(steps: Table, start: str, end: str) -> Table:
-    """Return the steps with other borders, in the order of these."""
+    """Return the steps with start_ns and end_ns taken from other columns, in the same order."""
     return steps.select("process").assign(start_ns=steps[start], end_ns=steps[end])
 
 
 def _sums(steps: Table, rows: Table, values: Array) -> Floats:
+    """Return the sum of ``values`` of the ``rows`` that start in each step."""
     owner = owner_of(steps, rows["process"], rows["start_ns"])
     inside = owner >= 0
     sums = np.bincount(owner[inside], values[inside], len(steps))
@@ -145,20 +148,20 @@ def _sums(steps: Table, rows: Table, values: Array) -> Floats:
 
 
 BETWEEN_STEPS: Final = "between_steps"
-"""Stands for a phase where it was the time between two steps."""
+"""Name used like a phase for the time between two steps."""
 
 _PHASES: Final = tuple(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS))
 _MIN_EXPLAINED_RATIO: Final = 0.5
 
 
 def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
-    """Return, for each outlier among the steps, what it took more than the typical ones.
+    """Return, for each outlier step, its excess over typical steps and the causes.
 
-    ``outliers`` is 1 for slow rows of ``table``, -1 for fast ones, else 0. Typical are the medians
-    over the other steady steps of the process. Columns: excess_ns (below 0 for fast ones; NaN for
-    steps that are no outliers), grown_part and grown_phase (the part of the device, and the phase
-    of the host, that explains the most of it, at least half; "" where none does) with their
-    own growth, grown_part_ns and grown_phase_ns.
+    ``outliers`` is 1 for slow rows of ``table``, -1 for fast rows, else 0. Typical values are the
+    medians over the other steady steps of the process. Columns: excess_ns (negative for fast steps;
+    NaN for steps that are no outliers); grown_part and grown_phase (the device part and the host
+    phase that explain most of the excess, at least half of it; "" if none does); grown_part_ns and
+    grown_phase_ns (their growth).
     """
     rows = np.flatnonzero(outliers)
     process, owner = np.unique(table["process"], return_inverse=True)
@@ -186,7 +189,7 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
 
 
 def _find_grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[Texts, Floats]:
-    """Return which of ``names`` explains the most of each excess, and by how much it grew."""
+    """Return the name that explains most of each excess ("" if none does), and its growth in ns."""
     found, grown = np.full(len(excess), "", object), np.full(len(excess), np.nan)
     if not names or not len(excess):
         return found, grown
@@ -209,7 +212,7 @@ _COUNTERS: Final[Mapping[str, str]] = {
 }
 MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values())
 _SAMPLE_PERIOD_NS: Final = 1_000_000_000
-"""Clocks are sampled once a second, so that most steps have no sample of their own."""
+"""Clocks are sampled once per second, so most steps contain no sample."""
 
 _BORDERS: Final = ("at_ns", "duration_ns", "host_at_ns", "period_ns")
 
@@ -217,11 +220,11 @@ _Series = tuple[Ints, Floats]
 
 
 def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
-    """Return what of `MACHINE` was recorded, a value for each of ``steps``; NaN where it was not.
+    """Return the recorded metrics of `MACHINE`, one value per step; NaN if not recorded.
 
-    ``steps`` is the table of `MeasuredSteps`. Clocks and throttling are the mean of the samples
-    from a second before a step until its end, of the worst of the devices of its process; counts
-    are what the allocator of the process counted in the step's period on the host.
+    ``steps`` is the table of `MeasuredSteps`. Clocks and throttling are means of the samples from
+    one second before the step to its end, of the worst device of its process. Counts are the
+    allocator's counts in the period of the step on the host.
     """
     series = _series(ranks.whole)
     if not series:
@@ -254,7 +257,7 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
 
 
 def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
-    """Return times and values of each source and metric that is asked for, in the order of time."""
+    """Return times and values of each needed source and metric, sorted by time."""
     every = Table.stacked(ranks.each(_samples_of_machine)).in_order("start_ns")
     source, metric = every["source"], every["metric"]
     return {
@@ -268,6 +271,9 @@ def _samples_of_machine(part: Trace) -> Table:
 
 
 def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:
+    """Return the mean of the samples in each span, extended by one second before; NaN without
+    samples.
+    """
     if series is None:
         return np.full(len(start), np.nan)
     times, values = series
@@ -279,6 +285,7 @@ def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:
 
 
 def _last_before(series: _Series, instants: Ints) -> Floats:
+    """Return the last value before each instant; 0 if there is none."""
     times, values = series
     place = np.searchsorted(times, instants, side="left")
     return np.concatenate(([0.0], values))[place]

@@ -1,10 +1,11 @@
-"""Host and device time by phase of the training loop (data, forward …), of all and by step.
+"""Measures host and device time by phase of the training loop (data, forward …), in total and by
+step.
 
-Phases are read from the names of ranges: those that `traceprof record` injects, and what people
-commonly write by hand. Host time counts for the innermost phase, on the thread that names
-phases; what none claims is shown as such, so that the parts of a process add up to the window.
-Device time is what the phase launched, whenever it ran. A backward pass that no range names is
-inferred, and said to be (see `traceprof.measures.host.phases`).
+Phases come from range names: the ranges that `traceprof record` adds, and common names of manual
+ranges. Host time counts for the innermost phase on the thread with named phases. Unclaimed time has
+its own row, so the phases of a process add up to the window. Device time is the work that the phase
+launched, whenever it ran. A backward pass without a named range is inferred and marked as inferred
+(see `traceprof.measures.host.phases`).
 """
 
 from __future__ import annotations
@@ -99,17 +100,18 @@ def measure_phases(trace: Trace) -> Result:
 
 
 def _as_integers(table: Table) -> Table:
-    """Return whole numbers, 0 for what there is none of."""
+    """Return the table as integers, with 0 for NaN."""
     return Table({name: np.nan_to_num(table[name]).astype(np.int64) for name in table}, len(table))
 
 
 def _with_phase_names(table: Table) -> Table:
+    """Return the table with phase names instead of indices, sorted by process and phase."""
     table = table.in_order("process", "phase")
     return table.assign(phase=np.array(_NAMES, object)[table["phase"]])
 
 
 def _host_times(trace: Trace) -> Table:
-    """Return one row per process and place of a phase in `_NAMES`."""
+    """Return one row per process and phase (index in `_NAMES`)."""
     rows = []
     inferred, unrecorded = inferred_passes_on_host(trace), between_cycles(trace)
     for host in find_host_phases(trace):
@@ -128,7 +130,7 @@ def _host_times(trace: Trace) -> Table:
 
 
 def _device_work(trace: Trace) -> Table:
-    """Return all kernels and copies with the place of their phase in `_NAMES`."""
+    """Return all kernels and copies with the index of their phase in `_NAMES`."""
     parts, calls = [], trace.whole.api_calls
     firsts = {
         p: calls["correlation"][process_rows].min()
@@ -144,6 +146,7 @@ def _device_work(trace: Trace) -> Table:
 
 
 def _work_of(trace: Trace, name: str) -> Table:
+    """Return the kernels or copies with their phase."""
     phases, work = phases_of_work(trace, name), trace.table(name)
     return work.select("start_ns", "end_ns", "device", "process").assign(
         phase=Packed(np.where(phases >= 0, phases, _NO_PHASE)),
@@ -153,7 +156,7 @@ def _work_of(trace: Trace, name: str) -> Table:
 
 
 def _device_times(work: Table, *keys: str) -> Table:
-    """Return the device time of ``work`` by ``keys``, and how many pieces and kernels it is."""
+    """Return the device time of ``work`` by ``keys``, and the number of operations and kernels."""
     table, groups = grouped_by(work, *keys)
     return table.assign(
         device_ns=union_lengths(groups.number, *bounds(work), len(groups.keys)),
@@ -178,7 +181,7 @@ def _finish(result: Result) -> Result:
 
 
 def _notes(result: Result) -> list[Note]:
-    """Return how much device work is placed by inference, how much no phase claims, and why."""
+    """Return notes on inferred device work, and on device work without a phase."""
     scalars = result.scalars
     notes = []
     if scalars.get("inferred_count", 0):
@@ -232,7 +235,7 @@ _KEYS: Final = ("owner", "device", "phase")
 
 @fact
 def _phases_of_steps(trace: Trace) -> Table:
-    """Return the times of each phase of each step of the recording, whatever the window."""
+    """Return the times of each phase in each step of the recording, independent of the window."""
     steps = find_steps(trace).table
     work = _device_times_of_steps(trace, steps)
     used = rows_by_values(work["process"], work["device"])
@@ -242,7 +245,7 @@ def _phases_of_steps(trace: Trace) -> Table:
 
 
 def measure_step_phases(trace: Trace) -> Result:
-    """Return the phases of the steps that lie wholly inside the window."""
+    """Return the phases of the steps that lie completely inside the window."""
     steps, table = find_steps(trace.whole).table, _phases_of_steps(trace)
     table = table.take(are_among(table["owner"], rows_of_steps(trace)))
     table = table.assign(
@@ -257,10 +260,10 @@ def measure_step_phases(trace: Trace) -> Result:
 
 
 def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, ...]]) -> Table:
-    """Return the host time of each phase in each step, and what no phase claims.
+    """Return the host time of each phase in each step, and the time outside phases.
 
-    The same for each device that its process uses (``used`` are the pairs of both). ``owner`` is
-    the row of the step, ``phase`` the place of the phase in `_NAMES`.
+    Rows are repeated for each device that the process uses (``used``: pairs of process and device).
+    ``owner`` is the row of the step, ``phase`` the index of the phase in `_NAMES`.
     """
     rows_of, (starts, ends) = rows_by(steps, "process"), bounds(steps)
     profiler = host_times(trace, find_steps(trace)).get("profiler_ns", np.zeros(len(steps)))
@@ -290,7 +293,7 @@ def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, .
 
 
 def _device_times_of_steps(trace: Trace, steps: Table) -> Table:
-    """Return the device time of what each phase launched in each step."""
+    """Return the device time of the work that each phase launched in each step."""
     parts = []
     for name in DEVICE_TABLES:
         work = _work_of(trace, name)

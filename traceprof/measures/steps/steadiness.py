@@ -1,4 +1,4 @@
-"""How steady steps are: warm-up, spread, trend and outliers of their durations."""
+"""Measures how steady step times are: warm-up, spread, trend, and outliers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from traceprof.measures.rows import Bools, Floats, Ints
 from traceprof.model.grouping import rows_by_value
 
 FEWEST_FOR_PERCENTILES: Final = 10
-"""Of fewer steps the shortest and the longest are told."""
+"""With fewer steps, the shortest and longest are reported instead of percentiles."""
 _MAX_SLOPE_POINTS: Final = 1000
 _MIN_EXCESS_RATIO: Final = 0.05
 _MAX_OUTLIERS_RATIO: Final = 0.25
 
 
 def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float]:
-    """Return the statistics of the lengths of steps; nothing of none.
+    """Return the statistics of step durations; {} if there are none.
 
-    ``processes`` says whose each step is; the steps of each are in their order. ``trend_ns`` is how
-    much longer each step is than the one before (the median of the slopes between all pairs of a
-    process: outliers do not bend it), ``drift_ratio`` what that adds from the first to the last of
-    the process with the most, of the median.
+    ``processes`` is the process of each step; the steps of each process are in order. ``trend_ns``
+    is the change per step: the median of the slopes between all pairs of steps of a process
+    (Theil–Sen, robust against outliers). ``drift_ratio`` is the trend over the longest process,
+    divided by the median.
     """
     if not len(durations_ns):
         return {}
@@ -48,6 +48,7 @@ def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float
 
 def _slopes(durations_ns: Floats, most_places: int) -> Floats:
     # Evenly thinned, so that the number of pairs stays bounded.
+    """Return the slopes between pairs of steps, in ns per step."""
     place = np.unique(np.linspace(0, len(durations_ns) - 1, most_places).astype(np.int64))
     first, second = np.triu_indices(len(place), k=1)
     rise = durations_ns[place[second]] - durations_ns[place[first]]
@@ -62,11 +63,11 @@ _MIN_REGULAR_RATIO: Final = 0.9
 
 
 def are_long(durations_ns: Floats) -> Bools | None:
-    """Return which steps are of the longer of two kinds; None where all are of one.
+    """Return which steps are of the longer of two kinds; None if there is only one kind.
 
-    They are of two kinds where a border explains nearly all by which their logarithms vary (of
-    evenly spread ones it explains three quarters), both hold a tenth of the steps and two of them,
-    and the median of one is half as long again as that of the other.
+    There are two kinds if three conditions hold: a threshold explains nearly all variance of the
+    logarithms (evenly spread values reach three quarters); each kind has at least a tenth of the
+    steps, and two steps; the median of one kind is at least 1.5 times the median of the other.
     """
     n = len(durations_ns)
     fewest = max(_MIN_STEPS_OF_KIND, int(np.ceil(_MIN_KIND_RATIO * n)))
@@ -87,7 +88,7 @@ def are_long(durations_ns: Floats) -> Bools | None:
 
 
 def turn_of(is_long: Bools) -> int:
-    """Return every how many steps a long one comes; 1 where they come in no order."""
+    """Return the period, in steps, at which a long step occurs; 1 if there is no regular period."""
     between = np.diff(np.flatnonzero(is_long))
     if len(between) < 2:
         return 1
@@ -98,9 +99,9 @@ def turn_of(is_long: Bools) -> int:
 def outliers(durations_ns: Floats) -> Ints:
     """Return 1 for each slow outlier, -1 for each fast one, else 0.
 
-    An outlier lies outside median ± 3 · 1.4826 · MAD, and more than 5 % from the median. Outliers
-    are rare: where more than a quarter of the steps lie on one side, steps are of several kinds,
-    and outliers are those of the kind on that side.
+    An outlier lies outside median ± 3 · 1.4826 · MAD and differs from the median by more than 5%.
+    Outliers are rare: if more than a quarter of the steps are on one side, the steps are of several
+    kinds, and only the outliers within that side count.
     """
     if len(durations_ns) < 4:
         return np.zeros(len(durations_ns), np.int64)
@@ -117,9 +118,10 @@ def outliers(durations_ns: Floats) -> Ints:
 
 
 def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bools) -> Ints:
-    """Return 1 for each slow and -1 for each fast step among the steady ones of its process.
+    """Return 1 for each slow and -1 for each fast step among the steady steps of its process, else
+    0.
 
-    0 for the others and for warm-up.
+    Warm-up steps are 0.
     """
     found = np.zeros(len(durations_ns), np.int64)
     steady = np.flatnonzero(~is_warmup)
@@ -130,19 +132,19 @@ def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bool
 
 _MIN_FIRST_ITERATION_FACTOR: Final = 2.0
 _MAD_TO_DEVIATION: Final = 1.4826
-"""Times the median absolute deviation: the standard deviation, if durations are normal."""
+"""Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 _MIN_KEPT_STEPS: Final = 2
 _MIN_STEPS_FOR_SPREAD: Final = 3
 _MIN_EXCESS_OF_FEW_RATIO: Final = 0.5
-"""By so much a step is longer than two others, which hardly tell how much steps spread."""
+"""Minimum excess over two other steps, because two steps hardly show the usual spread."""
 
 
 def count_warmup(durations_ns: Ints) -> int:
-    """Return how many leading steps are warm-up.
+    """Return the number of leading steps that are warm-up.
 
     A leading step is warm-up while it is longer than median + 3 · 1.4826 · MAD of the steps after
-    it, and by more than 5 % of the median (of two steps after it by half); one that is shorter
-    than the rest is none. At least half of the steps are kept, and at least two.
+    it, and longer than the median by more than 5% (by half, if only two steps follow). A step
+    shorter than the rest is no warm-up. At least half of the steps, and at least two, are kept.
     """
     n_dropped = 0
     durations: list[float] = durations_ns.astype(np.float64).tolist()
@@ -165,9 +167,9 @@ def count_warmup(durations_ns: Ints) -> int:
 
 
 def count_first_turns(durations_ns: Ints) -> int:
-    """Return how many leading turns of a pattern load kernels and fill pools: no turns as others.
+    """Return the number of leading pattern iterations that load kernels and fill memory pools.
 
-    They are warm-up, and take more than twice as long as the turns after them.
+    They are warm-up and take more than twice as long as the iterations after them.
     """
     most = count_warmup(durations_ns)
     is_long = durations_ns[:most] > _MIN_FIRST_ITERATION_FACTOR * np.median(durations_ns[most:])
@@ -177,7 +179,7 @@ def count_first_turns(durations_ns: Ints) -> int:
 def _deviation(values: Sequence[float], median: float, rank: int) -> float:
     """Return the ``rank``-th smallest distance of the sorted ``values`` from their median.
 
-    The values that are nearest lie side by side: O(log n) finds the first of them.
+    The nearest values are adjacent, so a binary search finds the first of them in O(log n).
     """
     last = len(values) - 1 - rank
     first = bisect_left(

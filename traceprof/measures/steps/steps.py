@@ -1,4 +1,4 @@
-"""The steps one by one: how long, made up of what, how steady, and why the slow ones were slow."""
+"""Lists the steps with their parts, reports how steady they are, and explains slow steps."""
 
 from __future__ import annotations
 
@@ -139,13 +139,14 @@ _MIN_STEPS_FOR_DRIFT: Final = 8
 
 
 def measure_steps(ranks: Ranks) -> Result:
-    """Return every step that lies wholly inside the window."""
+    """Return every step that lies completely inside the window."""
     steps = measured_steps(ranks)
     result = Result("steps", SPEC, {"steps": SPEC.tables[0].of_rows(steps.table)}, steps.scalars)
     return result if len(steps.table) else _without_steps(result, ranks)
 
 
 def _without_steps(result: Result, ranks: Ranks) -> Result:
+    """Return ``result`` with a note on why it has no steps."""
     if len(steps_of_ranks(ranks.whole)):
         what = "step"
     elif len(pattern_of_ranks(ranks.whole)):
@@ -156,7 +157,7 @@ def _without_steps(result: Result, ranks: Ranks) -> Result:
 
 
 def _finish(result: Result) -> Result:
-    """Say where the steps come from, how long and steady they are, and what was dropped."""
+    """Add notes on the source, duration, and steadiness of the steps, and on excluded steps."""
     if result.table.empty:
         return result
     scalars = result.scalars
@@ -198,6 +199,7 @@ def _finish(result: Result) -> Result:
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:
+    """Return a note on the number and duration of the steps."""
     if scalars["steady_count"] == 1:
         return Note.of(f"1 {what.removesuffix('s')}: {{mean:ns}}", mean=scalars["mean_ns"])
     few = scalars["steady_count"] < FEWEST_FOR_PERCENTILES
@@ -213,6 +215,7 @@ def _on_lengths(what: str, scalars: Any) -> Note:
 
 
 def _on_pattern(scalars: Any, of: str) -> Iterator[Note]:
+    """Yield notes on the iterations of a kernel pattern."""
     yield Note.of(
         "No step markers found. traceprof detected iterations from the kernel sequence, of which "
         "{sure:ratio} repeats. An iteration may be a step, a layer, or a request.",
@@ -222,6 +225,7 @@ def _on_pattern(scalars: Any, of: str) -> Iterator[Note]:
 
 
 def _origin(scalars: Any) -> Note:
+    """Return a note on the source of the steps."""
     text, confidence = "Steps come from {source}.", scalars["confidence_ratio"]
     if confidence < 1:
         text += " {confidence:ratio} of the steps are alike. Times are GPU times."
@@ -229,7 +233,7 @@ def _origin(scalars: Any) -> Note:
 
 
 def _on_clocks(result: Result) -> Iterator[Note]:
-    """Say where steps are told by the host alone, and where the devices lag behind it."""
+    """Yield notes if step times are host times, and if the devices lag behind the host."""
     scalars, table = result.scalars, result.table
     if "device_ns" in table and np.isnan(table["device_ns"]).all():
         yield Note(
@@ -242,7 +246,7 @@ def _on_clocks(result: Result) -> Iterator[Note]:
 
 
 def _on_between(result: Result) -> Iterator[Note]:
-    """Say how much of the periods lies between the steps, and why."""
+    """Yield a note on the share of the periods between steps, and its main cause."""
     steady = result.table.take(~result.table["is_warmup"])
     between_ns, period_ns = int(steady["between_ns"].sum()), int(steady["period_ns"].sum())
     if between_ns < _MIN_BETWEEN_RATIO * period_ns or not between_ns:

@@ -1,10 +1,10 @@
-"""Steps that lack launches and kernels alike, so that both agree: as some profilers lose both.
+"""Detects steps that lack both launches and kernels, which some profilers lose together.
 
-Far fewer kernels than in other steps may be right: steps differ. They are suspicious where the host
-did the same for as long: a range of one name that takes as long as in the other steps launches
-hardly half of what it launches there, the devices did less, and every kernel that is left is one
-that the other steps have, too. Nothing is said of first and last steps, of warm-up, or of steps of
-which the ranges do not tell what the host did.
+Steps may legitimately differ in their number of kernels. A step is suspicious if the host did the
+same work for the same time: a range of the same name takes as long as in the other steps but
+launches at most half as much, the devices did less, and every kernel of the step also occurs in the
+other steps. First and last steps, warm-up steps, and steps whose host work no range shows are not
+evaluated.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 LAUNCHING: Final = re.compile(r"^(cuda|cu|hip)((Ext|Module|ExtModule)?Launch(?!Host)|GraphLaunch)")
-"""What calls are named that launch kernels or graphs."""
+"""Names of calls that launch kernels or graphs."""
 _MIN_STEPS: Final = 3
 _MIN_STEP_LAUNCHES: Final = 20
-"""A step with fewer kernels tells nothing by their number."""
+"""The number of launches of smaller steps is not significant."""
 _MIN_FULL_RATIO: Final = 0.9
 _MAX_THIN_RATIO: Final = 0.6
 _MIN_LENGTH_RATIO: Final = 0.9
@@ -52,7 +52,7 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 @fact
 def are_thin(trace: Trace) -> Bools:
-    """Return which of `find_steps` lack launches with their kernels, as far as ranges tell."""
+    """Return which of `find_steps` lack launches and their kernels, as far as ranges show it."""
     found = np.zeros(len(find_steps(trace)), np.bool_)
     for process, step_rows, table, launched, rows in _suspects(trace):
         found[step_rows[_as_long_on_the_host(trace, process, table, launched, rows)]] = True
@@ -60,15 +60,16 @@ def are_thin(trace: Trace) -> Bools:
 
 
 def may_be_thin(ranks: Ranks) -> bool:
-    """Return whether it takes all ranges to tell which steps are thin, not just those of steps."""
+    """Return whether all ranges are needed to find thin steps, not only the ranges of steps."""
     return any(ranks.each(_suspects))
 
 
 @fact
 def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, Ints]]]:
-    """Return the processes with full steps and others that did less: these may be thin.
+    """Return the processes that have full steps and steps with less work, which may be thin.
 
-    With the rows of their inner steps, these, the instants of launches, and which are which.
+    Each entry: process, rows of its inner steps, their table, instants of launches, and the indices
+    of (full, thin) steps in that table.
     """
     steps, found = find_steps(trace), []
     is_judged = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
@@ -90,7 +91,7 @@ def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, In
 
 
 def _are_inner(trace: Trace, steps: Table) -> Bools:
-    """Return which steps were recorded whole, with the one before and the one after them."""
+    """Return which steps were completely recorded, together with the previous and the next step."""
     windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
     found = np.zeros(len(steps), np.bool_)
     for process, rows in rows_by(steps, "process").items():
@@ -110,7 +111,7 @@ def _are_inner(trace: Trace, steps: Table) -> Bools:
 def _full_and_thin(
     trace: Trace, process: int, steps: Table, launched: Ints
 ) -> tuple[Ints, Ints] | None:
-    """Return the rows of full steps of one process, and of those that may lack launches."""
+    """Return the indices of full steps of one process, and of steps that may lack launches."""
     starts, ends = steps["start_ns"], steps["next_ns"]
     counts = _count_within(launched, starts, ends)
     most = int(np.sort(counts)[-_MIN_STEPS])
@@ -123,11 +124,12 @@ def _full_and_thin(
 
 
 def _count_within(instants: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return the number of instants in each half-open span."""
     return np.asarray(np.searchsorted(instants, ends) - np.searchsorted(instants, starts), np.int64)
 
 
 def _did_less(trace: Trace, process: int, steps: Table, full: Ints, thin: Ints) -> bool:
-    """Return whether devices did less in thin steps, and nothing that full ones do not do."""
+    """Return whether devices did less in thin steps, with only kernels that full steps also have."""
     launches = launches_of(trace, "kernels")
     kernel_rows = np.flatnonzero((trace.kernels["process"] == process) & launches.is_known)
     place = span_at(steps["start_ns"], steps["next_ns"], launches.start_ns[kernel_rows])
@@ -144,7 +146,9 @@ def _did_less(trace: Trace, process: int, steps: Table, full: Ints, thin: Ints) 
 def _as_long_on_the_host(
     trace: Trace, process: int, steps: Table, launched: Ints, rows: tuple[Ints, Ints]
 ) -> Ints:
-    """Return the thin steps with a range that is as long as in full ones, and launches half."""
+    """Return the thin steps with a range as long as in full steps that launches at most half as
+    much.
+    """
     ranges = trace.ranges
     range_rows = np.flatnonzero((ranges["process"] == process) & (ranges["kind"] == "push_pop"))
     starts, ends = (column[range_rows] for column in bounds(ranges))
@@ -176,4 +180,5 @@ def _as_long_on_the_host(
 
 
 def _usual(values: Floats | Ints) -> float:
+    """Return the median."""
     return float(np.median(values))

@@ -1,8 +1,8 @@
-"""Steps that no profiler disturbed, and by how much it made those longer that it recorded.
+"""Finds steps without profiling overhead, and measures the overhead of the profiled steps.
 
-Of some steps a recording has nothing but their ranges: those outside the windows of the embedded
-recorder, or before and after what torch.profiler or nsys captured. They took as long as the
-program takes by itself; what recorded ones take more, the profiler added.
+Some steps contain only ranges: steps outside the windows of the embedded recorder, or before and
+after the capture of torch.profiler or nsys. They take as long as the program takes without a
+profiler. The additional time of profiled steps is the overhead.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 _MIN_STEPS: Final = 3
 _CAPTURED: Final = ("api_calls", *DEVICE_TABLES)
 _MIN_PERIOD_TO_BUSY_RATIO: Final = 0.97
-"""A host whose steps are shorter than what devices have to do in them runs ahead of these: how long
-steps are is not told by it."""
+"""If host periods are shorter than the device work of a step, the host runs ahead of the devices,
+and its periods do not show the step time.
+"""
 _MAKES_WORK: Final = re.compile(r"\b(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")
 _RECORDED_QUANTILE, _UNPROFILED_QUANTILE = 0.25, 0.75
-"""Where even the shortest quarter of the recorded steps is longer than three quarters of the
-others, the difference is no chance."""
+"""The difference is significant if the lower quartile of the profiled steps exceeds the upper
+quartile of the unprofiled steps.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Disturbance:
-    """What the profiler did to the steps of one process.
+    """Effect of the profiler on the steps of one process.
 
-    ``rows`` are those of `find_steps` that nobody disturbed, ``periods_ns`` their periods;
-    ``recorded_ns`` are the periods of the steps that were recorded whole, and ``recorded`` is when
-    those were; ``captured`` is when anything was recorded, and ``launches`` how many calls launched
-    work in the recorded steps.
+    ``rows``: rows of `find_steps` without profiling. ``periods_ns``: their periods.
+    ``recorded_ns``: durations of the completely recorded steps. ``recorded``: their times.
+    ``captured``: when anything was recorded. ``launches``: number of calls that launched work in
+    the recorded steps.
     """
 
     rows: Ints
@@ -53,7 +55,7 @@ class Disturbance:
 
     @property
     def excess_ns(self) -> float:
-        """How much longer a recorded step is (median); 0 where that may be chance."""
+        """Additional duration of a recorded step (median); 0 if the difference is not significant."""
         low, high = (
             np.quantile(self.recorded_ns, _RECORDED_QUANTILE),
             np.quantile(self.periods_ns, _UNPROFILED_QUANTILE),
@@ -62,13 +64,13 @@ class Disturbance:
 
     @property
     def period_ns(self) -> float:
-        """How long a step is that nobody disturbed (median)."""
+        """Duration of an unprofiled step (median)."""
         return float(np.median(self.periods_ns))
 
 
 @fact
 def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
-    """Return what recording did to the steps of each process that has undisturbed ones, too."""
+    """Return the effect of recording on the steps of each process that also has unprofiled steps."""
     if not {"kernels", "api_calls"} <= trace.recorded:
         return {}
     steps = find_steps(trace)
@@ -110,10 +112,10 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
 
 
 def _settled(are_outside: Bools) -> Bools:
-    """Return the later half of each stretch of several steps.
+    """Return the second half of each stretch of consecutive unprofiled steps.
 
-    Before, the host runs ahead of devices that have nothing queued: its periods are too short. And
-    the step ahead of a window makes it ready.
+    In the first half, the host runs ahead of devices with empty queues, so its periods are too
+    short. The step before a window prepares the window.
     """
     found = np.zeros(len(are_outside), np.bool_)
     rows = np.flatnonzero(are_outside)
@@ -124,19 +126,19 @@ def _settled(are_outside: Bools) -> Bools:
 
 
 def _busy_ns(trace: Trace, devices: Collection[int], steps: Table) -> float:
-    """Return how long the busiest of ``devices`` works in one of ``steps``, on average."""
+    """Return the mean time per step in which the busiest of ``devices`` works."""
     starts, ends = steps["device_start_ns"], steps["device_end_ns"]
     busy = [device_time(trace, device).busy.covered_ns(starts, ends).mean() for device in devices]
     return float(max(busy, default=0.0))
 
 
 def _work_calls(trace: Trace) -> Table:
-    """Return the API calls that make kernels, copies or memsets."""
+    """Return the API calls that launch kernels, copies, or memsets."""
     return trace.api_calls.take(are_named(trace.api_calls["name"], _MAKES_WORK))
 
 
 def _has_unrecorded_steps(trace: Trace, steps: Table) -> bool:
-    """Return whether steps may lie outside of what was recorded: most recordings have none."""
+    """Return whether steps may lie outside the recorded time; most recordings have no such steps."""
     if recorded_windows(trace):
         return True
     tables = [table for table in map(trace.table, _CAPTURED) if len(table)]
@@ -147,7 +149,9 @@ def _has_unrecorded_steps(trace: Trace, steps: Table) -> bool:
 
 @fact
 def captured_times(trace: Trace) -> Mapping[int, Intervals]:
-    """Return when the profiler recorded each process: its windows, else from first to last row."""
+    """Return the recorded time of each process: its windows, or else from the first to the last
+    row.
+    """
     if windows := recorded_windows(trace):
         return windows
     first: dict[int, int] = {}
@@ -165,7 +169,7 @@ def captured_times(trace: Trace) -> Mapping[int, Intervals]:
 
 @of_window
 def disturbances_in(ranks: Ranks) -> dict[int, Disturbance]:
-    """Return those of the processes of which the window holds recorded steps."""
+    """Return the `Disturbance` of each process with recorded steps in the window."""
     return {
         process: disturbance
         for part in ranks.each(_disturbances_in)
@@ -174,10 +178,10 @@ def disturbances_in(ranks: Ranks) -> dict[int, Disturbance]:
 
 
 def profiler_overhead(ranks: Ranks) -> dict[str, float]:
-    """Return what profiling added to the steps of the window, the mean over processes; {}: unknown.
+    """Return the profiling overhead in the window, as means over processes; {} if unknown.
 
-    By name: profiler_overhead_ratio (how much longer a profiled step is, 0 where that may be
-    chance) and profiler_overhead_per_launch_ns (the same for each call that launches work).
+    profiler_overhead_ratio: additional duration of a profiled step, 0 if not significant.
+    profiler_overhead_per_launch_ns: the additional time per call that launches work.
     """
     found = disturbances_in(ranks).values()
     if not found:
@@ -204,7 +208,10 @@ def _disturbances_in(trace: Trace) -> dict[int, Disturbance]:
 
 
 def awaited_since(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) -> int:
-    """Return since when a device waits for the work that ``process`` calls: a step's start."""
+    """Return since when a device waits for the work of a call of ``process``.
+
+    It is the device start of the step of the call, at most ``starts_ns``.
+    """
     steps = find_steps(trace.whole).table
     place = int(owner_of(steps, process, called_ns)[0])
     begun_ns = starts_ns if place < 0 else steps["device_start_ns"][place]
