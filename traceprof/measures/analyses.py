@@ -176,7 +176,7 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
             partial(run, analysis),
             *(partial(_compute_early, early_fact, ranks) for early_fact in analysis.beside),
         ]
-    # Whoever holds rows elsewhere has processes.
+    # Rows in other processes are already read in parallel.
     are_local = not any(part.is_remote for part in ranks.parts)
     n_rows = sum(len(p.table(n)) for p in ranks for n in _LARGE_TABLES) if are_local else 0
     if _MIN_ROWS_FOR_THREADS <= n_rows <= _MAX_ROWS_FOR_THREADS:

@@ -87,7 +87,7 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     whom[known] = shared["last_member"][place[known]]
     origins = find_blame(ranks).origin_of_match
     origin = np.array([origins.get(number, ABSENT) for number in match[known].tolist()], np.int64)
-    # Nobody waits for itself, though its own delay may come back to it.
+    # A rank does not wait for itself, even if its own delay comes back to it.
     is_other = (origin != ABSENT) & (origin != member[known])
     whom[known[is_other]] = origin[is_other]
     in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
@@ -150,7 +150,7 @@ def composition_of_devices(
     for (place, device), window in spans.items():
         by_window.setdefault((place, window), []).append(device)
     for (place, window), devices in by_window.items():
-        known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
+        known = ranks if window == ranks.span else ranks.whole  # reuse facts of a cut Trace
         parts.append(known.parts[place])
         shared = released.take(np.isin(released["device"], devices))
         arguments.append((window, tuple(devices), shared, launched))
@@ -304,7 +304,7 @@ def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
 
 
 def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Table]:
-    """Yield the exposed time spent waiting for other ranks, then the exposed time in collectives."""
+    """Yield the exposed time spent waiting for other ranks, then the exposed collective time."""
     rows = rows.take(span.overlaps(*bounds(rows)))
     first, ends = first_claims(rows)
     release = np.clip(rows["release_ns"], first, ends)
@@ -326,7 +326,7 @@ def _idle(charges: Table) -> Table:
     pairs = []
     for code, named in groups.keys:
         cause_name, text = cause.texts[code], name.texts[named]
-        # What idle time is called in which nothing was recorded, or held a device up.
+        # Name of idle time in which nothing was recorded or delayed the device.
         unnamed = NOTHING if cause_name in OF_HOST else _WITHOUT_HOST.get(cause_name, "")
         pairs.append((cause_name, text or unnamed))
     causes, names = (

@@ -39,7 +39,7 @@ def summarise(rows: Table, keys: Sequence[str]) -> tuple[Table, Samples]:
 
 
 def finish_durations(result: Result) -> Result:
-    """Return ``result`` with share, mean, and median in its first table, sorted by longest total."""
+    """Return ``result`` with share, mean, and median in its first table, longest total first."""
     name = result.spec.tables[0].name
     table = result.table
     whole = int(table["total_ns"].sum())

@@ -46,7 +46,7 @@ _MAX_ITEMS: Final = 1000
 
 
 def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return ``value`` with ``change`` applied to its arrays; ``value`` itself if nothing changes."""
+    """Return ``value`` with ``change`` applied to its arrays; ``value`` itself if unchanged."""
     if isinstance(value, Table):
         return value.on_disk() if change is set_aside else value
     if (parts := _parts_of(value)) is None:
@@ -67,7 +67,7 @@ def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _parts_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return the items of a collection or dataclass by key, index, or field; None for other values."""
+    """Return the items of a collection or dataclass by key, index, or field; None for others."""
     if isinstance(value, dict | tuple | list):
         if len(value) > _MAX_ITEMS:
             return {}
@@ -76,8 +76,8 @@ def _parts_of(value: Any) -> Mapping[Any, Any] | None:
         return None
     names = [field.name for field in fields(value)]
     if any(isinstance(getattr(type(value), name, None), property) for name in names):
-        return {}  # it lies in another process
-    # What was worked out of them, too.
+        return {}  # the value is in another process
+    # Include cached properties.
     return {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
 
 
@@ -124,9 +124,9 @@ def fact(
             _n_users[lock_key] += 1
         try:
             with compute_lock:
-                if key not in kept:  # another thread may have been at it
+                if key not in kept:  # another thread may have computed it
                     answer = compute(of, *args, **kwargs)
-                    # What is known of small tables is small.
+                    # Only large recordings have scratch files; facts of small ones are small.
                     kept[key] = _to_disk(answer) if scratch.files else answer
         finally:
             with _lock:

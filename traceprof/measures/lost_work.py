@@ -165,7 +165,7 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
     """Return whether enough work was recorded to analyze idle time."""
     if not any(rank.has_work for rank in found):
         return False
-    # A window of steps has only those that lack no work: the others count, too.
+    # A window of steps contains only whole steps, so count all steps of the recording.
     every = ranks.whole if ranks.span.is_of_steps else ranks
     wholeness, steps = wholeness_of_ranks(every), named_steps(steps_of_ranks(every))
     if len(steps):
@@ -192,7 +192,7 @@ def _of(ranks: Ranks) -> str:
 
 
 def _note_on_old_profiler(ranks: Ranks) -> Note | None:
-    """Return a note if the profiler is for an older major CUDA version than the driver, else None."""
+    """Return a note if the profiler is for an older major CUDA version than the driver."""
     environment = dict(
         zip(*(ranks.table("environment")[n] for n in ("name", "value")), strict=True)
     )
@@ -214,7 +214,7 @@ def _version(text: str) -> str:
 def _cuda_of_profiler(ranks: Ranks, environment: dict[str, str]) -> str:
     """Return the CUDA release of the profiler; "" if unknown."""
     if "Nsight Systems" not in ranks.info.profiler:
-        # That of CUPTI in torch is the runtime's.
+        # torch ships CUPTI of the same version as the CUDA runtime.
         return _version(str(environment.get("cuda_runtime", "")))
     match = _NSYS.search(ranks.info.profiler)
     if match is None:

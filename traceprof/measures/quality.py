@@ -146,7 +146,7 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
 def _without_work(trace: Trace) -> Iterator[_Suspicion]:
     """Find launches whose work is missing although the work of later launches was recorded."""
     launches = lost_launches(trace)
-    # A window of steps has only those that lack no work.
+    # A window of steps contains only whole steps, so check the whole recording.
     span = trace.whole.span if trace.span.is_of_steps else trace.span
     for place, kind in enumerate(KINDS):
         rows = launches["row"][launches["kind"] == place]
@@ -180,7 +180,7 @@ def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
-    """Find profiler flushes between the first and the last device work; later ones disturb nothing."""
+    """Find profiler flushes between the first and last device work; later ones disturb nothing."""
     work = [bounds(trace.table(name)) for name in DEVICE_TABLES if len(trace.table(name))]
     if not work:
         return

@@ -117,7 +117,7 @@ def unions_of(
 
 
 def covered_ns(spans: Table, times: Mapping[int, Intervals]) -> Floats:
-    """Return how much of each span the times of its process cover, in ns; NaN if it has no times."""
+    """Return the part of each span that the times of its process cover, in ns; NaN if none."""
     starts, ends = bounds(spans)
     found = np.full(len(spans), np.nan)
     for process, rows in rows_by(spans, "process").items():
@@ -137,7 +137,7 @@ def span_at(starts: Ints, ends: Ints, instants: Ints) -> Ints:
 
 
 def owner_of(steps: Table, process: Ints, instants: Ints) -> Ints:
-    """Return the row of the step whose host span contains each instant of its process; -1 if none."""
+    """Return the row of the step whose host span contains each instant of a process; -1 if none."""
     owner = np.full(len(instants), -1, np.int64)
     starts, ends = bounds(steps)
     of_process = rows_by_value(process)
@@ -198,7 +198,7 @@ def mean_of(values: Array) -> float:
 
 
 def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
-    """Return the sum of integer ``values`` at each of ``n`` places; values at place -1 are ignored."""
+    """Return the sum of integer ``values`` at each of ``n`` places; place -1 is ignored."""
     found = np.zeros(n, np.int64)
     kept = places >= 0
     np.add.at(found, places[kept], np.broadcast_to(values, places.shape)[kept])
@@ -221,7 +221,7 @@ def cap_for_total(lengths: Ints, total_ns: float) -> int:
     if total_ns <= 0 or not len(lengths):
         return 0
     lengths = np.sort(lengths)
-    # With everything up to each length taken whole, and as much of the longer ones.
+    # Totals if the cap equals each length: shorter lengths in full, longer ones cut to the cap.
     taken = np.cumsum(lengths) + lengths * np.arange(len(lengths) - 1, -1, -1)
     place = int(np.searchsorted(taken, total_ns))
     if place == len(lengths):

@@ -73,7 +73,7 @@ def workload(ranks: Ranks) -> Workload:
     whole = float(kernels["total_ns"].sum())
     backward, stepped = _backward_of(ranks, kernels), _optimizer_of(ranks, kernels)
     if training := [*backward, *stepped]:
-        # Names of kernels alone are worth no more than names of kernels that say otherwise.
+        # Kernel names alone are as weak as kernel names that indicate inference.
         is_certain = backward or any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
         against = [] if is_certain else list(_inference_of(ranks, kernels))
         return Workload(UNKNOWN if against else TRAINING, (*training, *against))
@@ -197,7 +197,7 @@ def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
 
 
 def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
-    # "zero_grad" tells less, however long it takes.
+    # Names of optimizer steps are stronger evidence than "zero_grad", even if that takes longer.
     """Return the evidence of optimizer steps."""
     steps, every = (
         ranks.each(_names_of, "optimizer", _OPTIMIZER, is_named=is_named)
@@ -228,7 +228,7 @@ def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
 def _signs_of_training(ranks: Ranks) -> list[Note]:
     """Return a note on a name that indicates training although no backward pass was recorded."""
     found = ranks.each(_names_of_training)
-    # Of all ranks those of ranges and operators first.
+    # Prefer names of ranges and operators of any rank to names of kernels.
     names = [*(rank_names[:-1] for rank_names in found), *(rank_names[-1:] for rank_names in found)]
     known = next((name for rank_names in names for name in rank_names if name), "")
     if not known:

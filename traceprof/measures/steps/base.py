@@ -286,10 +286,10 @@ def usual_time_within(ranks: Ranks, window: TimeWindow) -> Intervals:
         return window.times
     starts, ends = bounds_on_device(ledger.take(usual))
     hull = TimeWindow(int(starts.min()), int(ends.max()))
-    # Ranks do not begin together: the end of one rank's cut step is no gap in another's first one.
+    # Ranks do not begin together, so the end of a cut step is no gap in another rank's first step.
     left_out = ledger.take(_are_gaps(ledger) & _are_inside(ledger, hull))
     kept = (times_of_steps(ledger) & hull.times) - times_of_steps(left_out)
-    if not ledger["on_device"].any():  # periods of hosts, which are without the recorder's time
+    if not ledger["on_device"].any():  # host periods exclude the recorder's time
         for by_process in ranks.each(recorder_times):
             for time in by_process.values():
                 kept = kept - time

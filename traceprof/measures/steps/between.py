@@ -33,7 +33,7 @@ recorded.
 
 _NAMES: Final = {
     EVALUATION: r"(?i)(^|[^a-z])(eval|(evalu|valid)at[a-z]*|valid|val|test|testing)([^a-z]|$)",
-    # Not what recomputes activations ("CheckpointFunction") nor "save_for_backward".
+    # Must not match activation checkpointing ("CheckpointFunction") or "save_for_backward".
     CHECKPOINT: (
         r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w{0,40}[ _.-]{0,3}checkpoint"
         r"|checkpoint[ _.-]{0,3}(sav|writ|stor)"
@@ -95,7 +95,7 @@ def _between_all_steps(trace: Trace) -> Table:
         starts, ends, number = starts[gaps], ends[gaps], number[gaps]
         left = Intervals.union_of(starts, ends) - recorder.get(process, Intervals.empty())
         times = {name: activity.get((process, name), Intervals.empty()) for name in _NAMES}
-        if not len(times["backward"] & left):  # forward passes alone train nothing
+        if not len(times["backward"] & left):  # forward passes alone are no training
             times[EVALUATION] = times[EVALUATION] | times["forward"]
         found = times[EVALUATION] & left, times[DATA_WAIT] & left
         loops = _evaluation_loops(starts, ends, *found)
@@ -122,7 +122,7 @@ def _evaluation_loops(
 
 
 def _reach(starts: Ints, ends: Ints, times: Intervals) -> tuple[Ints, Ints]:
-    """Return the first start and last end of ``times`` in each gap; (gap end, gap start) if none."""
+    """Return first start and last end of ``times`` in each gap; if none, gap end and gap start."""
     known_starts, known_ends = np.append(times.starts, ends.max()), np.append(0, times.ends)
     first = known_starts[np.searchsorted(times.starts, starts)]
     last = known_ends[np.searchsorted(times.starts, ends)]

@@ -109,7 +109,7 @@ BREAKDOWN = Analysis(
     "breakdown",
     BREAKDOWN_SPEC,
     needs=("kernels", "copies"),
-    # Launches say which work was launched before the recording began.
+    # Launches identify work that was launched before the recording began.
     uses=("devices", "api_calls"),
     whole=("kernels", "copies", "api_calls"),
     of_ranks=measure_breakdown,

@@ -197,11 +197,11 @@ def _have_work(trace: Trace, calls: Ints) -> Bools:
 
 
 def _outermost(calls: Table) -> Ints:
-    """Return the row of the outermost launch around each call: runtime calls contain driver calls."""
+    """Return the row of the outermost launch around each call: runtime calls call the driver."""
     found = np.empty(len(calls), np.int64)
     starts, ends = bounds(calls)
     for rows in rows_by_values(calls["process"], calls["thread"]).values():
-        last, reach_ns = 0, int(starts[rows[0]])  # of the pieces before
+        last, reach_ns = 0, int(starts[rows[0]])  # of the previous pieces
         for piece in pieces_of(len(rows)):
             members = rows[piece]
             before = np.maximum.accumulate(np.append(reach_ns, ends[members]))
@@ -225,7 +225,7 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
     unlinked = trace.kernels["process"][~launches_of(trace, "kernels").is_known]
     for process, rows in rows_by(launches, "process").items():
         if 0 < lost[rows].sum() <= np.count_nonzero(unlinked == process):
-            lost[rows] = False  # the file does not tie work to its launch
+            lost[rows] = False  # the file does not link work to its launch
             continue
         opened = windows.get(process, Intervals.empty()).starts
         window = np.searchsorted(opened, start[rows], side="right")
@@ -234,8 +234,9 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
             if not worked[group].any():
                 lost[group] &= not (worked[rows].any() or trace.info.is_part)
                 continue
-            # Streams run out of order: others wait as long, and what is last runs to the end.
-            # The end of a part waited for nobody: there more are on their way.
+            # Streams run out of order, so other launches may wait as long as the slowest, and the
+            # last work runs until the recording ends. A part ends without synchronization, so more
+            # launches are pending at its end.
             longest = delay_ns[group].max() * (_PENDING_FACTOR if trace.info.is_part else 1)
             pending = until_ns[group].max() - longest
             last = start[group[np.flatnonzero(worked[group])[-1]]]
@@ -245,16 +246,16 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
         for copy_kind in _COPIES:
             group = rows[kind[rows] == copy_kind]
             is_rare = not worked[group].any() or lost[group].mean() < _MIN_LOST_COPIES_RATIO
-            # cuDNN and others set no byte of memory in call after call: nothing is lost by that.
+            # cuDNN and other libraries often memset zero bytes, which creates no work.
             if is_rare or (copy_kind == _MEMSET and worked[ran].all()):
                 lost[group] = False
     return lost
 
 
 def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the launch delay of the work of each call (0 without work), and when the work ended."""
+    """Return the launch delay of the work of each call (0 without work), and its end, in ns."""
     began = trace.api_calls["start_ns"]
-    # The last one is of work without a call.
+    # The last place is for work without a call.
     places = np.full(len(began) + 1, -1)
     places[rows] = np.arange(len(rows))
     place = Packed.below(len(began) + 1, places)
@@ -327,7 +328,7 @@ def _wholeness(trace: Trace) -> Ints:
     found = np.full(len(steps), WHOLE)
     of_process, thin = rows_by(launches, "process"), are_thin(trace)
     for process, rows in rows_by(steps, "process").items():
-        # What is launched between two steps is of the second.
+        # Work launched between two steps belongs to the second step.
         lost = launches["start_ns"][of_process.get(process, _NO_ROWS)]
         at = np.searchsorted(steps["end_ns"][rows], lost, side="right")
         at = np.union1d(at, np.flatnonzero(thin[rows]))

@@ -151,7 +151,7 @@ def _warmup(trace: Trace) -> Table:
     """Return the warm-up steps as costs, including host work before the first GPU work."""
     steps = find_steps(trace)
     warmup = steps.table.take(steps.warmup())
-    # What the host did before any work of the first step is a part of it.
+    # Host work before the first GPU work is part of the first step.
     starts = np.minimum(warmup["start_ns"], warmup["device_start_ns"])
     return _cost_spans(WARMUP, warmup.assign(start_ns=starts, end_ns=warmup["device_end_ns"]))
 
@@ -220,7 +220,7 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
     between = between_steps(trace)
     times: dict[str, dict[int, Intervals]] = {kind: {} for kind in OCCASIONS}
     for kind in OCCASIONS:
-        # A forward pass between two steps is evaluation whatever it is called.
+        # A forward pass between two steps is an evaluation, regardless of its name.
         times[kind].update(unions_by(between.take(between["cause"] == kind)))
     for (process, kind), (_, time) in costs_of_processes(trace).items():
         if kind in times:

@@ -93,7 +93,7 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
     until = np.append(starts[1:], np.iinfo(np.int64).max)[: len(starts)]
     trains = _count(trained, starts, until) > 0
     evaluates = ~trains & (_count(evaluated, starts, until) > 0)
-    # A fetch that finds no batch holds the range that says so.
+    # A fetch that finds no batch contains the range `_NO_BATCH`.
     is_batch = ~is_end & ~np.append(is_end[1:] & (starts[1:] < ends[:-1]), False)[: len(starts)]
     of_step = np.searchsorted(steps, starts, side="right")
     groups = groups_of(numbers)
@@ -150,7 +150,7 @@ def epochs_of_loaders(trace: Trace) -> Table:
             chosen = _longest(passes.take(of_passes[process]))
             place = np.searchsorted(starts, chosen, side="right") - 1
             chosen = np.where(place >= 0, starts[np.maximum(place, 0)], chosen)
-        else:  # recorded before passes were numbered
+        else:  # recorded by a version that did not number passes
             fetches = np.sort(fetched["start_ns"][of_fetches[process]])
             first = np.append(fetches, -1)[np.searchsorted(fetches, starts)]
             chosen = starts[np.isin(first, table["start_ns"])]

@@ -91,13 +91,13 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     starts, ends = bounds(table)
     following, paused = ends.copy(), np.zeros(len(table), np.int64)
     recorder = {} if is_of_kernels else recorder_times(trace)
-    # Steps before a window of the recorder have no work: it tells nothing of where they begin.
+    # With recorder windows, unseen work says nothing about the start of steps before a window.
     is_whole = not is_of_kernels and not recorded_windows(trace)
     unseen = work_before_recording(trace) if is_whole else {}
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     work = None if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
-        # A step that begins before the one before ended has no time between them.
+        # A step may begin before the previous step ends; then no time is between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
         recorder_time = recorder.get(process, Intervals.empty())
         paused[rows] = recorder_time.covered_ns(starts[rows], following[rows])
@@ -129,13 +129,14 @@ def _device_spans(
     ends = np.maximum.accumulate(np.where(worked, last, following))
     if len(ends) == 1:
         ends = np.maximum(ends, following)
-    # Work before the first step may be in no recording: it ended as late after the start of the
-    # step as that of the step does after its end; then nothing ran until its own began.
+    # Work before the first step may be unrecorded. Assume that it ended with the same lag after the
+    # start of the step as the work of the step after its end, and that the device was then idle.
     begun = min(first[0], max(starts[0] + ends[0] - following[0], before[0]))
     earliest = max(starts[0], begun) if worked[0] else starts[0]
-    # Nothing runs between two spans: it does not matter where the recorder's time is left out.
+    # The device is idle between two spans, so the recorder's time can be left out anywhere.
     begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
-    late = np.minimum(first, starts + ends - following)[1:]  # nor work before it records again
+    # no work begins before recording resumes
+    late = np.minimum(first, starts + ends - following)[1:]
     resumes = worked[1:] & ~worked[:-1] & (recorder.covered_ns(starts[:-1], starts[1:]) > 0)
     begun = np.where(resumes, np.maximum(begun, late), begun)
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
@@ -173,7 +174,7 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
         for process, rows in of_process.items():
             is_before = is_linked & (starts < first[rows[0]]) & (work["process"] == process)
             before[rows[0]] = ends.max(where=is_before, initial=before[rows[0]])
-    # Of those that begin in steps there are at most as many as there are.
+    # The work that begins in steps is a subset of all work, so try the cheaper test first.
     sparse = [r for p, r in of_process.items() if linked[r].sum() < _MIN_LINKED_RATIO * n_rows[p]]
     seen = _count_work_by_start(table, trace) if sparse else linked
     for rows in sparse:
@@ -183,7 +184,7 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
 
 
 def _count_work_by_start(table: Table, trace: Trace) -> Ints:
-    """Return the number of kernels and copies that begin in each step, whenever they were launched."""
+    """Return the number of kernels and copies that begin in each step, regardless of launch."""
     seen = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
         work = trace.table(name)
@@ -241,7 +242,8 @@ def find_pattern(trace: Trace) -> Steps:
     if table.empty:
         return _no_steps(is_pattern=True)
     table = with_spans(trace, table, is_of_kernels=True).assign(is_warmup=False)
-    for process, between in between_cycles(trace).items():  # how long is not known across one
+    # the length of an iteration across a gap is unknown
+    for process, between in between_cycles(trace).items():
         is_whole = between.covered_ns(*bounds(table)) == 0
         table = table.take(is_whole | (table["process"] != process))
     lengths, is_first = Steps(table, "", is_pattern=True).durations_ns, np.zeros(len(table), bool)
@@ -326,7 +328,7 @@ def rows_inside(steps: Table, window: TimeWindow) -> Ints:
 
 
 def rows_of_steps(trace: Trace) -> Ints:
-    """Return the rows of the steps of the whole recording that `find_steps` returns for the window."""
+    """Return the rows, in the steps of the whole recording, of the steps in the window."""
     return rows_inside(find_steps(trace.whole).table, trace.span)
 
 
@@ -375,14 +377,14 @@ def _count_warmup(table: Table) -> int:
     lengths, periods = every.durations_ns, every.periods_ns
     for rows in rows_by(table, "process").values():
         declared, durations = table["declared_warmup"][rows], lengths[rows]
-        # Where devices lag, the span of the first begins with its first work: the host's counts.
+        # If devices lag, the device span of the first step begins late, so use its host period.
         durations[0] = max(durations[0], periods[rows[0]])
         most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
     return most
 
 
 def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
-    """Return the steps of a trace from source number ``place``, and a suffix for the source's name."""
+    """Return the steps of a trace from source number ``place``, and a suffix for its name."""
     source = _SOURCES[place]
     ranges = trace.ranges
     if source.is_by_traceprof is not None:
@@ -394,7 +396,7 @@ def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
         return found
     if source.name:
         return found, ""
-    is_annotated = trace.info.format.startswith("xplane")  # of JAX, TensorFlow
+    is_annotated = trace.info.format.startswith("xplane")  # JAX, TensorFlow
     return found, "profiler step annotations" if is_annotated else "ranges named step"
 
 

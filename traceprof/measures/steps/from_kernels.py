@@ -1,4 +1,4 @@
-"""Finds steps in the kernel sequence: bursts of optimizer kernels, or the period of kernel names."""
+"""Finds steps in the kernel sequence: bursts of optimizer kernels, or a period of kernel names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def find_period(codes: Ints, weights: Ints) -> Period | None:
 
     ``weights[i]`` is the pause after symbol i. Iterations are cut at the usually longest pause.
     """
-    # The end of a recording is steadier than its beginning.
+    # Use the end of a recording, because it is steadier than the beginning.
     tail = Packed(codes[-_MAX_SYMBOLS:])
     length = _best_shift(tail)
     if length is None:
@@ -75,9 +75,9 @@ def _best_shift(codes: Packed) -> int | None:
     exact = np.array([float(np.mean(codes[k:] == codes[:-k])) if k else 0.0 for k in candidates])
     if not exact.any():
         return None
-    # A layer that repeats inside every turn matches nearly as well as the turn itself.
+    # A layer that repeats within an iteration matches nearly as well as the iteration.
     best = candidates[exact >= _AS_GOOD_RATIO * exact.max()].min()
-    # Several turns match better than one if unlike turns happen to be that far apart.
+    # A multiple of the period may match slightly better by chance, so prefer its divisors.
     divides = best % np.maximum(candidates, 1) == 0
     return int(candidates[divides & (exact >= _OF_DIVISOR_RATIO * exact.max())].min())
 
@@ -258,5 +258,5 @@ def _joined(tables: list[Table], confidences: list[float]) -> InferredSteps:
     """Return the steps of all processes with the lowest confidence, at most 0.99."""
     if not tables:
         return empty_steps(), 1.0
-    # An inference is never certain, however well the sequence repeats.
+    # Inferred steps are never certain, even if the sequence repeats perfectly.
     return Table.stacked(tables), min(0.99, *confidences)

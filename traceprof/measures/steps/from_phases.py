@@ -63,12 +63,13 @@ class PhaseBlock:
         """Return whether the block is complete and the event belongs to the next block."""
         if not self.is_complete or event.start < self.reach:
             return False
-        # Optimizers that step one right after the other share the gradients.
+        # Different optimizers that step directly after each other share the gradients.
         return event.phase != OPTIMIZER or event.which in self.optimizers
 
     def is_begun_anew_by(self, event: PhaseEvent) -> bool:
-        """Return whether the fetched batch was for an evaluation, so that the event restarts the
-        block.
+        """Return whether the batch fetched before the event was for an evaluation.
+
+        The block then restarts with the event.
         """
         return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluated != NEVER)
 
@@ -84,14 +85,15 @@ class PhaseBlock:
             self.is_working = True
             if phase == BACKWARD:
                 self.has_backward = True
-            if phase == OPTIMIZER and start >= self.optimized:  # else one that another one uses
+            # otherwise it is nested in another optimizer
+            if phase == OPTIMIZER and start >= self.optimized:
                 self.optimizers += (which,)
                 self.optimized = end
             if phase in (BACKWARD, OPTIMIZER):
                 self.reach = max(self.reach, end)
             self.is_complete |= phase == closing
         if self.start == NEVER:
-            # A model that is trained in its mode for evaluation: what went before was its forward.
+            # The model is trained in eval mode: the preceding evaluation was its forward pass.
             is_trained = phase == BACKWARD and self.evaluated != NEVER
             self.start = self.evaluated if is_trained else start
 
@@ -107,7 +109,7 @@ def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[
         closes = thread[phase == closing]
         if not len(closes):
             continue
-        # Of several threads that train the one with most; fetches ahead have threads of their own.
+        # Several threads may train: use the one with the most. Prefetching runs on other threads.
         distinct, counts = np.unique(closes, return_counts=True)
         main = distinct[counts.argmax()]
         is_main = thread == main
@@ -118,7 +120,7 @@ def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[
 
 def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock]:
     """Yield the blocks of a process in order."""
-    # One event after the other: where a block begins depends on where the one before ended.
+    # A sequential loop, because the start of a block depends on the end of the previous block.
     block = PhaseBlock()
     for border, event in _with_borders(events):
         if block.is_ended_by(event):
@@ -137,7 +139,7 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
 
 
 def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEvent]]:
-    """Yield each event except recorder events, after its start or that of the recorder before it."""
+    """Yield each event except recorder events, with its start or that of the recorder before it."""
     border = NEVER
     for event in events:
         border = event.start if border == NEVER else border
@@ -169,7 +171,8 @@ def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
 
 _CAPTURE: Final = "traceprof.capture"
 _MIN_REGULAR_RATIO: Final = 0.5
-_MAX_ADDED_PASSES: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
+# as in the hooks: with more passes, gradients are reset without being seen
+_MAX_ADDED_PASSES: Final = 64
 
 
 def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
@@ -184,7 +187,7 @@ def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str
         blocks = list(blocks_of(events, closing))
         join = _join_optimizer_blocks if closing == OPTIMIZER else _join_backward_blocks
         for number, step in enumerate(join(_training_blocks(blocks)), first.get(process, 0)):
-            # With a loader, the time up to the next batch is its own.
+            # With a loader, the time until the next batch belongs to the step.
             end = step.reach if step.until == NEVER else step.until
             rows.append((process, thread, number, step.start, end, False))
             sizes[len(set(step.optimizers))] += 1
@@ -219,7 +222,7 @@ def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
     trained = [block for block in blocks if block.has_backward] or list(blocks)
     led = [block for block in trained if NEVER < block.evaluated < block.start]
     if len(led) >= _MIN_REGULAR_RATIO * len(trained):
-        for block in led:  # a teacher, a policy: forward without gradients in every step
+        for block in led:  # a teacher or policy model runs forward without gradients in every step
             block.start = block.evaluated
     return trained
 
@@ -263,7 +266,7 @@ def _has_single_step(batch: Sequence[PhaseBlock]) -> bool:
 
 
 def _join_optimizers_in_turn(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
-    """Yield the steps: blocks of different optimizers that regularly follow each other are joined."""
+    """Yield the steps: blocks of different optimizers that regularly follow each other are one."""
     counts = Counter(which for block in blocks for which in set(block.optimizers))
     pairs = Counter(_pair(one, other) for one, other in pairwise(blocks) if _may_join(one, other))
     step: PhaseBlock | None = None

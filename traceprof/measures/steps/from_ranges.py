@@ -52,7 +52,7 @@ def steps_of_ranges(
     """
     texts = ranges["name"].texts
     likely = codes_containing(texts, words) if words else np.arange(len(texts))
-    # What is neither captured nor told by the payload is not known.
+    # A number that is neither captured nor in the payload is unknown (NaN).
     is_step, captured = np.zeros(len(texts), np.bool_), np.full(len(texts), np.nan)
     declared = is_step.copy()
     likely_texts = texts[likely].tolist()
@@ -73,7 +73,7 @@ def steps_of_ranges(
     given = found["name"].by_text(captured)
     step = np.where(np.isnan(given), found["payload"], given)
     for rows in rows_by(found, "process").values():
-        # Numbers of a process that are not all distinct are no numbers of steps: places are.
+        # Numbers that are not distinct within a process are no step numbers, so use indices.
         if np.isnan(step[rows]).any() or len(np.unique(step[rows])) < len(rows):
             step[rows] = np.arange(len(rows))
     known = {"step": step.astype(np.int64), "declared_warmup": found["name"].by_text(declared)}

@@ -51,7 +51,7 @@ _OCCASION: Final = "occasion "
 
 @fact
 def all_steps(ranks: Ranks) -> Steps:
-    """Return the steps of the whole recording; without steps, the iterations of its kernel pattern."""
+    """Return the steps of the whole recording; without steps, the iterations of its pattern."""
     steps = steps_of_ranks(ranks)
     return steps if len(steps) else pattern_of_ranks(ranks)
 
@@ -76,7 +76,7 @@ def step_ledger(ranks: Ranks) -> Table:
     table = table.in_order("process", "start_ns") if len(rows) > 1 else table
     took = {name.removeprefix(_OCCASION): table[name] for name in table if _OCCASION in name}
     table = table.without(*(f"{_OCCASION}{name}" for name in took))
-    # Host periods and device times are compared with their like only.
+    # Host periods are compared only with host periods, device times only with device times.
     comparable = groups_of(table["process"], table["is_covered"].astype(np.int64)).number
     is_left_out = table["is_warmup"] | ~table["is_whole"] | is_pattern
     causes = explained_by(table.assign(process=comparable), took, ~is_left_out)
@@ -84,9 +84,9 @@ def step_ledger(ranks: Ranks) -> Table:
     outliers = outliers_of_processes(lengths, comparable, is_left_out | (causes != ""))
     kind = np.full(len(table), USUAL, object)
     kind[outliers > 0] = SLOW
-    # A pattern begins and ends with whole iterations.
+    # The iterations of a pattern are never cut.
     is_cut = table["is_edge"] & (_are_cut(table, comparable) | (outliers < 0)) & (not is_pattern)
-    # An edge that cuts a step of one rank is no border of another rank's either.
+    # If the edge cuts a step on one rank, the same step is also unusable on the other ranks.
     kind[table["is_edge"] & are_among(table["step"], table["step"][is_cut])] = CUT
     kind[causes != ""] = causes[causes != ""]
     kind[~table["is_whole"]] = INCOMPLETE
@@ -147,7 +147,7 @@ def _are_covered(trace: Trace, steps: Table) -> Bools:
         return np.asarray(inside & are_timed(steps), np.bool_)
     inside_ns = covered_ns(steps, captured_times(trace))
     is_captured = np.isnan(inside_ns) | (inside_ns >= _MIN_COVERED_RATIO * lengths_of(steps))
-    # A recording that goes on from the first step to the last has no steps outside of it.
+    # If every step overlaps the recorded time, no step is outside the recording.
     for rows in rows_by(steps, "process").values():
         is_captured[rows] |= inside_ns[rows].min() > 0
     return np.asarray(is_captured, np.bool_)

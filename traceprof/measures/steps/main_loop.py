@@ -108,7 +108,7 @@ def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
 
 
 def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
-    """Return the time of all iterations if it contains at least half of the kernel time, else None."""
+    """Return the time of all iterations; None if it contains less than half of the kernel time."""
     turns = pattern.table
     start_ns, end_ns = int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max())
     window = TimeWindow(start_ns, end_ns, is_of_steps=True)
@@ -149,8 +149,7 @@ def _kernel_window(trace: Trace, active: TimeWindow) -> TimeWindow:
 
 
 def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, str]:
-    """Return the window after the set-up ranges at its beginning, and the name of the last of
-    these.
+    """Return the window after the set-up ranges at its beginning, and the name of the last one.
 
     At least half of the kernel time must remain.
     """

@@ -201,7 +201,7 @@ def host_times(trace: Trace, steps: Steps) -> dict[str, Floats]:
     nothing = np.zeros(len(rows))
     claimed = np.sum([nothing, *(np.nan_to_num(time) for time in phases.values())], axis=0)
     left = np.maximum(steps.periods_ns - claimed, 0.0)
-    # What a phase holds already is its own.
+    # Profiler time within a phase counts for the phase.
     profiler = {
         name: np.minimum(np.maximum(time - rows["recorder_ns"], 0.0), left)
         for name, time in profiler.items()
@@ -239,9 +239,7 @@ def _launching_times(trace: Trace, spans: Table, left_out: Floats) -> Mapping[st
 
 
 def _join_ranks(tables: Sequence[Table]) -> Table:
-    """Return the steps of all ranks in one table with the columns `_ORDER`, sorted by process and
-    time.
-    """
+    """Return the steps of all ranks in one table, sorted by process and time."""
     table = Table.stacked([table for table in tables if len(table)] or tables[:1])
     known = [name for name in _ORDER if name in table]
     known += [name for name in table if name.startswith(_REASON)]

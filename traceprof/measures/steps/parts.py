@@ -67,7 +67,7 @@ def phases_of_host(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     for host in find_host_phases(trace):
         for phase, time in host.times.items() if host.process in processes else ():
             times.setdefault(phase, {})[host.process] = time
-    times.pop(PROFILER, None)  # which takes more than its ranges: see `profiler_in_steps`
+    times.pop(PROFILER, None)  # its ranges are incomplete: see `profiler_in_steps`
     return {f"{phase}_ns": covered_ns(steps, by_process) for phase, by_process in times.items()}
 
 
@@ -85,9 +85,7 @@ def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
 
 
 def bytes_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the bytes of the copies that start in each step, by direction; only recorded
-    directions.
-    """
+    """Return the bytes of the copies that start in each step, by recorded direction."""
     columns: dict[str, Floats] = {}
     copies = trace.copies
     on_device = _with_bounds(steps, "device_start_ns", "device_end_ns")
@@ -104,7 +102,7 @@ def samples_in_steps(trace: Trace, steps: Table) -> Floats:
     if len(find_steps(trace)):
         batches = batches_of_steps(trace)
         sums = np.bincount(batches["row"], batches["payload"], len(steps)).astype(np.float64)
-    else:  # of iterations of a pattern
+    else:  # iterations of a pattern
         batches = _batches(trace)
         sums = _sums(_with_bounds(steps, "start_ns", "next_ns"), batches, batches["payload"])
     return np.where(sums > 0, sums, np.nan)
@@ -271,9 +269,7 @@ def _samples_of_machine(part: Trace) -> Table:
 
 
 def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:
-    """Return the mean of the samples in each span, extended by one second before; NaN without
-    samples.
-    """
+    """Return the mean of the samples from one second before each span to its end; NaN if none."""
     if series is None:
         return np.full(len(start), np.nan)
     times, values = series

@@ -1,5 +1,4 @@
-"""Measures host and device time by phase of the training loop (data, forward …), in total and by
-step.
+"""Measures host and device time by phase of the training loop (data, forward …) and by step.
 
 Phases come from range names: the ranges that `traceprof record` adds, and common names of manual
 ranges. Host time counts for the innermost phase on the thread with named phases. Unclaimed time has
@@ -82,7 +81,7 @@ def measure_phases(trace: Trace) -> Result:
     device, groups = grouped_by(per_device, "process", "phase")
     sums = {name: groups.reduced(np.add, per_device[name]) for name in _OF_DEVICE}
     table = _as_integers(joined(host, device.assign(**sums), "process", "phase"))
-    # Device work counts for the processes that name phases; of the others there are none.
+    # Device work counts only for processes with named phases.
     table = table.take(np.isin(table["process"], host["process"]))
     length, lost, is_linked = lengths_of(work), work["phase"] == _NO_PHASE, work["is_linked"]
     inferred = work["is_inferred"] == 1
@@ -170,7 +169,7 @@ def _finish(result: Result) -> Result:
     table = result.table.in_order("process")
     if table.empty:
         return result.lacking("the trace contains no ranges of phases (data, forward, backward …)")
-    # Of each process the host times add up to the window.
+    # The host times of each process add up to the window.
     groups = groups_of(table["process"])
     window = groups.reduced(np.add, table["host_ns"])[groups.number]
     table = table.assign(host_ratio=table["host_ns"] / np.maximum(window, 1))
@@ -240,7 +239,7 @@ def _phases_of_steps(trace: Trace) -> Table:
     work = _device_times_of_steps(trace, steps)
     used = rows_by_values(work["process"], work["device"])
     host = _host_times_of_steps(trace, steps, used)
-    # Steps are sorted by process and start, so that their rows are in the order of time.
+    # Steps are sorted by process and start, so sorting by row sorts by time.
     return _as_integers(joined(host, work.without("process", "kernel_count"), *_KEYS))
 
 
@@ -272,7 +271,7 @@ def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, .
         devices.setdefault(process, []).append(device)
     tables = [Table(dict.fromkeys((*_KEYS, "host_ns"), np.empty(0, np.int64)))]
     known = phase_times(trace)
-    # Of a process that names no phases, but uses a device, all time is outside of them.
+    # A process without named phases that uses a device has all time outside phases.
     for process in sorted({*known, *devices}):
         rows = rows_of.get(process, np.empty(0, np.int64))
         left, found = ends[rows] - starts[rows], {}

@@ -47,7 +47,7 @@ def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float
 
 
 def _slopes(durations_ns: Floats, most_places: int) -> Floats:
-    # Evenly thinned, so that the number of pairs stays bounded.
+    # Sample the steps evenly to bound the number of pairs.
     """Return the slopes between pairs of steps, in ns per step."""
     place = np.unique(np.linspace(0, len(durations_ns) - 1, most_places).astype(np.int64))
     first, second = np.triu_indices(len(place), k=1)
@@ -118,10 +118,9 @@ def outliers(durations_ns: Floats) -> Ints:
 
 
 def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bools) -> Ints:
-    """Return 1 for each slow and -1 for each fast step among the steady steps of its process, else
-    0.
+    """Return 1 for each slow and -1 for each fast step among the steady steps of its process.
 
-    Warm-up steps are 0.
+    Other steps and warm-up steps are 0.
     """
     found = np.zeros(len(durations_ns), np.int64)
     steady = np.flatnonzero(~is_warmup)

@@ -73,7 +73,7 @@ def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, In
     """
     steps, found = find_steps(trace), []
     is_judged = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
-    # Of a part the calls before its window are those of what is in it alone.
+    # A part of a recording contains earlier calls only for the work inside it.
     if steps.is_inferred or not is_judged or trace.info.is_part or len(steps) < 2 * _MIN_STEPS:
         return []
     inner = _are_inner(trace, steps.table) & ~steps.warmup()
@@ -101,7 +101,7 @@ def _are_inner(trace: Trace, steps: Table) -> Bools:
         seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
         starts, ends = steps["start_ns"][rows], steps["next_ns"][rows]
         whole = seen.covered_ns(starts, ends) == ends - starts
-        # A row of two windows is none.
+        # Adjacent steps must be in the same window.
         window = np.searchsorted(seen.starts, starts, side="right")
         beside = whole[1:] & whole[:-1] & (window[1:] == window[:-1])
         found[rows[1:-1]] = beside[1:] & beside[:-1]
@@ -129,7 +129,7 @@ def _count_within(instants: Ints, starts: Ints, ends: Ints) -> Ints:
 
 
 def _did_less(trace: Trace, process: int, steps: Table, full: Ints, thin: Ints) -> bool:
-    """Return whether devices did less in thin steps, with only kernels that full steps also have."""
+    """Return whether devices did less in thin steps, and ran only kernels of full steps."""
     launches = launches_of(trace, "kernels")
     kernel_rows = np.flatnonzero((trace.kernels["process"] == process) & launches.is_known)
     place = span_at(steps["start_ns"], steps["next_ns"], launches.start_ns[kernel_rows])
@@ -146,14 +146,12 @@ def _did_less(trace: Trace, process: int, steps: Table, full: Ints, thin: Ints) 
 def _as_long_on_the_host(
     trace: Trace, process: int, steps: Table, launched: Ints, rows: tuple[Ints, Ints]
 ) -> Ints:
-    """Return the thin steps with a range as long as in full steps that launches at most half as
-    much.
-    """
+    """Return the thin steps with a range as long as in full steps but at most half the launches."""
     ranges = trace.ranges
     range_rows = np.flatnonzero((ranges["process"] == process) & (ranges["kind"] == "push_pop"))
     starts, ends = (column[range_rows] for column in bounds(ranges))
     place = span_at(steps["start_ns"], steps["next_ns"], starts)
-    # The step itself, and what is around several, say nothing of what was done in it.
+    # The range of the step itself, and ranges around several steps, give no evidence.
     is_inside = (place >= 0) & (ends <= steps["next_ns"][place])
     is_inside &= ends - starts < _MIN_LENGTH_RATIO * steps["length"][place]
     names: Names = ranges["name"]

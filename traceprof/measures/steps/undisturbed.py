@@ -26,13 +26,17 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 _MIN_STEPS: Final = 3
 _CAPTURED: Final = ("api_calls", *DEVICE_TABLES)
 _MIN_PERIOD_TO_BUSY_RATIO: Final = 0.97
-"""If host periods are shorter than the device work of a step, the host runs ahead of the devices,
-and its periods do not show the step time.
+"""Minimum ratio of the host period of a step to its device work.
+
+If host periods are shorter, the host runs ahead of the devices, so its periods do not show the step
+time.
 """
 _MAKES_WORK: Final = re.compile(r"\b(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")
 _RECORDED_QUANTILE, _UNPROFILED_QUANTILE = 0.25, 0.75
-"""The difference is significant if the lower quartile of the profiled steps exceeds the upper
-quartile of the unprofiled steps.
+"""Quantiles that are compared to decide if the difference is significant.
+
+It is significant if the lower quartile of the profiled steps exceeds the upper quartile of the
+unprofiled steps.
 """
 
 
@@ -55,7 +59,7 @@ class Disturbance:
 
     @property
     def excess_ns(self) -> float:
-        """Additional duration of a recorded step (median); 0 if the difference is not significant."""
+        """Additional duration of a recorded step (median); 0 if it is not significant."""
         low, high = (
             np.quantile(self.recorded_ns, _RECORDED_QUANTILE),
             np.quantile(self.periods_ns, _UNPROFILED_QUANTILE),
@@ -70,7 +74,7 @@ class Disturbance:
 
 @fact
 def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
-    """Return the effect of recording on the steps of each process that also has unprofiled steps."""
+    """Return the effect of recording on the steps of each process with unprofiled steps."""
     if not {"kernels", "api_calls"} <= trace.recorded:
         return {}
     steps = find_steps(trace)
@@ -89,7 +93,7 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
         starts, ends = table["start_ns"][rows], table["next_ns"][rows]
         within = captured[process].covered_ns(starts, ends)
         paused = recorder.get(process, Intervals.empty()).covered_ns(starts, ends)
-        # The period of the last step is not known.
+        # The period of the last step is unknown.
         is_whole = ~steps.warmup()[rows] & (paused == 0) & (np.arange(len(rows)) < len(rows) - 1)
         inside = is_whole & (within == ends - starts) & table["on_device"][rows]
         outside = _settled(is_whole & (within == 0))
@@ -138,7 +142,7 @@ def _work_calls(trace: Trace) -> Table:
 
 
 def _has_unrecorded_steps(trace: Trace, steps: Table) -> bool:
-    """Return whether steps may lie outside the recorded time; most recordings have no such steps."""
+    """Return whether steps may lie outside the recorded time; this is rare."""
     if recorded_windows(trace):
         return True
     tables = [table for table in map(trace.table, _CAPTURED) if len(table)]
@@ -149,9 +153,7 @@ def _has_unrecorded_steps(trace: Trace, steps: Table) -> bool:
 
 @fact
 def captured_times(trace: Trace) -> Mapping[int, Intervals]:
-    """Return the recorded time of each process: its windows, or else from the first to the last
-    row.
-    """
+    """Return the recorded time of each process: its windows, else from first to last row."""
     if windows := recorded_windows(trace):
         return windows
     first: dict[int, int] = {}
