@@ -152,8 +152,9 @@ def composition_of_devices(
     for (place, window), devices in by_window.items():
         known = ranks if window == ranks.span else ranks.whole  # reuse facts of a cut Trace
         parts.append(known.parts[place])
-        shared = released.take(np.isin(released["device"], devices))
-        arguments.append((window, tuple(devices), shared, launched))
+        arguments.append(
+            (window, tuple(devices), released.take(np.isin(released["device"], devices)), launched)
+        )
     sums = _added_up(measure_of_each(parts, _sums_in_window, arguments))
     return sums.take((sums["ns"] != 0) | (sums["count"] != 0))
 
@@ -213,8 +214,7 @@ def _sums_by_device(
     work = work_of_trace(trace)
     for device in devices:
         span, recorded = trace.span, recorded_times(trace, device)
-        time = device_time(trace, device).within(recorded)
-        exposed = time.parts()
+        exposed = device_time(trace, device).within(recorded).parts()
         device_work = work.take_aside(work["device"] == device)
         shared = released.take(released["device"] == device)
         found: list[Table] = []

@@ -84,8 +84,7 @@ def lost_work(ranks: Ranks) -> LostWork | None:
     lost = _counts(ranks.whole)
     if lost and not _counts(ranks):
         missing.insert(len(lost), Note("none of these launches is in this window"))
-    has_silent_passes = any(_PHASE in note.values for note in missing)
-    is_known = not has_silent_passes and _is_enough_left(ranks, inside)
+    is_known = not any(_PHASE in note.values for note in missing) and _is_enough_left(ranks, inside)
     left_out = _note_on_excluded_steps(ranks) if is_known else None
     missing += [left_out] if left_out else []
     warnings = [text for text in ranks.info.warnings if says_incomplete(text)]
@@ -169,8 +168,7 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
     every = ranks.whole if ranks.span.is_of_steps else ranks
     wholeness, steps = wholeness_of_ranks(every), named_steps(steps_of_ranks(every))
     if len(steps):
-        is_whole = wholeness[~steps.warmup()] == WHOLE
-        return bool(is_whole.mean() >= _MIN_WHOLE_STEPS_RATIO)
+        return bool((wholeness[~steps.warmup()] == WHOLE).mean() >= _MIN_WHOLE_STEPS_RATIO)
     lost = sum(_sums([rank.n_lost for rank in found]).values())
     return lost < _MIN_LOST_RATIO * sum(_sums(ranks.each(launches_by_kind)).values())
 
@@ -200,8 +198,12 @@ def _note_on_old_profiler(ranks: Ranks) -> Note | None:
     profiler, name = _cuda_of_profiler(ranks, environment), ranks.info.profiler
     if not driver or not profiler or int(float(profiler)) >= int(float(driver)):
         return None
-    text = "{name} is for CUDA {old}, but the driver is for CUDA {new}: it may lose GPU work"
-    return Note.of(text, name=name, old=profiler, new=driver)
+    return Note.of(
+        "{name} is for CUDA {old}, but the driver is for CUDA {new}: it may lose GPU work",
+        name=name,
+        old=profiler,
+        new=driver,
+    )
 
 
 def _version(text: str) -> str:
@@ -233,11 +235,12 @@ def _note_on_power(ranks: Ranks) -> Note | None:
     least, most = max(found, key=lambda power: power[1] / power[0], default=(0.0, 0.0))
     if not found or most < _MIN_POWER_FACTOR * least:
         return None
-    text = (
+    return Note.of(
         "a GPU drew up to {most:count} W with almost no recorded work, compared with "
-        "{least:number} W at idle"
+        "{least:number} W at idle",
+        most=round(most),
+        least=round(least),
     )
-    return Note.of(text, most=round(most), least=round(least))
 
 
 def _note_on_sms(ranks: Ranks) -> Note | None:
@@ -288,6 +291,7 @@ def _action(ranks: Ranks, older: Note | None) -> Note:
     """Return how to record the missing work."""
     again = "record again with `traceprof record`, which tests its recorder first, or "
     if older is not None and ranks.info.recorded_by is RecordedBy.NSYS:
-        text = f"{again}use Nsight Systems for CUDA {{new}} or later"
-        return Note.of(text, new=older.values["new"])
+        return Note.of(
+            f"{again}use Nsight Systems for CUDA {{new}} or later", new=older.values["new"]
+        )
     return Note(f"{again}{ranks.info.recorded_by.how_to('all')}")

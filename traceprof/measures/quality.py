@@ -67,8 +67,9 @@ def measure_quality(ranks: Ranks) -> Result:
         place = row["check"], row["table"]
         numbers[place] += 1
         row["number"] = numbers[place]
-    table = SPEC.tables[0].of_rows(Table.of_rows(rows))
-    return Result("quality", SPEC, tables={"suspicions": table})
+    return Result(
+        "quality", SPEC, tables={"suspicions": SPEC.tables[0].of_rows(Table.of_rows(rows))}
+    )
 
 
 def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:
@@ -84,8 +85,9 @@ def _rows_of_check(
     by_message: dict[tuple[str, str], list[tuple[Trace, _Suspicion]]] = {}
     for part, suspicions in zip(ranks, ranks.each(_checked, check), strict=True):
         for suspicion in suspicions:
-            key = suspicion.table, suspicion.message
-            by_message.setdefault(key, []).append((part, suspicion))
+            by_message.setdefault((suspicion.table, suspicion.message), []).append(
+                (part, suspicion)
+            )
     for (table, message), found in by_message.items():
         count = sum(len(suspicion.rows) for _, suspicion in found)
         part, first = found[0]
@@ -127,11 +129,13 @@ def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
     for places in lanes.values():
         reach = np.maximum.accumulate(ends[places])
         late.append(rows[places[1:][starts[places][1:] < reach[:-1]]])
-    text = (
+    yield _Suspicion(
+        "overlapping kernels",
         "{n:count} kernels begin before the previous kernel on their stream ends "
-        "(expected with programmatic dependent launch)"
+        "(expected with programmatic dependent launch)",
+        "kernels",
+        np.sort(np.concatenate(late)),
     )
-    yield _Suspicion("overlapping kernels", text, "kernels", np.sort(np.concatenate(late)))
 
 
 def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
@@ -139,8 +143,12 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
     if "api_calls" not in trace.recorded or trace.uncut is not None:
         return
     rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
-    text = "{n:count} kernels have no launch: it is missing, or before the recording began"
-    yield _Suspicion("kernels without launch", text, "kernels", rows)
+    yield _Suspicion(
+        "kernels without launch",
+        "{n:count} kernels have no launch: it is missing, or before the recording began",
+        "kernels",
+        rows,
+    )
 
 
 def _without_work(trace: Trace) -> Iterator[_Suspicion]:
@@ -172,8 +180,9 @@ def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
             rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
-            text = f"{{n:count}} {name} have a negative start time"
-            yield _Suspicion("negative times", text, name, rows)
+            yield _Suspicion(
+                "negative times", f"{{n:count}} {name} have a negative start time", name, rows
+            )
     for name in DEVICE_TABLES:
         rows = np.flatnonzero(lengths_of(trace.table(name)) <= 0)
         yield _Suspicion("no duration", f"{{n:count}} {name} have no duration", name, rows)
@@ -207,26 +216,33 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
     numbers = steps["step"][first == last]
-    text = "{n:count} steps have no recorded GPU work: {rows}"
-    yield _Suspicion("steps without work", text, "", numbers)
+    yield _Suspicion(
+        "steps without work", "{n:count} steps have no recorded GPU work: {rows}", "", numbers
+    )
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
     """Find CUDA graphs that were recorded without their kernels."""
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
-    text = (
+    yield _Suspicion(
+        "whole graphs",
         "{n:count} CUDA graphs were recorded as a whole, without their kernels; record with "
-        f"{trace.info.recorded_by.how_to('graphs')}"
+        f"{trace.info.recorded_by.how_to('graphs')}",
+        "kernels",
+        rows,
     )
-    yield _Suspicion("whole graphs", text, "kernels", rows)
 
 
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
     """Find copies and collectives without a recorded size."""
     for name in ("copies", "collectives"):
         rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
-        text = f"{{n:count}} {name} have no recorded size, so they have no bandwidth"
-        yield _Suspicion("no size", text, name, rows)
+        yield _Suspicion(
+            "no size",
+            f"{{n:count}} {name} have no recorded size, so they have no bandwidth",
+            name,
+            rows,
+        )
 
 
 _CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
@@ -252,8 +268,7 @@ def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
         if abs(skew) > _MAX_SKEW_NS:
             side = "ahead of" if skew > 0 else "behind"
             text = f"the clock of {{one}} is {side} the clock of {{first}}"
-            note = Note.of(text, one=_label(part), first=first)
-            yield _row("clock skew", note, abs(skew))
+            yield _row("clock skew", Note.of(text, one=_label(part), first=first), abs(skew))
 
 
 def _collective_ends(trace: Trace) -> Ints:

@@ -226,5 +226,4 @@ def cap_for_total(lengths: Ints, total_ns: float) -> int:
     place = int(np.searchsorted(taken, total_ns))
     if place == len(lengths):
         return int(lengths[-1])
-    before = int(lengths[:place].sum())
-    return round((total_ns - before) / (len(lengths) - place))
+    return round((total_ns - int(lengths[:place].sum())) / (len(lengths) - place))

@@ -85,8 +85,10 @@ def workload(ranks: Ranks) -> Workload:
     )
     communication = shares.get(Activity.COMMUNICATION.value, 0.0)
     if communication >= 1 - _MAX_OTHER_RATIO:
-        note = Note.of("communication takes {share:ratio} of kernel time", share=communication)
-        return Workload(COMMUNICATION, (note,))
+        return Workload(
+            COMMUNICATION,
+            (Note.of("communication takes {share:ratio} of kernel time", share=communication),),
+        )
     inference = list(_inference_of(ranks, kernels))
     trains = [] if inference else _signs_of_training(ranks)
     inference += [] if trains else _only_forward(ranks)
@@ -187,10 +189,11 @@ def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
         backward_kernels["total_ns"].sum() >= _MIN_BACKWARD_RATIO * kernels["total_ns"].sum()
     )
     if backward_kernels["count"].sum() > 1 and is_long_enough:
-        text = "{n:count} backward kernel(s), such as {name}"
         notes.append(
             Note.of(
-                text, n=int(backward_kernels["count"].sum()), name=_longest_of(backward_kernels)
+                "{n:count} backward kernel(s), such as {name}",
+                n=int(backward_kernels["count"].sum()),
+                name=_longest_of(backward_kernels),
             )
         )
     return notes
@@ -234,8 +237,7 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
     if not known:
         return []
     name = _kernel_name(known) if "(" in known else _range_name(known)
-    text = "a training forward pass ({name}), but no recorded backward pass"
-    return [Note.of(text, name=name)]
+    return [Note.of("a training forward pass ({name}), but no recorded backward pass", name=name)]
 
 
 def _names_of_training(part: Trace) -> tuple[str, ...]:
@@ -250,12 +252,16 @@ def _names_of_training(part: Trace) -> tuple[str, ...]:
 
 def _only_forward(ranks: Ranks) -> list[Note]:
     """Return the number of forward passes, if nearly all kernel time was launched in them."""
-    times = ranks.each(_time_in_forward)
-    inside, whole = (sum(column) for column in zip(*times, strict=True))
+    inside, whole = (sum(column) for column in zip(*ranks.each(_time_in_forward), strict=True))
     if not whole or inside < _MIN_FORWARD_RATIO * whole:
         return []
-    text = "{share:ratio} of kernel time is launched in {n:count} forward or evaluation range(s)"
-    return [Note.of(text, n=sum(ranks.each(_n_forward)), share=inside / whole)]
+    return [
+        Note.of(
+            "{share:ratio} of kernel time is launched in {n:count} forward or evaluation range(s)",
+            n=sum(ranks.each(_n_forward)),
+            share=inside / whole,
+        )
+    ]
 
 
 def _time_in_forward(part: Trace) -> tuple[int, int]:
@@ -284,8 +290,9 @@ def _n_host_ops(part: Trace) -> int:
 def _without_kernels(ranks: Ranks) -> Workload:
     loaded = sum(ranks.each(_n_loaded))
     if loaded:
-        note = Note.of("{n:count} cop(y|ies) to a GPU and no kernel", n=loaded)
-        return Workload(LOADING, (note,))
+        return Workload(
+            LOADING, (Note.of("{n:count} cop(y|ies) to a GPU and no kernel", n=loaded),)
+        )
     training = _signs_of_training(ranks)
     forward = sum(ranks.each(_n_forward))
     if training or not forward or not any(ranks.each(_n_host_ops)):

@@ -74,12 +74,10 @@ def measure_breakdown(ranks: Ranks) -> Result:
     result = measured_by_rank(ranks, _measure)
     devices = result.table
     base = base_of_shares(ranks)
-    scalars = {**result.scalars, "base": base.unit, "base_ns": base.unit_ns}
-    result = replace(result, scalars=scalars)
+    result = replace(result, scalars={**result.scalars, "base": base.unit, "base_ns": base.unit_ns})
     if devices.empty:
         empty = result.with_table(BREAKDOWN_SPEC.table("total").of_rows(), "total")
-        text = "GPU activity was recorded, but the trace contains none."
-        return empty.with_notes(Note(text))
+        return empty.with_notes(Note("GPU activity was recorded, but the trace contains none."))
     measures = [c.name for c in BREAKDOWN_SPEC.table("total") if c.name in devices]
     whole = Table({name: devices[name].sum(keepdims=True) for name in measures})
     parts = [{part: row[f"{part}_ns"] for part in PARTS} for row in devices.rows()]

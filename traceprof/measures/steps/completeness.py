@@ -103,8 +103,7 @@ def _by_kind(trace: Trace, launches: Table) -> Mapping[str, int]:
     """Return the number of launches in the window, by kind."""
     span, start = trace.span, launches["start_ns"]
     kind = launches["kind"][(start >= span.start_ns) & (start <= span.end_ns)]
-    counts = np.bincount(kind, minlength=len(KINDS)).tolist()
-    return dict(zip(KINDS, counts, strict=True))
+    return dict(zip(KINDS, np.bincount(kind, minlength=len(KINDS)).tolist(), strict=True))
 
 
 @of_window
@@ -143,8 +142,7 @@ def lost_launches(trace: Trace) -> Table:
 def _launched_work(trace: Trace) -> Table:
     """Return all calls that launch work: the columns of `lost_launches` and has_work."""
     rows, kind = _launching(trace)
-    names = ("process", "thread", "start_ns", "end_ns")
-    calls = trace.api_calls.select(*names).take_aside(rows)
+    calls = trace.api_calls.select("process", "thread", "start_ns", "end_ns").take_aside(rows)
     outer, worked = _outermost(calls), np.zeros(len(calls), np.bool_)
     worked[outer[_have_work(trace, rows)]] = True
     kept = np.flatnonzero(outer == np.arange(len(calls)))
@@ -191,8 +189,7 @@ def _have_work(trace: Trace, calls: Ints) -> Bools:
     ]
     for process, rows in rows_by_value(trace.api_calls["process"][calls]).items():
         for numbers, of in work:
-            known = numbers[of.get(process, _NO_ROWS)]
-            found[rows] |= are_among(correlations[rows], known)
+            found[rows] |= are_among(correlations[rows], numbers[of.get(process, _NO_ROWS)])
     return found
 
 
@@ -205,8 +202,7 @@ def _outermost(calls: Table) -> Ints:
         for piece in pieces_of(len(rows)):
             members = rows[piece]
             before = np.maximum.accumulate(np.append(reach_ns, ends[members]))
-            is_inner = starts[members] < before[:-1]
-            outer = np.where(is_inner, 0, np.arange(piece.start, piece.stop))
+            outer = np.where(starts[members] < before[:-1], 0, np.arange(piece.start, piece.stop))
             outer = np.maximum.accumulate(np.maximum(outer, last))
             found[members] = rows[outer]
             last, reach_ns = int(outer[-1]), int(before[-1])

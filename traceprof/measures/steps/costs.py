@@ -86,15 +86,13 @@ def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Interva
             left = time - taken
             taken = taken | time
             if len(left):
-                is_each = kind == WARMUP
-                found[process, kind] = (len(chosen) if is_each else len(time), left)
+                found[process, kind] = (len(chosen) if kind == WARMUP else len(time), left)
     return found
 
 
 def _cost_spans(kind: str, rows: Table) -> Table:
     """Return the times of ``rows`` as costs of a kind."""
-    spans = rows.select("process", "start_ns", "end_ns")
-    return spans.assign(kind=Names.repeated(kind, len(rows)))
+    return rows.select("process", "start_ns", "end_ns").assign(kind=Names.repeated(kind, len(rows)))
 
 
 def _named_costs(trace: Trace) -> Iterator[Table]:
@@ -224,8 +222,7 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
         times[kind].update(unions_by(between.take(between["cause"] == kind)))
     for (process, kind), (_, time) in costs_of_processes(trace).items():
         if kind in times:
-            known = times[kind].get(process, Intervals.empty())
-            times[kind][process] = known | time
+            times[kind][process] = times[kind].get(process, Intervals.empty()) | time
     return {
         kind: np.nan_to_num(covered_ns(spans, by_process)) for kind, by_process in times.items()
     }

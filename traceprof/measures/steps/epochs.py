@@ -211,5 +211,6 @@ def named_epochs(trace: Trace) -> Table:
     numbers = [float(match["number"] or np.nan) if match else np.nan for match in matches]
     named = found["name"].by_text(np.array(numbers, np.float64))
     payloads = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
-    spans = found.select("process", "start_ns", "end_ns")
-    return spans.assign(epoch=np.where(np.isnan(named), payloads, named))
+    return found.select("process", "start_ns", "end_ns").assign(
+        epoch=np.where(np.isnan(named), payloads, named)
+    )

@@ -303,13 +303,13 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
     Raises:
         UsageError: the pattern is not a regular expression, or no range matches it.
     """
-    compiled = own_pattern(pattern, "step pattern")
-    tables = measure_each(ranks.whole.parts, _steps_of_pattern, compiled)
+    tables = measure_each(
+        ranks.whole.parts, _steps_of_pattern, own_pattern(pattern, "step pattern")
+    )
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
-    parts = ranks.whole.parts
     return _with_steps(
-        ranks, _with_warmup(parts, tables, _SELECTED, 1.0, ranks.parts[0].warmup_steps)
+        ranks, _with_warmup(ranks.whole.parts, tables, _SELECTED, 1.0, ranks.parts[0].warmup_steps)
     )
 
 
@@ -343,8 +343,7 @@ def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list
     found = measure_each(traces, find_optimizer_steps)
     sure = [confidence_ratio for table, confidence_ratio in found if len(table)]
     if sure:
-        tables = [table for table, _ in found]
-        return _with_warmup(traces, tables, _OPTIMIZER, min(sure), n_warmup)
+        return _with_warmup(traces, [table for table, _ in found], _OPTIMIZER, min(sure), n_warmup)
     return [_no_steps() for _ in traces]
 
 
@@ -356,8 +355,7 @@ def _with_warmup(
     n_given: int | None,
 ) -> list[Steps]:
     """Return the steps of each trace, with the same number of leading steps marked as warm-up."""
-    is_inferred = confidence_ratio < 1
-    spanned = [(table, is_inferred) for table in tables]
+    spanned = [(table, confidence_ratio < 1) for table in tables]
     tables = measure_of_each(traces, with_spans, spanned)
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [

@@ -173,8 +173,7 @@ def find_periodic_steps(trace: Trace) -> InferredSteps:
     tables, confidences = [], []
     for process, kernels in _busiest_lanes(trace):
         gaps = np.append(np.maximum(kernels["start_ns"][1:] - _running_ends(kernels)[:-1], 0), 0)
-        codes = kernels["name"].codes
-        period = find_period(codes, gaps)
+        period = find_period(kernels["name"].codes, gaps)
         if period is None or len(period.lasts) <= _MIN_STEPS:
             continue
         if _are_of_one_pass(trace, process, kernels["call_ns"][period.lasts]):
@@ -196,8 +195,7 @@ def _are_of_one_pass(trace: Trace, process: int, called_ns: Ints) -> bool:
     ):
         return True
     ranges = trace.ranges.take(trace.ranges["process"] == process)
-    passes = ranges.take(np.isin(phases_of_ranges(ranges), _PASSES))
-    time = union_of(passes)
+    time = union_of(ranges.take(np.isin(phases_of_ranges(ranges), _PASSES)))
     place = span_at(time.starts, time.ends, called_ns)
     return bool(
         len(time) and np.mean((place[1:] == place[:-1]) & (place[1:] >= 0)) > _MAX_SAME_PASS_RATIO

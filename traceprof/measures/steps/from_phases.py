@@ -203,12 +203,11 @@ def _first_numbers(ranges: Table, closing: int) -> dict[int, int]:
     captured = ranges["process"][ranges["name"] == _CAPTURE]
     if not len(captured):
         return {}
-    closes = (
+    numbered = ranges.take(
         are_of_phase(ranges, closing)
         & np.isin(ranges["process"], captured)
         & (ranges["payload"] >= 0)
     )
-    numbered = ranges.take(closes)
     firsts = {process: rows[0] for process, rows in rows_by(numbered, "process").items()}
     return {process: int(numbered["payload"][first]) for process, first in firsts.items()}
 
@@ -292,8 +291,9 @@ def _pair(one: PhaseBlock, other: PhaseBlock) -> tuple[int, int]:
 
 def _may_join(one: PhaseBlock, other: PhaseBlock) -> bool:
     """Return whether ``other`` has no batch of its own and no optimizer of ``one``."""
-    is_free = not other.is_fetched and not other.is_apart
-    return is_free and not set(one.optimizers) & set(other.optimizers)
+    return (not other.is_fetched and not other.is_apart) and not set(one.optimizers) & set(
+        other.optimizers
+    )
 
 
 def _join_backward_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:

@@ -80,8 +80,9 @@ def step_ledger(ranks: Ranks) -> Table:
     comparable = groups_of(table["process"], table["is_covered"].astype(np.int64)).number
     is_left_out = table["is_warmup"] | ~table["is_whole"] | is_pattern
     causes = explained_by(table.assign(process=comparable), took, ~is_left_out)
-    lengths = table["duration_ns"].astype(np.float64)
-    outliers = outliers_of_processes(lengths, comparable, is_left_out | (causes != ""))
+    outliers = outliers_of_processes(
+        table["duration_ns"].astype(np.float64), comparable, is_left_out | (causes != "")
+    )
     kind = np.full(len(table), USUAL, object)
     kind[outliers > 0] = SLOW
     # The iterations of a pattern are never cut.

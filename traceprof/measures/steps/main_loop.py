@@ -58,8 +58,7 @@ class MainLoop:
 
 def active_window(ranks: Ranks) -> TimeWindow | None:
     """Return the time from the first to the last operation of any device; None if there is none."""
-    spans = [_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES]
-    return _hull(spans)
+    return _hull([_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES])
 
 
 @fact
@@ -112,8 +111,7 @@ def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
     turns = pattern.table
     start_ns, end_ns = int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max())
     window = TimeWindow(start_ns, end_ns, is_of_steps=True)
-    times = ranks.each(_time_inside, window)
-    inside, whole = (sum(column) for column in zip(*times, strict=True))
+    inside, whole = (sum(column) for column in zip(*ranks.each(_time_inside, window), strict=True))
     return window if inside >= _MIN_KERNEL_TIME_RATIO * whole else None
 
 

@@ -100,8 +100,7 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
         table = table.take(rows_inside(step_ledger(ranks), ranks.span))
     if not np.isnan(step_ledger(ranks)["samples_count"]).all():
         samples, lengths = ledger["samples_count"], table["duration_ns"]
-        longer = np.maximum(lengths, table["period_ns"])
-        lengths = np.where(ledger["kind"] == CUT, longer, lengths)
+        lengths = np.where(ledger["kind"] == CUT, np.maximum(lengths, table["period_ns"]), lengths)
         table = table.assign(samples_count=samples, samples_per_s=_rates(samples, lengths))
     reasons, table = _split_columns(table, _REASON)
     kind, causes = ledger["kind"], np.where(np.isin(ledger["kind"], OCCASIONS), ledger["kind"], "")
@@ -244,8 +243,7 @@ def _join_ranks(tables: Sequence[Table]) -> Table:
     known = [name for name in _ORDER if name in table]
     known += [name for name in table if name.startswith(_REASON)]
     sums = {name: np.nan_to_num(table[name]) for name in known if name in _SUMS}
-    joined = table.select(*known, "is_warmup").assign(**sums)
-    return joined.in_order("process", "at_ns", "step")
+    return table.select(*known, "is_warmup").assign(**sums).in_order("process", "at_ns", "step")
 
 
 def _rates(counts: Array, times_ns: Array) -> Floats:

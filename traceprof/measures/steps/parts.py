@@ -141,8 +141,7 @@ def _sums(steps: Table, rows: Table, values: Array) -> Floats:
     """Return the sum of ``values`` of the ``rows`` that start in each step."""
     owner = owner_of(steps, rows["process"], rows["start_ns"])
     inside = owner >= 0
-    sums = np.bincount(owner[inside], values[inside], len(steps))
-    return sums.astype(np.float64)
+    return np.bincount(owner[inside], values[inside], len(steps)).astype(np.float64)
 
 
 BETWEEN_STEPS: Final = "between_steps"
@@ -283,5 +282,4 @@ def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:
 def _last_before(series: _Series, instants: Ints) -> Floats:
     """Return the last value before each instant; 0 if there is none."""
     times, values = series
-    place = np.searchsorted(times, instants, side="left")
-    return np.concatenate(([0.0], values))[place]
+    return np.concatenate(([0.0], values))[np.searchsorted(times, instants, side="left")]

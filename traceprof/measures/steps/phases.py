@@ -237,8 +237,7 @@ def _phases_of_steps(trace: Trace) -> Table:
     """Return the times of each phase in each step of the recording, independent of the window."""
     steps = find_steps(trace).table
     work = _device_times_of_steps(trace, steps)
-    used = rows_by_values(work["process"], work["device"])
-    host = _host_times_of_steps(trace, steps, used)
+    host = _host_times_of_steps(trace, steps, rows_by_values(work["process"], work["device"]))
     # Steps are sorted by process and start, so sorting by row sorts by time.
     return _as_integers(joined(host, work.without("process", "kernel_count"), *_KEYS))
 

@@ -216,5 +216,4 @@ def awaited_since(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) 
     """
     steps = find_steps(trace.whole).table
     place = int(owner_of(steps, process, called_ns)[0])
-    begun_ns = starts_ns if place < 0 else steps["device_start_ns"][place]
-    return int(min(starts_ns, begun_ns))
+    return int(min(starts_ns, starts_ns if place < 0 else steps["device_start_ns"][place]))
