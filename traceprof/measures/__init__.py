@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -197,8 +197,7 @@ def names_shown(noun: str, by: str | None = None) -> list[str]:
     if name not in known:
         if name in analysis_names():
             raise UsageError(f"--by {by}: {name} already means `{shown_by(name)}`: remove --by")
-        close = get_close_matches(name, [*known, *analysis_names()], n=1)
-        meant = f"did you mean {close[0]!r}?" if close else f"use {', '.join(known)}"
+        meant = _suggestion(name, known, analysis_names())
         raise UsageError(f"unknown table {noun!r}; {meant}")
     ways = {entry.way: entry.name for entry in known[name] if entry.way}
     found = []
@@ -206,13 +205,18 @@ def names_shown(noun: str, by: str | None = None) -> list[str]:
         if way not in ways:
             if not ways:
                 raise UsageError(f"--by {by}: {name} has only one grouping: remove --by")
-            close = get_close_matches(way, ways, n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"use {', '.join(ways)}"
+            meant = _suggestion(way, ways)
             if way == "event" and name in ("kernels", "copies"):
                 meant = "use `traceprof ops TRACE`"
             raise UsageError(f"{name} has no grouping {way!r}; {meant}")
         found.append(ways[way])
     return found
+
+
+def _suggestion(word: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Return the word of ``known`` and ``others`` that is closest to ``word``, else all known."""
+    close = get_close_matches(word, [*known, *others], n=1)
+    return f"did you mean {close[0]!r}?" if close else f"use {', '.join(known)}"
 
 
 def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis:

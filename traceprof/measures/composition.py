@@ -83,19 +83,19 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     release = starts.copy()
     release[known] = shared["last_start_ns"][place[known]]
     release = np.clip(release, starts, carried["end_ns"])
-    whom = np.full(len(found), ABSENT, np.int64)
-    whom[known] = shared["last_member"][place[known]]
+    awaited = np.full(len(found), ABSENT, np.int64)
+    awaited[known] = shared["last_member"][place[known]]
     origins = find_blame(ranks).origin_of_match
     origin = np.array([origins.get(number, ABSENT) for number in match[known].tolist()], np.int64)
     # A rank does not wait for itself, even if its own delay comes back to it.
     is_other = (origin != ABSENT) & (origin != member[known])
-    whom[known[is_other]] = origin[is_other]
+    awaited[known[is_other]] = origin[is_other]
     in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
     names = np.array([*map(_name_of, matches.members), NOT_IN_STEP, ""], object)
-    whom[whom < 0] = len(names) - 1
-    whom[~in_step] = len(names) - 2
-    whom[release <= starts] = len(names) - 1
-    return found.assign(release_ns=release, waits_for=names[whom])
+    awaited[awaited < 0] = len(names) - 1
+    awaited[~in_step] = len(names) - 2
+    awaited[release <= starts] = len(names) - 1
+    return found.assign(release_ns=release, waits_for=names[awaited])
 
 
 def _name_of(member: Member) -> str:
@@ -162,9 +162,9 @@ def composition_of_devices(
 def _added_up(found: Sequence[Table]) -> Table:
     """Return the sums of ns, count, and n_bytes by part, kind, name, and device."""
     nothing = dict.fromkeys(("device", "ns", "count"), np.empty(0, np.int64))
-    every = Table.stacked([Table(dict.fromkeys((*_KEYS, "n_bytes"), ()) | nothing), *found])
-    keys, groups = grouped_by(every, *_KEYS)
-    return keys.assign(**{name: groups.sums(every[name]) for name in ("ns", "count", "n_bytes")})
+    stacked = Table.stacked([Table(dict.fromkeys((*_KEYS, "n_bytes"), ()) | nothing), *found])
+    keys, groups = grouped_by(stacked, *_KEYS)
+    return keys.assign(**{name: groups.sums(stacked[name]) for name in ("ns", "count", "n_bytes")})
 
 
 def _sums_in_window(
@@ -216,14 +216,16 @@ def _sums_by_device(
         span, recorded = trace.span, recorded_times(trace, device)
         exposed = device_time(trace, device).within(recorded).parts()
         device_work = work.take_aside(work["device"] == device)
-        shared = released.take(released["device"] == device)
+        collectives = released.take(released["device"] == device)
         found: list[Table] = []
         for place, part in enumerate(BUSY_PARTS):  # in the order of `Part`
-            left = exposed[part]
+            unclaimed = exposed[part]
             if part == "exposed_communication":
-                found += [*_collectives(shared, left, span)]
-                left = left - union_of(shared)
-            found.append(_claims(device_work.take(device_work["place"] == place), left, part, span))
+                found += [*_collectives(collectives, unclaimed, span)]
+                unclaimed = unclaimed - union_of(collectives)
+            found.append(
+                _claims(device_work.take(device_work["place"] == place), unclaimed, part, span)
+            )
         found.append(_idle(charges.take_aside(charges["device"] == device)))
         found.append(_rest(found, exposed, recorded.total_ns))
         yield device, Table.stacked(found)
@@ -235,8 +237,8 @@ def work_of_trace(trace: Trace) -> Table:
     Columns: start_ns, end_ns, device, place (index of the part in `BUSY_PARTS`), kind, name (both
     Names), and n_bytes.
     """
-    every = Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES])
-    return every.take_aside(every.order("start_ns"))
+    work = Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES])
+    return work.take_aside(work.order("start_ns"))
 
 
 def _work_rows(trace: Trace, name: str) -> Table:
@@ -295,27 +297,29 @@ def first_claims(rows: Table) -> tuple[Ints, Ints]:
     return np.minimum(np.maximum(starts, reach), ends), ends
 
 
-def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
+def _claims(rows: Table, unclaimed: Intervals, part: str, span: TimeWindow) -> Table:
     """Return the time of ``left`` that each kernel or copy claims, summed by kind and name."""
     first, ends = first_claims(rows)
     begins = span.holds(rows["start_ns"])
     n_bytes = np.where(begins, rows["n_bytes"], np.nan)
-    return _sums(part, rows["kind"], rows["name"], left.covered_ns(first, ends), begins, n_bytes)
+    return _sums(
+        part, rows["kind"], rows["name"], unclaimed.covered_ns(first, ends), begins, n_bytes
+    )
 
 
-def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Table]:
+def _collectives(rows: Table, unclaimed: Intervals, span: TimeWindow) -> Iterator[Table]:
     """Yield the exposed time spent waiting for other ranks, then the exposed collective time."""
     rows = rows.take(span.overlaps(*bounds(rows)))
     first, ends = first_claims(rows)
     release = np.clip(rows["release_ns"], first, ends)
     part = "exposed_communication"
     begins = span.holds(rows["start_ns"])
-    waited = left.covered_ns(first, release)
+    waited = unclaimed.covered_ns(first, release)
     counts = begins & (waited > 0)
-    whom, ops = (Names.of(rows[name]) for name in ("waits_for", "op"))
-    yield _sums(part, Names.repeated(WAITING, len(rows)), whom, waited, counts)
+    awaited, ops = (Names.of(rows[name]) for name in ("waits_for", "op"))
+    yield _sums(part, Names.repeated(WAITING, len(rows)), awaited, waited, counts)
     n_bytes = np.where(begins, _sizes(rows["n_bytes"]), np.nan)
-    worked = left.covered_ns(release, ends)
+    worked = unclaimed.covered_ns(release, ends)
     yield _sums(part, Names.repeated(COLLECTIVE, len(rows)), ops, worked, begins, n_bytes)
 
 
@@ -391,16 +395,16 @@ def place_of_work(ranks: Ranks) -> Table:
     """
     spans = _spans_of_steps(ranks)
     tables = ranks.each_of(_placed_work, [(spans_of_rank,) for spans_of_rank in spans])
-    shared = released_collectives(ranks, knows_waits=False)
-    shared = shared.take(ranks.span.holds(shared["start_ns"]))
-    collectives = shared.select("start_ns", "device").assign(
-        kind=Names.repeated(COLLECTIVE, len(shared)), name=Names.of(shared["op"])
+    released = released_collectives(ranks, knows_waits=False)
+    released = released.take(ranks.span.holds(released["start_ns"]))
+    collectives = released.select("start_ns", "device").assign(
+        kind=Names.repeated(COLLECTIVE, len(released)), name=Names.of(released["op"])
     )
     every_device = {device: times for by_device in spans for device, times in by_device.items()}
     tables.append(_placed(collectives, every_device))
-    every = Table.stacked(tables)
-    found, groups = grouped_by(every, *_PLACED_KEYS)
-    ratio = ratio_of(*(groups.sums(every[name]) for name in ("place", "known")))
+    placed = Table.stacked(tables)
+    found, groups = grouped_by(placed, *_PLACED_KEYS)
+    ratio = ratio_of(*(groups.sums(placed[name]) for name in ("place", "known")))
     known: dict[str, str] = {}
     for classes_of_rank in ranks.whole.each(_classes_of):
         known |= classes_of_rank

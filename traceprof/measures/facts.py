@@ -38,7 +38,7 @@ _R = TypeVar("_R", bound="Trace | Ranks")
 class _OnDisk:
     """A cached value whose large arrays are on disk."""
 
-    known: Any
+    value: Any
 
 
 _MAX_ITEMS: Final = 1000
@@ -81,16 +81,24 @@ def _parts_of(value: Any) -> Mapping[Any, Any] | None:
     return {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
 
 
-def _to_disk(known: Any) -> Any:
-    """Return ``known`` with its large arrays on disk; ``known`` itself if it has none."""
-    found = _map_arrays(known, set_aside)
-    return known if found is known else _OnDisk(found)
+def _to_disk(value: Any) -> Any:
+    """Return ``value`` with its large arrays on disk; ``value`` itself if it has none.
+
+    Only large recordings have scratch files. The facts of small ones are small and stay in memory.
+    """
+    found = _map_arrays(value, set_aside) if scratch.files else value
+    return value if found is value else _OnDisk(found)
 
 
-def apart(known: _Result) -> Callable[[], _Result]:
-    """Move large arrays of ``known`` to disk and return a function that returns ``known``."""
-    kept: Any = _to_disk(known) if scratch.files else known
-    return lambda: _map_arrays(kept.known, in_memory) if isinstance(kept, _OnDisk) else kept
+def _from_disk(cached: Any) -> Any:
+    """Return the value that `_to_disk` stored."""
+    return _map_arrays(cached.value, in_memory) if isinstance(cached, _OnDisk) else cached
+
+
+def apart(value: _Result) -> Callable[[], _Result]:
+    """Move large arrays of ``value`` to disk and return a function that returns ``value``."""
+    cached = _to_disk(value)
+    return lambda: _from_disk(cached)
 
 
 def fact(
@@ -111,30 +119,29 @@ def fact(
     def recall(given: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         of: Any = given.whole if is_whole else given
         key = (name, *args, *sorted(kwargs.items())) if args or kwargs else plain_key
-        kept: dict[tuple[Any, ...], Any] = of.facts
-        if key in kept:
-            known: _Result = kept[key]
-            return _map_arrays(known.known, in_memory) if isinstance(known, _OnDisk) else known
-        if isinstance(of, Trace) and of.is_remote:
-            found: _Result = of.fact(key, recall, args, kwargs)
+        cache: dict[tuple[Any, ...], Any] = of.facts
+        found: _Result
+        if key in cache:
+            found = _from_disk(cache[key])
             return found
-        lock_key = (id(kept), key)
+        if isinstance(of, Trace) and of.is_remote:
+            found = of.fact(key, recall, args, kwargs)
+            return found
+        lock_key = (id(cache), key)
         with _lock:
             compute_lock = _compute_locks.setdefault(lock_key, threading.RLock())
             _n_users[lock_key] += 1
         try:
             with compute_lock:
-                if key not in kept:  # another thread may have computed it
-                    answer = compute(of, *args, **kwargs)
-                    # Only large recordings have scratch files; facts of small ones are small.
-                    kept[key] = _to_disk(answer) if scratch.files else answer
+                if key not in cache:  # another thread may have computed it
+                    cache[key] = _to_disk(compute(of, *args, **kwargs))
         finally:
             with _lock:
                 _n_users[lock_key] -= 1
                 if not _n_users[lock_key]:
                     del _compute_locks[lock_key], _n_users[lock_key]
-        known = kept[key]
-        return _map_arrays(known.known, in_memory) if isinstance(known, _OnDisk) else known
+        found = _from_disk(cache[key])
+        return found
 
     return recall
 
@@ -171,6 +178,6 @@ def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
     """
     compute: Callable[[_R], _Result] = inspect.unwrap(recall)
     name = _NAME.format(compute)
-    kept: dict[tuple[Any, ...], _Result] = of.facts
-    known = kept[name,] if (name,) in kept else compute(of)
-    return _map_arrays(known.known, in_memory) if isinstance(known, _OnDisk) else known
+    cache: dict[tuple[Any, ...], Any] = of.facts
+    found: _Result = _from_disk(cache[name,]) if (name,) in cache else compute(of)
+    return found

@@ -135,9 +135,9 @@ def says_incomplete(warning: str) -> bool:
     return _INCOMPLETE_WARNING.search(warning) is not None
 
 
-def _sums(every: list[Mapping[str, int]]) -> dict[str, int]:
+def _sums(counts_of_ranks: list[Mapping[str, int]]) -> dict[str, int]:
     """Return the sums over ranks, by key."""
-    return {key: sum(counts[key] for counts in every) for key in every[0]}
+    return {key: sum(counts[key] for counts in counts_of_ranks) for key in counts_of_ranks[0]}
 
 
 def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
@@ -150,8 +150,8 @@ def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
         for name, n in _sums([rank.n_lost for rank in ranks.each(completeness)]).items()
         if n
     }
-    every = _sums(ranks.each(launches_by_kind)) if lost else {}
-    return {name: (n, every[name]) for name, n in lost.items()}
+    launches = _sums(ranks.each(launches_by_kind)) if lost else {}
+    return {name: (n, launches[name]) for name, n in lost.items()}
 
 
 def _note_on_launches(kind: str, n: int, n_all: int) -> Note:
@@ -165,8 +165,8 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
     if not any(rank.has_work for rank in found):
         return False
     # A window of steps contains only whole steps, so count all steps of the recording.
-    every = ranks.whole if ranks.span.is_of_steps else ranks
-    wholeness, steps = wholeness_of_ranks(every), named_steps(steps_of_ranks(every))
+    counted = ranks.whole if ranks.span.is_of_steps else ranks
+    wholeness, steps = wholeness_of_ranks(counted), named_steps(steps_of_ranks(counted))
     if len(steps):
         return bool((wholeness[~steps.warmup()] == WHOLE).mean() >= _MIN_WHOLE_STEPS_RATIO)
     lost = sum(_sums([rank.n_lost for rank in found]).values())

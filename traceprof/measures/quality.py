@@ -193,12 +193,12 @@ def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
     work = [bounds(trace.table(name)) for name in DEVICE_TABLES if len(trace.table(name))]
     if not work:
         return
-    begins = min(int(starts.min()) for starts, _ in work)
-    over = max(int(ends.max()) for _, ends in work)
+    first_start = min(int(starts.min()) for starts, _ in work)
+    last_end = max(int(ends.max()) for _, ends in work)
     overheads = trace.overheads
     is_flush = are_named(overheads["name"], _FLUSHES)
     rows = np.flatnonzero(
-        is_flush & (overheads["start_ns"] < over) & (overheads["end_ns"] > begins)
+        is_flush & (overheads["start_ns"] < last_end) & (overheads["end_ns"] > first_start)
     )
     text = "the profiler flushed or requested buffers {n:count} times"
     took_ns = union_of(overheads.take(rows)).total_ns

@@ -142,11 +142,11 @@ def owner_of(steps: Table, process: Ints, instants: Ints) -> Ints:
     starts, ends = bounds(steps)
     of_process = rows_by_value(process)
     for key, rows in rows_by(steps, "process").items():
-        mine = of_process.get(key)
-        if mine is None:
+        process_rows = of_process.get(key)
+        if process_rows is None:
             continue
-        place = span_at(starts[rows], ends[rows], instants[mine])
-        owner[mine] = np.where(place >= 0, rows[place], -1)
+        place = span_at(starts[rows], ends[rows], instants[process_rows])
+        owner[process_rows] = np.where(place >= 0, rows[place], -1)
     return owner
 
 

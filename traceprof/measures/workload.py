@@ -75,8 +75,8 @@ def workload(ranks: Ranks) -> Workload:
     if training := [*backward, *stepped]:
         # Kernel names alone are as weak as kernel names that indicate inference.
         is_certain = backward or any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
-        against = [] if is_certain else list(_inference_of(ranks, kernels))
-        return Workload(UNKNOWN if against else TRAINING, (*training, *against))
+        contrary = [] if is_certain else list(_inference_of(ranks, kernels))
+        return Workload(UNKNOWN if contrary else TRAINING, (*training, *contrary))
     if not whole:
         return _without_kernels(ranks)
     by_activity = _sum_by([kernels], "activity")
@@ -119,13 +119,13 @@ def _times_of_names(part: Trace) -> Table:
 
 def _sum_by(tables: Sequence[Table], *keys: str) -> Table:
     """Return the sums of all integer columns by the texts of ``keys``, in alphabetical order."""
-    every = Table.stacked(tables)
-    named = ((key, Names.of(every[key])) for key in keys)
+    stacked = Table.stacked(tables)
+    named = ((key, Names.of(stacked[key])) for key in keys)
     groups, labels = grouped(
         {key: Names.coded(column.texts, column.packed, is_sorted=True) for key, column in named}
     )
-    summed = [name for name in every if name not in keys and every[name].dtype.kind == "i"]
-    return Table(labels | {name: groups.reduced(np.add, every[name]) for name in summed})
+    summed = [name for name in stacked if name not in keys and stacked[name].dtype.kind == "i"]
+    return Table(labels | {name: groups.reduced(np.add, stacked[name]) for name in summed})
 
 
 def _short(text: str) -> str:
@@ -202,11 +202,11 @@ def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
 def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
     # Names of optimizer steps are stronger evidence than "zero_grad", even if that takes longer.
     """Return the evidence of optimizer steps."""
-    steps, every = (
+    steps, any_named = (
         ranks.each(_names_of, "optimizer", _OPTIMIZER, is_named=is_named)
         for is_named in (True, False)
     )
-    notes = _longest_name(steps) or _longest_name(every)
+    notes = _longest_name(steps) or _longest_name(any_named)
     optimizer_kernels = kernels.take(kernels["activity"] == Activity.OPTIMIZER.value)
     if len(optimizer_kernels):
         notes.append(

@@ -93,16 +93,16 @@ def _between_all_steps(trace: Trace) -> Table:
         if not gaps.any():
             continue
         starts, ends, number = starts[gaps], ends[gaps], number[gaps]
-        left = Intervals.union_of(starts, ends) - recorder.get(process, Intervals.empty())
+        unclaimed = Intervals.union_of(starts, ends) - recorder.get(process, Intervals.empty())
         times = {name: activity.get((process, name), Intervals.empty()) for name in _NAMES}
-        if not len(times["backward"] & left):  # forward passes alone are no training
+        if not len(times["backward"] & unclaimed):  # forward passes alone are no training
             times[EVALUATION] = times[EVALUATION] | times["forward"]
-        found = times[EVALUATION] & left, times[DATA_WAIT] & left
+        found = times[EVALUATION] & unclaimed, times[DATA_WAIT] & unclaimed
         loops = _evaluation_loops(starts, ends, *found)
         times[EVALUATION] = times[EVALUATION] | (loops - times[CHECKPOINT])
         for cause in BETWEEN_CAUSES:
-            time = left if cause == UNKNOWN else left & times[cause]
-            left = left - time
+            time = unclaimed if cause == UNKNOWN else unclaimed & times[cause]
+            unclaimed = unclaimed - time
             tables.append(_cut(process, time, starts, number, cause))
     return Table.stacked(tables).in_order("process", "start_ns")
 

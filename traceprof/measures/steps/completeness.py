@@ -159,8 +159,8 @@ def _launching(trace: Trace) -> tuple[Ints, Ints]:
     for place, pattern in enumerate(_PATTERNS):
         kind_of[are_matched(names.texts, pattern)] = place
     kind = names.by_text(kind_of)
-    is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
-    rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
+    is_recorded = {"api_calls", *DEVICE_TABLES} <= trace.recorded
+    rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_recorded)
     times = captures(trace)
     if len(times):
         rows = rows[~_are_captured(calls, rows, times)]
@@ -188,8 +188,10 @@ def _have_work(trace: Trace, calls: Ints) -> Bools:
         for name in DEVICE_TABLES
     ]
     for process, rows in rows_by_value(trace.api_calls["process"][calls]).items():
-        for numbers, of in work:
-            found[rows] |= are_among(correlations[rows], numbers[of.get(process, _NO_ROWS)])
+        for numbers, rows_of_process in work:
+            found[rows] |= are_among(
+                correlations[rows], numbers[rows_of_process.get(process, _NO_ROWS)]
+            )
     return found
 
 
@@ -285,13 +287,13 @@ def passes_with_launches(trace: Trace) -> Table:
     starts, ends = bounds(passes)
     launching = are_named(trace.api_calls["name"], LAUNCHING)
     windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
-    at_work = set(np.unique(trace.kernels["process"]).tolist())
+    working = set(np.unique(trace.kernels["process"]).tolist())
     for process, pass_rows in rows_by(passes, "process").items():
         calls = calls_of.get(process, _NO_ROWS)
         called, launched = (
             trace.api_calls["start_ns"][at] for at in (calls, calls[launching[calls]])
         )
-        if not len(called) or process not in at_work:
+        if not len(called) or process not in working:
             continue
         seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
         is_seen[pass_rows] = (

@@ -77,16 +77,16 @@ def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Interva
     found: dict[tuple[int, str], tuple[int, Intervals]] = {}
     starts, ends = bounds(spans)
     for process, rows in rows_by(spans, "process").items():
-        taken = Intervals.empty()
+        claimed = Intervals.empty()
         for kind in ONE_OFF_KINDS:
             chosen = rows[spans["kind"][rows] == kind]
             if not len(chosen):
                 continue
             time = Intervals.union_of(starts[chosen], ends[chosen])
-            left = time - taken
-            taken = taken | time
-            if len(left):
-                found[process, kind] = (len(chosen) if kind == WARMUP else len(time), left)
+            unclaimed = time - claimed
+            claimed = claimed | time
+            if len(unclaimed):
+                found[process, kind] = (len(chosen) if kind == WARMUP else len(time), unclaimed)
     return found
 
 
@@ -128,10 +128,10 @@ def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> In
     if process_steps.empty:
         return time
     starts, ends = bounds(process_steps)
-    held = time.covered_ns(starts, np.maximum(starts, ends)) > 0
+    has_evaluation = time.covered_ns(starts, np.maximum(starts, ends)) > 0
     return (
         time - Intervals.union_of(starts, ends)
-        if held.mean() > _MAX_STEPS_WITH_EVALUATION_RATIO
+        if has_evaluation.mean() > _MAX_STEPS_WITH_EVALUATION_RATIO
         else time
     )
 
@@ -228,23 +228,23 @@ def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
     }
 
 
-def explained_by(steps: Table, took: Mapping[str, Floats], is_judged: Bools) -> Texts:
+def explained_by(steps: Table, times: Mapping[str, Floats], is_included: Bools) -> Texts:
     """Return the periodic cost (of `OCCASIONS`) that made each step longer; "" for other steps.
 
-    ``took`` is the result of `occasions_in` for ``steps`` (process, step, duration_ns). A cost
+    ``times`` is the result of `occasions_in` for ``steps`` (process, step, duration_ns). A cost
     explains a step if the step takes at least 5% longer than the steps of its process without
     costs, and the cost is at least half of the excess. Ranks wait for each other, so a cost of one
     rank in a step also explains the same step of the other ranks.
     """
-    names = np.array(list(took), object)
+    names = np.array(list(times), object)
     groups = groups_of(steps["step"])
-    each = groups.reduced(np.fmax, np.stack(list(took.values()), axis=1))[groups.number]
+    each = groups.reduced(np.fmax, np.stack(list(times.values()), axis=1))[groups.number]
     whole = each.sum(axis=1)
     durations = steps["duration_ns"]
     found = np.full(len(steps), "", object)
-    judged = np.flatnonzero(is_judged)
-    for process_rows in rows_by_value(steps["process"][judged]).values():
-        rows = judged[process_rows]
+    included = np.flatnonzero(is_included)
+    for process_rows in rows_by_value(steps["process"][included]).values():
+        rows = included[process_rows]
         has = whole[rows] > _MIN_EXCESS_RATIO * float(np.median(durations[rows]))
         if not has.any() or has.mean() > _MAX_STEPS_WITH_OCCASION_RATIO:
             continue

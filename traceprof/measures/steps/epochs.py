@@ -125,7 +125,6 @@ def _count(sorted_ns: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
 
 
 _BEGINS: Final = "data.start"
-_FETCHES: Final = "data"
 
 
 @fact
@@ -137,7 +136,7 @@ def epochs_of_loaders(trace: Trace) -> Table:
     no epochs. Of loaders used at the same time, the passes with the most batches count.
     """
     ranges = _of_traceprof(trace.ranges)
-    begun, fetched = (ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCHES))
+    begun, fetched = (ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCH))
     steps, passes = find_steps(trace.whole).table, passes_of_loaders(trace)
     of_passes = rows_by(passes, "process")
     of_fetches, of_steps = rows_by(fetched, "process"), rows_by(steps, "process")

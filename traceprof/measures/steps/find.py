@@ -371,8 +371,8 @@ def _with_warmup(
 def _count_warmup(table: Table) -> int:
     """Return the largest number of leading warm-up steps of any process, by duration or by name."""
     most = 0
-    every = Steps(table, "")
-    lengths, periods = every.durations_ns, every.periods_ns
+    steps = Steps(table, "")
+    lengths, periods = steps.durations_ns, steps.periods_ns
     for rows in rows_by(table, "process").values():
         declared, durations = table["declared_warmup"][rows], lengths[rows]
         # If devices lag, the device span of the first step begins late, so use its host period.

@@ -219,9 +219,11 @@ def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
     pass, the program trains without autograd, and all blocks count.
     """
     trained = [block for block in blocks if block.has_backward] or list(blocks)
-    led = [block for block in trained if NEVER < block.evaluated < block.start]
-    if len(led) >= _MIN_REGULAR_RATIO * len(trained):
-        for block in led:  # a teacher or policy model runs forward without gradients in every step
+    with_evaluation = [block for block in trained if NEVER < block.evaluated < block.start]
+    if len(with_evaluation) >= _MIN_REGULAR_RATIO * len(trained):
+        for block in (
+            with_evaluation
+        ):  # a teacher or policy model runs forward without gradients in every step
             block.start = block.evaluated
     return trained
 

@@ -74,12 +74,14 @@ def step_ledger(ranks: Ranks) -> Table:
     rows = ranks.each(rows_of_rank, is_pattern=is_pattern)
     table = Table.stacked([rank_rows for rank_rows in rows if len(rank_rows)] or rows[:1])
     table = table.in_order("process", "start_ns") if len(rows) > 1 else table
-    took = {name.removeprefix(_OCCASION): table[name] for name in table if _OCCASION in name}
-    table = table.without(*(f"{_OCCASION}{name}" for name in took))
+    occasion_times = {
+        name.removeprefix(_OCCASION): table[name] for name in table if _OCCASION in name
+    }
+    table = table.without(*(f"{_OCCASION}{name}" for name in occasion_times))
     # Host periods are compared only with host periods, device times only with device times.
     comparable = groups_of(table["process"], table["is_covered"].astype(np.int64)).number
     is_left_out = table["is_warmup"] | ~table["is_whole"] | is_pattern
-    causes = explained_by(table.assign(process=comparable), took, ~is_left_out)
+    causes = explained_by(table.assign(process=comparable), occasion_times, ~is_left_out)
     outliers = outliers_of_processes(
         table["duration_ns"].astype(np.float64), comparable, is_left_out | (causes != "")
     )

@@ -83,12 +83,12 @@ def main_loop(ranks: Ranks) -> MainLoop | None:
         return None
     pattern = pattern_of_ranks(ranks)
     found = _pattern_window(ranks, pattern) if len(pattern) else None
-    turns, setup = (0, "") if found is None else (len(pattern), "")
+    n_iterations, setup = (0, "") if found is None else (len(pattern), "")
     if found is None:
         hull = _hull(ranks.whole.each(_kernel_window, active)) or active
         found, setup = _after_named_setup(ranks, hull & active)
     before, after = found.start_ns - active.start_ns, active.end_ns - found.end_ns
-    return MainLoop(found, turns, before, after, setup)
+    return MainLoop(found, n_iterations, before, after, setup)
 
 
 def _span_of(rows: Table) -> TimeWindow | None:
@@ -108,8 +108,11 @@ def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
 
 def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
     """Return the time of all iterations; None if it contains less than half of the kernel time."""
-    turns = pattern.table
-    start_ns, end_ns = int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max())
+    iterations = pattern.table
+    start_ns, end_ns = (
+        int(iterations["device_start_ns"].min()),
+        int(iterations["device_end_ns"].max()),
+    )
     window = TimeWindow(start_ns, end_ns, is_of_steps=True)
     inside, whole = (sum(column) for column in zip(*ranks.each(_time_inside, window), strict=True))
     return window if inside >= _MIN_KERNEL_TIME_RATIO * whole else None
@@ -164,8 +167,8 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
 def _setup_of(trace: Trace) -> list[tuple[int, str]]:
     """Return the end of the device work of each outermost set-up range, and its name."""
     ranges, names = trace.ranges, trace.ranges["name"]
-    once = names.isin([name for name, count in names.counts().items() if count == 1])
-    setup = ranges.take(are_named(names, _SETUP) & once & (ranges["depth"] <= 1))
+    is_unique = names.isin([name for name, count in names.counts().items() if count == 1])
+    setup = ranges.take(are_named(names, _SETUP) & is_unique & (ranges["depth"] <= 1))
     if setup.empty or trace.kernels.empty:
         return []
     starts, ends = bounds(trace.kernels)

@@ -160,24 +160,24 @@ def _measure_rank(trace: Trace, *, is_pattern: bool) -> Table:
     """Return the measures of the steps of one rank that do not depend on the window."""
     steps = find_pattern(trace) if is_pattern else find_steps(trace)
     rows, known = steps.table, steps.table["on_device"]
-    zero = trace.span.start_ns
+    origin_ns = trace.span.start_ns
     columns: dict[str, Any] = {
         "process": rows["process"],
         "step": rows["step"],
-        "at_ns": rows["device_start_ns"] - zero,
+        "at_ns": rows["device_start_ns"] - origin_ns,
         "duration_ns": steps.durations_ns,
     }
     if trace.recorded & set(DEVICE_TABLES):
         on_device = np.where(known, steps.durations_ns, np.nan)
-        seen = rows_of_rank(trace, is_pattern=is_pattern)["is_covered"] & are_timed(rows)
+        is_recorded = rows_of_rank(trace, is_pattern=is_pattern)["is_covered"] & are_timed(rows)
         parts = parts_of_devices(trace, rows)
-        columns |= {"device_ns": np.where(seen, on_device, np.nan)}
-        columns |= {name: np.where(seen, values, np.nan) for name, values in parts.items()}
+        columns |= {"device_ns": np.where(is_recorded, on_device, np.nan)}
+        columns |= {name: np.where(is_recorded, values, np.nan) for name, values in parts.items()}
     lag = (rows["device_end_ns"] - rows["end_ns"]).astype(np.float64)
     gaps = rows.assign(start_ns=rows["end_ns"], end_ns=rows["next_ns"])
     recorder_ns = np.nan_to_num(covered_ns(gaps, recorder_times(trace)))
     columns |= {
-        "host_at_ns": rows["start_ns"] - zero,
+        "host_at_ns": rows["start_ns"] - origin_ns,
         "period_ns": steps.periods_ns,
         "between_ns": np.maximum(rows["next_ns"] - rows["end_ns"], 0) - recorder_ns,
         "between_cause": cause_of_steps(trace, rows),

@@ -166,10 +166,15 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
     has_typical = np.bincount(owner[typical], minlength=len(process)) > 0
     chosen = typical | ~has_typical[owner]
     names = [name for name in ("duration_ns", *DEVICE_PARTS, *_PHASES) if name in table]
-    known = [np.asarray(table[name], np.float64) for name in names]
-    usual = [medians_of_groups(owner[chosen], values[chosen], len(process)) for values in known]
+    measures = [np.asarray(table[name], np.float64) for name in names]
+    medians = [
+        medians_of_groups(owner[chosen], values[chosen], len(process)) for values in measures
+    ]
     change = np.stack(
-        [values[rows] - median[owner[rows]] for values, median in zip(known, usual, strict=True)],
+        [
+            values[rows] - median[owner[rows]]
+            for values, median in zip(measures, medians, strict=True)
+        ],
         axis=1,
     )
     excess = np.full(len(table), np.nan)
@@ -226,14 +231,14 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
     series = _series(ranks.whole)
     if not series:
         return {}
-    zero = ranks.whole.span.start_ns
+    origin_ns = ranks.whole.span.start_ns
     devices = {
         p: numbers for part in ranks.whole for p, numbers in devices_of_processes(part).items()
     }
     found = {name: np.full(len(steps), np.nan) for name in MACHINE}
     for process, rows in rows_by(steps, "process").items():
         start, lasts, begin, period = ints(steps, *_BORDERS, rows=rows)
-        start, begin = start + zero, begin + zero
+        start, begin = start + origin_ns, begin + origin_ns
         on_devices = [f"gpu:{device}" for device in devices.get(process, ())]
         clocks = [_means(series.get((gpu, _CLOCK)), start, start + lasts) for gpu in on_devices]
         throttled = [

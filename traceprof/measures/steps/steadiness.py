@@ -15,6 +15,8 @@ FEWEST_FOR_PERCENTILES: Final = 10
 """With fewer steps, the shortest and longest are reported instead of percentiles."""
 _MAX_SLOPE_POINTS: Final = 1000
 _MIN_EXCESS_RATIO: Final = 0.05
+_MAD_TO_DEVIATION: Final = 1.4826
+"""Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 _MAX_OUTLIERS_RATIO: Final = 0.25
 
 
@@ -106,7 +108,7 @@ def outliers(durations_ns: Floats) -> Ints:
     if len(durations_ns) < 4:
         return np.zeros(len(durations_ns), np.int64)
     median = float(np.median(durations_ns))
-    spread = 3 * 1.4826 * float(np.median(np.abs(durations_ns - median)))
+    spread = 3 * _MAD_TO_DEVIATION * float(np.median(np.abs(durations_ns - median)))
     away = durations_ns - median
     outside = np.abs(away) > max(spread, _MIN_EXCESS_RATIO * median)
     found = np.where(outside, np.sign(away), 0).astype(np.int64)
@@ -130,8 +132,6 @@ def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bool
 
 
 _MIN_FIRST_ITERATION_FACTOR: Final = 2.0
-_MAD_TO_DEVIATION: Final = 1.4826
-"""Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 _MIN_KEPT_STEPS: Final = 2
 _MIN_STEPS_FOR_SPREAD: Final = 3
 _MIN_EXCESS_OF_FEW_RATIO: Final = 0.5

@@ -162,9 +162,9 @@ def _finish(result: Result) -> Result:
         return result
     scalars = result.scalars
     n_ranks = len(np.unique(result.table["process"]))
-    of = f" of {n_ranks} ranks" if n_ranks > 1 and scalars.get("steady_count") != 1 else ""
+    of_ranks = f" of {n_ranks} ranks" if n_ranks > 1 and scalars.get("steady_count") != 1 else ""
     if scalars["is_pattern"]:
-        return result.with_notes(*_on_pattern(scalars, of))
+        return result.with_notes(*_on_pattern(scalars, of_ranks))
     notes = [_origin(scalars), *_on_clocks(result)]
     if scalars["warmup_count"]:
         notes.append(
@@ -180,7 +180,7 @@ def _finish(result: Result) -> Result:
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("The window contains only warm-up steps."))
     what = "unprofiled steps" if "unprofiled_count" in scalars else "usual steps"
-    notes += [_on_lengths(f"{what}{of}", scalars), *notes_on_occasions(result.table)]
+    notes += [_on_lengths(f"{what}{of_ranks}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _MIN_DRIFT_RATIO and scalars["steady_count"] >= _MIN_STEPS_FOR_DRIFT:
@@ -193,8 +193,8 @@ def _finish(result: Result) -> Result:
         )
     rate = scalars.get("samples_per_s")
     if rate is not None:
-        of = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
-        notes.append(Note.of(f"Throughput: {{rate:count}} samples/s{of}", rate=rate))
+        of_ranks = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
+        notes.append(Note.of(f"Throughput: {{rate:count}} samples/s{of_ranks}", rate=rate))
     return result.with_notes(*notes)
 
 

@@ -72,9 +72,9 @@ def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, In
     of (full, thin) steps in that table.
     """
     steps, found = find_steps(trace), []
-    is_judged = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
+    is_recorded = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
     # A part of a recording contains earlier calls only for the work inside it.
-    if steps.is_inferred or not is_judged or trace.info.is_part or len(steps) < 2 * _MIN_STEPS:
+    if steps.is_inferred or not is_recorded or trace.info.is_part or len(steps) < 2 * _MIN_STEPS:
         return []
     inner = _are_inner(trace, steps.table) & ~steps.warmup()
     calls = trace.api_calls.select("process", "start_ns")
