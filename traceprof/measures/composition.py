@@ -99,6 +99,7 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
 
 
 def _name_of(member: Member) -> str:
+    """Return the display name of a rank, device, or process."""
     if member.rank != ABSENT:
         return f"rank {member.rank}"
     return f"device {member.device}" if member.device != ABSENT else f"process {member.process}"
@@ -242,17 +243,19 @@ def work_of_trace(trace: Trace) -> Table:
 
 
 def _work_rows(trace: Trace, name: str) -> Table:
+    """Return the kernels or copies of the window in the columns of `work_of_trace`."""
     rows, is_kernel = trace.table(name), name == "kernels"
-    columns = {
-        "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
-        "end_ns": rows["end_ns"],
-        "device": Packed(rows["device"]),
-        "place": Packed(places_in_part(trace, name)),
-        "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
-        "name": rows["name"] if is_kernel else _routes(rows),
-        "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
-    }
-    return Table(columns)
+    return Table(
+        {
+            "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
+            "end_ns": rows["end_ns"],
+            "device": Packed(rows["device"]),
+            "place": Packed(places_in_part(trace, name)),
+            "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
+            "name": rows["name"] if is_kernel else _routes(rows),
+            "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
+        }
+    )
 
 
 def _routes(copies: Table) -> Names:
@@ -268,6 +271,7 @@ def _routes(copies: Table) -> Names:
 
 
 def _sizes(n_bytes: Ints) -> Floats:
+    """Return sizes in bytes with NaN for unknown sizes."""
     return np.where(n_bytes != ABSENT, n_bytes, np.nan)
 
 
@@ -374,8 +378,10 @@ def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
             if process not in spans:
                 continue
             window, between_ns = spans[process]
-            cut = {name: time.clip(window.start_ns, window.end_ns) for name, time in times.items()}
-            phase_ns = {name: time.total_ns for name, time in cut.items()}
+            phase_ns = {
+                name: time.clip(window.start_ns, window.end_ns).total_ns
+                for name, time in times.items()
+            }
             phase_ns[UNCLAIMED] = window.duration_ns - sum(phase_ns.values())
             sums.update(phase_ns | {BETWEEN_STEPS_OF_HOST: between_ns})
     order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums[name]]
@@ -414,6 +420,7 @@ def place_of_work(ranks: Ranks) -> Table:
 
 
 def _placed_work(trace: Trace, spans: _StepSpans) -> Table:
+    """Return the positions of kernels and copies within steps."""
     return _placed(work_of_trace(trace), spans)
 
 

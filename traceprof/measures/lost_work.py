@@ -81,9 +81,9 @@ def lost_work(ranks: Ranks) -> LostWork | None:
         return None
     inside, older = ranks.each(completeness), _note_on_old_profiler(ranks)
     drawn = _note_on_power(ranks) or _note_on_sms(ranks)
-    lost = _counts(ranks.whole)
-    if lost and not _counts(ranks):
-        missing.insert(len(lost), Note("none of these launches is in this window"))
+    lost_counts = _counts(ranks.whole)
+    if lost_counts and not _counts(ranks):
+        missing.insert(len(lost_counts), Note("none of these launches is in this window"))
     is_known = not any(_PHASE in note.values for note in missing) and _is_enough_left(ranks, inside)
     left_out = _note_on_excluded_steps(ranks) if is_known else None
     missing += [left_out] if left_out else []
@@ -155,6 +155,7 @@ def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
 
 
 def _note_on_launches(kind: str, n: int, n_all: int) -> Note:
+    """Return a note on the launches of a kind that have no recorded work."""
     if n == n_all and kind == "kernel":
         return Note.of("kernels were not recorded: {n:count} launches have no kernel", n=n)
     return Note.of(f"{{n:count}} of {{all:count}} {_LACKS[kind]}", n=n, all=n_all)
@@ -232,14 +233,14 @@ def _cuda_of_profiler(ranks: Ranks, environment: dict[str, str]) -> str:
 def _note_on_power(ranks: Ranks) -> Note | None:
     """Return a note if a device with almost no recorded work drew much power, else None."""
     found = [power for power in ranks.each(_power_of_rank) if power is not None]
-    least, most = max(found, key=lambda power: power[1] / power[0], default=(0.0, 0.0))
-    if not found or most < _MIN_POWER_FACTOR * least:
+    idle_watts, max_watts = max(found, key=lambda power: power[1] / power[0], default=(0.0, 0.0))
+    if not found or max_watts < _MIN_POWER_FACTOR * idle_watts:
         return None
     return Note.of(
         "a GPU drew up to {most:count} W with almost no recorded work, compared with "
         "{least:number} W at idle",
-        most=round(most),
-        least=round(least),
+        most=round(max_watts),
+        least=round(idle_watts),
     )
 
 

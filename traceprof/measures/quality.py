@@ -74,8 +74,14 @@ def measure_quality(ranks: Ranks) -> Result:
 
 def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:
     """Return a row about the whole run."""
-    row = {"check": check, "message": message, "table": "", "rows_count": 0, "first_rows": ""}
-    return row | {"duration_ns": duration_ns}
+    return {
+        "check": check,
+        "message": message,
+        "table": "",
+        "rows_count": 0,
+        "first_rows": "",
+        "duration_ns": duration_ns,
+    }
 
 
 def _rows_of_check(

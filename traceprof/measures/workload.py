@@ -288,6 +288,7 @@ def _n_host_ops(part: Trace) -> int:
 
 
 def _without_kernels(ranks: Ranks) -> Workload:
+    """Return the workload of a run without kernels."""
     loaded = sum(ranks.each(_n_loaded))
     if loaded:
         return Workload(
@@ -343,6 +344,7 @@ def software_of(ranks: Ranks) -> Software:
 
 
 def _has_pytorch(part: Trace) -> bool:
+    """Return whether names of kernels, ranges, or operators indicate PyTorch."""
     return (
         _any_named(part.kernels["name"], _PYTORCH_KERNEL)
         or _any_named(part.ranges["name"], _PYTORCH_RANGE)
@@ -356,6 +358,7 @@ def _any_named(names: Names, pattern: re.Pattern[str]) -> bool:
 
 
 def _vendor_of(parts: Iterable[Trace]) -> Vendor:
+    """Return the vendor of the used devices, else of the API calls or formats."""
     devices = [row["name"] for part in parts for row in part.devices.rows() if row["used"] == 1]
     if any(map(_AMD.search, devices)):
         return Vendor.AMD

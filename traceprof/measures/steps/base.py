@@ -142,10 +142,10 @@ def base_within(ranks: Ranks, window: TimeWindow) -> Base:
     """Return the base of an answer about ``window``."""
     ledger = ledger_within(ranks, window)
     inside = _are_inside(ledger, window)
-    rows = inside & _are_usual(ledger)
-    filled = times_of_steps(ledger.take(rows)) & window.times
-    lengths = ledger["duration_ns"][rows].astype(np.float64)
-    processes = ledger["process"][rows]
+    counted = inside & _are_usual(ledger)
+    filled = times_of_steps(ledger.take(counted)) & window.times
+    lengths = ledger["duration_ns"][counted].astype(np.float64)
+    processes = ledger["process"][counted]
     is_filled = filled.total_ns >= _MIN_FILLED_RATIO * window.duration_ns and len(lengths) > 0
     is_of_steps = window.is_of_steps and is_filled and not (inside & _are_gaps(ledger)).any()
     profiled_ns = float(lengths.mean()) if len(lengths) else np.nan
@@ -161,9 +161,9 @@ def base_within(ranks: Ranks, window: TimeWindow) -> Base:
         processes=processes,
         steps_count=steps_count,
         profiled_ns=profiled_ns,
-        samples_count=_samples_of_step(unprofiled if len(unprofiled) else ledger.take(rows)),
+        samples_count=_samples_of_step(unprofiled if len(unprofiled) else ledger.take(counted)),
         is_unprofiled=len(unprofiled) > 0,
-        left_out=_left_out(ledger, ~rows),
+        left_out=_left_out(ledger, ~counted),
     )
 
 

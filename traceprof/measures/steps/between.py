@@ -138,8 +138,15 @@ def _cut(process: int, found: Intervals, starts: Ints, number: Ints, cause: str)
     following = np.append(begins[1:], np.iinfo(np.int64).max)
     ends = np.minimum(found.ends[place], following)
     owner = np.searchsorted(starts, begins, side="right") - 1
-    columns = {"process": process, "step": number[owner], "start_ns": begins, "end_ns": ends}
-    return Table({**columns, "cause": Names.repeated(cause, len(begins))})
+    return Table(
+        {
+            "process": process,
+            "step": number[owner],
+            "start_ns": begins,
+            "end_ns": ends,
+            "cause": Names.repeated(cause, len(begins)),
+        }
+    )
 
 
 @fact

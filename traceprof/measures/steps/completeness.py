@@ -225,8 +225,8 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
         if 0 < lost[rows].sum() <= np.count_nonzero(unlinked == process):
             lost[rows] = False  # the file does not link work to its launch
             continue
-        opened = windows.get(process, Intervals.empty()).starts
-        window = np.searchsorted(opened, start[rows], side="right")
+        window_starts = windows.get(process, Intervals.empty()).starts
+        window = np.searchsorted(window_starts, start[rows], side="right")
         for number in np.unique(window).tolist():
             group = rows[window == number]
             if not worked[group].any():
@@ -235,17 +235,17 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
             # Streams run out of order, so other launches may wait as long as the slowest, and the
             # last work runs until the recording ends. A part ends without synchronization, so more
             # launches are pending at its end.
-            longest = delay_ns[group].max() * (_PENDING_FACTOR if trace.info.is_part else 1)
-            pending = until_ns[group].max() - longest
-            last = start[group[np.flatnonzero(worked[group])[-1]]]
-            lost[group] &= start[group] < min(last, pending)
-        ran = rows[~np.isin(kind[rows], _COPIES)]
-        lost[ran] = ~worked[ran] & (lost[ran].sum() >= _MIN_LOST_COUNT)
+            max_delay_ns = delay_ns[group].max() * (_PENDING_FACTOR if trace.info.is_part else 1)
+            pending_since_ns = until_ns[group].max() - max_delay_ns
+            last_start = start[group[np.flatnonzero(worked[group])[-1]]]
+            lost[group] &= start[group] < min(last_start, pending_since_ns)
+        kernel_rows = rows[~np.isin(kind[rows], _COPIES)]
+        lost[kernel_rows] = ~worked[kernel_rows] & (lost[kernel_rows].sum() >= _MIN_LOST_COUNT)
         for copy_kind in _COPIES:
             group = rows[kind[rows] == copy_kind]
             is_rare = not worked[group].any() or lost[group].mean() < _MIN_LOST_COPIES_RATIO
             # cuDNN and other libraries often memset zero bytes, which creates no work.
-            if is_rare or (copy_kind == _MEMSET and worked[ran].all()):
+            if is_rare or (copy_kind == _MEMSET and worked[kernel_rows].all()):
                 lost[group] = False
     return lost
 
@@ -328,9 +328,9 @@ def _wholeness(trace: Trace) -> Ints:
     for process, rows in rows_by(steps, "process").items():
         # Work launched between two steps belongs to the second step.
         lost = launches["start_ns"][of_process.get(process, _NO_ROWS)]
-        at = np.searchsorted(steps["end_ns"][rows], lost, side="right")
-        at = np.union1d(at, np.flatnonzero(thin[rows]))
-        after = at[at + 1 < len(rows)] + 1
+        step_places = np.searchsorted(steps["end_ns"][rows], lost, side="right")
+        step_places = np.union1d(step_places, np.flatnonzero(thin[rows]))
+        after = step_places[step_places + 1 < len(rows)] + 1
         found[rows[after]] = BEGINS_UNKNOWN
-        found[rows[at[at < len(rows)]]] = LACKS_WORK
+        found[rows[step_places[step_places < len(rows)]]] = LACKS_WORK
     return found

@@ -142,6 +142,7 @@ def compiling_ranges(trace: Trace) -> Table:
 
 
 def _matching(table: Table, pattern: re.Pattern[str]) -> Table:
+    """Return the rows whose name matches ``pattern``."""
     return table.take(are_named(table["name"], pattern))
 
 
@@ -198,8 +199,8 @@ def one_off_costs(ranks: Ranks) -> Table:
         for (process, kind), (count, time) in costs_of_processes(part).items():
             inside_ns = (time & ranks.span.hull.times).total_ns
             if time.total_ns >= _MIN_COST_RATIO * ranks.whole.span.duration_ns:
-                sums = (kind, count, time.total_ns, time.total_ns - inside_ns)
-                row = (*sums, int(time.starts[0]), int(time.ends[-1]), process)
+                lengths = time.total_ns, time.total_ns - inside_ns
+                row = (kind, count, *lengths, int(time.starts[0]), int(time.ends[-1]), process)
                 rows.append(dict(zip(_COLUMNS, row, strict=True)))
     return Table.of_rows(rows, _COLUMNS).in_order("-total_ns", "process", "kind")
 
@@ -268,9 +269,9 @@ def notes_on_occasions(steps: Table) -> Iterable[Note]:
     for kind in sorted({*steady["excess_cause"].tolist()} - {""}):
         rows = steady.take(steady["excess_cause"] == kind)
         groups = groups_of(rows["process"])
-        most = int(groups.reduced(np.add, rows["excess_ns"]).argmax())
-        process_rows = rows.take(groups.number == most)
-        of_process = steady["duration_ns"][steady["process"] == groups.keys[most][0]]
+        place_of_most = int(groups.reduced(np.add, rows["excess_ns"]).argmax())
+        process_rows = rows.take(groups.number == place_of_most)
+        of_process = steady["duration_ns"][steady["process"] == groups.keys[place_of_most][0]]
         yield Note.of(
             f"{_how_often(process_rows)} ({{share:ratio}} of loop time).",
             kind=kind,

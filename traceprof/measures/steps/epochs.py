@@ -39,12 +39,12 @@ def passes_of_loaders(trace: Trace) -> Table:
     )
     tables = (fetches, trained, evaluated, find_steps(trace.whole).table)
     indices = [rows_by(table, "process") for table in tables]
-    nothing = np.empty(0, np.int64)
-    found = [_passes(fetches.head(0), *[nothing] * 4).assign(process=nothing)]
+    no_rows = np.empty(0, np.int64)
+    found = [_passes(fetches.head(0), *[no_rows] * 4).assign(process=no_rows)]
     for process in rows_by(marks, "process"):
-        process_fetches = fetches.take(indices[0].get(process, nothing))
+        process_fetches = fetches.take(indices[0].get(process, no_rows))
         starts = (
-            np.sort(table["start_ns"][index.get(process, nothing)])
+            np.sort(table["start_ns"][index.get(process, no_rows)])
             for table, index in zip(tables[1:], indices[1:], strict=True)
         )
         found.append(
@@ -136,21 +136,23 @@ def epochs_of_loaders(trace: Trace) -> Table:
     no epochs. Of loaders used at the same time, the passes with the most batches count.
     """
     ranges = _of_traceprof(trace.ranges)
-    begun, fetched = (ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCH))
+    loader_starts, fetch_ranges = (
+        ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCH)
+    )
     steps, passes = find_steps(trace.whole).table, passes_of_loaders(trace)
     of_passes = rows_by(passes, "process")
-    of_fetches, of_steps = rows_by(fetched, "process"), rows_by(steps, "process")
+    of_fetches, of_steps = rows_by(fetch_ranges, "process"), rows_by(steps, "process")
     found = [Table(dict.fromkeys(("process", "start_ns", "end_ns"), np.empty(0, np.int64)))]
-    for process, rows in rows_by(begun, "process").items():
+    for process, rows in rows_by(loader_starts, "process").items():
         if process not in of_steps or process not in of_fetches:
             continue
-        starts, table = np.sort(begun["start_ns"][rows]), steps.take(of_steps[process])
+        starts, table = np.sort(loader_starts["start_ns"][rows]), steps.take(of_steps[process])
         if process in of_passes:
             chosen = _longest(passes.take(of_passes[process]))
             place = np.searchsorted(starts, chosen, side="right") - 1
             chosen = np.where(place >= 0, starts[np.maximum(place, 0)], chosen)
         else:  # recorded by a version that did not number passes
-            fetches = np.sort(fetched["start_ns"][of_fetches[process]])
+            fetches = np.sort(fetch_ranges["start_ns"][of_fetches[process]])
             first = np.append(fetches, -1)[np.searchsorted(fetches, starts)]
             chosen = starts[np.isin(first, table["start_ns"])]
         ends = np.append(chosen[1:], table["next_ns"].max())[: len(chosen)]

@@ -89,32 +89,38 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     """
     table = table.in_order("process", "start_ns")
     starts, ends = bounds(table)
-    following, paused = ends.copy(), np.zeros(len(table), np.int64)
+    next_starts, recorder_ns = ends.copy(), np.zeros(len(table), np.int64)
     recorder = {} if is_of_kernels else recorder_times(trace)
     # With recorder windows, unseen work says nothing about the start of steps before a window.
     is_whole = not is_of_kernels and not recorded_windows(trace)
     unseen = work_before_recording(trace) if is_whole else {}
-    begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
+    device_starts, device_ends, on_device = (
+        starts.copy(),
+        ends.copy(),
+        np.full(len(table), is_of_kernels),
+    )
     work = None if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
         # A step may begin before the previous step ends; then no time is between them.
-        following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
+        next_starts[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
         recorder_time = recorder.get(process, Intervals.empty())
-        paused[rows] = recorder_time.covered_ns(starts[rows], following[rows])
+        recorder_ns[rows] = recorder_time.covered_ns(starts[rows], next_starts[rows])
         if work is not None:
-            begins[rows], finishes[rows], known[rows] = _device_spans(
-                starts[rows], following[rows], [column[rows] for column in work], recorder_time
+            device_starts[rows], device_ends[rows], on_device[rows] = _device_spans(
+                starts[rows], next_starts[rows], [column[rows] for column in work], recorder_time
             )
             for (owner, _), time in unseen.items():
                 if owner == process:
-                    begins[rows] = begins[rows].clip(time.ends[-1]).clip(max=finishes[rows])
+                    device_starts[rows] = (
+                        device_starts[rows].clip(time.ends[-1]).clip(max=device_ends[rows])
+                    )
     return table.assign(
-        next_ns=following,
-        recorder_ns=paused,
-        launched_ns=ends if work is None else np.where(known, work[2], ends),
-        device_start_ns=begins,
-        device_end_ns=finishes,
-        on_device=known,
+        next_ns=next_starts,
+        recorder_ns=recorder_ns,
+        launched_ns=ends if work is None else np.where(on_device, work[2], ends),
+        device_start_ns=device_starts,
+        device_end_ns=device_ends,
+        on_device=on_device,
     )
 
 
@@ -122,25 +128,25 @@ def _device_spans(
     starts: Ints, following: Ints, work: Sequence[Ints], recorder: Intervals
 ) -> tuple[Ints, Ints, Bools]:
     """Return start and end of the device span of each step of a process, and if work defines it."""
-    first, last, _, before = work
-    worked = last != _NO_END_NS
-    if not worked.any():
-        return starts, following, worked
-    ends = np.maximum.accumulate(np.where(worked, last, following))
+    first_start, last_end, _, previous_end = work
+    has_work = last_end != _NO_END_NS
+    if not has_work.any():
+        return starts, following, has_work
+    ends = np.maximum.accumulate(np.where(has_work, last_end, following))
     if len(ends) == 1:
         ends = np.maximum(ends, following)
     # Work before the first step may be unrecorded. Assume that it ended with the same lag after the
     # start of the step as the work of the step after its end, and that the device was then idle.
-    begun = min(first[0], max(starts[0] + ends[0] - following[0], before[0]))
-    earliest = max(starts[0], begun) if worked[0] else starts[0]
+    begun = min(first_start[0], max(starts[0] + ends[0] - following[0], previous_end[0]))
+    earliest = max(starts[0], begun) if has_work[0] else starts[0]
     # The device is idle between two spans, so the recorder's time can be left out anywhere.
     begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
     # no work begins before recording resumes
-    late = np.minimum(first, starts + ends - following)[1:]
-    resumes = worked[1:] & ~worked[:-1] & (recorder.covered_ns(starts[:-1], starts[1:]) > 0)
-    begun = np.where(resumes, np.maximum(begun, late), begun)
+    resumed = np.minimum(first_start, starts + ends - following)[1:]
+    resumes = has_work[1:] & ~has_work[:-1] & (recorder.covered_ns(starts[:-1], starts[1:]) > 0)
+    begun = np.where(resumes, np.maximum(begun, resumed), begun)
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
-    return begins, ends, worked
+    return begins, ends, has_work
 
 
 def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
@@ -152,45 +158,45 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     """
     of_process = rows_by(table, "process")
     main = {p: (int(table["thread"][rows[0]]), len(rows)) for p, rows in of_process.items()}
-    first, last = np.full(len(table), _NO_START_NS), np.full(len(table), _NO_END_NS)
-    called, before = last.copy(), last.copy()
-    linked = np.zeros(len(table), np.int64)
+    first_start, last_end = np.full(len(table), _NO_START_NS), np.full(len(table), _NO_END_NS)
+    launch_end, previous_end = last_end.copy(), last_end.copy()
+    n_linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
     of_loop = {name: are_of_loop(trace, name, main) for name in DEVICE_TABLES}
     for name, is_of_loop in of_loop.items():
         work, launches = trace.table(name), launches_of(trace, name)
         starts, ends = bounds(work)
         owner = np.where(launches.is_known, owner_of(table, work["process"], launches.start_ns), -1)
-        linked += np.bincount(owner[owner >= 0], minlength=len(table))
-        owned = (owner >= 0) & is_of_loop
-        np.minimum.at(first, owner[owned], starts[owned])
-        np.maximum.at(last, owner[owned], ends[owned])
-        np.maximum.at(called, owner[owned], launches.end_ns[owned])
+        n_linked += np.bincount(owner[owner >= 0], minlength=len(table))
+        in_loop = (owner >= 0) & is_of_loop
+        np.minimum.at(first_start, owner[in_loop], starts[in_loop])
+        np.maximum.at(last_end, owner[in_loop], ends[in_loop])
+        np.maximum.at(launch_end, owner[in_loop], launches.end_ns[in_loop])
         place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
     for name, is_of_loop in of_loop.items():
         work, is_linked = trace.table(name), is_of_loop & launches_of(trace, name).is_known
         starts, ends = bounds(work)
         for process, rows in of_process.items():
-            is_before = is_linked & (starts < first[rows[0]]) & (work["process"] == process)
-            before[rows[0]] = ends.max(where=is_before, initial=before[rows[0]])
+            is_before = is_linked & (starts < first_start[rows[0]]) & (work["process"] == process)
+            previous_end[rows[0]] = ends.max(where=is_before, initial=previous_end[rows[0]])
     # The work that begins in steps is a subset of all work, so try the cheaper test first.
-    sparse = [r for p, r in of_process.items() if linked[r].sum() < _MIN_LINKED_RATIO * n_rows[p]]
-    seen = _count_work_by_start(table, trace) if sparse else linked
+    sparse = [r for p, r in of_process.items() if n_linked[r].sum() < _MIN_LINKED_RATIO * n_rows[p]]
+    n_begun = _count_work_by_start(table, trace) if sparse else n_linked
     for rows in sparse:
-        if linked[rows].sum() < _MIN_LINKED_RATIO * seen[rows].sum():
-            first[rows], last[rows] = _NO_START_NS, _NO_END_NS
-    return first, last, called, before
+        if n_linked[rows].sum() < _MIN_LINKED_RATIO * n_begun[rows].sum():
+            first_start[rows], last_end[rows] = _NO_START_NS, _NO_END_NS
+    return first_start, last_end, launch_end, previous_end
 
 
 def _count_work_by_start(table: Table, trace: Trace) -> Ints:
     """Return the number of kernels and copies that begin in each step, regardless of launch."""
-    seen = np.zeros(len(table), np.int64)
+    counts = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
         work = trace.table(name)
-        begun = owner_of(table, work["process"], work["start_ns"])
-        seen += np.bincount(begun[begun >= 0], minlength=len(table))
-    return seen
+        owner = owner_of(table, work["process"], work["start_ns"])
+        counts += np.bincount(owner[owner >= 0], minlength=len(table))
+    return counts
 
 
 def steps_of_calls(steps: Steps, work: Any) -> Ints:
@@ -262,6 +268,7 @@ def pattern_of_ranks(ranks: Ranks) -> Steps:
 
 
 def _no_steps(*, is_pattern: bool = False) -> Steps:
+    """Return an empty set of steps."""
     names = ("next_ns", "recorder_ns", "launched_ns", "device_start_ns", "device_end_ns")
     columns = dict.fromkeys(names, np.empty(0, np.int64))
     flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
@@ -269,6 +276,7 @@ def _no_steps(*, is_pattern: bool = False) -> Steps:
 
 
 def _merge_ranks(found: Sequence[Steps]) -> Steps:
+    """Return the steps of all ranks in one table; the other properties come from the longest."""
     if len(found) == 1:
         return found[0]
     table = Table.stacked([steps.table for steps in found]).in_order("process", "start_ns")
@@ -318,6 +326,7 @@ def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
 
 
 def _cut_to_window(steps: Steps, trace: Trace) -> Steps:
+    """Return the steps whose span lies between the start and end of the window of ``trace``."""
     return replace(steps, table=steps.table.take(rows_inside(steps.table, trace.span)))
 
 
@@ -338,12 +347,16 @@ def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list
         annotated = measure_each(traces, _steps_of_source, place)
         tables = [table for table, _ in annotated]
         if any(map(len, tables)):
-            most = max((detail for table, detail in annotated if len(table)), default="")
-            return _with_warmup(traces, tables, source.name + most, 1.0, n_warmup)
+            detail_of_source = max(
+                (detail for table, detail in annotated if len(table)), default=""
+            )
+            return _with_warmup(traces, tables, source.name + detail_of_source, 1.0, n_warmup)
     found = measure_each(traces, find_optimizer_steps)
-    sure = [confidence_ratio for table, confidence_ratio in found if len(table)]
-    if sure:
-        return _with_warmup(traces, [table for table, _ in found], _OPTIMIZER, min(sure), n_warmup)
+    confidences = [confidence_ratio for table, confidence_ratio in found if len(table)]
+    if confidences:
+        return _with_warmup(
+            traces, [table for table, _ in found], _OPTIMIZER, min(confidences), n_warmup
+        )
     return [_no_steps() for _ in traces]
 
 
@@ -357,10 +370,10 @@ def _with_warmup(
     """Return the steps of each trace, with the same number of leading steps marked as warm-up."""
     spanned = [(table, confidence_ratio < 1) for table in tables]
     tables = measure_of_each(traces, with_spans, spanned)
-    most = n_given if n_given is not None else max(map(_count_warmup, tables))
+    n_leading = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
         Steps(
-            table.assign(is_warmup=groups_of(table["process"]).earlier < most),
+            table.assign(is_warmup=groups_of(table["process"]).earlier < n_leading),
             source,
             confidence_ratio,
         )
@@ -370,15 +383,17 @@ def _with_warmup(
 
 def _count_warmup(table: Table) -> int:
     """Return the largest number of leading warm-up steps of any process, by duration or by name."""
-    most = 0
+    n_warmup = 0
     steps = Steps(table, "")
     lengths, periods = steps.durations_ns, steps.periods_ns
     for rows in rows_by(table, "process").values():
         declared, durations = table["declared_warmup"][rows], lengths[rows]
         # If devices lag, the device span of the first step begins late, so use its host period.
         durations[0] = max(durations[0], periods[rows[0]])
-        most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
-    return most
+        n_warmup = max(
+            n_warmup, count_warmup(durations), 0 if declared.all() else int(declared.sum())
+        )
+    return n_warmup
 
 
 def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
@@ -399,6 +414,7 @@ def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
 
 
 def _steps_of_pattern(trace: Trace, pattern: OwnPattern) -> Table:
+    """Return the ranges that match a user's pattern, as steps."""
     return steps_of_ranges(trace.ranges, pattern)
 
 

@@ -27,90 +27,89 @@ NEVER: Final = int(np.iinfo(np.int64).min)
 
 
 class PhaseEvent(NamedTuple):
-    """A phase on the training thread; ``which`` is the number of the optimizer."""
+    """A phase on the training thread; ``optimizer`` is the number of the optimizer."""
 
     phase: int
     start: int
     end: int
-    which: int
+    optimizer: int
 
 
 @dataclass(slots=True)
 class PhaseBlock:
-    """Phases that lead to an optimizer step, or to a backward pass; the block ends at ``reach``.
+    """Phases that lead to an optimizer step, or to a backward pass.
 
-    ``until``: start of the next block if it begins with a batch, or of the recorder range before
-    it. ``optimized``: end of the last optimizer. ``evaluated``: start of forward passes without
-    training directly before the block. ``is_apart``: an epoch or an evaluation ended before the
-    block. ``adds``: the block adds to the gradients of the previous block. Times are in ns; `NEVER`
-    means none.
+    ``next_start``: start of the next block if it begins with a batch, or of the recorder range
+    before it. ``optimizer_end``: end of the last optimizer. ``evaluation_start``: start of forward
+    passes without training directly before the block. ``is_separate``: an epoch or an evaluation
+    ended before the block. ``adds_gradients``: the block adds to the gradients of the previous
+    block. Times are in ns; `NEVER` means none.
     """
 
-    is_apart: bool = False
+    is_separate: bool = False
     start: int = NEVER
-    evaluated: int = NEVER
-    reach: int = NEVER
-    until: int = NEVER
+    evaluation_start: int = NEVER
+    end: int = NEVER
+    next_start: int = NEVER
     is_fetched: bool = False
     is_working: bool = False
     is_complete: bool = False
     has_backward: bool = False
-    adds: bool = False
+    adds_gradients: bool = False
     optimizers: tuple[int, ...] = ()
-    optimized: int = NEVER
+    optimizer_end: int = NEVER
 
     def is_ended_by(self, event: PhaseEvent) -> bool:
         """Return whether the block is complete and the event belongs to the next block."""
-        if not self.is_complete or event.start < self.reach:
+        if not self.is_complete or event.start < self.end:
             return False
         # Different optimizers that step directly after each other share the gradients.
-        return event.phase != OPTIMIZER or event.which in self.optimizers
+        return event.phase != OPTIMIZER or event.optimizer in self.optimizers
 
-    def is_begun_anew_by(self, event: PhaseEvent) -> bool:
+    def is_restarted_by(self, event: PhaseEvent) -> bool:
         """Return whether the batch fetched before the event was for an evaluation.
 
         The block then restarts with the event.
         """
-        return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluated != NEVER)
+        return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluation_start != NEVER)
 
     def add(self, event: PhaseEvent, closing: int) -> None:
         """Add an event to the block; an event of the phase ``closing`` completes the block."""
-        phase, start, end, which = event
+        phase, start, end, optimizer = event
         if phase == _KEPT:
-            self.adds = True
+            self.adds_gradients = True
             return
         if phase == _DATA:
             self.is_fetched |= not self.is_working
         else:
             self.is_working = True
-            if phase == BACKWARD:
-                self.has_backward = True
-            # otherwise it is nested in another optimizer
-            if phase == OPTIMIZER and start >= self.optimized:
-                self.optimizers += (which,)
-                self.optimized = end
+            self.has_backward |= phase == BACKWARD
+            # An optimizer that starts earlier is nested in another optimizer.
+            if phase == OPTIMIZER and start >= self.optimizer_end:
+                self.optimizers += (optimizer,)
+                self.optimizer_end = end
             if phase in (BACKWARD, OPTIMIZER):
-                self.reach = max(self.reach, end)
+                self.end = max(self.end, end)
             self.is_complete |= phase == closing
         if self.start == NEVER:
             # The model is trained in eval mode: the preceding evaluation was its forward pass.
-            is_trained = phase == BACKWARD and self.evaluated != NEVER
-            self.start = self.evaluated if is_trained else start
+            is_trained = phase == BACKWARD and self.evaluation_start != NEVER
+            self.start = self.evaluation_start if is_trained else start
 
 
 def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[PhaseEvent]]]:
     """Yield process, training thread, and events sorted by start, of each process that trains."""
     phase_of, which_of = map(ranges["name"].by_text, _parse_names(ranges["name"].texts.tolist()))
-    every = (ranges["thread"], phase_of, ranges["start_ns"], ranges["end_ns"], which_of)
+    all_columns = (ranges["thread"], phase_of, ranges["start_ns"], ranges["end_ns"], which_of)
     chosen = np.flatnonzero(phase_of >= 0)
-    columns = np.stack([column[chosen] for column in every])
+    columns = np.stack([column[chosen] for column in all_columns])
     for process, rows in rows_by_value(ranges["process"][chosen]).items():
         thread, phase, *_ = columns[:, rows]
-        closes = thread[phase == closing]
-        if not len(closes):
+        closing_threads = thread[phase == closing]
+        if not len(closing_threads):
             continue
         # Several threads may train: use the one with the most. Prefetching runs on other threads.
-        distinct, counts = np.unique(closes, return_counts=True)
+        distinct, counts = np.unique(closing_threads, return_counts=True)
         main = distinct[counts.argmax()]
         is_main = thread == main
         if not (is_main & (phase == BACKWARD)).any():
@@ -125,13 +124,15 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
     for border, event in _with_borders(events):
         if block.is_ended_by(event):
             if event.phase == _DATA:
-                block.until = border
+                block.next_start = border
             yield block
             block = PhaseBlock()
         if not block.is_working and event.phase == _EVAL:
-            block.evaluated = event.start if block.evaluated == NEVER else block.evaluated
-        elif not block.is_working and block.is_begun_anew_by(event):
-            block = PhaseBlock(is_apart=True)
+            block.evaluation_start = (
+                event.start if block.evaluation_start == NEVER else block.evaluation_start
+            )
+        elif not block.is_working and block.is_restarted_by(event):
+            block = PhaseBlock(is_separate=True)
         if event.phase in _OF_BLOCKS:
             block.add(event, closing)
     if block.is_complete:
@@ -171,8 +172,8 @@ def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
 
 _CAPTURE: Final = "traceprof.capture"
 _MIN_REGULAR_RATIO: Final = 0.5
-# as in the hooks: with more passes, gradients are reset without being seen
 _MAX_ADDED_PASSES: Final = 64
+"""As in the hooks: where more passes add gradients, gradients are reset without being seen."""
 
 
 def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
@@ -182,13 +183,15 @@ def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str
     ``ranges`` are the ranges of traceprof.
     """
     rows, sizes = [], Counter[int]()
-    first = _first_numbers(ranges, closing)
+    first_numbers = _first_numbers(ranges, closing)
     for process, thread, events in events_of(ranges, closing):
         blocks = list(blocks_of(events, closing))
         join = _join_optimizer_blocks if closing == OPTIMIZER else _join_backward_blocks
-        for number, step in enumerate(join(_training_blocks(blocks)), first.get(process, 0)):
+        for number, step in enumerate(
+            join(_training_blocks(blocks)), first_numbers.get(process, 0)
+        ):
             # With a loader, the time until the next batch belongs to the step.
-            end = step.reach if step.until == NEVER else step.until
+            end = step.end if step.next_start == NEVER else step.next_start
             rows.append((process, thread, number, step.start, end, False))
             sizes[len(set(step.optimizers))] += 1
     if not rows:
@@ -208,8 +211,10 @@ def _first_numbers(ranges: Table, closing: int) -> dict[int, int]:
         & np.isin(ranges["process"], captured)
         & (ranges["payload"] >= 0)
     )
-    firsts = {process: rows[0] for process, rows in rows_by(numbered, "process").items()}
-    return {process: int(numbered["payload"][first]) for process, first in firsts.items()}
+    numbers = numbered["payload"]
+    return {
+        process: int(numbers[rows[0]]) for process, rows in rows_by(numbered, "process").items()
+    }
 
 
 def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
@@ -219,27 +224,25 @@ def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
     pass, the program trains without autograd, and all blocks count.
     """
     trained = [block for block in blocks if block.has_backward] or list(blocks)
-    with_evaluation = [block for block in trained if NEVER < block.evaluated < block.start]
+    with_evaluation = [block for block in trained if NEVER < block.evaluation_start < block.start]
     if len(with_evaluation) >= _MIN_REGULAR_RATIO * len(trained):
-        for block in (
-            with_evaluation
-        ):  # a teacher or policy model runs forward without gradients in every step
-            block.start = block.evaluated
+        # A teacher or policy model runs forward without gradients in every step.
+        for block in with_evaluation:
+            block.start = block.evaluation_start
     return trained
 
 
 def _join_optimizer_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     """Yield the steps of a program with optimizers, joined by batch or by the optimizers' order."""
-    batches = list(_group_by_batch(blocks))
-    several = [
-        len({which for block in batch for which in block.optimizers}) > 1 for batch in batches
+    batches = [
+        (batch, len({optimizer for block in batch for optimizer in block.optimizers}) > 1)
+        for batch in _group_by_batch(blocks)
     ]
-    shared = [batch for batch, has_several in zip(batches, several, strict=True) if has_several]
-    n_single = sum(map(_has_single_step, shared))
+    n_single = sum(_has_single_step(batch) for batch, has_several in batches if has_several)
     if n_single < 2 or n_single < _MIN_REGULAR_RATIO * len(batches):
         yield from _join_optimizers_in_turn(blocks)
         return
-    for batch, has_several in zip(batches, several, strict=True):
+    for batch, has_several in batches:
         if not has_several:
             yield from _join_optimizers_in_turn(batch)
             continue
@@ -252,7 +255,7 @@ def _group_by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
     """Yield the blocks that use the same batch."""
     batch: list[PhaseBlock] = []
     for block in blocks:
-        if batch and (block.is_fetched or block.is_apart):
+        if batch and (block.is_fetched or block.is_separate):
             yield batch
             batch = []
         batch.append(block)
@@ -262,20 +265,20 @@ def _group_by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
 
 def _has_single_step(batch: Sequence[PhaseBlock]) -> bool:
     """Return whether a batch was fetched, and one of its optimizers stepped exactly once."""
-    counts = Counter(which for block in batch for which in block.optimizers)
+    counts = Counter(optimizer for block in batch for optimizer in block.optimizers)
     return batch[0].is_fetched and min(counts.values()) == 1
 
 
 def _join_optimizers_in_turn(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     """Yield the steps: blocks of different optimizers that regularly follow each other are one."""
-    counts = Counter(which for block in blocks for which in set(block.optimizers))
+    counts = Counter(optimizer for block in blocks for optimizer in set(block.optimizers))
     pairs = Counter(_pair(one, other) for one, other in pairwise(blocks) if _may_join(one, other))
     step: PhaseBlock | None = None
     last: PhaseBlock | None = None
     for block in blocks:
         if step is not None and last is not None and _may_join(step, block):
-            least = min(counts[which] for which in _pair(last, block))
-            if pairs[_pair(last, block)] >= _MIN_REGULAR_RATIO * least:
+            min_count = min(counts[optimizer] for optimizer in _pair(last, block))
+            if pairs[_pair(last, block)] >= _MIN_REGULAR_RATIO * min_count:
                 _extend(step, block)
                 last = block
                 continue
@@ -293,7 +296,7 @@ def _pair(one: PhaseBlock, other: PhaseBlock) -> tuple[int, int]:
 
 def _may_join(one: PhaseBlock, other: PhaseBlock) -> bool:
     """Return whether ``other`` has no batch of its own and no optimizer of ``one``."""
-    return (not other.is_fetched and not other.is_apart) and not set(one.optimizers) & set(
+    return (not other.is_fetched and not other.is_separate) and not set(one.optimizers) & set(
         other.optimizers
     )
 
@@ -308,8 +311,8 @@ def _join_backward_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     by_gradients = _are_reset(blocks)
     step: PhaseBlock | None = None
     for block in blocks:
-        is_of_batch = by_batch and not block.is_fetched and not block.is_apart
-        if step is not None and (is_of_batch or (by_gradients and block.adds)):
+        is_of_batch = by_batch and not block.is_fetched and not block.is_separate
+        if step is not None and (is_of_batch or (by_gradients and block.adds_gradients)):
             _extend(step, block)
             continue
         if step is not None:
@@ -323,7 +326,7 @@ def _are_reset(blocks: Sequence[PhaseBlock]) -> bool:
     """Return whether gradients are visibly reset: no long run of blocks only adds to them."""
     added = 0
     for block in blocks:
-        added = added + 1 if block.adds else 0
+        added = added + 1 if block.adds_gradients else 0
         if added >= _MAX_ADDED_PASSES:
             return False
     return True
@@ -331,5 +334,5 @@ def _are_reset(blocks: Sequence[PhaseBlock]) -> bool:
 
 def _extend(step: PhaseBlock, block: PhaseBlock) -> None:
     """Extend ``step`` to the end of ``block``."""
-    step.reach, step.until = block.reach, block.until
+    step.end, step.next_start = block.end, block.next_start
     step.optimizers += block.optimizers

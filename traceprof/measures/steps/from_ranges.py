@@ -107,12 +107,14 @@ def steps_asked_for(ranges: Table) -> tuple[Table, str]:
     if table.empty:
         return table, ""
     names: Names = ranges["name"]
-    left = ranges.take(names == _UNFINISHED)
-    are_left = set(zip(left["process"].tolist(), left["payload"].tolist(), strict=True))
+    unfinished = ranges.take(names == _UNFINISHED)
+    unfinished_steps = set(
+        zip(unfinished["process"].tolist(), unfinished["payload"].tolist(), strict=True)
+    )
     steps = zip(table["process"].tolist(), table["step"].tolist(), strict=True)
-    is_asked = names.by_text([text.startswith("step:") for text in names.texts])
-    asked = names[int(is_asked.argmax())].removeprefix("step:")
-    return table.take([step not in are_left for step in steps]), asked
+    is_requested = names.by_text([text.startswith("step:") for text in names.texts])
+    requested = names[int(is_requested.argmax())].removeprefix("step:")
+    return table.take([step not in unfinished_steps for step in steps]), requested
 
 
 def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[str]) -> Table:
@@ -122,8 +124,8 @@ def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[
     matching name must contain one of ``words``.
     """
     texts = ranges["name"].texts
-    chosen = [i for i in codes_containing(texts, words) if pattern.fullmatch(texts[i])]
-    counts = ranges.take(ranges["name"].isin(texts[chosen]))["name"].counts()
+    matching = [i for i in codes_containing(texts, words) if pattern.fullmatch(texts[i])]
+    counts = ranges.take(ranges["name"].isin(texts[matching]))["name"].counts()
     if not counts:
         return empty_steps()
     usual = max(counts, key=lambda name: counts[name])

@@ -142,10 +142,10 @@ def _kernel_window(trace: Trace, active: TimeWindow) -> TimeWindow:
     )
     trailing = np.flatnonzero(closing & (1 - share <= _MAX_OUTSIDE_RATIO))
     end = int(ends[trailing[0]]) if len(trailing) else active.end_ns
-    least = _MIN_SETUP_RATIO * active.duration_ns
+    min_setup_ns = _MIN_SETUP_RATIO * active.duration_ns
     return TimeWindow(
-        start if start - active.start_ns >= least else active.start_ns,
-        end if active.end_ns - end >= least else active.end_ns,
+        start if start - active.start_ns >= min_setup_ns else active.start_ns,
+        end if active.end_ns - end >= min_setup_ns else active.end_ns,
     )
 
 

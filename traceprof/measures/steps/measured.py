@@ -199,15 +199,15 @@ def host_times(trace: Trace, steps: Steps) -> dict[str, Floats]:
     profiler = profiler_in_steps(trace, rows.assign(end_ns=rows["next_ns"]))
     nothing = np.zeros(len(rows))
     claimed = np.sum([nothing, *(np.nan_to_num(time) for time in phases.values())], axis=0)
-    left = np.maximum(steps.periods_ns - claimed, 0.0)
+    unclaimed = np.maximum(steps.periods_ns - claimed, 0.0)
     # Profiler time within a phase counts for the phase.
     profiler = {
-        name: np.minimum(np.maximum(time - rows["recorder_ns"], 0.0), left)
+        name: np.minimum(np.maximum(time - rows["recorder_ns"], 0.0), unclaimed)
         for name, time in profiler.items()
     }
     if not phases:
         return {**profiler}
-    outside = left - np.sum([nothing, *profiler.values()], axis=0)
+    outside = unclaimed - np.sum([nothing, *profiler.values()], axis=0)
     is_known = ~np.isnan(next(iter(phases.values())))
     return {**phases, **profiler, "outside_ns": np.where(is_known, outside, np.nan)}
 
@@ -231,10 +231,10 @@ def _recorder_outside_steps(steps: Table) -> Floats:
 
 def _launching_times(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Floats]:
     """Return what the host did while it launched each step; used to explain slow steps."""
-    lost = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
+    between_ns = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
     profiler = profiler_in_steps(trace, spans)
-    found = {name: np.maximum(time - left_out, 0) for name, time in profiler.items()}
-    return {**phases_of_host(trace, spans), **found, f"{BETWEEN_STEPS}_ns": lost}
+    profiler_ns = {name: np.maximum(time - left_out, 0) for name, time in profiler.items()}
+    return {**phases_of_host(trace, spans), **profiler_ns, f"{BETWEEN_STEPS}_ns": between_ns}
 
 
 def _join_ranks(tables: Sequence[Table]) -> Table:

@@ -198,11 +198,11 @@ def _find_grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[T
     share = change / np.where(excess == 0, np.nan, excess)[:, None]
     share = np.where(np.isnan(share), -np.inf, share)
     place = share.argmax(axis=1)
-    best = np.arange(len(excess))
-    explains = share[best, place] >= _MIN_EXPLAINED_RATIO
+    index = np.arange(len(excess))
+    explains = share[index, place] >= _MIN_EXPLAINED_RATIO
     labels = np.array([name.removesuffix("_ns") for name in names], object)
     found[explains] = labels[place[explains]]
-    grown[explains] = change[best, place][explains]
+    grown[explains] = change[index, place][explains]
     return found, grown
 
 

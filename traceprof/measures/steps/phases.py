@@ -120,8 +120,8 @@ def _host_times(trace: Trace) -> Table:
             if len(unnamed):
                 times.append((PHASES.index(phase), unnamed.total_ns, len(unnamed)))
         claimed_ns = sum(ns for _, ns, _ in times)
-        lost = unrecorded.get(host.process, Intervals.empty())
-        whole_ns = trace.span.duration_ns - (lost & trace.span.times).total_ns
+        unrecorded_time = unrecorded.get(host.process, Intervals.empty())
+        whole_ns = trace.span.duration_ns - (unrecorded_time & trace.span.times).total_ns
         times.append((_NO_PHASE, whole_ns - claimed_ns, 0))
         rows += [(host.process, *values) for values in times]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
@@ -166,6 +166,7 @@ def _device_times(work: Table, *keys: str) -> Table:
 
 
 def _finish(result: Result) -> Result:
+    """Add shares and notes after all ranks are combined."""
     table = result.table.in_order("process")
     if table.empty:
         return result.lacking("the trace contains no ranges of phases (data, forward, backward …)")
@@ -273,15 +274,15 @@ def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, .
     # A process without named phases that uses a device has all time outside phases.
     for process in sorted({*known, *devices}):
         rows = rows_of.get(process, np.empty(0, np.int64))
-        left, found = ends[rows] - starts[rows], {}
+        unclaimed, found = ends[rows] - starts[rows], {}
         for phase, time in known.get(process, {}).items():
             if phase != PROFILER:
                 found[PHASES.index(phase)] = time.covered_ns(starts[rows], ends[rows])
-                left = left - found[PHASES.index(phase)]
-        of_profiler = np.minimum(profiler[rows].astype(np.int64), left)
+                unclaimed = unclaimed - found[PHASES.index(phase)]
+        of_profiler = np.minimum(profiler[rows].astype(np.int64), unclaimed)
         if of_profiler.any():
             found[PHASES.index(PROFILER)] = of_profiler
-        found[_NO_PHASE] = left - of_profiler
+        found[_NO_PHASE] = unclaimed - of_profiler
         tables += [
             Table({"owner": rows, "device": device, "phase": phase, "host_ns": ns})
             for device in devices.get(process, (ABSENT,))
@@ -301,6 +302,7 @@ def _device_times_of_steps(trace: Trace, steps: Table) -> Table:
 
 
 def _finish_steps(result: Result) -> Result:
+    """Sort the rows by process, or add a note that the table is empty."""
     if not result.table.empty:
         return result.with_table(result.table.in_order("process"))
     return result.lacking("the trace contains no steps, or no phases within steps")

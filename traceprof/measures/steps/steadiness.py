@@ -109,9 +109,9 @@ def outliers(durations_ns: Floats) -> Ints:
         return np.zeros(len(durations_ns), np.int64)
     median = float(np.median(durations_ns))
     spread = 3 * _MAD_TO_DEVIATION * float(np.median(np.abs(durations_ns - median)))
-    away = durations_ns - median
-    outside = np.abs(away) > max(spread, _MIN_EXCESS_RATIO * median)
-    found = np.where(outside, np.sign(away), 0).astype(np.int64)
+    deviation = durations_ns - median
+    outside = np.abs(deviation) > max(spread, _MIN_EXCESS_RATIO * median)
+    found = np.where(outside, np.sign(deviation), 0).astype(np.int64)
     for side in (1, -1):
         rows = np.flatnonzero(found == side)
         if len(rows) > _MAX_OUTLIERS_RATIO * len(found):
@@ -147,9 +147,9 @@ def count_warmup(durations_ns: Ints) -> int:
     """
     n_dropped = 0
     durations: list[float] = durations_ns.astype(np.float64).tolist()
-    most = len(durations) - max(_MIN_KEPT_STEPS, len(durations) / 2)
+    max_dropped = len(durations) - max(_MIN_KEPT_STEPS, len(durations) / 2)
     rest = sorted(durations)
-    while n_dropped < most:
+    while n_dropped < max_dropped:
         duration = durations[n_dropped]
         del rest[bisect_left(rest, duration)]
         middle = ((len(rest) - 1) // 2, len(rest) // 2)
@@ -170,8 +170,10 @@ def count_first_turns(durations_ns: Ints) -> int:
 
     They are warm-up and take more than twice as long as the iterations after them.
     """
-    most = count_warmup(durations_ns)
-    is_long = durations_ns[:most] > _MIN_FIRST_ITERATION_FACTOR * np.median(durations_ns[most:])
+    n_warmup = count_warmup(durations_ns)
+    is_long = durations_ns[:n_warmup] > _MIN_FIRST_ITERATION_FACTOR * np.median(
+        durations_ns[n_warmup:]
+    )
     return int(np.logical_and.accumulate(is_long).sum())
 
 

@@ -114,11 +114,11 @@ def _full_and_thin(
     """Return the indices of full steps of one process, and of steps that may lack launches."""
     starts, ends = steps["start_ns"], steps["next_ns"]
     counts = _count_within(launched, starts, ends)
-    most = int(np.sort(counts)[-_MIN_STEPS])
-    full = np.flatnonzero(counts >= _MIN_FULL_RATIO * most)
-    thin = np.flatnonzero(counts <= _MAX_THIN_RATIO * most)
+    max_count = int(np.sort(counts)[-_MIN_STEPS])
+    full = np.flatnonzero(counts >= _MIN_FULL_RATIO * max_count)
+    thin = np.flatnonzero(counts <= _MAX_THIN_RATIO * max_count)
     thin = thin[steps["length"][thin] >= _MIN_LENGTH_RATIO * np.median(steps["length"][full])]
-    if most < _MIN_STEP_LAUNCHES or min(len(full), len(thin)) < _MIN_STEPS:
+    if max_count < _MIN_STEP_LAUNCHES or min(len(full), len(thin)) < _MIN_STEPS:
         return None
     return (full, thin) if _did_less(trace, process, steps, full, thin) else None
 

@@ -78,41 +78,39 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
     if not {"kernels", "api_calls"} <= trace.recorded:
         return {}
     steps = find_steps(trace)
-    if not len(steps) or steps.is_inferred:
-        return {}
-    if not _has_unrecorded_steps(trace, steps.table):
+    if not len(steps) or steps.is_inferred or not _has_unrecorded_steps(trace, steps.table):
         return {}
     captured, recorder = captured_times(trace), recorder_times(trace)
     devices, calls = devices_of_processes(trace), _work_calls(trace)
     called = rows_by(calls, "process")
     table, periods, lengths = steps.table, steps.periods_ns, steps.durations_ns
-    found: dict[int, Disturbance] = {}
+    by_process: dict[int, Disturbance] = {}
     for process, rows in rows_by(table, "process").items():
         if process not in captured or process not in devices:
             continue
         starts, ends = table["start_ns"][rows], table["next_ns"][rows]
-        within = captured[process].covered_ns(starts, ends)
+        captured_ns = captured[process].covered_ns(starts, ends)
         paused = recorder.get(process, Intervals.empty()).covered_ns(starts, ends)
         # The period of the last step is unknown.
         is_whole = ~steps.warmup()[rows] & (paused == 0) & (np.arange(len(rows)) < len(rows) - 1)
-        inside = is_whole & (within == ends - starts) & table["on_device"][rows]
-        outside = _settled(is_whole & (within == 0))
+        inside = is_whole & (captured_ns == ends - starts) & table["on_device"][rows]
+        outside = _settled(is_whole & (captured_ns == 0))
         if min(int(inside.sum()), int(outside.sum())) < _MIN_STEPS:
             continue
         recorded = Intervals.union_of(starts[inside], ends[inside])
-        at = calls["start_ns"][called.get(process, np.empty(0, np.int64))]
+        call_starts = calls["start_ns"][called.get(process, np.empty(0, np.int64))]
         disturbance = Disturbance(
             rows=rows[outside],
             periods_ns=periods[rows][outside].astype(np.float64),
             recorded_ns=lengths[rows][inside].astype(np.float64),
             captured=captured[process],
             recorded=recorded,
-            launches=int((recorded.covered_ns(at, at + 1) > 0).sum()),
+            launches=int((recorded.covered_ns(call_starts, call_starts + 1) > 0).sum()),
         )
         busy_ns = _busy_ns(trace, devices[process], table.take(rows[inside]))
         if disturbance.period_ns >= _MIN_PERIOD_TO_BUSY_RATIO * busy_ns:
-            found[process] = disturbance
-    return found
+            by_process[process] = disturbance
+    return by_process
 
 
 def _settled(are_outside: Bools) -> Bools:
