@@ -414,8 +414,10 @@ def place_of_work(ranks: Ranks) -> Table:
     known: dict[str, str] = {}
     for classes_of_rank in ranks.whole.each(_classes_of):
         known |= classes_of_rank
-    pairs = zip(found["kind"], found["name"], strict=True)
-    classes = objects(known.get(name, "") if kind == KERNEL else "" for kind, name in pairs)
+    classes = objects(
+        known.get(name, "") if kind == KERNEL else ""
+        for kind, name in zip(found["kind"], found["name"], strict=True)
+    )
     return found.assign(place_ratio=ratio, **{"class": classes})
 
 
@@ -459,5 +461,7 @@ def _placed(work: Table, spans: _StepSpans) -> Table:
 def _classes_of(trace: Trace) -> dict[str, str]:
     """Return the class of each kernel by name."""
     names, activities = trace.kernels["name"], trace.kernels["activity"]
-    groups = groups_of(names.packed, activities.packed)
-    return {names.texts[name]: activities.texts[activity] for name, activity in groups.keys}
+    return {
+        names.texts[name]: activities.texts[activity]
+        for name, activity in groups_of(names.packed, activities.packed).keys
+    }

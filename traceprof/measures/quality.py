@@ -207,8 +207,9 @@ def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
         is_flush & (overheads["start_ns"] < last_end) & (overheads["end_ns"] > first_start)
     )
     text = "the profiler flushed or requested buffers {n:count} times"
-    took_ns = union_of(overheads.take(rows)).total_ns
-    yield _Suspicion("profiler flush", text, "overheads", rows, took_ns)
+    yield _Suspicion(
+        "profiler flush", text, "overheads", rows, union_of(overheads.take(rows)).total_ns
+    )
 
 
 def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
@@ -217,8 +218,10 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
         return
     launches = launches_of(trace, "kernels")
     launched = launches.start_ns[launches.is_known]
-    lost = lost_launches(trace)["start_ns"]
-    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched, lost]), kind="stable")
+    work = np.sort(
+        np.concatenate([trace.kernels["start_ns"], launched, lost_launches(trace)["start_ns"]]),
+        kind="stable",
+    )
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
     numbers = steps["step"][first == last]

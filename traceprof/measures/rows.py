@@ -100,8 +100,10 @@ def unions_of(
     """
     pieces = [*pieces_of(len(starts))]
     if len(pieces) < 2 and where is None:
-        of_keys = rows_by_values(*keys)
-        return {key: Intervals.union_of(starts[rows], ends[rows]) for key, rows in of_keys.items()}
+        return {
+            key: Intervals.union_of(starts[rows], ends[rows])
+            for key, rows in rows_by_values(*keys).items()
+        }
     groups = groups_of(*keys)
     found: dict[int, Growing] = {}
     for piece in pieces:

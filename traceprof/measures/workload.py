@@ -151,8 +151,10 @@ def _named(kernels: Table, pattern: re.Pattern[str]) -> Table:
 
 def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> Table:
     """Return the ranges of a phase and those whose name matches ``pattern``."""
-    is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
-    return part.ranges.take(are_named(part.ranges["name"], pattern) | is_phase)
+    return part.ranges.take(
+        are_named(part.ranges["name"], pattern)
+        | (phases_of_all_ranges(part) == PHASES.index(phase))
+    )
 
 
 def _names_of(part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool = False) -> Table:
@@ -223,8 +225,12 @@ def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
         notes.append(Note.of("decoder kernels, such as {name}", name=_longest_of(decoder_kernels)))
     ranges = ranks.each(_ranges_of, "eval", _DECODER_NAMES)
     if any(map(len, ranges)):
-        name = next(_range_name(found["name"][0]) for found in ranges if len(found))
-        notes.append(Note.of("inference ranges, such as {name}", name=name))
+        notes.append(
+            Note.of(
+                "inference ranges, such as {name}",
+                name=next(_range_name(found["name"][0]) for found in ranges if len(found)),
+            )
+        )
     return notes
 
 
@@ -339,8 +345,12 @@ def software_of(ranks: Ranks) -> Software:
     recorder = ranks.info.recorded_by or parts[0].info.recorded_by
     has_pytorch = recorder is RecordedBy.TORCH or any(ranks.each(_has_pytorch))
     names = (name for part in parts for name in part.processes["name"])
-    has_python = has_pytorch or recorder is RecordedBy.JAX or any(map(_PYTHON.search, names))
-    return Software(has_python, has_pytorch, _vendor_of(parts), recorder)
+    return Software(
+        has_pytorch or recorder is RecordedBy.JAX or any(map(_PYTHON.search, names)),
+        has_pytorch,
+        _vendor_of(parts),
+        recorder,
+    )
 
 
 def _has_pytorch(part: Trace) -> bool:
@@ -367,6 +377,7 @@ def _vendor_of(parts: Iterable[Trace]) -> Vendor:
     calls = [name for part in parts for name in part.api_calls["name"].texts]
     if any(name.startswith("hip") for name in calls):
         return Vendor.AMD
-    formats = {part.info.format for part in parts}
-    seen = any(name.startswith("cu") for name in calls) or bool(formats & {"nsys", "nvprof"})
-    return Vendor.NVIDIA if seen else Vendor.OTHER
+    is_cuda = any(name.startswith("cu") for name in calls)
+    if is_cuda or any(part.info.format in {"nsys", "nvprof"} for part in parts):
+        return Vendor.NVIDIA
+    return Vendor.OTHER

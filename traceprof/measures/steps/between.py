@@ -162,6 +162,7 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
     for cause, pattern in _NAMES.items():
         named = are_named(names, re.compile(pattern)) & ~of_autograd
         chosen = named | (phases == _PHASES_OF.get(cause, len(PHASES)))
-        times = unions_by(ranges.take(chosen))
-        found |= {(process, cause): time for process, time in times.items()}
+        found |= {
+            (process, cause): time for process, time in unions_by(ranges.take(chosen)).items()
+        }
     return found

@@ -225,8 +225,9 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
         if 0 < lost[rows].sum() <= np.count_nonzero(unlinked == process):
             lost[rows] = False  # the file does not link work to its launch
             continue
-        window_starts = windows.get(process, Intervals.empty()).starts
-        window = np.searchsorted(window_starts, start[rows], side="right")
+        window = np.searchsorted(
+            windows.get(process, Intervals.empty()).starts, start[rows], side="right"
+        )
         for number in np.unique(window).tolist():
             group = rows[window == number]
             if not worked[group].any():

@@ -113,8 +113,10 @@ def _named_costs(trace: Trace) -> Iterator[Table]:
             outside = (
                 _evaluation_outside_steps(trace, process, time) if cause == EVALUATION else time
             )
-            spans = {"process": process, "start_ns": outside.starts, "end_ns": outside.ends}
-            yield _cost_spans(cause, Table(spans))
+            yield _cost_spans(
+                cause,
+                Table({"process": process, "start_ns": outside.starts, "end_ns": outside.ends}),
+            )
 
 
 def _evaluation_outside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:

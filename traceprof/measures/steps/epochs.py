@@ -199,8 +199,12 @@ def epochs_of_ranks(ranks: Ranks) -> Table:
         for reduce, times in zip((np.minimum, np.maximum), bounds(table), strict=True)
     )
     ranks_count = grouped_by(grouped_by(table, "epoch", "process")[0], "epoch")[1].counts
-    is_whole = is_named | (first < first.max())
-    return found.assign(start_ns=first, end_ns=last, ranks_count=ranks_count, is_whole=is_whole)
+    return found.assign(
+        start_ns=first,
+        end_ns=last,
+        ranks_count=ranks_count,
+        is_whole=is_named | (first < first.max()),
+    )
 
 
 def named_epochs(trace: Trace) -> Table:

@@ -279,8 +279,10 @@ def _merge_ranks(found: Sequence[Steps]) -> Steps:
     """Return the steps of all ranks in one table; the other properties come from the longest."""
     if len(found) == 1:
         return found[0]
-    table = Table.stacked([steps.table for steps in found]).in_order("process", "start_ns")
-    return replace(max(found, key=len), table=table)
+    return replace(
+        max(found, key=len),
+        table=Table.stacked([steps.table for steps in found]).in_order("process", "start_ns"),
+    )
 
 
 def has_named_steps(ranks: Ranks) -> bool:

@@ -139,8 +139,11 @@ def _of_profiling(ranks: Ranks) -> dict[str, float]:
     base = base_of(ranks)
     if not base.is_unprofiled:
         return {}
-    counts = {"unprofiled_count": len(base.lengths_ns), "profiled_ns": base.profiled_ns}
-    return {**counts, **profiler_overhead(ranks)}
+    return {
+        "unprofiled_count": len(base.lengths_ns),
+        "profiled_ns": base.profiled_ns,
+        **profiler_overhead(ranks),
+    }
 
 
 def _of_warmup(ranks: Ranks) -> dict[str, int]:

@@ -92,8 +92,9 @@ def bytes_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     for direction in _DIRECTIONS:
         chosen = copies.take(copies["direction"] == direction)
         if len(chosen):
-            sizes = np.maximum(chosen["n_bytes"], 0)
-            columns[f"{direction}_bytes"] = _sums(on_device, chosen, sizes)
+            columns[f"{direction}_bytes"] = _sums(
+                on_device, chosen, np.maximum(chosen["n_bytes"], 0)
+            )
     return columns
 
 

@@ -185,8 +185,8 @@ def _notes(result: Result) -> list[Note]:
     scalars = result.scalars
     notes = []
     if scalars.get("inferred_count", 0):
-        inferred = {"count": scalars["inferred_count"], "time": scalars["inferred_ns"]}
-        notes.append(Note.of(_INFERRED, **inferred))
+        count, time = scalars["inferred_count"], scalars["inferred_ns"]
+        notes.append(Note.of(_INFERRED, count=count, time=time))
     outside, unlinked = scalars.get("outside_count", 0), scalars.get("unlinked_count", 0)
     if not outside + unlinked:
         return notes

@@ -190,8 +190,9 @@ def profiler_overhead(ranks: Ranks) -> dict[str, float]:
     period_ns = float(np.median(np.concatenate([disturbance.periods_ns for disturbance in found])))
     known = {"profiler_overhead_ratio": excess_ns / period_ns}
     if launches := sum(disturbance.launches for disturbance in found):
-        n_profiled = sum(len(disturbance.recorded_ns) for disturbance in found)
-        known["profiler_overhead_per_launch_ns"] = excess_ns * n_profiled / launches
+        known["profiler_overhead_per_launch_ns"] = (
+            excess_ns * sum(len(disturbance.recorded_ns) for disturbance in found) / launches
+        )
     return known
 
 
