@@ -17,7 +17,7 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.lost_work import lost_work
-from traceprof.measures.rows import Ints, are_named, bounds, lengths_of, union_of
+from traceprof.measures.rows import Ints, are_named, bounds, count_within, lengths_of, union_of
 from traceprof.measures.steps.completeness import KINDS, lost_launches
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import Activity
@@ -223,8 +223,7 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
         kind="stable",
     )
     steps = find_steps(trace).table
-    first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
-    numbers = steps["step"][first == last]
+    numbers = steps["step"][count_within(work, *bounds(steps)) == 0]
     yield _Suspicion(
         "steps without work", "{n:count} steps have no recorded GPU work: {rows}", "", numbers
     )

@@ -138,6 +138,11 @@ def span_at(starts: Ints, ends: Ints, instants: Ints) -> Ints:
     return np.where(inside & (place >= 0), place, -1)
 
 
+def count_within(instants: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return the number of the sorted ``instants`` in each half-open span."""
+    return np.asarray(np.searchsorted(instants, ends) - np.searchsorted(instants, starts), np.int64)
+
+
 def owner_of(steps: Table, process: Ints, instants: Ints) -> Ints:
     """Return the row of the step whose host span contains each instant of a process; -1 if none."""
     owner = np.full(len(instants), -1, np.int64)

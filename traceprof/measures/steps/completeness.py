@@ -20,9 +20,9 @@ import numpy as np
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import captures, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
-from traceprof.measures.steps.thin import LAUNCHING, are_thin
+from traceprof.measures.steps.thin import LAUNCHING, are_thin, recorded_host_times
 from traceprof.model.grouping import are_among, pieces_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.packed import Packed
@@ -287,22 +287,18 @@ def passes_with_launches(trace: Trace) -> Table:
     n_launches, is_seen = np.zeros(len(passes), np.int64), np.zeros(len(passes), np.bool_)
     starts, ends = bounds(passes)
     launching = are_named(trace.api_calls["name"], LAUNCHING)
-    windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
+    calls_of = rows_by(trace.api_calls, "process")
+    host_times = recorded_host_times(trace, calls_of)
     working = set(np.unique(trace.kernels["process"]).tolist())
     for process, pass_rows in rows_by(passes, "process").items():
-        calls = calls_of.get(process, _NO_ROWS)
-        called, launched = (
-            trace.api_calls["start_ns"][at] for at in (calls, calls[launching[calls]])
-        )
-        if not len(called) or process not in working:
+        if process not in host_times or process not in working:
             continue
-        seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
-        is_seen[pass_rows] = (
-            seen.covered_ns(starts[pass_rows], ends[pass_rows])
-            == ends[pass_rows] - starts[pass_rows]
-        )
-        first, last = (np.searchsorted(launched, at[pass_rows]) for at in (starts, ends))
-        n_launches[pass_rows] = last - first
+        calls = calls_of[process]
+        launched = trace.api_calls["start_ns"][calls[launching[calls]]]
+        begins, finishes = starts[pass_rows], ends[pass_rows]
+        covered_ns = host_times[process].covered_ns(begins, finishes)
+        is_seen[pass_rows] = covered_ns == finishes - begins
+        n_launches[pass_rows] = count_within(launched, begins, finishes)
     found = passes.assign(n_launches=n_launches).take(is_seen & (ends > starts))
     return found.assign(**_silent_and_empty(found))
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.grouping import first_alike, grouped_by, groups_of, rows_by_values
 from traceprof.model.ranks import Ranks
@@ -91,8 +91,8 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
     starts, ends = bounds(fetches)
     is_end = fetches["name"] == _NO_BATCH
     until = np.append(starts[1:], np.iinfo(np.int64).max)[: len(starts)]
-    trains = _count(trained, starts, until) > 0
-    evaluates = ~trains & (_count(evaluated, starts, until) > 0)
+    trains = count_within(trained, starts, until) > 0
+    evaluates = ~trains & (count_within(evaluated, starts, until) > 0)
     # A fetch that finds no batch contains the range `_NO_BATCH`.
     is_batch = ~is_end & ~np.append(is_end[1:] & (starts[1:] < ends[:-1]), False)[: len(starts)]
     of_step = np.searchsorted(steps, starts, side="right")
@@ -113,15 +113,10 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
     n_fetched = np.bincount(
         np.array([group for group, _ in fetched], np.int64), minlength=len(table)
     )
-    n_steps = _count(steps, *bounds(table))
+    n_steps = count_within(steps, *bounds(table))
     in_most = (n_steps > 0) & (2 * n_fetched > n_steps)
     is_followed = (n_decided > 0) & (2 * n_trained >= n_decided)
     return table.assign(is_training=is_followed | in_most).take(n_fetches > 0)
-
-
-def _count(sorted_ns: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
-    """Return the number of instants in each half-open span."""
-    return np.searchsorted(sorted_ns, to_ns) - np.searchsorted(sorted_ns, from_ns)
 
 
 _BEGINS: Final = "data.start"

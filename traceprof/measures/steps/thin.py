@@ -10,6 +10,7 @@ evaluated.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from traceprof.measures.rows import (
     Ints,
     are_named,
     bounds,
+    count_within,
     lengths_of,
     rows_by,
     span_at,
@@ -90,21 +92,33 @@ def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, In
     return found
 
 
+def recorded_host_times(trace: Trace, calls_of: Mapping[int, Ints]) -> dict[int, Intervals]:
+    """Return the recorded time of each process with calls: its windows, else first to last call.
+
+    ``calls_of`` are the rows of the calls by process.
+    """
+    windows, starts = recorded_windows(trace), trace.api_calls["start_ns"]
+    return {
+        process: windows.get(process)
+        or Intervals.single(int(starts[rows].min()), int(starts[rows].max()))
+        for process, rows in calls_of.items()
+    }
+
+
 def _are_inner(trace: Trace, steps: Table) -> Bools:
     """Return which steps were completely recorded, together with the previous and the next step."""
-    windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
+    host_times = recorded_host_times(trace, rows_by(trace.api_calls, "process"))
     found = np.zeros(len(steps), np.bool_)
     for process, rows in rows_by(steps, "process").items():
-        called = trace.api_calls["start_ns"][calls_of.get(process, _NO_ROWS)]
-        if not len(called):
+        if process not in host_times:
             continue
-        seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
+        seen = host_times[process]
         starts, ends = steps["start_ns"][rows], steps["next_ns"][rows]
         whole = seen.covered_ns(starts, ends) == ends - starts
         # Adjacent steps must be in the same window.
         window = np.searchsorted(seen.starts, starts, side="right")
-        beside = whole[1:] & whole[:-1] & (window[1:] == window[:-1])
-        found[rows[1:-1]] = beside[1:] & beside[:-1]
+        is_adjacent = whole[1:] & whole[:-1] & (window[1:] == window[:-1])
+        found[rows[1:-1]] = is_adjacent[1:] & is_adjacent[:-1]
     return found
 
 
@@ -113,7 +127,7 @@ def _full_and_thin(
 ) -> tuple[Ints, Ints] | None:
     """Return the indices of full steps of one process, and of steps that may lack launches."""
     starts, ends = steps["start_ns"], steps["next_ns"]
-    counts = _count_within(launched, starts, ends)
+    counts = count_within(launched, starts, ends)
     max_count = int(np.sort(counts)[-_MIN_STEPS])
     full = np.flatnonzero(counts >= _MIN_FULL_RATIO * max_count)
     thin = np.flatnonzero(counts <= _MAX_THIN_RATIO * max_count)
@@ -121,11 +135,6 @@ def _full_and_thin(
     if max_count < _MIN_STEP_LAUNCHES or min(len(full), len(thin)) < _MIN_STEPS:
         return None
     return (full, thin) if _did_less(trace, process, steps, full, thin) else None
-
-
-def _count_within(instants: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Return the number of instants in each half-open span."""
-    return np.asarray(np.searchsorted(instants, ends) - np.searchsorted(instants, starts), np.int64)
 
 
 def _did_less(trace: Trace, process: int, steps: Table, full: Ints, thin: Ints) -> bool:
@@ -164,7 +173,7 @@ def _as_long_on_the_host(
             for weights in (
                 None,
                 (ends - starts)[at].astype(np.float64),
-                _count_within(launched, starts[at], ends[at]).astype(np.float64),
+                count_within(launched, starts[at], ends[at]).astype(np.float64),
             )
         )
         usual = _usual(n[full]), _usual(length[full]), _usual(called[full])
