@@ -99,7 +99,6 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
 
 
 def _name_of(member: Member) -> str:
-    """Return the display name of a rank, device, or process."""
     if member.rank != ABSENT:
         return f"rank {member.rank}"
     return f"device {member.device}" if member.device != ABSENT else f"process {member.process}"
@@ -111,10 +110,7 @@ DeviceSpans: TypeAlias = Mapping[tuple[int, int], TimeWindow]
 KERNEL: Final = "kernel"
 COPY: Final = "copy"
 REST: Final = "rest"
-"""Kinds of device time, besides collectives, waiting, and the causes of idle time.
-
-`REST` is time without a known cause.
-"""
+"""Kinds of device time, besides the causes of idle time. `REST` has no known cause."""
 
 _KEYS: Final = ("part", "kind", "name", "device")
 _WITHOUT_HOST: Final = {
@@ -133,17 +129,17 @@ def composition_of_devices(
 ) -> Table:
     """Return what each device did in its span.
 
-    Columns: part (of `PARTS`), kind, name, device, ns, count, and n_bytes. kind is `KERNEL` or
-    `COPY`; for communication also "collective" and "waiting"; for idle time its cause; `REST` for
-    time without a known cause. name is the kernel, the copy direction with the kind of host memory,
-    the operation, the awaited rank, or the activity of the host. count is the number of operations
-    that began in the span; for idle time, the number of gaps. n_bytes is the size of copies and
-    collective inputs, NaN if unknown. The ns add up to the recorded parts of the spans.
+    Columns: part (of `PARTS`), kind, name, device, ns, count, and n_bytes. kind is `KERNEL`,
+    `COPY`, `COLLECTIVE`, `WAITING`, the cause of idle time, or `REST` (unknown cause). name is the
+    kernel, the copy direction with the kind of host memory, the operation, the awaited rank, or the
+    activity of the host. count is the number of operations that began in the span, or of idle gaps.
+    n_bytes is the size of copies and collective inputs, NaN if unknown. The ns add up to the
+    recorded parts of the spans.
 
     ``knows_waits``: whether the arrival of the other ranks at a collective is known. ``launched``:
     when each process launched the work of the span, for example of a step. With it, kernels and
-    copies are counted by their launch time instead of by when they ran; work without a known launch
-    is counted where it began.
+    copies are counted by launch time instead of start; work without a known launch is counted where
+    it began.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
     parts, arguments = [], []
@@ -151,11 +147,10 @@ def composition_of_devices(
     for (place, device), window in spans.items():
         by_window.setdefault((place, window), []).append(device)
     for (place, window), devices in by_window.items():
-        known = ranks if window == ranks.span else ranks.whole  # reuse facts of a cut Trace
-        parts.append(known.parts[place])
-        arguments.append(
-            (window, tuple(devices), released.take(np.isin(released["device"], devices)), launched)
-        )
+        # Reuse the facts of a cut Trace.
+        parts.append((ranks if window == ranks.span else ranks.whole).parts[place])
+        collectives = released.take(np.isin(released["device"], devices))
+        arguments.append((window, tuple(devices), collectives, launched))
     sums = _added_up(measure_of_each(parts, _sums_in_window, arguments))
     return sums.take((sums["ns"] != 0) | (sums["count"] != 0))
 
@@ -224,9 +219,8 @@ def _sums_by_device(
             if part == "exposed_communication":
                 found += [*_collectives(collectives, unclaimed, span)]
                 unclaimed = unclaimed - union_of(collectives)
-            found.append(
-                _claims(device_work.take(device_work["place"] == place), unclaimed, part, span)
-            )
+            part_work = device_work.take(device_work["place"] == place)
+            found.append(_claims(part_work, unclaimed, part, span))
         found.append(_idle(charges.take_aside(charges["device"] == device)))
         found.append(_rest(found, exposed, recorded.total_ns))
         yield device, Table.stacked(found)
@@ -243,19 +237,17 @@ def work_of_trace(trace: Trace) -> Table:
 
 
 def _work_rows(trace: Trace, name: str) -> Table:
-    """Return the kernels or copies of the window in the columns of `work_of_trace`."""
     rows, is_kernel = trace.table(name), name == "kernels"
-    return Table(
-        {
-            "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
-            "end_ns": rows["end_ns"],
-            "device": Packed(rows["device"]),
-            "place": Packed(places_in_part(trace, name)),
-            "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
-            "name": rows["name"] if is_kernel else _routes(rows),
-            "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
-        }
-    )
+    columns = {
+        "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
+        "end_ns": rows["end_ns"],
+        "device": Packed(rows["device"]),
+        "place": Packed(places_in_part(trace, name)),
+        "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
+        "name": rows["name"] if is_kernel else _routes(rows),
+        "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
+    }
+    return Table(columns)
 
 
 def _routes(copies: Table) -> Names:
@@ -271,7 +263,6 @@ def _routes(copies: Table) -> Names:
 
 
 def _sizes(n_bytes: Ints) -> Floats:
-    """Return sizes in bytes with NaN for unknown sizes."""
     return np.where(n_bytes != ABSENT, n_bytes, np.nan)
 
 
@@ -378,10 +369,8 @@ def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
             if process not in spans:
                 continue
             window, between_ns = spans[process]
-            phase_ns = {
-                name: time.clip(window.start_ns, window.end_ns).total_ns
-                for name, time in times.items()
-            }
+            cut = {name: time.clip(window.start_ns, window.end_ns) for name, time in times.items()}
+            phase_ns = {name: time.total_ns for name, time in cut.items()}
             phase_ns[UNCLAIMED] = window.duration_ns - sum(phase_ns.values())
             sums.update(phase_ns | {BETWEEN_STEPS_OF_HOST: between_ns})
     order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums[name]]
@@ -395,12 +384,12 @@ _PLACED_KEYS: Final = ("kind", "name")
 def place_of_work(ranks: Ranks) -> Table:
     """Return the class of kernels, copies, and collectives, and where within a step they begin.
 
-    One row per kind and name (of `composition_of_devices`), with class (of kernels, "" for others)
-    and place_ratio: the mean position of the start, from 0 (start of the step) to 1; NaN if no step
-    contains it. If the trace has no steps, the iterations of the kernel pattern are used.
+    One row per kind and name (of `composition_of_devices`), with class (of kernels, else "") and
+    place_ratio: the mean position of the start, from 0 to 1 (end of the step); NaN if no step
+    contains it. Without steps, the iterations of the kernel pattern are used.
     """
     spans = _spans_of_steps(ranks)
-    tables = ranks.each_of(_placed_work, [(spans_of_rank,) for spans_of_rank in spans])
+    tables = ranks.each_of(_placed_work, [(by_device,) for by_device in spans])
     released = released_collectives(ranks, knows_waits=False)
     released = released.take(ranks.span.holds(released["start_ns"]))
     collectives = released.select("start_ns", "device").assign(
@@ -411,18 +400,13 @@ def place_of_work(ranks: Ranks) -> Table:
     placed = Table.stacked(tables)
     found, groups = grouped_by(placed, *_PLACED_KEYS)
     ratio = ratio_of(*(groups.sums(placed[name]) for name in ("place", "known")))
-    known: dict[str, str] = {}
-    for classes_of_rank in ranks.whole.each(_classes_of):
-        known |= classes_of_rank
-    classes = objects(
-        known.get(name, "") if kind == KERNEL else ""
-        for kind, name in zip(found["kind"], found["name"], strict=True)
-    )
+    known = {name: text for rank in ranks.whole.each(_classes_of) for name, text in rank.items()}
+    pairs = zip(found["kind"], found["name"], strict=True)
+    classes = objects(known.get(name, "") if kind == KERNEL else "" for kind, name in pairs)
     return found.assign(place_ratio=ratio, **{"class": classes})
 
 
 def _placed_work(trace: Trace, spans: _StepSpans) -> Table:
-    """Return the positions of kernels and copies within steps."""
     return _placed(work_of_trace(trace), spans)
 
 
@@ -461,7 +445,5 @@ def _placed(work: Table, spans: _StepSpans) -> Table:
 def _classes_of(trace: Trace) -> dict[str, str]:
     """Return the class of each kernel by name."""
     names, activities = trace.kernels["name"], trace.kernels["activity"]
-    return {
-        names.texts[name]: activities.texts[activity]
-        for name, activity in groups_of(names.packed, activities.packed).keys
-    }
+    keys = groups_of(names.packed, activities.packed).keys
+    return {names.texts[name]: activities.texts[activity] for name, activity in keys}

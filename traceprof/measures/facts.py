@@ -82,11 +82,8 @@ def _parts_of(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _to_disk(value: Any) -> Any:
-    """Return ``value`` with its large arrays on disk; ``value`` itself if it has none.
-
-    Only large recordings have scratch files. The facts of small ones are small and stay in memory.
-    """
-    found = _map_arrays(value, set_aside) if scratch.files else value
+    """Return ``value`` with its large arrays on disk; ``value`` itself if it has none."""
+    found = _map_arrays(value, set_aside)
     return value if found is value else _OnDisk(found)
 
 
@@ -97,7 +94,7 @@ def _from_disk(cached: Any) -> Any:
 
 def apart(value: _Result) -> Callable[[], _Result]:
     """Move large arrays of ``value`` to disk and return a function that returns ``value``."""
-    cached = _to_disk(value)
+    cached = _to_disk(value) if scratch.files else value
     return lambda: _from_disk(cached)
 
 
@@ -120,28 +117,27 @@ def fact(
         of: Any = given.whole if is_whole else given
         key = (name, *args, *sorted(kwargs.items())) if args or kwargs else plain_key
         cache: dict[tuple[Any, ...], Any] = of.facts
-        found: _Result
-        if key in cache:
-            found = _from_disk(cache[key])
-            return found
-        if isinstance(of, Trace) and of.is_remote:
-            found = of.fact(key, recall, args, kwargs)
-            return found
-        lock_key = (id(cache), key)
-        with _lock:
-            compute_lock = _compute_locks.setdefault(lock_key, threading.RLock())
-            _n_users[lock_key] += 1
-        try:
-            with compute_lock:
-                if key not in cache:  # another thread may have computed it
-                    cache[key] = _to_disk(compute(of, *args, **kwargs))
-        finally:
+        if key not in cache:
+            if isinstance(of, Trace) and of.is_remote:
+                found: _Result = of.fact(key, recall, args, kwargs)
+                return found
+            lock_key = (id(cache), key)
             with _lock:
-                _n_users[lock_key] -= 1
-                if not _n_users[lock_key]:
-                    del _compute_locks[lock_key], _n_users[lock_key]
-        found = _from_disk(cache[key])
-        return found
+                compute_lock = _compute_locks.setdefault(lock_key, threading.RLock())
+                _n_users[lock_key] += 1
+            try:
+                with compute_lock:
+                    if key not in cache:  # another thread may have computed it
+                        answer = compute(of, *args, **kwargs)
+                        # Only large recordings have scratch files; facts of small ones are small.
+                        cache[key] = _to_disk(answer) if scratch.files else answer
+            finally:
+                with _lock:
+                    _n_users[lock_key] -= 1
+                    if not _n_users[lock_key]:
+                        del _compute_locks[lock_key], _n_users[lock_key]
+        found = cache[key]
+        return _map_arrays(found.value, in_memory) if isinstance(found, _OnDisk) else found
 
     return recall
 

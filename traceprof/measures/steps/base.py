@@ -150,7 +150,9 @@ def base_within(ranks: Ranks, window: TimeWindow) -> Base:
     is_of_steps = window.is_of_steps and is_filled and not (inside & _are_gaps(ledger)).any()
     profiled_ns = float(lengths.mean()) if len(lengths) else np.nan
     steps_count = len(lengths) / max(1, len(np.unique(processes)))
-    unprofiled = _unprofiled(ranks, processes)
+    all_rows = step_ledger(ranks)
+    is_unprofiled = unprofiled_steps(all_rows) & np.isin(all_rows["process"], processes)
+    unprofiled = all_rows.take(is_unprofiled)
     if len(unprofiled):
         lengths, processes = unprofiled["period_ns"].astype(np.float64), unprofiled["process"]
     unit = ITERATION if all_steps(ranks).is_pattern else STEP
@@ -213,12 +215,6 @@ def _are_inside(ledger: Table, window: TimeWindow) -> Bools:
     """
     starts, ends = bounds_on_device(ledger)
     return np.asarray(window.times.covered_ns(starts, ends) * 2 >= ends - starts, np.bool_)
-
-
-def _unprofiled(ranks: Ranks, processes: Ints) -> Table:
-    """Return the unprofiled rows of the ledger for the given processes."""
-    ledger = step_ledger(ranks)
-    return ledger.take(unprofiled_steps(ledger) & np.isin(ledger["process"], processes))
 
 
 def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:

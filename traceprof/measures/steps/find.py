@@ -8,9 +8,8 @@ is no step; `find_pattern` returns its iterations.
 
 The span of a step lasts from the end of the last work that the previous step launched to the end of
 the last work that it launched itself, because a device may lag behind the host by more than a step.
-Work launched by background threads, for example data loading, does not end a step. The spans of a
-process follow each other without overlap. Work launched between two steps belongs to the second
-step.
+Work of background threads, for example data loading, does not end a step. The spans of a process do
+not overlap. Work launched between two steps belongs to the second step.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ _NO_START_NS = np.iinfo(np.int64).max
 def recorder_times(trace: Trace) -> dict[int, Intervals]:
     """Return when a recorder was busy with itself, or did not record, by process.
 
-    The embedded recorder is busy at the begin and end of its windows. Between several recordings of
-    a process, nothing is recorded.
+    It is busy at the start and end of its windows. It does not record between two recordings.
     """
     ranges = trace.ranges
     traceprof_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
@@ -109,11 +107,10 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
             device_starts[rows], device_ends[rows], on_device[rows] = _device_spans(
                 starts[rows], next_starts[rows], [column[rows] for column in work], recorder_time
             )
-            for (owner, _), time in unseen.items():
-                if owner == process:
-                    device_starts[rows] = (
-                        device_starts[rows].clip(time.ends[-1]).clip(max=device_ends[rows])
-                    )
+            for time in (time for (owner, _), time in unseen.items() if owner == process):
+                device_starts[rows] = (
+                    device_starts[rows].clip(time.ends[-1]).clip(max=device_ends[rows])
+                )
     return table.assign(
         next_ns=next_starts,
         recorder_ns=recorder_ns,
@@ -268,7 +265,6 @@ def pattern_of_ranks(ranks: Ranks) -> Steps:
 
 
 def _no_steps(*, is_pattern: bool = False) -> Steps:
-    """Return an empty set of steps."""
     names = ("next_ns", "recorder_ns", "launched_ns", "device_start_ns", "device_end_ns")
     columns = dict.fromkeys(names, np.empty(0, np.int64))
     flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
@@ -279,10 +275,8 @@ def _merge_ranks(found: Sequence[Steps]) -> Steps:
     """Return the steps of all ranks in one table; the other properties come from the longest."""
     if len(found) == 1:
         return found[0]
-    return replace(
-        max(found, key=len),
-        table=Table.stacked([steps.table for steps in found]).in_order("process", "start_ns"),
-    )
+    table = Table.stacked([steps.table for steps in found]).in_order("process", "start_ns")
+    return replace(max(found, key=len), table=table)
 
 
 def has_named_steps(ranks: Ranks) -> bool:
@@ -370,8 +364,8 @@ def _with_warmup(
     n_given: int | None,
 ) -> list[Steps]:
     """Return the steps of each trace, with the same number of leading steps marked as warm-up."""
-    spanned = [(table, confidence_ratio < 1) for table in tables]
-    tables = measure_of_each(traces, with_spans, spanned)
+    is_inferred = confidence_ratio < 1
+    tables = measure_of_each(traces, with_spans, [(table, is_inferred) for table in tables])
     n_leading = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
         Steps(
@@ -385,8 +379,7 @@ def _with_warmup(
 
 def _count_warmup(table: Table) -> int:
     """Return the largest number of leading warm-up steps of any process, by duration or by name."""
-    n_warmup = 0
-    steps = Steps(table, "")
+    n_warmup, steps = 0, Steps(table, "")
     lengths, periods = steps.durations_ns, steps.periods_ns
     for rows in rows_by(table, "process").values():
         declared, durations = table["declared_warmup"][rows], lengths[rows]
@@ -400,8 +393,7 @@ def _count_warmup(table: Table) -> int:
 
 def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
     """Return the steps of a trace from source number ``place``, and a suffix for its name."""
-    source = _SOURCES[place]
-    ranges = trace.ranges
+    source, ranges = _SOURCES[place], trace.ranges
     if source.is_by_traceprof is not None:
         ranges = ranges.take((ranges["domain"] == OWN_DOMAIN) == source.is_by_traceprof)
     if ranges.empty:
