@@ -239,7 +239,7 @@ def bounds_on_device(ledger: Table) -> tuple[Ints, Ints]:
 
 
 def usual_steps(ranks: Ranks) -> Bools:
-    """Return which rows of `ledger_of_window` are usual; only profiled ones if there are any."""
+    """Return which rows of `ledger_of_window` are usual; if any have recorded GPU work, only these."""
     return _are_usual(ledger_of_window(ranks))
 
 
@@ -250,7 +250,7 @@ def named_usual_steps(ranks: Ranks) -> Bools:
 
 
 def _are_usual(ledger: Table) -> Bools:
-    """Return which rows are usual; only those with recorded GPU work if there are any."""
+    """Return which rows are usual; if any have recorded GPU work, only these."""
     usual: Bools = np.asarray(ledger["kind"] == USUAL, np.bool_)
     is_covered = usual & ledger["is_covered"]
     return is_covered if is_covered.any() else usual

@@ -209,7 +209,7 @@ def _disturbances_in(trace: Trace) -> dict[int, Disturbance]:
 
 
 def awaited_since(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) -> int:
-    """Return since when a device waits for the work of a call of ``process``.
+    """Return the time from which a device waits for the work of a call of ``process``, in ns.
 
     It is the device start of the step of the call, at most ``starts_ns``.
     """
