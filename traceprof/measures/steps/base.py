@@ -239,7 +239,7 @@ def bounds_on_device(ledger: Table) -> tuple[Ints, Ints]:
 
 
 def usual_steps(ranks: Ranks) -> Bools:
-    """Return which rows of `ledger_of_window` are usual; if any have recorded GPU work, only these."""
+    """Return which rows of `ledger_of_window` are usual; those with recorded GPU work if any."""
     return _are_usual(ledger_of_window(ranks))
 
 
@@ -250,7 +250,7 @@ def named_usual_steps(ranks: Ranks) -> Bools:
 
 
 def _are_usual(ledger: Table) -> Bools:
-    """Return which rows are usual; if any have recorded GPU work, only these."""
+    """Return which rows are usual; those with recorded GPU work if there are any."""
     usual: Bools = np.asarray(ledger["kind"] == USUAL, np.bool_)
     is_covered = usual & ledger["is_covered"]
     return is_covered if is_covered.any() else usual
