@@ -48,7 +48,7 @@ def golden() -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure side by side, as large traces are; the numbers were written one by one."""
-    monkeypatch.setattr(analyses, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(analyses, "_MIN_ROWS_FOR_THREADS", 0)
     monkeypatch.setattr(processes, "n_processors", lambda: 2)
 
 

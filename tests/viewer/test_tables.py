@@ -118,7 +118,7 @@ def test_another_window_computes_no_fact_of_the_whole_again(
                 computed[key] += 1  # a fact of the whole is computed
             return super().setdefault(key, default)
 
-    monkeypatch.setattr(facts, "_rights", Counting())
+    monkeypatch.setattr(facts, "_compute_locks", Counting())
     for run in (
         run_of(place_run(make_run(Plan(n_ranks=2)))),
         run_of(Ranks.of(make_run(Plan(n_ranks=1)).members[0].trace)),

@@ -1,15 +1,15 @@
-"""What is measured of a run: facts computed once of a recording, and the tables made of them.
+"""Registers the analyses: the tables that traceprof measures of a run.
 
-To add an analysis: a constant of `Analysis` in a module of the room of its subject, and its line
-in `ANALYSES`. The command line, JSON, CSV, the report and the contract tests pick it up from
-there. The lines hold no imports, so that naming the analyses (as ``--help`` does) costs nothing.
+To add an analysis, define a constant of `Analysis` in a module of the package of its subject, and
+add one line to `_ENTRIES`. The command line, JSON, CSV, the report, and the contract tests read the
+registry. This module imports no analysis, so listing the names (for ``--help``) is fast.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -35,12 +35,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an analysis is found: its name, one line of help, and ``module:CONSTANT``.
+    """Location of an analysis: its name, one line of help, and ``module:CONSTANT``.
 
-    A module that begins with a dot is one of this package; without a constant it is ``ANALYSIS``.
-    People ask for its ``noun`` ("collectives") and ``way`` ("caller"): `traceprof show NOUN --by
-    WAY`. The analysis that bears the name of its noun is what the noun alone shows; without a
-    noun, the name is one.
+    A module that begins with a dot is relative to this package. Without a constant, the constant is
+    ``ANALYSIS``. Users select the analysis by its ``noun`` ("collectives") and ``way`` ("caller"):
+    `traceprof show NOUN --by WAY`. The noun without ``--by`` shows the analysis that has the same
+    name as the noun. An empty ``noun`` defaults to the name.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def words(self) -> str:
-        """What one types behind `traceprof show`: "collectives --by caller"."""
+        """Arguments for `traceprof show`, for example "collectives --by caller"."""
         return self.noun if self.name == self.noun else f"{self.noun} --by {self.way}"
 
 
@@ -137,11 +137,14 @@ _ENTRIES: Final = """
     quality quality .quality:QUALITY problems in the trace itself
     """
 FORMER_NAMES: Final = {"messages": "collective-events", "ops": "operators"}
-"""What analyses were called before, and are still found by."""
+"""Former names of analyses, still accepted, mapped to the current names."""
 
 
 def _names_of(entry: Entry) -> set[str]:
-    """Return the names under which people find an analysis, in Python and as a table, too."""
+    """Return all accepted names of an analysis.
+
+    These are its name, the name as a Python identifier, its command-line words, and former names.
+    """
     former = (old for old, name in FORMER_NAMES.items() if name == entry.name)
     return {entry.name, entry.name.replace("-", "_"), entry.words, *former}
 
@@ -155,38 +158,38 @@ ANALYSES: Final[Registry[Entry]] = Registry(
     ),
     _names_of,
 )
-"""Each with its name, its noun and way, where it is, and a line of help."""
+"""All analyses, each with its name, noun, way, location, and line of help."""
 
 
 def analysis_names() -> tuple[str, ...]:
-    """Return the names of the analyses, in their order."""
+    """Return the names of the analyses in registration order."""
     return tuple(entry.name for entry in ANALYSES)
 
 
 def nouns() -> dict[str, tuple[Entry, ...]]:
-    """Return what there is to show: by noun its analyses, first what the noun alone shows."""
+    """Return the analyses by noun; the first of each noun is the one shown without ``--by``."""
     found: dict[str, list[Entry]] = {}
     for entry in ANALYSES:
         found.setdefault(entry.noun, []).append(entry)
     return {
-        noun: tuple(sorted(own, key=lambda entry: entry.name != noun))
-        for noun, own in found.items()
+        noun: tuple(sorted(entries, key=lambda entry: entry.name != noun))
+        for noun, entries in found.items()
     }
 
 
 def shown_by(name: str) -> str:
-    """Return the command that shows the analysis called ``name``, without the trace."""
+    """Return the command that shows the analysis ``name``, without the trace argument."""
     entry = next(one for one in ANALYSES if one.name == FORMER_NAMES.get(name, name))
     return "traceprof findings" if name == "findings" else f"traceprof show {entry.words}"
 
 
 def names_shown(noun: str, by: str | None = None) -> list[str]:
-    """Return the analyses that ``noun`` is shown by: ``by`` is a way of it, or several.
+    """Return the names of the analyses for a ``noun`` and ``by``, one or more comma-separated ways.
 
-    A name of an analysis is one, too: "callers" is "collectives" by "caller".
+    The name of an analysis is also accepted as noun: "callers" means "collectives" by "caller".
 
     Raises:
-        UsageError: there is no such noun or way; the message says what was meant.
+        UsageError: the noun or the way does not exist; the message suggests the closest name.
     """
     name, known = FORMER_NAMES.get(noun, noun), nouns()
     if name in analysis_names() and by is None:
@@ -194,8 +197,7 @@ def names_shown(noun: str, by: str | None = None) -> list[str]:
     if name not in known:
         if name in analysis_names():
             raise UsageError(f"--by {by}: {name} already means `{shown_by(name)}`: remove --by")
-        close = get_close_matches(name, [*known, *analysis_names()], n=1)
-        meant = f"did you mean {close[0]!r}?" if close else f"use {', '.join(known)}"
+        meant = _suggestion(name, known, analysis_names())
         raise UsageError(f"unknown table {noun!r}; {meant}")
     ways = {entry.way: entry.name for entry in known[name] if entry.way}
     found = []
@@ -203,8 +205,7 @@ def names_shown(noun: str, by: str | None = None) -> list[str]:
         if way not in ways:
             if not ways:
                 raise UsageError(f"--by {by}: {name} has only one grouping: remove --by")
-            close = get_close_matches(way, ways, n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"use {', '.join(ways)}"
+            meant = _suggestion(way, ways)
             if way == "event" and name in ("kernels", "copies"):
                 meant = "use `traceprof ops TRACE`"
             raise UsageError(f"{name} has no grouping {way!r}; {meant}")
@@ -212,11 +213,17 @@ def names_shown(noun: str, by: str | None = None) -> list[str]:
     return found
 
 
+def _suggestion(word: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Return the word of ``known`` and ``others`` that is closest to ``word``, else all known."""
+    close = get_close_matches(word, [*known, *others], n=1)
+    return f"did you mean {close[0]!r}?" if close else f"use {', '.join(known)}"
+
+
 def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis:
-    """Return the analysis called ``name``.
+    """Import and return the analysis ``name``.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no analysis with this name.
     """
     known = ANALYSES if entries is None else entries
     name = FORMER_NAMES.get(name, name)

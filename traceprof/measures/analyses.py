@@ -1,4 +1,4 @@
-"""What an analysis is: declared tables of a run, measured rank by rank or of all ranks together."""
+"""Runs analyses, which declare their tables and measure either each rank or all ranks together."""
 
 from __future__ import annotations
 
@@ -21,32 +21,33 @@ from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import PROGRESS, do_side_by_side
 
-_MOST: Final = 1 << 62
+_MAX_TOTAL: Final = 1 << 62
 _YEAR_NS: Final = 365 * 86_400 * 10**9
 
 
 def check_sums(ranks: Ranks) -> None:
-    """Check that no sum over a run leaves 64 bits: of durations, of sizes, of devices' time.
+    """Check that no sum of durations, sizes, or GPU time over the run exceeds 62 bits.
 
     Raises:
-        TraceError: one would, which no recording comes near to: its times or sizes are wrong.
+        TraceError: a sum exceeds the limit; no valid recording does, so its times or sizes are
+            wrong.
     """
     totals = Counter[str]()
     for part in ranks:
         totals.update(_totals(part.whole))
     for what, total in totals.items():
-        if total >= _MOST:
+        if total >= _MAX_TOTAL:
             of_bytes = what.startswith("sizes")
-            told = f"{total / 2**60:.0f} EiB" if of_bytes else f"{total / _YEAR_NS:.0f} years"
+            formatted = f"{total / 2**60:.0f} EiB" if of_bytes else f"{total / _YEAR_NS:.0f} years"
             raise TraceError(
-                f"{ranks.info.path}: the {what} add up to {told}, so the trace is damaged: "
+                f"{ranks.info.path}: the {what} add up to {formatted}, so the trace is damaged: "
                 "export or record it again"
             )
 
 
 @fact
 def _totals(trace: Trace) -> dict[str, int]:
-    """Return what the tables add up to, at most, in ns and bytes."""
+    """Return upper bounds for the sums over each table, in ns and bytes."""
     n_devices = max(int(trace.devices["used"].sum()), 1)
     totals = {"times of its GPUs": trace.span.duration_ns * n_devices}
     for name, table in TABLES.items():
@@ -56,7 +57,7 @@ def _totals(trace: Trace) -> dict[str, int]:
         if table.has_spans:
             starts, ends = bounds(rows)
             most = len(rows) * (int(ends.max()) - int(starts[0]))
-            if most >= _MOST >> 10:
+            if most >= _MAX_TOTAL >> 10:
                 most = int((ends - starts).sum(dtype=np.float64))
             totals[f"durations of its {name}"] = most
         if "n_bytes" in rows:
@@ -65,35 +66,37 @@ def _totals(trace: Trace) -> dict[str, int]:
 
 
 STEP_TABLES: Final = frozenset({"ranges", "kernels", "copies", "api_calls"})
-"""What steps are known from: ranges or kernels where they are, launches which work is theirs."""
+"""Tables needed to find steps: ranges or kernels mark steps, and launches assign work to them."""
 
 
-_MANY: Final = ("kernels", "copies", "api_calls", "ranges", "host_ops")
-_WORTH_THREADS: Final = 500_000
-"""With fewer rows most of the time goes to Python itself, which one thread at a time can run."""
-_TOO_MANY_FOR_TWO: Final = 8_000_000
-"""With more rows memory is dearer than time: each thread has arrays as long as the tables."""
+_LARGE_TABLES: Final = ("kernels", "copies", "api_calls", "ranges", "host_ops")
+_MIN_ROWS_FOR_THREADS: Final = 500_000
+"""With fewer rows, Python code that holds the GIL takes most of the time, so threads do not help.
+"""
+_MAX_ROWS_FOR_THREADS: Final = 8_000_000
+"""With more rows, memory matters more than time: each thread allocates arrays of table length."""
 
 
-def _as_it_is(result: Result) -> Result:
+def _unchanged(result: Result) -> Result:
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One analysis.
+    """One analysis: its tables, the data that it reads, and the functions that measure it.
 
-    ``needs`` names the tables without which it means nothing, ``uses`` those that it looks at where
-    they were recorded; readers read no others. Of ``whole`` it also looks at rows outside the
-    window, beside the launches of what is in it. ``of_steps``: it asks which steps there are, so
-    that it also looks at all of `STEP_TABLES`, outside the window, too.
+    ``needs``: tables without which the analysis fails. ``uses``: tables that it reads if they were
+    recorded. Readers load no other tables. ``whole``: tables of which it also reads rows outside
+    the window, in addition to the launches of the work in the window. ``of_steps``: the analysis
+    finds steps, so it also reads all of `STEP_TABLES`, including rows outside the window.
 
-    Either ``of_rank`` measures one rank (whose results combine as the columns of ``spec`` are
-    declared), or ``of_ranks`` all together, where ranks must be compared. ``finish`` sees the
-    measures of all ranks: it computes what derives from them, puts rows in order and says what
-    must be read with them. ``n_parts``: what it counts of itself (`PROGRESS`), and one for its end.
-    ``beside`` are facts that it asks for late and that take long: another thread may ask before.
-    ``sums_up`` all that a recording holds: where no steps are known, its default is the whole.
+    Exactly one of two functions measures: ``of_rank`` measures one rank, and the results are
+    combined as the columns of ``spec`` declare; ``of_ranks`` measures all ranks together, if ranks
+    must be compared. ``finish`` receives the combined result, computes derived columns, sorts rows,
+    and adds notes. ``n_parts``: number of units that the analysis adds to `PROGRESS`, including one
+    for its end. ``beside``: slow facts that the analysis needs late; another thread may compute
+    them early. ``sums_up``: the analysis covers the whole recording; if no steps are known, its
+    default window is the whole recording.
     """
 
     name: str
@@ -104,29 +107,29 @@ class Analysis:
     of_steps: bool = False
     of_rank: Callable[[Trace], Result] | None = None
     of_ranks: Callable[[Ranks], Result] | None = None
-    finish: Callable[[Result], Result] = _as_it_is
+    finish: Callable[[Result], Result] = _unchanged
     n_parts: int = 1
     beside: tuple[Callable[[Ranks], object], ...] = ()
     sums_up: bool = False
 
     @property
     def tables(self) -> frozenset[str]:
-        """The tables that it reads."""
-        own = frozenset((*self.needs, *self.uses))
-        return own | STEP_TABLES if self.of_steps else own
+        """Tables that the analysis reads."""
+        names = frozenset((*self.needs, *self.uses))
+        return names | STEP_TABLES if self.of_steps else names
 
     @property
     def whole_tables(self) -> frozenset[str]:
-        """The tables that it reads outside the window, too."""
+        """Tables that the analysis also reads outside the window."""
         return frozenset(self.whole) | (STEP_TABLES if self.of_steps else frozenset())
 
 
 def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
-    """Return the result of ``analysis`` on ``ranks``, whole or cut to a window.
+    """Return the result of ``analysis`` for ``ranks``, whole or cut to a window.
 
     Raises:
         NotRecordedError: no rank has a table that the analysis needs.
-        TraceError: its times or sizes are so large that their sums would be wrong.
+        TraceError: times or sizes are so large that their sums would overflow.
     """
     ranks.require(*analysis.needs)
     check_sums(ranks)
@@ -138,23 +141,25 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
 
 
 def measured_by_rank(ranks: Ranks, of_rank: Callable[[Trace], Result]) -> Result:
-    """Return what ``of_rank`` measures of each rank that has its data, combined as declared.
+    """Measure each rank that has the data with ``of_rank`` and return the combined result.
 
     Raises:
         NotRecordedError: no rank has the data.
     """
     found = measure_each(ranks.parts, _measured, of_rank, len(ranks.parts) > 1)
-    measured = [one for one in found if isinstance(one, Result)]
+    measured = [result for result in found if isinstance(result, Result)]
     if not measured:
-        raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
+        raise next(result for result in reversed(found) if isinstance(result, NotRecordedError))
     return combine(measured)
 
 
 def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | NotRecordedError]:
-    """Return the result of each of ``analyses``, or why there is none; large ones side by side.
+    """Return the result of each analysis, or the error why it has none.
+
+    Large traces use threads.
 
     Raises:
-        TraceError: times or sizes are so large that their sums would be wrong.
+        TraceError: times or sizes are so large that their sums would overflow.
     """
     found: dict[str, Result | NotRecordedError] = {}
 
@@ -167,11 +172,14 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
 
     tasks: list[Callable[[], object]] = []
     for analysis in analyses:
-        tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
-    # Whoever holds rows elsewhere has processes.
-    are_here = not any(part.is_remote for part in ranks.parts)
-    n_rows = sum(len(p.table(n)) for p in ranks for n in _MANY) if are_here else 0
-    if _WORTH_THREADS <= n_rows <= _TOO_MANY_FOR_TWO:
+        tasks += [
+            partial(run, analysis),
+            *(partial(_compute_early, early_fact, ranks) for early_fact in analysis.beside),
+        ]
+    # Rows in other processes are already read in parallel.
+    are_local = not any(part.is_remote for part in ranks.parts)
+    n_rows = sum(len(p.table(n)) for p in ranks for n in _LARGE_TABLES) if are_local else 0
+    if _MIN_ROWS_FOR_THREADS <= n_rows <= _MAX_ROWS_FOR_THREADS:
         do_side_by_side(tasks)
     else:
         for analysis in analyses:
@@ -179,15 +187,16 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
     return [found[analysis.name] for analysis in analyses]
 
 
-def _ask(fact: Callable[[Ranks], object], ranks: Ranks) -> None:
-    """Have a fact computed; whoever needs it meets what is wrong with it."""
+def _compute_early(compute: Callable[[Ranks], object], ranks: Ranks) -> None:
+    """Compute a fact and ignore errors; the analysis that needs the fact raises them again."""
     with suppress(Exception):
-        fact(ranks)
+        compute(ranks)
 
 
 def _measured(
     trace: Trace, of_rank: Callable[[Trace], Result], is_one_of_many: bool
 ) -> Result | NotRecordedError:
+    """Return the result of ``of_rank``, compacted if there are several ranks, or its error."""
     try:
         found = of_rank(trace)
     except NotRecordedError as error:

@@ -1,7 +1,7 @@
-"""What the time of devices and hosts is composed of, to the ns, and where work is in a step.
+"""Splits the time of GPUs and hosts by cause, exactly to the ns, and locates work within steps.
 
-Every ns of a part belongs to one thing: of kernels, copies and collectives that run at once to
-the one that began first, so that the others have what they add to it.
+Every ns of a part belongs to exactly one operation. If kernels, copies, or collectives overlap, the
+one that began first gets the time; a later one gets only the time that it adds.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from traceprof.names.ranges import PHASES, UNCLAIMED
 COLLECTIVE: Final = "collective"
 WAITING: Final = "waiting"
 NOT_IN_STEP: Final = "(ranks that were not in step yet)"
-"""Stands for whom is waited for before ranks were first released together: nobody is late."""
+"""Name of the awaited rank before the first common release of all ranks, when no rank is late."""
 
 
 @fact
 def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
-    """Return the collectives that kernels carried out, by start.
+    """Return the collectives that kernels executed, sorted by start.
 
-    Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT`: not known), release_ns (when the last
-    rank came, within start and end; the start where that is not known) and waits_for (the name of
-    the rank that the delay goes back to: the last one, or whom that had itself waited for; "" where
-    nobody is waited for).
+    Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT` if unknown), release_ns, and waits_for.
+    release_ns is the arrival of the last rank, clipped to start and end; it equals start_ns if
+    unknown. waits_for is the name of the rank that caused the delay: the last rank to arrive, or
+    the rank that the last rank itself had waited for. It is "" if the device waits for no rank.
     """
     matches = find_matches(ranks)
     carried = matches.rows.take(matches.rows["kernels"] > 0)
@@ -83,19 +83,19 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     release = starts.copy()
     release[known] = shared["last_start_ns"][place[known]]
     release = np.clip(release, starts, carried["end_ns"])
-    whom = np.full(len(found), ABSENT, np.int64)
-    whom[known] = shared["last_member"][place[known]]
+    awaited = np.full(len(found), ABSENT, np.int64)
+    awaited[known] = shared["last_member"][place[known]]
     origins = find_blame(ranks).origin_of_match
     origin = np.array([origins.get(number, ABSENT) for number in match[known].tolist()], np.int64)
-    # Nobody waits for itself, though its own delay may come back to it.
+    # A rank does not wait for itself, even if its own delay comes back to it.
     is_other = (origin != ABSENT) & (origin != member[known])
-    whom[known[is_other]] = origin[is_other]
+    awaited[known[is_other]] = origin[is_other]
     in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
     names = np.array([*map(_name_of, matches.members), NOT_IN_STEP, ""], object)
-    whom[whom < 0] = len(names) - 1
-    whom[~in_step] = len(names) - 2
-    whom[release <= starts] = len(names) - 1
-    return found.assign(release_ns=release, waits_for=names[whom])
+    awaited[awaited < 0] = len(names) - 1
+    awaited[~in_step] = len(names) - 2
+    awaited[release <= starts] = len(names) - 1
+    return found.assign(release_ns=release, waits_for=names[awaited])
 
 
 def _name_of(member: Member) -> str:
@@ -105,19 +105,19 @@ def _name_of(member: Member) -> str:
 
 
 DeviceSpans: TypeAlias = Mapping[tuple[int, int], TimeWindow]
-"""Windows of devices, by the place of their Trace among the ranks and the device's number."""
+"""Windows by (index of the Trace in the ranks, device number)."""
 
 KERNEL: Final = "kernel"
 COPY: Final = "copy"
 REST: Final = "rest"
-"""What a part is made of beside collectives, waiting, and the causes of idle time."""
+"""Kinds of device time, besides the causes of idle time. `REST` has no known cause."""
 
 _KEYS: Final = ("part", "kind", "name", "device")
 _WITHOUT_HOST: Final = {
     "queued": "(launched, not begun yet)",
     "peer": "(work shared with another device)",
 }
-"""What idle time is called in which the host held nothing up."""
+"""Names of idle time that the host did not cause, by cause."""
 
 
 def composition_of_devices(
@@ -129,47 +129,50 @@ def composition_of_devices(
 ) -> Table:
     """Return what each device did in its span.
 
-    Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
-    "waiting", of idle time its cause; `REST` for what nothing is known of), name (of the kernel;
-    the direction and the host's kind of memory; the operation; whom for; what the host was in),
-    device, ns, count (how many began in the span, of idle time how many gaps) and n_bytes (of
-    copies, and what ranks hand in; NaN: not known). The ns add up to the spans, as far as they
-    were recorded.
-    ``knows_waits``: whether it can be told when the others came to a collective. ``launched``: when
-    each process launched what is of the span, as of a step: kernels and copies are counted by that,
-    whenever they ran; only those whose launch is not known where they began.
+    Columns: part (of `PARTS`), kind, name, device, ns, count, and n_bytes. kind is `KERNEL`,
+    `COPY`, `COLLECTIVE`, `WAITING`, the cause of idle time, or `REST` (unknown cause). name is the
+    kernel, the copy direction with the kind of host memory, the operation, the awaited rank, or the
+    activity of the host. count is the number of operations that began in the span, or of idle gaps.
+    n_bytes is the size of copies and collective inputs, NaN if unknown. The ns add up to the
+    recorded parts of the spans.
+
+    ``knows_waits``: whether the arrival of the other ranks at a collective is known. ``launched``:
+    when each process launched the work of the span, for example of a step. With it, kernels and
+    copies are counted by launch time instead of start; work without a known launch is counted where
+    it began.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
-    parts, asked = [], []
+    parts, arguments = [], []
     by_window: dict[tuple[int, TimeWindow], list[int]] = {}
     for (place, device), window in spans.items():
         by_window.setdefault((place, window), []).append(device)
     for (place, window), devices in by_window.items():
-        known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
-        parts.append(known.parts[place])
-        own = released.take(np.isin(released["device"], devices))
-        asked.append((window, tuple(devices), own, launched))
-    sums = _added_up(measure_of_each(parts, _of_window, asked))
+        # Reuse the facts of a cut Trace.
+        parts.append((ranks if window == ranks.span else ranks.whole).parts[place])
+        collectives = released.take(np.isin(released["device"], devices))
+        arguments.append((window, tuple(devices), collectives, launched))
+    sums = _added_up(measure_of_each(parts, _sums_in_window, arguments))
     return sums.take((sums["ns"] != 0) | (sums["count"] != 0))
 
 
 def _added_up(found: Sequence[Table]) -> Table:
+    """Return the sums of ns, count, and n_bytes by part, kind, name, and device."""
     nothing = dict.fromkeys(("device", "ns", "count"), np.empty(0, np.int64))
-    every = Table.stacked([Table(dict.fromkeys((*_KEYS, "n_bytes"), ()) | nothing), *found])
-    keys, groups = grouped_by(every, *_KEYS)
-    return keys.assign(**{name: groups.sums(every[name]) for name in ("ns", "count", "n_bytes")})
+    stacked = Table.stacked([Table(dict.fromkeys((*_KEYS, "n_bytes"), ()) | nothing), *found])
+    keys, groups = grouped_by(stacked, *_KEYS)
+    return keys.assign(**{name: groups.sums(stacked[name]) for name in ("ns", "count", "n_bytes")})
 
 
-def _of_window(
+def _sums_in_window(
     trace: Trace,
     window: TimeWindow,
     devices: Sequence[int],
     released: CompactTable,
     launched: Mapping[int, TimeWindow] | None,
 ) -> Table:
-    """Return what the devices of a Trace did in a window, where the Trace is."""
-    own = _of_trace(trace.within(window), devices, released)
-    sums = _added_up([rows.assign(device=device) for device, rows in own])
+    """Return the sums of the devices of one Trace in a window; runs where the Trace is."""
+    device_sums = _sums_by_device(trace.within(window), devices, released)
+    sums = _added_up([rows.assign(device=device) for device, rows in device_sums])
     if launched is None:
         return sums
     is_work = (sums["kind"] == KERNEL) | (sums["kind"] == COPY)
@@ -185,50 +188,52 @@ def _of_window(
 
 
 def _launched_work(trace: Trace, window: TimeWindow, launched: Mapping[int, TimeWindow]) -> Table:
-    """Return the kernels and copies that processes launched in a time; see `work_of_trace`.
+    """Return the kernels and copies that processes launched in their windows (see `work_of_trace`).
 
-    Those whose launch is not known if they began in the window.
+    Work without a known launch is included if it began in ``window``.
     """
     parts = []
     for name in DEVICE_TABLES:
         launches, work = launches_of(trace, name), trace.table(name)
         is_inside = ~launches.is_known & window.holds(work["start_ns"])
-        for process, own in launched.items():
-            is_inside |= (work["process"] == process) & own.holds(launches.start_ns)
+        for process, process_window in launched.items():
+            is_inside |= (work["process"] == process) & process_window.holds(launches.start_ns)
         parts.append(_work_rows(trace, name).take(is_inside))
     return Table.stacked(parts)
 
 
-def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator[tuple[int, Table]]:
-    """Yield the devices of a Trace that is cut to their window, each with its sums."""
+def _sums_by_device(
+    trace: Trace, devices: Sequence[int], released: Table
+) -> Iterator[tuple[int, Table]]:
+    """Yield each device of a Trace, cut to the window, with its sums."""
     charges = find_charges(trace).times
     work = work_of_trace(trace)
     for device in devices:
         span, recorded = trace.span, recorded_times(trace, device)
-        time = device_time(trace, device).within(recorded)
-        exposed = time.parts()
-        own = work.take_aside(work["device"] == device)
-        shared = released.take(released["device"] == device)
+        exposed = device_time(trace, device).within(recorded).parts()
+        device_work = work.take_aside(work["device"] == device)
+        collectives = released.take(released["device"] == device)
         found: list[Table] = []
         for place, part in enumerate(BUSY_PARTS):  # in the order of `Part`
-            left = exposed[part]
+            unclaimed = exposed[part]
             if part == "exposed_communication":
-                found += [*_collectives(shared, left, span)]
-                left = left - union_of(shared)
-            found.append(_claims(own.take(own["place"] == place), left, part, span))
+                found += [*_collectives(collectives, unclaimed, span)]
+                unclaimed = unclaimed - union_of(collectives)
+            part_work = device_work.take(device_work["place"] == place)
+            found.append(_claims(part_work, unclaimed, part, span))
         found.append(_idle(charges.take_aside(charges["device"] == device)))
         found.append(_rest(found, exposed, recorded.total_ns))
         yield device, Table.stacked(found)
 
 
 def work_of_trace(trace: Trace) -> Table:
-    """Return the kernels and copies of the window, whole: what cuts them off is the part.
+    """Return the kernels and copies that overlap the window, with their uncut starts.
 
-    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both Names)
-    and n_bytes.
+    Columns: start_ns, end_ns, device, place (index of the part in `BUSY_PARTS`), kind, name (both
+    Names), and n_bytes.
     """
-    every = Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES])
-    return every.take_aside(every.order("start_ns"))
+    work = Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES])
+    return work.take_aside(work.order("start_ns"))
 
 
 def _work_rows(trace: Trace, name: str) -> Table:
@@ -246,12 +251,12 @@ def _work_rows(trace: Trace, name: str) -> Table:
 
 
 def _routes(copies: Table) -> Names:
-    """Return the direction of each copy with the kind of the host's memory."""
+    """Return the direction of each copy, followed by the kind of host memory for h2d and d2h."""
     columns = [copies[name] for name in ("direction", "src_kind", "dst_kind")]
-    groups = groups_of(*(own.packed for own in columns))
+    groups = groups_of(*(column.packed for column in columns))
     texts = []
     for key in groups.keys:
-        direction, *ends = (own.texts[code] for own, code in zip(columns, key, strict=True))
+        direction, *ends = (column.texts[code] for column, code in zip(columns, key, strict=True))
         memory = dict(zip(("h2d", "d2h"), ends, strict=True)).get(direction, "")
         texts.append(f"{direction} {memory}".strip())
     return Names.coded(texts, groups.packed)
@@ -264,7 +269,7 @@ def _sizes(n_bytes: Ints) -> Floats:
 def _sums(
     part: str, kind: Names, name: Names, ns: Ints, count: Array, n_bytes: Floats | None = None
 ) -> Table:
-    """Return the sums of the rows of each kind and name."""
+    """Return the sums of the rows by kind and name."""
     groups, keys = grouped({"kind": kind, "name": name})
     return Table(
         {
@@ -278,56 +283,63 @@ def _sums(
 
 
 def first_claims(rows: Table) -> tuple[Ints, Ints]:
-    """Return from when to when each row, by start, is the first of those that run."""
+    """Return start and end of the time in which each row is the earliest running row.
+
+    ``rows`` are sorted by start. The span is empty for a row that earlier rows cover.
+    """
     starts, ends = bounds(rows)
     reach = np.maximum.accumulate(np.append(starts[:1], ends[:-1]))
     return np.minimum(np.maximum(starts, reach), ends), ends
 
 
-def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
+def _claims(rows: Table, unclaimed: Intervals, part: str, span: TimeWindow) -> Table:
+    """Return the time of ``left`` that each kernel or copy claims, summed by kind and name."""
     first, ends = first_claims(rows)
     begins = span.holds(rows["start_ns"])
     n_bytes = np.where(begins, rows["n_bytes"], np.nan)
-    return _sums(part, rows["kind"], rows["name"], left.covered_ns(first, ends), begins, n_bytes)
+    return _sums(
+        part, rows["kind"], rows["name"], unclaimed.covered_ns(first, ends), begins, n_bytes
+    )
 
 
-def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Table]:
-    """Yield what of the exposed communication is waiting for others, and what the collectives."""
+def _collectives(rows: Table, unclaimed: Intervals, span: TimeWindow) -> Iterator[Table]:
+    """Yield the exposed time spent waiting for other ranks, then the exposed collective time."""
     rows = rows.take(span.overlaps(*bounds(rows)))
     first, ends = first_claims(rows)
     release = np.clip(rows["release_ns"], first, ends)
     part = "exposed_communication"
     begins = span.holds(rows["start_ns"])
-    waited = left.covered_ns(first, release)
+    waited = unclaimed.covered_ns(first, release)
     counts = begins & (waited > 0)
-    whom, ops = (Names.of(rows[name]) for name in ("waits_for", "op"))
-    yield _sums(part, Names.repeated(WAITING, len(rows)), whom, waited, counts)
+    awaited, ops = (Names.of(rows[name]) for name in ("waits_for", "op"))
+    yield _sums(part, Names.repeated(WAITING, len(rows)), awaited, waited, counts)
     n_bytes = np.where(begins, _sizes(rows["n_bytes"]), np.nan)
-    worked = left.covered_ns(release, ends)
+    worked = unclaimed.covered_ns(release, ends)
     yield _sums(part, Names.repeated(COLLECTIVE, len(rows)), ops, worked, begins, n_bytes)
 
 
 def _idle(charges: Table) -> Table:
+    """Return idle time, summed by cause and host activity; count is the number of gaps."""
     cause, name = charges["cause"], charges["name"]
     groups = groups_of(cause.packed, name.packed)
     pairs = []
     for code, named in groups.keys:
-        own, text = cause.texts[code], name.texts[named]
-        # What idle time is called in which nothing was recorded, or held a device up.
-        unnamed = NOTHING if own in OF_HOST else _WITHOUT_HOST.get(own, "")
-        pairs.append((own, text or unnamed))
+        cause_name, text = cause.texts[code], name.texts[named]
+        # Name of idle time in which nothing was recorded or delayed the device.
+        unnamed = NOTHING if cause_name in OF_HOST else _WITHOUT_HOST.get(cause_name, "")
+        pairs.append((cause_name, text or unnamed))
     causes, names = (
         Names.coded((pair[place] for pair in pairs), groups.packed) for place in (0, 1)
     )
-    alike = groups_of(causes.packed, names.packed)
-    of_gaps = charges["gap"] * len(alike.first) + alike.number
+    labels = groups_of(causes.packed, names.packed)
+    of_gaps = charges["gap"] * len(labels.first) + labels.number
     is_first = np.zeros(len(charges), np.int64)
     is_first[np.unique(of_gaps, return_index=True)[1]] = 1
     return _sums(IDLE, causes, names, lengths_of(charges), is_first)
 
 
 def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: int) -> Table:
-    """Return what nothing is known of: each part without all that was found of it."""
+    """Return the time of each part that has no known cause."""
     known = Counter[str]()
     for row in Table.stacked(found).rows():
         known[row["part"]] += row["ns"]
@@ -340,16 +352,16 @@ def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: i
 
 
 HostSpans: TypeAlias = Mapping[int, tuple[TimeWindow, int]]
-"""By process: its time on the host, and how much more until its next step, in ns."""
+"""By process: the window on the host, and the time from its end to the next step, in ns."""
 
 BETWEEN_STEPS_OF_HOST: Final = "(between steps)"
 
 
 def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
-    """Return what the main threads of the processes that name phases were in during ``spans``.
+    """Return the time of the main threads in ``spans`` by phase, summed over processes.
 
-    Columns: phase (of `PHASES`, `UNCLAIMED`, or `BETWEEN_STEPS`) and ns, added up over these
-    processes: the spans with what lies behind them.
+    Columns: phase (of `PHASES`, `UNCLAIMED`, or `BETWEEN_STEPS_OF_HOST`) and ns. Only processes
+    with named phases count. The sum is the length of the spans plus the time until the next steps.
     """
     sums = Counter[str]()
     for trace in ranks.whole:
@@ -358,9 +370,9 @@ def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
                 continue
             window, between_ns = spans[process]
             cut = {name: time.clip(window.start_ns, window.end_ns) for name, time in times.items()}
-            own = {name: time.total_ns for name, time in cut.items()}
-            own[UNCLAIMED] = window.duration_ns - sum(own.values())
-            sums.update(own | {BETWEEN_STEPS_OF_HOST: between_ns})
+            phase_ns = {name: time.total_ns for name, time in cut.items()}
+            phase_ns[UNCLAIMED] = window.duration_ns - sum(phase_ns.values())
+            sums.update(phase_ns | {BETWEEN_STEPS_OF_HOST: between_ns})
     order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums[name]]
     return Table({"phase": order, "ns": np.array([sums[n] for n in order], np.int64)})
 
@@ -370,24 +382,25 @@ _PLACED_KEYS: Final = ("kind", "name")
 
 
 def place_of_work(ranks: Ranks) -> Table:
-    """Return what kind of work it is and where in a step it begins.
+    """Return the class of kernels, copies, and collectives, and where within a step they begin.
 
-    One row per kind and name (of `composition_of_devices`) of kernels, copies and collectives:
-    class (of kernels; "" of others) and place_ratio, the mean from 0 (where the step begins) to 1;
-    NaN where no step holds it. Where no steps are known iterations of a repeating pattern count.
+    One row per kind and name (of `composition_of_devices`), with class (of kernels, else "") and
+    place_ratio: the mean position of the start, from 0 to 1 (end of the step); NaN if no step
+    contains it. Without steps, the iterations of the kernel pattern are used.
     """
     spans = _spans_of_steps(ranks)
-    tables = ranks.each_of(_placed_work, [(own,) for own in spans])
-    shared = released_collectives(ranks, knows_waits=False)
-    shared = shared.take(ranks.span.holds(shared["start_ns"]))
-    own = shared.select("start_ns", "device").assign(
-        kind=Names.repeated(COLLECTIVE, len(shared)), name=Names.of(shared["op"])
+    tables = ranks.each_of(_placed_work, [(by_device,) for by_device in spans])
+    released = released_collectives(ranks, knows_waits=False)
+    released = released.take(ranks.span.holds(released["start_ns"]))
+    collectives = released.select("start_ns", "device").assign(
+        kind=Names.repeated(COLLECTIVE, len(released)), name=Names.of(released["op"])
     )
-    tables.append(_placed(own, {device: both for own in spans for device, both in own.items()}))
-    every = Table.stacked(tables)
-    found, groups = grouped_by(every, *_PLACED_KEYS)
-    ratio = ratio_of(*(groups.sums(every[name]) for name in ("place", "known")))
-    known = {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
+    every_device = {device: times for by_device in spans for device, times in by_device.items()}
+    tables.append(_placed(collectives, every_device))
+    placed = Table.stacked(tables)
+    found, groups = grouped_by(placed, *_PLACED_KEYS)
+    ratio = ratio_of(*(groups.sums(placed[name]) for name in ("place", "known")))
+    known = {name: text for rank in ranks.whole.each(_classes_of) for name, text in rank.items()}
     pairs = zip(found["kind"], found["name"], strict=True)
     classes = objects(known.get(name, "") if kind == KERNEL else "" for kind, name in pairs)
     return found.assign(place_ratio=ratio, **{"class": classes})
@@ -398,25 +411,25 @@ def _placed_work(trace: Trace, spans: _StepSpans) -> Table:
 
 
 def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
-    """Return when each step begins and ends on each device of each rank."""
+    """Return for each rank the starts and ends of its steps by device."""
     steps = steps_of_ranks(ranks.whole)
     table = (steps if len(steps) else pattern_of_ranks(ranks.whole)).table
     by_process = rows_by(table, "process")
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
     found: list[_StepSpans] = []
     for part in ranks.whole.parts:
-        own: dict[int, tuple[Ints, Ints]] = {}
+        by_device: dict[int, tuple[Ints, Ints]] = {}
         for process, devices in devices_of_processes(part).items():
             rows = by_process.get(process)
             if rows is not None:
                 order = rows[np.argsort(starts[rows], kind="stable")]
-                own |= dict.fromkeys(devices, (starts[order], ends[order]))
-        found.append(own)
+                by_device |= dict.fromkeys(devices, (starts[order], ends[order]))
+        found.append(by_device)
     return found
 
 
 def _placed(work: Table, spans: _StepSpans) -> Table:
-    """Return the sum of the places of each kind and name, and of how many it is known."""
+    """Return the sum and the number of known positions within steps, by kind and name."""
     (instants,) = ints(work, "start_ns")
     place = np.full(len(work), np.nan)
     for device, rows in rows_by(work, "device").items():
@@ -430,7 +443,7 @@ def _placed(work: Table, spans: _StepSpans) -> Table:
 
 
 def _classes_of(trace: Trace) -> dict[str, str]:
-    """Return the class of each kernel by its name."""
+    """Return the class of each kernel by name."""
     names, activities = trace.kernels["name"], trace.kernels["activity"]
-    groups = groups_of(names.packed, activities.packed)
-    return {names.texts[name]: activities.texts[activity] for name, activity in groups.keys}
+    keys = groups_of(names.packed, activities.packed).keys
+    return {names.texts[name]: activities.texts[activity] for name, activity in keys}

@@ -1,4 +1,4 @@
-"""Durations by group: the columns that several analyses share, measured and finished alike."""
+"""Summarizes durations by group: columns that several analyses share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DURATIONS: Final[tuple[Column, ...]] = columns("""
     smallest min_ns: shortest duration
     largest max_ns: longest duration
     """)
-"""The columns of a table of durations by group, after its keys."""
+"""Columns of a table of durations by group, after its keys."""
 
 
 def summarise(rows: Table, keys: Sequence[str]) -> tuple[Table, Samples]:
-    """Return count and durations of ``rows`` by ``keys``, and the single durations.
+    """Return count and durations of ``rows`` grouped by ``keys``, and the single durations.
 
-    The groups are sorted by their keys; sums are exact integers. `finish_durations` adds the
-    derived columns of `DURATIONS` and the medians once all ranks are together.
+    Groups are sorted by key; sums are exact integers. `finish_durations` adds the derived columns
+    and medians of `DURATIONS` after all ranks are combined.
     """
     durations = lengths_of(rows)
     groups, columns = grouped({key: rows[key] for key in keys})
@@ -39,7 +39,7 @@ def summarise(rows: Table, keys: Sequence[str]) -> tuple[Table, Samples]:
 
 
 def finish_durations(result: Result) -> Result:
-    """Return ``result`` with share, mean and median of its first table, the longest total first."""
+    """Return ``result`` with share, mean, and median in its first table, longest total first."""
     name = result.spec.tables[0].name
     table = result.table
     whole = int(table["total_ns"].sum())

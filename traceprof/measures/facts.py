@@ -1,8 +1,8 @@
-"""What was computed of a recording is kept with it, by name: a recording never changes.
+"""Caches computed values with the recording, by function name, because a recording never changes.
 
-Two kinds: a *fact* is computed of the whole recording, whatever window is asked about, so that
-every window shares it; `of_window` keeps what belongs to one window. Both are kept under the name
-of the function, so that a Trace can be pickled together with what is known of it.
+There are two kinds. A *fact* is computed from the whole recording, so all windows share it.
+`of_window` caches a value per window. The cache key is the name of the function, so a Trace can be
+pickled together with its cached values.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from traceprof.model.trace import Trace
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _NAME: Final = "{0.__module__}.{0.__qualname__}"
-"""What results are kept under: the name of the function, wherever it is unpickled."""
-_rights: Final[dict[Hashable, threading.RLock]] = {}
-"""The right to compute each thing that somebody computes."""
-_n_threads: Final = Counter[Hashable]()
-"""How many threads have or want each."""
+"""Cache key of a function. It stays the same when the function is unpickled elsewhere."""
+_compute_locks: Final[dict[Hashable, threading.RLock]] = {}
+"""One lock for each value that a thread is computing or waiting for."""
+_n_users: Final = Counter[Hashable]()
+"""Number of threads that hold or wait for each of these locks."""
 _lock: Final = threading.Lock()
 _R = TypeVar("_R", bound="Trace | Ranks")
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
-    """What is known, with its large arrays on the disk."""
+class _OnDisk:
+    """A cached value whose large arrays are on disk."""
 
-    known: Any
-
-
-_MOST_ITEMS: Final = 1000
-"""Arrays are looked for in collections of at most so many: of more, none is large."""
+    value: Any
 
 
-def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return ``value`` with ``change`` made to the arrays in it; itself where that changes none."""
+_MAX_ITEMS: Final = 1000
+"""Longer collections are not searched for arrays, because none of them contains a large one."""
+
+
+def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return ``value`` with ``change`` applied to its arrays; ``value`` itself if unchanged."""
     if isinstance(value, Table):
         return value.on_disk() if change is set_aside else value
     if (parts := _parts_of(value)) is None:
         return change(value)
-    made = {name: _changed(part, change) for name, part in parts.items()}
+    made = {name: _map_arrays(part, change) for name, part in parts.items()}
     if all(made[name] is part for name, part in parts.items()):
         return value
     if isinstance(value, dict):
@@ -67,73 +67,77 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _parts_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return what a collection or dataclass is made of, by name or place; None of anything else."""
+    """Return the items of a collection or dataclass by key, index, or field; None for others."""
     if isinstance(value, dict | tuple | list):
-        if len(value) > _MOST_ITEMS:
+        if len(value) > _MAX_ITEMS:
             return {}
         return value if isinstance(value, dict) else dict(enumerate(value))
     if not is_dataclass(value) or isinstance(value, type):
         return None
     names = [field.name for field in fields(value)]
     if any(isinstance(getattr(type(value), name, None), property) for name in names):
-        return {}  # it lies in another process
-    # What was worked out of them, too.
+        return {}  # the value is in another process
+    # Include cached properties.
     return {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
 
 
-def _put_aside(known: Any) -> Any:
-    found = _changed(known, set_aside)
-    return known if found is known else _Aside(found)
+def _to_disk(value: Any) -> Any:
+    """Return ``value`` with its large arrays on disk; ``value`` itself if it has none."""
+    found = _map_arrays(value, set_aside)
+    return value if found is value else _OnDisk(found)
 
 
-def apart(known: _Result) -> Callable[[], _Result]:
-    """Return what gives ``known`` again; meanwhile its large arrays are on the disk."""
-    kept: Any = _put_aside(known) if scratch.files else known
-    return lambda: _changed(kept.known, in_memory) if isinstance(kept, _Aside) else kept
+def _from_disk(cached: Any) -> Any:
+    """Return the value that `_to_disk` stored."""
+    return _map_arrays(cached.value, in_memory) if isinstance(cached, _OnDisk) else cached
+
+
+def apart(value: _Result) -> Callable[[], _Result]:
+    """Move large arrays of ``value`` to disk and return a function that returns ``value``."""
+    cached = _to_disk(value) if scratch.files else value
+    return lambda: _from_disk(cached)
 
 
 def fact(
     compute: Callable[Concatenate[_R, _Parameters], _Result], *, is_whole: bool = True
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
-    """Let ``compute`` see the whole recording and run once for it (and its arguments).
+    """Make ``compute`` run on the whole recording, once per recording and arguments.
 
-    The arguments must be hashable and, like the result, picklable. Callers share the result: they
-    must not modify it. Who computes one thing waits for what that needs, never the other way
-    round: no two threads wait for each other.
+    The arguments must be hashable. Arguments and result must be picklable. Callers share the result
+    and must not modify it. A thread that computes a value waits only for values that it needs, so
+    threads cannot deadlock.
     """
     if compute.__name__ == "<lambda>":
         raise TypeError("a fact needs a name of its own: two lambdas would share their results")
     name = _NAME.format(compute)
-    alone = (name,)
+    plain_key = (name,)
 
     @wraps(compute)
     def recall(given: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         of: Any = given.whole if is_whole else given
-        key = (name, *args, *sorted(kwargs.items())) if args or kwargs else alone
-        kept: dict[tuple[Any, ...], Any] = of.facts
-        if key in kept:
-            known: _Result = kept[key]
-            return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
-        if isinstance(of, Trace) and of.is_remote:
-            found: _Result = of.fact(key, recall, args, kwargs)
-            return found
-        at = (id(kept), key)
-        with _lock:
-            right = _rights.setdefault(at, threading.RLock())
-            _n_threads[at] += 1
-        try:
-            with right:
-                if key not in kept:  # another thread may have been at it
-                    answer = compute(of, *args, **kwargs)
-                    # What is known of small tables is small.
-                    kept[key] = _put_aside(answer) if scratch.files else answer
-        finally:
+        key = (name, *args, *sorted(kwargs.items())) if args or kwargs else plain_key
+        cache: dict[tuple[Any, ...], Any] = of.facts
+        if key not in cache:
+            if isinstance(of, Trace) and of.is_remote:
+                found: _Result = of.fact(key, recall, args, kwargs)
+                return found
+            lock_key = (id(cache), key)
             with _lock:
-                _n_threads[at] -= 1
-                if not _n_threads[at]:
-                    del _rights[at], _n_threads[at]
-        known = kept[key]
-        return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
+                compute_lock = _compute_locks.setdefault(lock_key, threading.RLock())
+                _n_users[lock_key] += 1
+            try:
+                with compute_lock:
+                    if key not in cache:  # another thread may have computed it
+                        answer = compute(of, *args, **kwargs)
+                        # Only large recordings have scratch files; facts of small ones are small.
+                        cache[key] = _to_disk(answer) if scratch.files else answer
+            finally:
+                with _lock:
+                    _n_users[lock_key] -= 1
+                    if not _n_users[lock_key]:
+                        del _compute_locks[lock_key], _n_users[lock_key]
+        found = cache[key]
+        return _map_arrays(found.value, in_memory) if isinstance(found, _OnDisk) else found
 
     return recall
 
@@ -141,16 +145,16 @@ def fact(
 def of_window(
     compute: Callable[Concatenate[_R, _Parameters], _Result],
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
-    """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
+    """Make ``compute`` run once per window, that is, per cut Trace or Ranks."""
     return fact(compute, is_whole=False)
 
 
 def of_rows(
     compute: Callable[Concatenate[Trace, _Parameters], npt.NDArray[Any]],
 ) -> Callable[Concatenate[Trace, _Parameters], npt.NDArray[Any]]:
-    """Let ``compute`` tell a value for each row of a table as a `fact`; return the window's rows.
+    """Make ``compute`` return one cached value per row of a table; return the values in the window.
 
-    The name of the table is its last argument.
+    The name of the table is the last argument.
     """
     known = fact(compute)
 
@@ -164,12 +168,12 @@ def of_rows(
 
 
 def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
-    """Return what a function of `of_window` says of ``of``: as it is kept, else only for now.
+    """Return the cached value of an `of_window` function; compute it without caching if absent.
 
-    For what is large, and asked once.
+    Use it for large values that are needed once.
     """
     compute: Callable[[_R], _Result] = inspect.unwrap(recall)
     name = _NAME.format(compute)
-    kept: dict[tuple[Any, ...], _Result] = of.facts
-    known = kept[name,] if (name,) in kept else compute(of)
-    return _changed(known.known, in_memory) if isinstance(known, _Aside) else known
+    cache: dict[tuple[Any, ...], Any] = of.facts
+    found: _Result = _from_disk(cache[name,]) if (name,) in cache else compute(of)
+    return found

@@ -1,6 +1,6 @@
-"""Work that is missing in the recordings of a run: how much, why, what to do, what is left.
+"""Reports GPU work that is missing from the recordings of a run: how much, why, and how to fix it.
 
-What is missing is not known: it is neither idle time nor compute.
+Missing work is unknown. It counts neither as idle time nor as compute.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ _LACKS: Final = {
     "copy": "copy calls have no recorded copy",
     "memset": "memset calls have no recorded memset",
 }
-_NOTABLE: Final = 0.01
-"""Where no steps are known, less of the launches without work changes no answer."""
-_ENOUGH: Final = 0.25
-"""With a smaller share of the steps whole, or of devices' work, too little is left to judge."""
-_BUSY: Final = 0.2
-_SEEN: Final = 2
-"""So many times as much work as was recorded, and more, was not recorded."""
-_DRAWS: Final = 2.0
-"""A device at work draws as many times of what it draws at rest, or more."""
-_SECOND_NS: Final = 1_000_000_000
-"""Power is sampled, and averaged, over up to a second."""
-_SAYS_SO: Final = re.compile(
+_MIN_LOST_RATIO: Final = 0.01
+"""Without known steps, a smaller share of launches without work does not change any answer."""
+_MIN_WHOLE_STEPS_RATIO: Final = 0.25
+"""With a smaller share of whole steps, too little data remains to analyze idle time."""
+_MIN_BUSY_RATIO: Final = 0.2
+"""A device with a smaller share of recorded busy time has almost no recorded work."""
+_MIN_ACTIVE_FACTOR: Final = 2
+"""SM activity of more than this multiple of the recorded activity means that work is missing."""
+_MIN_POWER_FACTOR: Final = 2.0
+"""A working device draws at least this multiple of its idle power."""
+_POWER_SAMPLE_NS: Final = 1_000_000_000
+"""Power is sampled and averaged over up to one second."""
+_INCOMPLETE_WARNING: Final = re.compile(
     r"not all CUDA|lost|dropped|discarded|overflow|cut off|truncated|(file|it) is damaged"
     r"|is missing|not in the file|no trace of|were not recorded",
     re.IGNORECASE,
@@ -56,14 +57,14 @@ _CUDA_OF_NSYS: Final = (
     *((2024.2, "12.5"), (2024.4, "12.6"), (2024.6, "12.8"), (2025.1, "12.9"), (2025.3, "13.0")),
     (2025.5, "13.1"),
 )
-"""The first release of Nsight Systems that came with each release of CUDA."""
+"""First release of Nsight Systems that shipped with each CUDA release."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostWork:
-    """What is missing (``what``), why (``causes``) and what to do (``action``).
+    """Missing work: what is missing (``what``), the ``causes``, and the recommended ``action``.
 
-    ``is_idle_known``: enough is left to say how long devices were idle.
+    ``is_idle_known``: enough work was recorded to measure the idle time of the devices.
     """
 
     what: tuple[Note, ...]
@@ -74,105 +75,107 @@ class LostWork:
 
 @of_window
 def lost_work(ranks: Ranks) -> LostWork | None:
-    """Return what of the work in a recording is missing, and whether that matters in the window.
-
-    None where nothing is missing.
-    """
-    told = [*missing_work(ranks)]
-    if not told:
+    """Return the missing work of the recording and its effect on the window; None if complete."""
+    missing = [*missing_work(ranks)]
+    if not missing:
         return None
-    inside, older = ranks.each(completeness), _older_profiler(ranks)
-    drawn = _drawn(ranks) or _active(ranks)
-    lost = _counts(ranks.whole)
-    if lost and not _counts(ranks):
-        told.insert(len(lost), Note("none of these launches is in this window"))
-    are_silent = any(_PHASE in note.values for note in told)
-    is_known = not are_silent and _is_enough_left(ranks, inside)
-    left_out = _left_out(ranks) if is_known else None
-    told += [left_out] if left_out else []
-    says = [text for text in ranks.info.warnings if says_incomplete(text)]
+    inside, older = ranks.each(completeness), _note_on_old_profiler(ranks)
+    drawn = _note_on_power(ranks) or _note_on_sms(ranks)
+    lost_counts = _counts(ranks.whole)
+    if lost_counts and not _counts(ranks):
+        missing.insert(len(lost_counts), Note("none of these launches is in this window"))
+    is_known = not any(_PHASE in note.values for note in missing) and _is_enough_left(ranks, inside)
+    left_out = _note_on_excluded_steps(ranks) if is_known else None
+    missing += [left_out] if left_out else []
+    warnings = [text for text in ranks.info.warnings if says_incomplete(text)]
     causes = [
-        *(Note.of("the recording reports: {said}", said=text) for text in says[:1]),
+        *(Note.of("the recording reports: {said}", said=text) for text in warnings[:1]),
         *(note for note in (older, drawn) if note),
     ]
-    if not says and (older is None or ranks.info.recorded_by is not RecordedBy.NSYS):
+    if not warnings and (older is None or ranks.info.recorded_by is not RecordedBy.NSYS):
         causes.append(
             Note(
                 "usual causes: the profiler's buffers overflowed, another profiler used CUPTI, or "
                 "profiling ended before the work was done"
             )
         )
-    return LostWork(tuple(told), tuple(causes), _action(ranks, older), is_known)
+    return LostWork(tuple(missing), tuple(causes), _action(ranks, older), is_known)
 
 
 @of_window
 def missing_work(ranks: Ranks) -> tuple[Note, ...]:
-    """Return what of the work in a recording is missing, wherever the window is."""
+    """Return notes on the missing work of the whole recording, independent of the window."""
     found = ranks.whole.each(completeness)
-    counts, empty = _counts(ranks.whole), _sums([own.n_empty for own in found])
-    is_empty = any(empty.values()) and any(own(ranks) for own in (_older_profiler, _drawn, _active))
-    silent = empty if is_empty else _sums([own.n_silent for own in found])
-    passes = _sums([own.n_passes for own in found])
-    told = [_of_launches(name, *own) for name, own in counts.items()]
+    counts, empty = _counts(ranks.whole), _sums([rank.n_empty for rank in found])
+    find_causes = (_note_on_old_profiler, _note_on_power, _note_on_sms)
+    is_empty = any(empty.values()) and any(find(ranks) for find in find_causes)
+    silent = empty if is_empty else _sums([rank.n_silent for rank in found])
+    passes = _sums([rank.n_passes for rank in found])
+    notes = [_note_on_launches(name, *numbers) for name, numbers in counts.items()]
     for phase, n in silent.items():
         if n:
             others = "" if is_empty else ", although other passes of that length have many launches"
             text = "{n:count} of {all:count} {phase} passes have no recorded launch"
-            told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
-    if thin := sum(own.n_thin for own in found):
+            notes.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
+    if thin := sum(rank.n_thin for rank in found):
         text = f"{{thin:count}} of {{all:count}} steps{_of(ranks)} have far fewer kernel launches "
         text += "than other steps, although the host did the same work for the same time"
-        told.append(Note.of(text, thin=thin, all=sum(own.n_steps for own in found)))
-    return tuple(told)
+        notes.append(Note.of(text, thin=thin, all=sum(rank.n_steps for rank in found)))
+    return tuple(notes)
 
 
 def depends_on_power(ranks: Ranks) -> bool:
-    """Return whether it takes samples of power to tell what is missing."""
-    empty = _sums([own.n_empty for own in ranks.whole.each(completeness)])
-    return any(empty.values()) and _older_profiler(ranks) is None
+    """Return whether power samples are needed to decide if work is missing."""
+    empty = _sums([rank.n_empty for rank in ranks.whole.each(completeness)])
+    return any(empty.values()) and _note_on_old_profiler(ranks) is None
 
 
 def says_incomplete(warning: str) -> bool:
-    """Return whether a warning of a reader says that a part of what happened is missing."""
-    return _SAYS_SO.search(warning) is not None
+    """Return whether a reader's warning says that a part of the recording is missing."""
+    return _INCOMPLETE_WARNING.search(warning) is not None
 
 
-def _sums(every: list[Mapping[str, int]]) -> dict[str, int]:
+def _sums(counts_of_ranks: list[Mapping[str, int]]) -> dict[str, int]:
     """Return the sums over ranks, by key."""
-    return {key: sum(own[key] for own in every) for key in every[0]}
+    return {key: sum(counts[key] for counts in counts_of_ranks) for key in counts_of_ranks[0]}
 
 
 def _counts(ranks: Ranks) -> dict[str, tuple[int, int]]:
-    """Return how many launches of each kind lack their work, of how many; of those that do."""
+    """Return, by kind of launch, the number of launches without work and of all launches.
+
+    Kinds without missing work are omitted.
+    """
     lost = {
-        name: n for name, n in _sums([own.n_lost for own in ranks.each(completeness)]).items() if n
+        name: n
+        for name, n in _sums([rank.n_lost for rank in ranks.each(completeness)]).items()
+        if n
     }
-    every = _sums(ranks.each(launches_by_kind)) if lost else {}
-    return {name: (n, every[name]) for name, n in lost.items()}
+    launches = _sums(ranks.each(launches_by_kind)) if lost else {}
+    return {name: (n, launches[name]) for name, n in lost.items()}
 
 
-def _of_launches(kind: str, n: int, n_all: int) -> Note:
+def _note_on_launches(kind: str, n: int, n_all: int) -> Note:
+    """Return a note on the launches of a kind that have no recorded work."""
     if n == n_all and kind == "kernel":
         return Note.of("kernels were not recorded: {n:count} launches have no kernel", n=n)
     return Note.of(f"{{n:count}} of {{all:count}} {_LACKS[kind]}", n=n, all=n_all)
 
 
 def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
-    """Return whether idle time can be judged without what is missing."""
-    if not any(own.has_work for own in found):
+    """Return whether enough work was recorded to analyze idle time."""
+    if not any(rank.has_work for rank in found):
         return False
-    # A window of steps has only those that lack no work: the others count, too.
-    every = ranks.whole if ranks.span.is_of_steps else ranks
-    wholeness, steps = wholeness_of_ranks(every), named_steps(steps_of_ranks(every))
+    # A window of steps contains only whole steps, so count all steps of the recording.
+    counted = ranks.whole if ranks.span.is_of_steps else ranks
+    wholeness, steps = wholeness_of_ranks(counted), named_steps(steps_of_ranks(counted))
     if len(steps):
-        is_whole = wholeness[~steps.warmup()] == WHOLE
-        return bool(is_whole.mean() >= _ENOUGH)
-    lost = sum(_sums([own.n_lost for own in found]).values())
-    return lost < _NOTABLE * sum(_sums(ranks.each(launches_by_kind)).values())
+        return bool((wholeness[~steps.warmup()] == WHOLE).mean() >= _MIN_WHOLE_STEPS_RATIO)
+    lost = sum(_sums([rank.n_lost for rank in found]).values())
+    return lost < _MIN_LOST_RATIO * sum(_sums(ranks.each(launches_by_kind)).values())
 
 
-def _left_out(ranks: Ranks) -> Note | None:
-    """Return which steps are not judged."""
+def _note_on_excluded_steps(ranks: Ranks) -> Note | None:
+    """Return a note on the steps that are not analyzed; None if there are none."""
     wholeness = wholeness_of_ranks(ranks.whole if ranks.span.is_of_steps else ranks)
     n = int((wholeness == LACKS_WORK).sum())
     text = (
@@ -183,12 +186,12 @@ def _left_out(ranks: Ranks) -> Note | None:
 
 
 def _of(ranks: Ranks) -> str:
-    """Return whose steps are counted, each rank's by itself; "" of one rank."""
+    """Return " of N ranks" for step counts that are sums over ranks; "" for one rank."""
     return f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
 
 
-def _older_profiler(ranks: Ranks) -> Note | None:
-    """Return that the profiler is of an older major version of CUDA than the driver."""
+def _note_on_old_profiler(ranks: Ranks) -> Note | None:
+    """Return a note if the profiler is for an older major CUDA version than the driver."""
     environment = dict(
         zip(*(ranks.table("environment")[n] for n in ("name", "value")), strict=True)
     )
@@ -196,62 +199,72 @@ def _older_profiler(ranks: Ranks) -> Note | None:
     profiler, name = _cuda_of_profiler(ranks, environment), ranks.info.profiler
     if not driver or not profiler or int(float(profiler)) >= int(float(driver)):
         return None
-    text = "{name} is for CUDA {old}, but the driver is for CUDA {new}: it may lose GPU work"
-    return Note.of(text, name=name, old=profiler, new=driver)
+    return Note.of(
+        "{name} is for CUDA {old}, but the driver is for CUDA {new}: it may lose GPU work",
+        name=name,
+        old=profiler,
+        new=driver,
+    )
 
 
 def _version(text: str) -> str:
-    """Return a version of CUDA as people write it: of 13000 "13.0"; "" of none."""
+    """Return a CUDA version in the usual notation: "13.0" for 13000; "" if unknown."""
     if text.isdigit() and len(text) > 3:
         return f"{int(text) // 1000}.{int(text) % 1000 // 10}"
     return text if re.fullmatch(r"\d+\.\d+", text) else ""
 
 
 def _cuda_of_profiler(ranks: Ranks, environment: dict[str, str]) -> str:
-    """Return the release of CUDA that the profiler came with; "" where it is not known."""
+    """Return the CUDA release of the profiler; "" if unknown."""
     if "Nsight Systems" not in ranks.info.profiler:
-        # That of CUPTI in torch is the runtime's.
+        # torch ships CUPTI of the same version as the CUDA runtime.
         return _version(str(environment.get("cuda_runtime", "")))
-    said = _NSYS.search(ranks.info.profiler)
-    if said is None:
+    match = _NSYS.search(ranks.info.profiler)
+    if match is None:
         return ""
-    release = float(f"{said['year']}.{said['number']}")
+    release = float(f"{match['year']}.{match['number']}")
     return max(
-        (own for own in _CUDA_OF_NSYS if own[0] <= release),
+        (pair for pair in _CUDA_OF_NSYS if pair[0] <= release),
         default=(0.0, ""),
-        key=lambda own: own[0],
+        key=lambda pair: pair[0],
     )[1]
 
 
-def _drawn(ranks: Ranks) -> Note | None:
-    """Return that a device drew much power while hardly any of its work is recorded."""
-    found = [own for own in ranks.each(_power_of_one) if own is not None]
-    least, most = max(found, key=lambda own: own[1] / own[0], default=(0.0, 0.0))
-    if not found or most < _DRAWS * least:
+def _note_on_power(ranks: Ranks) -> Note | None:
+    """Return a note if a device with almost no recorded work drew much power, else None."""
+    found = [power for power in ranks.each(_power_of_rank) if power is not None]
+    idle_watts, max_watts = max(found, key=lambda power: power[1] / power[0], default=(0.0, 0.0))
+    if not found or max_watts < _MIN_POWER_FACTOR * idle_watts:
         return None
-    text = (
+    return Note.of(
         "a GPU drew up to {most:count} W with almost no recorded work, compared with "
-        "{least:number} W at idle"
+        "{least:number} W at idle",
+        most=round(max_watts),
+        least=round(idle_watts),
     )
-    return Note.of(text, most=round(most), least=round(least))
 
 
-def _active(ranks: Ranks) -> Note | None:
-    """Return that counters of a GPU saw far more work than was recorded."""
-    found = [own for part in ranks.each(active_sms) for own in part]
+def _note_on_sms(ranks: Ranks) -> Note | None:
+    """Return a note if GPU counters show far more SM activity than was recorded, else None."""
+    found = [sms for part in ranks.each(active_sms) for sms in part]
     text = "SMs were active {active:ratio} of the time; recorded kernels cover only {own:ratio}"
     return next(
         (
-            Note.of(text, active=one.active_ratio, own=one.recorded_ratio)
-            for one in found
-            if one.active_ratio > _SEEN * (one.recorded_ratio + _BUSY)
+            Note.of(text, active=sms_of_device.active_ratio, own=sms_of_device.recorded_ratio)
+            for sms_of_device in found
+            if sms_of_device.active_ratio
+            > _MIN_ACTIVE_FACTOR * (sms_of_device.recorded_ratio + _MIN_BUSY_RATIO)
         ),
         None,
     )
 
 
-def _power_of_one(part: Trace) -> tuple[float, float] | None:
-    """Return the least power of the device that hardly works in the steps, and the most there."""
+def _power_of_rank(part: Trace) -> tuple[float, float] | None:
+    """Return the minimum power of a device with almost no work, and its maximum in the steps, in W.
+
+    "Almost no work" is a recorded busy time below `_MIN_BUSY_RATIO`. Of several such devices, the
+    one with the highest power is chosen. None if there is no such device or no step.
+    """
     whole = part.whole
     steps = find_steps(whole).table
     if not len(steps):
@@ -260,18 +273,26 @@ def _power_of_one(part: Trace) -> tuple[float, float] | None:
     samples, found = whole.samples, []
     power = samples.take(samples["metric"] == "power_watts")
     for device in used_devices(whole):
-        own = power.take(power["source"] == f"gpu:{device}")
+        device_power = power.take(power["source"] == f"gpu:{device}")
         busy_ns = device_time(whole, device).busy.clip(start, end).total_ns
-        at = (own["start_ns"] >= start) & (own["start_ns"] <= end + _SECOND_NS)
-        if at.any() and busy_ns < _BUSY * (end - start):
-            found.append((max(float(own["value"].min()), 1.0), float(own["value"][at].max())))
-    return max(found, key=lambda one: one[1], default=None)
+        at = (device_power["start_ns"] >= start) & (
+            device_power["start_ns"] <= end + _POWER_SAMPLE_NS
+        )
+        if at.any() and busy_ns < _MIN_BUSY_RATIO * (end - start):
+            found.append(
+                (
+                    max(float(device_power["value"].min()), 1.0),
+                    float(device_power["value"][at].max()),
+                )
+            )
+    return max(found, key=lambda power_range: power_range[1], default=None)
 
 
 def _action(ranks: Ranks, older: Note | None) -> Note:
-    """Return how to record what is missing."""
+    """Return how to record the missing work."""
     again = "record again with `traceprof record`, which tests its recorder first, or "
     if older is not None and ranks.info.recorded_by is RecordedBy.NSYS:
-        text = f"{again}use Nsight Systems for CUDA {{new}} or later"
-        return Note.of(text, new=older.values["new"])
+        return Note.of(
+            f"{again}use Nsight Systems for CUDA {{new}} or later", new=older.values["new"]
+        )
     return Note(f"{again}{ranks.info.recorded_by.how_to('all')}")

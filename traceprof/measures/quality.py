@@ -1,6 +1,6 @@
-"""What is suspicious in a recording or a run, with the rows that show it.
+"""Reports suspicious data in a recording or run, with the rows that show it.
 
-An empty result is a good one.
+An empty result means that no problem was found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.lost_work import lost_work
-from traceprof.measures.rows import Ints, are_named, bounds, lengths_of, union_of
+from traceprof.measures.rows import Ints, are_named, bounds, count_within, lengths_of, union_of
 from traceprof.measures.steps.completeness import KINDS, lost_launches
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import Activity
@@ -28,9 +28,9 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_SHOWN_ROWS: Final = 5
-_SKEW_LIMIT_NS: Final = 1_000_000
-_FEWEST_COLLECTIVES: Final = 3
+_MAX_SHOWN_ROWS: Final = 5
+_MAX_SKEW_NS: Final = 1_000_000
+_MIN_COLLECTIVES: Final = 3
 _FLUSHES: Final = re.compile("flush|buffer", re.IGNORECASE)
 
 
@@ -48,7 +48,7 @@ SPEC: Final = ResultSpec.of("""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Suspicion:
-    """Something suspicious in one file; ``message`` names how many rows (n), and which (rows)."""
+    """Suspicious data in one file. ``message`` may use the placeholders n (row count) and rows."""
 
     check: str
     message: str
@@ -58,40 +58,49 @@ class _Suspicion:
 
 
 def measure_quality(ranks: Ranks) -> Result:
-    """Return what is suspicious in the files of a run, and in their clocks."""
+    """Return suspicious data in the files of a run and in their clocks."""
     reading = [_row("reading", Note.of("{warning}", warning=text)) for text in ranks.info.warnings]
-    found = [row for check in _CHECKS for row in _of_all(ranks, check)]
+    found = [row for check in _CHECKS for row in _rows_of_check(ranks, check)]
     rows = [*reading, *found, *_incomplete(ranks), *_clock_skew(ranks)]
     numbers = Counter[tuple[object, object]]()
     for row in rows:
         place = row["check"], row["table"]
         numbers[place] += 1
         row["number"] = numbers[place]
-    table = SPEC.tables[0].of_rows(Table.of_rows(rows))
-    return Result("quality", SPEC, tables={"suspicions": table})
+    return Result(
+        "quality", SPEC, tables={"suspicions": SPEC.tables[0].of_rows(Table.of_rows(rows))}
+    )
 
 
 def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:
-    """Return a row about all of a run."""
-    row = {"check": check, "message": message, "table": "", "rows_count": 0, "first_rows": ""}
-    return row | {"duration_ns": duration_ns}
+    """Return a row about the whole run."""
+    return {
+        "check": check,
+        "message": message,
+        "table": "",
+        "rows_count": 0,
+        "first_rows": "",
+        "duration_ns": duration_ns,
+    }
 
 
-def _of_all(
+def _rows_of_check(
     ranks: Ranks, check: Callable[[Trace], Iterator[_Suspicion]]
 ) -> Iterator[dict[str, object]]:
-    """Yield what ``check`` finds in the files, one row for all files."""
-    found = [
-        (part, one)
-        for part, own in zip(ranks, ranks.each(_checked, check), strict=True)
-        for one in own
-    ]
-    for table, message in dict.fromkeys((one.table, one.message) for _, one in found):
-        own = [(part, one) for part, one in found if (one.table, one.message) == (table, message)]
-        count = sum(len(one.rows) for _, one in own)
-        part, first = own[0]
-        durations = [one.duration_ns for _, one in own if one.duration_ns is not None]
-        shown = list(map(str, first.rows[:_SHOWN_ROWS].tolist()))
+    """Yield the findings of ``check``, one row for all files with the same message."""
+    by_message: dict[tuple[str, str], list[tuple[Trace, _Suspicion]]] = {}
+    for part, suspicions in zip(ranks, ranks.each(_checked, check), strict=True):
+        for suspicion in suspicions:
+            by_message.setdefault((suspicion.table, suspicion.message), []).append(
+                (part, suspicion)
+            )
+    for (table, message), found in by_message.items():
+        count = sum(len(suspicion.rows) for _, suspicion in found)
+        part, first = found[0]
+        durations = [
+            suspicion.duration_ns for _, suspicion in found if suspicion.duration_ns is not None
+        ]
+        shown = list(map(str, first.rows[:_MAX_SHOWN_ROWS].tolist()))
         rows = " ".join(shown)
         yield {
             "check": first.check,
@@ -104,11 +113,11 @@ def _of_all(
 
 
 def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> list[_Suspicion]:
-    return [one for one in check(trace) if len(one.rows)]
+    return [suspicion for suspicion in check(trace) if len(suspicion.rows)]
 
 
 def _label(part: Trace) -> str:
-    """Return what a file of a run is called: its ranks, else its name."""
+    """Return the label of a file of a run: its ranks, or its file name if it has no ranks."""
     ranks = part.processes["rank"]
     known = sorted(set(ranks[ranks != ABSENT].tolist()))
     if not known:
@@ -117,7 +126,7 @@ def _label(part: Trace) -> str:
 
 
 def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
-    """Kernels of one stream run one after another, unless a graph runs its branches there."""
+    """Find kernels that overlap on one stream. Only branches of a graph may overlap there."""
     rows = np.flatnonzero(trace.kernels["graph_node"] <= 0)
     kernels = trace.kernels.take(rows)
     late = [np.empty(0, np.int64)]
@@ -126,25 +135,32 @@ def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
     for places in lanes.values():
         reach = np.maximum.accumulate(ends[places])
         late.append(rows[places[1:][starts[places][1:] < reach[:-1]]])
-    text = (
+    yield _Suspicion(
+        "overlapping kernels",
         "{n:count} kernels begin before the previous kernel on their stream ends "
-        "(expected with programmatic dependent launch)"
+        "(expected with programmatic dependent launch)",
+        "kernels",
+        np.sort(np.concatenate(late)),
     )
-    yield _Suspicion("overlapping kernels", text, "kernels", np.sort(np.concatenate(late)))
 
 
 def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
+    """Find kernels without a recorded launch."""
     if "api_calls" not in trace.recorded or trace.uncut is not None:
         return
     rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
-    text = "{n:count} kernels have no launch: it is missing, or before the recording began"
-    yield _Suspicion("kernels without launch", text, "kernels", rows)
+    yield _Suspicion(
+        "kernels without launch",
+        "{n:count} kernels have no launch: it is missing, or before the recording began",
+        "kernels",
+        rows,
+    )
 
 
 def _without_work(trace: Trace) -> Iterator[_Suspicion]:
-    """Work that was launched and is not there, though that of later launches is."""
+    """Find launches whose work is missing although the work of later launches was recorded."""
     launches = lost_launches(trace)
-    # A window of steps has only those that lack no work.
+    # A window of steps contains only whole steps, so check the whole recording.
     span = trace.whole.span if trace.span.is_of_steps else trace.span
     for place, kind in enumerate(KINDS):
         rows = launches["row"][launches["kind"] == place]
@@ -158,7 +174,7 @@ def _without_work(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _incomplete(ranks: Ranks) -> Iterator[dict[str, object]]:
-    """What else tells that work of devices is missing: passes without launches, versions, power."""
+    """Yield rows on other signs of missing work: passes without launches, versions, power."""
     lost = lost_work(ranks)
     if lost is not None:
         others = (note for note in lost.what if not {"phase", "thin"}.isdisjoint(note.values))
@@ -166,62 +182,75 @@ def _incomplete(ranks: Ranks) -> Iterator[dict[str, object]]:
 
 
 def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
+    """Find rows with a negative start, and device work without a duration."""
     for name, table in TABLES.items():
         if table.has_times:
             rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
-            text = f"{{n:count}} {name} have a negative start time"
-            yield _Suspicion("negative times", text, name, rows)
+            yield _Suspicion(
+                "negative times", f"{{n:count}} {name} have a negative start time", name, rows
+            )
     for name in DEVICE_TABLES:
         rows = np.flatnonzero(lengths_of(trace.table(name)) <= 0)
         yield _Suspicion("no duration", f"{{n:count}} {name} have no duration", name, rows)
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
-    """Flushes between the first and the last device work; one after them disturbs nothing."""
+    """Find profiler flushes between the first and last device work; later ones disturb nothing."""
     work = [bounds(trace.table(name)) for name in DEVICE_TABLES if len(trace.table(name))]
     if not work:
         return
-    begins = min(int(starts.min()) for starts, _ in work)
-    over = max(int(ends.max()) for _, ends in work)
+    first_start = min(int(starts.min()) for starts, _ in work)
+    last_end = max(int(ends.max()) for _, ends in work)
     overheads = trace.overheads
     is_flush = are_named(overheads["name"], _FLUSHES)
     rows = np.flatnonzero(
-        is_flush & (overheads["start_ns"] < over) & (overheads["end_ns"] > begins)
+        is_flush & (overheads["start_ns"] < last_end) & (overheads["end_ns"] > first_start)
     )
     text = "the profiler flushed or requested buffers {n:count} times"
-    took_ns = union_of(overheads.take(rows)).total_ns
-    yield _Suspicion("profiler flush", text, "overheads", rows, took_ns)
+    yield _Suspicion(
+        "profiler flush", text, "overheads", rows, union_of(overheads.take(rows)).total_ns
+    )
 
 
 def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
-    """A step launches work: a kernel begins in it, or a call in it launches one."""
+    """Find steps in which no kernel begins and no call launches a kernel."""
     if trace.kernels.empty:
         return
     launches = launches_of(trace, "kernels")
     launched = launches.start_ns[launches.is_known]
-    lost = lost_launches(trace)["start_ns"]
-    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched, lost]), kind="stable")
+    work = np.sort(
+        np.concatenate([trace.kernels["start_ns"], launched, lost_launches(trace)["start_ns"]]),
+        kind="stable",
+    )
     steps = find_steps(trace).table
-    first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
-    numbers = steps["step"][first == last]
-    text = "{n:count} steps have no recorded GPU work: {rows}"
-    yield _Suspicion("steps without work", text, "", numbers)
+    numbers = steps["step"][count_within(work, *bounds(steps)) == 0]
+    yield _Suspicion(
+        "steps without work", "{n:count} steps have no recorded GPU work: {rows}", "", numbers
+    )
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
+    """Find CUDA graphs that were recorded without their kernels."""
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
-    text = (
+    yield _Suspicion(
+        "whole graphs",
         "{n:count} CUDA graphs were recorded as a whole, without their kernels; record with "
-        f"{trace.info.recorded_by.how_to('graphs')}"
+        f"{trace.info.recorded_by.how_to('graphs')}",
+        "kernels",
+        rows,
     )
-    yield _Suspicion("whole graphs", text, "kernels", rows)
 
 
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
+    """Find copies and collectives without a recorded size."""
     for name in ("copies", "collectives"):
         rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
-        text = f"{{n:count}} {name} have no recorded size, so they have no bandwidth"
-        yield _Suspicion("no size", text, name, rows)
+        yield _Suspicion(
+            "no size",
+            f"{{n:count}} {name} have no recorded size, so they have no bandwidth",
+            name,
+            rows,
+        )
 
 
 _CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
@@ -231,26 +260,27 @@ _CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
 
 
 def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
-    """Collectives end together: ends that differ always by the same time show clocks that do.
+    """Yield rows on clocks that differ from the first rank's clock by more than `_MAX_SKEW_NS`.
 
-    The clocks are those that the files were put on: apart by their wall clocks unless corrected.
+    Collectives end at the same time on all ranks, so a constant difference of the ends is a clock
+    offset. The compared clocks are those after alignment of the files; uncorrected files are
+    aligned by their wall clocks.
     """
     ends = ranks.each(_collective_ends)
     counts = {len(times) for times in ends}
-    if len(ends) < 2 or len(counts) > 1 or min(counts) < _FEWEST_COLLECTIVES:
+    if len(ends) < 2 or len(counts) > 1 or min(counts) < _MIN_COLLECTIVES:
         return
     first = _label(ranks.parts[0])
     for part, times in zip(ranks, ends, strict=True):
         skew = int(np.median(times - ends[0]))
-        if abs(skew) > _SKEW_LIMIT_NS:
+        if abs(skew) > _MAX_SKEW_NS:
             side = "ahead of" if skew > 0 else "behind"
             text = f"the clock of {{one}} is {side} the clock of {{first}}"
-            note = Note.of(text, one=_label(part), first=first)
-            yield _row("clock skew", note, abs(skew))
+            yield _row("clock skew", Note.of(text, one=_label(part), first=first), abs(skew))
 
 
 def _collective_ends(trace: Trace) -> Ints:
-    """Return when the communication kernels ended; none where no wall clock ties the rank."""
+    """Return the sorted ends of the communication kernels; empty if the rank has no wall clock."""
     if trace.info.utc_epoch_ns is None:
         return np.empty(0, np.int64)
     communicates = trace.kernels["activity"] == Activity.COMMUNICATION.value

@@ -1,4 +1,4 @@
-"""What a run does (training, inference, a test …), by what software, and how one can tell."""
+"""Detects what a run does (training, inference, a benchmark …), its software, and the evidence."""
 
 from __future__ import annotations
 
@@ -32,31 +32,35 @@ _BACKWARD: Final = re.compile(
     r"(?i)backward|(^|[^a-z])bwd|_bwd|wgrad|dgrad|(^|[^a-z])d(q|kv|x|w)_kernel|autograd::engine"
 )
 _OPTIMIZER: Final = re.compile(r"(?i)optimi[sz]er[ ._#]?step|Optimizer\.step#")
-_DECODES: Final = re.compile(
+_DECODER_NAMES: Final = re.compile(
     r"(?i)paged[_ ]?attention|kv[_ ]?cache|reshape_and_cache|decode(with|_|attention)"
     r"|masked_multihead|prefill|mmha|trtllm|vllm|sglang|topk.{0,99}sampl|sampl.{0,99}top|speculative"
 )
-_TRAINS: Final = re.compile(
+_TRAINING_NAMES: Final = re.compile(
     r"(?i)cross_?entropy|(nll|mse|l1|huber|ctc|kl_?div)_?loss|(^|[^a-z])loss($|[^a-z])"
     r"|DistributedDataParallel|DDPSink|FullyShardedDataParallel|FSDP|zero_?grad|GradScaler"
     r"|sync_?grad|grad_?(norm|sync)|(^|[^a-z])(rowwise_)?ada(grad|m)w?_"
 )
-"""What goes with a backward pass that is not in the recording: losses, averaging of gradients."""
+"""Names that accompany a backward pass even if it was not recorded: losses, gradient averaging."""
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
-_LONGEST: Final = 60
-_LEAST_BACKWARD: Final = 0.01
-"""One kernel of a loss makes no training: backward passes take their share of the time."""
-_LEAST_HEAVY: Final = 0.1
-_MOST_OTHER: Final = 0.02
+_MAX_NAME_LENGTH: Final = 60
+_MIN_BACKWARD_RATIO: Final = 0.01
+"""Minimum share of kernel time in backward kernels. A single loss kernel is no proof of training.
+"""
+_MIN_HEAVY_RATIO: Final = 0.1
+_MAX_OTHER_RATIO: Final = 0.02
 _FORWARD: Final = tuple(map(PHASES.index, ("forward", "eval")))
-"""Without gradients a forward pass is an evaluation, whoever asks for it."""
-_LEAST_FORWARD: Final = 0.9
-"""Forward ranges tell inference if nearly all work is launched in them: a backward pass is not."""
+"""A forward pass without gradients is an evaluation, so both phases count as forward."""
+_MIN_FORWARD_RATIO: Final = 0.9
+"""Forward ranges indicate inference only if nearly all work is launched in them.
+
+Backward passes would be launched outside them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run does (one of `WORKLOADS`) and what says so, the strongest first."""
+    """What a run does (one of `WORKLOADS`), and the evidence, strongest first."""
 
     kind: str
     reasons: tuple[Note, ...] = ()
@@ -64,30 +68,32 @@ class Workload:
 
 @fact
 def workload(ranks: Ranks) -> Workload:
-    """Return what the run does, by the names of its ranges and kernels and what they add up to."""
-    kernels = _added_up(ranks.each(_times_of_names), "name", "activity")
+    """Return what the run does, from names of ranges and kernels and the time that they take."""
+    kernels = _sum_by(ranks.each(_times_of_names), "name", "activity")
     whole = float(kernels["total_ns"].sum())
     backward, stepped = _backward_of(ranks, kernels), _optimizer_of(ranks, kernels)
     if training := [*backward, *stepped]:
-        # Names of kernels alone are worth no more than names of kernels that say otherwise.
-        is_told = backward or any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
-        against = [] if is_told else list(_inference_of(ranks, kernels))
-        return Workload(UNKNOWN if against else TRAINING, (*training, *against))
+        # Kernel names alone are as weak as kernel names that indicate inference.
+        is_certain = backward or any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
+        contrary = [] if is_certain else list(_inference_of(ranks, kernels))
+        return Workload(UNKNOWN if contrary else TRAINING, (*training, *contrary))
     if not whole:
         return _without_kernels(ranks)
-    by_activity = _added_up([kernels], "activity")
+    by_activity = _sum_by([kernels], "activity")
     shares = dict(
         zip(by_activity["activity"], (by_activity["total_ns"] / whole).tolist(), strict=True)
     )
     communication = shares.get(Activity.COMMUNICATION.value, 0.0)
-    if communication >= 1 - _MOST_OTHER:
-        note = Note.of("communication takes {share:ratio} of kernel time", share=communication)
-        return Workload(COMMUNICATION, (note,))
+    if communication >= 1 - _MAX_OTHER_RATIO:
+        return Workload(
+            COMMUNICATION,
+            (Note.of("communication takes {share:ratio} of kernel time", share=communication),),
+        )
     inference = list(_inference_of(ranks, kernels))
     trains = [] if inference else _signs_of_training(ranks)
     inference += [] if trains else _only_forward(ranks)
     heavy = sum(shares.get(activity, 0.0) for activity in _HEAVY)
-    if inference or trains or heavy >= _LEAST_HEAVY:
+    if inference or trains or heavy >= _MIN_HEAVY_RATIO:
         note = Note.of(
             "matrix products, convolutions, and attention take {share:ratio} of kernel time; there "
             "is no backward pass or optimizer",
@@ -111,23 +117,23 @@ def _times_of_names(part: Trace) -> Table:
     )
 
 
-def _added_up(tables: Sequence[Table], *keys: str) -> Table:
-    """Return the sums of all other columns by the texts of ``keys``, in alphabetical order."""
-    every = Table.stacked(tables)
-    named = ((key, Names.of(every[key])) for key in keys)
+def _sum_by(tables: Sequence[Table], *keys: str) -> Table:
+    """Return the sums of all integer columns by the texts of ``keys``, in alphabetical order."""
+    stacked = Table.stacked(tables)
+    named = ((key, Names.of(stacked[key])) for key in keys)
     groups, labels = grouped(
-        {key: Names.coded(own.texts, own.packed, is_sorted=True) for key, own in named}
+        {key: Names.coded(column.texts, column.packed, is_sorted=True) for key, column in named}
     )
-    summed = [name for name in every if name not in keys and every[name].dtype.kind == "i"]
-    return Table(labels | {name: groups.reduced(np.add, every[name]) for name in summed})
+    summed = [name for name in stacked if name not in keys and stacked[name].dtype.kind == "i"]
+    return Table(labels | {name: groups.reduced(np.add, stacked[name]) for name in summed})
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_NAME_LENGTH else f"{text[:_MAX_NAME_LENGTH]}…"
 
 
 def _kernel_name(name: str) -> str:
-    """Return the own name of a kernel and what it applies, without its arguments."""
+    """Return the short name of a kernel without its arguments."""
     return _short(short_name(plain_name(name)))
 
 
@@ -144,28 +150,30 @@ def _named(kernels: Table, pattern: re.Pattern[str]) -> Table:
 
 
 def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> Table:
-    """Return the ranges that are of a phase, or whose name has the pattern."""
-    is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
-    return part.ranges.take(are_named(part.ranges["name"], pattern) | is_phase)
+    """Return the ranges of a phase and those whose name matches ``pattern``."""
+    return part.ranges.take(
+        are_named(part.ranges["name"], pattern)
+        | (phases_of_all_ranges(part) == PHASES.index(phase))
+    )
 
 
 def _names_of(part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool = False) -> Table:
-    """Return the names of `_ranges_of`, their time and number: name, ns, n.
+    """Return the names of `_ranges_of` with their total time and count: name, ns, n.
 
-    ``is_named``: only of those whose name has the pattern.
+    ``is_named``: only ranges whose name matches ``pattern``.
     """
-    own = _ranges_of(part, phase, pattern)
+    ranges = _ranges_of(part, phase, pattern)
     if is_named:
-        own = own.take(are_named(own["name"], pattern))
-    plain = plain_names(own["name"])
+        ranges = ranges.take(are_named(ranges["name"], pattern))
+    plain = plain_names(ranges["name"])
     names = Names.coded((_short(name.strip()) for name in plain.texts), plain.codes)
-    counts = np.ones(len(own), np.int64)
-    return _added_up([Table({"name": names, "ns": lengths_of(own), "n": counts})], "name")
+    counts = np.ones(len(ranges), np.int64)
+    return _sum_by([Table({"name": names, "ns": lengths_of(ranges), "n": counts})], "name")
 
 
 def _longest_name(found: list[Table]) -> list[Note]:
-    """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
-    sums = _added_up(found, "name")
+    """Return a note on the name with the most time in ``found``; an empty list if there is none."""
+    sums = _sum_by(found, "name")
     if sums.empty:
         return []
     top = sums.row(int(sums["ns"].argmax()))
@@ -173,78 +181,97 @@ def _longest_name(found: list[Table]) -> list[Note]:
 
 
 def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
+    """Return the evidence of backward passes."""
     notes = _longest_name(ranks.each(_names_of, "backward", _BACKWARD))
     count = sum(ranks.each(_n_autograd))
     if count:
         notes.append(Note.of("{n:count} autograd backward operator(s)", n=count))
-    own = _named(kernels, _BACKWARD)
-    is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
-    if own["count"].sum() > 1 and is_much:
-        text = "{n:count} backward kernel(s), such as {name}"
-        notes.append(Note.of(text, n=int(own["count"].sum()), name=_longest_of(own)))
+    backward_kernels = _named(kernels, _BACKWARD)
+    is_long_enough = (
+        backward_kernels["total_ns"].sum() >= _MIN_BACKWARD_RATIO * kernels["total_ns"].sum()
+    )
+    if backward_kernels["count"].sum() > 1 and is_long_enough:
+        notes.append(
+            Note.of(
+                "{n:count} backward kernel(s), such as {name}",
+                n=int(backward_kernels["count"].sum()),
+                name=_longest_of(backward_kernels),
+            )
+        )
     return notes
 
 
 def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
-    # "zero_grad" tells less, however long it takes.
-    steps, every = (
+    # Names of optimizer steps are stronger evidence than "zero_grad", even if that takes longer.
+    """Return the evidence of optimizer steps."""
+    steps, any_named = (
         ranks.each(_names_of, "optimizer", _OPTIMIZER, is_named=is_named)
         for is_named in (True, False)
     )
-    notes = _longest_name(steps) or _longest_name(every)
-    own = kernels.take(kernels["activity"] == Activity.OPTIMIZER.value)
-    if len(own):
-        notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
+    notes = _longest_name(steps) or _longest_name(any_named)
+    optimizer_kernels = kernels.take(kernels["activity"] == Activity.OPTIMIZER.value)
+    if len(optimizer_kernels):
+        notes.append(
+            Note.of("{n:count} optimizer kernel(s)", n=int(optimizer_kernels["count"].sum()))
+        )
     return notes
 
 
 def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
-    own = _named(kernels, _DECODES)
+    """Return the evidence of inference: kernels and ranges of decoders."""
+    decoder_kernels = _named(kernels, _DECODER_NAMES)
     notes = []
-    if len(own):
-        notes.append(Note.of("decoder kernels, such as {name}", name=_longest_of(own)))
-    ranges = ranks.each(_ranges_of, "eval", _DECODES)
+    if len(decoder_kernels):
+        notes.append(Note.of("decoder kernels, such as {name}", name=_longest_of(decoder_kernels)))
+    ranges = ranks.each(_ranges_of, "eval", _DECODER_NAMES)
     if any(map(len, ranges)):
-        name = next(_range_name(found["name"][0]) for found in ranges if len(found))
-        notes.append(Note.of("inference ranges, such as {name}", name=name))
+        notes.append(
+            Note.of(
+                "inference ranges, such as {name}",
+                name=next(_range_name(found["name"][0]) for found in ranges if len(found)),
+            )
+        )
     return notes
 
 
 def _signs_of_training(ranks: Ranks) -> list[Note]:
-    """Return a name that goes with training, where nothing of a backward pass was recorded."""
+    """Return a note on a name that indicates training although no backward pass was recorded."""
     found = ranks.each(_names_of_training)
-    # Of all ranks those of ranges and operators first.
-    names = [*(own[:-1] for own in found), *(own[-1:] for own in found)]
-    known = next((name for own in names for name in own if name), "")
+    # Prefer names of ranges and operators of any rank to names of kernels.
+    names = [*(rank_names[:-1] for rank_names in found), *(rank_names[-1:] for rank_names in found)]
+    known = next((name for rank_names in names for name in rank_names if name), "")
     if not known:
         return []
     name = _kernel_name(known) if "(" in known else _range_name(known)
-    text = "a training forward pass ({name}), but no recorded backward pass"
-    return [Note.of(text, name=name)]
+    return [Note.of("a training forward pass ({name}), but no recorded backward pass", name=name)]
 
 
 def _names_of_training(part: Trace) -> tuple[str, ...]:
-    """Return a name that goes with training of ranges, operators and kernels; "" of none."""
+    """Return one name that indicates training from ranges, operators, and kernels; "" for none."""
     found = []
     for table in (part.ranges, part.host_ops, part.kernels):
         names = table["name"].used().texts
-        own = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
-        found.append(own[0] if len(own) else "")
+        matched = names[are_matched(names, _TRAINING_NAMES) & ~are_matched(names, _BACKWARD)]
+        found.append(matched[0] if len(matched) else "")
     return tuple(found)
 
 
 def _only_forward(ranks: Ranks) -> list[Note]:
-    """Return how many forward passes there are, if nearly all kernels were launched in them."""
-    times = ranks.each(_time_in_forward)
-    inside, whole = (sum(column) for column in zip(*times, strict=True))
-    if not whole or inside < _LEAST_FORWARD * whole:
+    """Return the number of forward passes, if nearly all kernel time was launched in them."""
+    inside, whole = (sum(column) for column in zip(*ranks.each(_time_in_forward), strict=True))
+    if not whole or inside < _MIN_FORWARD_RATIO * whole:
         return []
-    text = "{share:ratio} of kernel time is launched in {n:count} forward or evaluation range(s)"
-    return [Note.of(text, n=sum(ranks.each(_n_forward)), share=inside / whole)]
+    return [
+        Note.of(
+            "{share:ratio} of kernel time is launched in {n:count} forward or evaluation range(s)",
+            n=sum(ranks.each(_n_forward)),
+            share=inside / whole,
+        )
+    ]
 
 
 def _time_in_forward(part: Trace) -> tuple[int, int]:
-    """Return the time of the kernels that were launched in forward passes, and that of all."""
+    """Return the kernel time launched in forward passes, and the total kernel time."""
     length = lengths_of(part.kernels)
     is_forward = are_among(phases_of_work(part, "kernels"), _FORWARD)
     return int(length[is_forward].sum()), int(length.sum())
@@ -267,10 +294,12 @@ def _n_host_ops(part: Trace) -> int:
 
 
 def _without_kernels(ranks: Ranks) -> Workload:
+    """Return the workload of a run without kernels."""
     loaded = sum(ranks.each(_n_loaded))
     if loaded:
-        note = Note.of("{n:count} cop(y|ies) to a GPU and no kernel", n=loaded)
-        return Workload(LOADING, (note,))
+        return Workload(
+            LOADING, (Note.of("{n:count} cop(y|ies) to a GPU and no kernel", n=loaded),)
+        )
     training = _signs_of_training(ranks)
     forward = sum(ranks.each(_n_forward))
     if training or not forward or not any(ranks.each(_n_host_ops)):
@@ -280,7 +309,7 @@ def _without_kernels(ranks: Ranks) -> Workload:
 
 
 class Vendor(StrEnum):
-    """Who made the devices."""
+    """Vendor of the devices."""
 
     NVIDIA = "NVIDIA"
     AMD = "AMD"
@@ -289,9 +318,9 @@ class Vendor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What ran: whether it was Python, and PyTorch in it; on whose devices; who recorded it.
+    """Software of a run: whether Python and PyTorch were seen, vendor of the devices, recorder.
 
-    False means that nothing of it was seen.
+    False means that no sign was seen.
     """
 
     has_python: bool
@@ -311,16 +340,21 @@ _NVIDIA: Final = re.compile(
 
 @fact
 def software_of(ranks: Ranks) -> Software:
-    """Return what ran in the recording."""
+    """Return the software that ran in the recording."""
     parts = list(ranks)
     recorder = ranks.info.recorded_by or parts[0].info.recorded_by
     has_pytorch = recorder is RecordedBy.TORCH or any(ranks.each(_has_pytorch))
     names = (name for part in parts for name in part.processes["name"])
-    has_python = has_pytorch or recorder is RecordedBy.JAX or any(map(_PYTHON.search, names))
-    return Software(has_python, has_pytorch, _vendor_of(parts), recorder)
+    return Software(
+        has_pytorch or recorder is RecordedBy.JAX or any(map(_PYTHON.search, names)),
+        has_pytorch,
+        _vendor_of(parts),
+        recorder,
+    )
 
 
 def _has_pytorch(part: Trace) -> bool:
+    """Return whether names of kernels, ranges, or operators indicate PyTorch."""
     return (
         _any_named(part.kernels["name"], _PYTORCH_KERNEL)
         or _any_named(part.ranges["name"], _PYTORCH_RANGE)
@@ -334,6 +368,7 @@ def _any_named(names: Names, pattern: re.Pattern[str]) -> bool:
 
 
 def _vendor_of(parts: Iterable[Trace]) -> Vendor:
+    """Return the vendor of the used devices, else of the API calls or formats."""
     devices = [row["name"] for part in parts for row in part.devices.rows() if row["used"] == 1]
     if any(map(_AMD.search, devices)):
         return Vendor.AMD
@@ -342,6 +377,7 @@ def _vendor_of(parts: Iterable[Trace]) -> Vendor:
     calls = [name for part in parts for name in part.api_calls["name"].texts]
     if any(name.startswith("hip") for name in calls):
         return Vendor.AMD
-    formats = {part.info.format for part in parts}
-    seen = any(name.startswith("cu") for name in calls) or bool(formats & {"nsys", "nvprof"})
-    return Vendor.NVIDIA if seen else Vendor.OTHER
+    is_cuda = any(name.startswith("cu") for name in calls)
+    if is_cuda or any(part.info.format in {"nsys", "nvprof"} for part in parts):
+        return Vendor.NVIDIA
+    return Vendor.OTHER

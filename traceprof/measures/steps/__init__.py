@@ -1,1 +1,1 @@
-"""Training steps: where they begin and end, what they consist of, what lies between them."""
+"""Training steps: their boundaries, their parts, and the time between them."""

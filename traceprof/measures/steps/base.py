@@ -1,16 +1,16 @@
-"""The base: which steps an answer is about, and how long one of them is.
+"""Selects the steps that an answer is based on, and measures their step time.
 
-One function decides it, `base_of`. Step time, rates, shares and savings of every command rest on
-it, so that one question has one answer. The rules:
+Only `base_of` decides this. Step time, rates, shares, and savings of every command use it, so one
+question has one answer. The rules:
 
-1. Usual steps that lie in the window count. The default window is made of them alone: warm-up,
-   slow steps, steps with an evaluation or a checkpoint, incomplete steps, and steps that an edge
-   cuts are gaps of it, where half of the ranks or more have them.
-2. The step time is the mean over these steps: parts of steps add up to the mean.
-3. Where the recording also holds steps that were not profiled, these give the step time. The work
-   of a profiled step is the same; its idle time is not: a step is idle for what is left beside it.
-4. Shares are of the window as a whole where times were asked for, not steps; where other steps
-   lie in the window; and where the steps fill less than 95% of it.
+1. Usual steps inside the window count. The default window contains only usual steps: warm-up,
+   slow steps, steps with an evaluation or a checkpoint, incomplete steps, and steps cut by an edge
+   become gaps of the window if at least half of the ranks have them.
+2. The step time is the mean over these steps, so the parts of a step add up to the step time.
+3. If the recording also contains unprofiled steps, these give the step time. The GPU work of a
+   profiled step is the same, but its idle time is not: idle time is the step time minus the work.
+4. Shares are relative to the whole window if the user selected times instead of steps, if the
+   window contains other steps, or if steps fill less than 95% of it.
 """
 
 from __future__ import annotations
@@ -49,16 +49,15 @@ _MIN_FILLED_RATIO: Final = 0.95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Base:
-    """What an answer is about, and how long it is.
+    """What an answer is based on, and its duration.
 
-    ``unit`` is what shares are of: `STEP`, `ITERATION` (of a pattern of kernels, where no steps are
-    known) or `WINDOW`, and ``unit_ns`` the length of one. ``lengths_ns`` are the step times that
-    count, with ``processes`` saying whose each is: of steps that were not profiled where
-    ``is_unprofiled``. ``steps_count`` is how many usual steps of a process lie in the window (the
-    mean over processes), and ``profiled_ns`` how long these are (the mean). ``samples_count`` is
-    the samples of a step of all processes together (the mean; NaN where nobody counted them).
-    ``left_out`` says by kind how many steps between its start and its end do not count, and how
-    long they are together (of one process, the mean).
+    ``unit``: base of shares: `STEP`, `ITERATION` (of a kernel pattern, if the trace has no steps),
+    or `WINDOW`. ``unit_ns``: duration of one unit. ``lengths_ns``: durations of the counted steps;
+    unprofiled steps if ``is_unprofiled``. ``processes``: the process of each of them.
+    ``steps_count``: number of usual steps in the window, the mean over processes. ``profiled_ns``:
+    mean duration of these usual steps. ``samples_count``: samples per step, summed over processes
+    (mean; NaN if unknown). ``left_out``: by kind, the number of steps between the start and end of
+    the window that do not count, and their total duration; both are means over processes.
     """
 
     unit: str
@@ -73,29 +72,29 @@ class Base:
 
     @property
     def step_ns(self) -> float:
-        """The step time: the mean of ``lengths_ns``; NaN without any."""
+        """Step time: the mean of ``lengths_ns``; NaN if there are no steps."""
         return float(self.lengths_ns.mean()) if len(self.lengths_ns) else np.nan
 
     @property
     def timed_count(self) -> float:
-        """How many steps of a process ``step_ns`` is the mean of (the mean over processes)."""
+        """Number of steps per process that ``step_ns`` averages (the mean over processes)."""
         return len(self.lengths_ns) / max(1, len(np.unique(self.processes)))
 
     @property
     def scale(self) -> float:
-        """How long a step is, of how long a profiled one is: 1 where no other steps are known."""
+        """Ratio of unprofiled to profiled step time; 1 if no unprofiled steps are known."""
         is_scaled = self.is_unprofiled and self.unit == STEP and self.profiled_ns
         return self.step_ns / self.profiled_ns if is_scaled else 1.0
 
     @property
     def per_s(self) -> float:
-        """How many steps there are a second; NaN where that is not known."""
+        """Steps per second; NaN if unknown."""
         return 1e9 / self.step_ns if self.step_ns else np.nan
 
     def whole_ns(self, parts_ns: Mapping[str, float]) -> float:
-        """Return what the five parts of a device in the window are shares of, from their sums.
+        """Return the denominator of the shares of one device, from the sums of its five parts.
 
-        The work is that of the profiled steps; a step is idle for what is left of it.
+        The GPU work is that of the profiled steps. The rest of the scaled time is idle.
         """
         recorded_ns = sum(parts_ns.values())
         return max(recorded_ns * self.scale, recorded_ns - parts_ns[IDLE])
@@ -103,31 +102,33 @@ class Base:
     def shares(self, devices: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return the share of each of the five parts, from their sums over the window by device.
 
-        They add up to 1; {} where no device was recorded.
+        The shares add up to 1. The result is {} if no device was recorded.
         """
         whole_ns = sum(map(self.whole_ns, devices))
         if not whole_ns:
             return {}
         found = {
-            part: sum(own[part] for own in devices) / whole_ns for part in PARTS if part != IDLE
+            part: sum(parts_ns[part] for parts_ns in devices) / whole_ns
+            for part in PARTS
+            if part != IDLE
         }
         return {**found, IDLE: max(0.0, 1.0 - sum(found.values()))}
 
 
 def base_of(ranks: Ranks) -> Base:
-    """Return what an answer about the window of ``ranks`` is about."""
+    """Return the base of an answer about the window of ``ranks``."""
     return base_within(ranks, _window_of(ranks))
 
 
 def _window_of(ranks: Ranks) -> TimeWindow:
-    """Return the window of ``ranks``; a recording that nobody cut is one of steps."""
+    """Return the window of ``ranks``; an uncut recording counts as a window of steps."""
     return ranks.span if ranks.uncut is not None else replace(ranks.span, is_of_steps=True)
 
 
 def base_of_shares(ranks: Ranks) -> Base:
-    """Return what shares of the window of ``ranks`` are of, without asking for its steps.
+    """Return the base of shares in the window of ``ranks``, without finding steps if possible.
 
-    Of a window of times that is the window: then nobody has to find the steps.
+    The base of a window of times is the window, so no steps are needed.
     """
     window = _window_of(ranks)
     if window.is_of_steps:
@@ -138,18 +139,20 @@ def base_of_shares(ranks: Ranks) -> Base:
 
 @fact
 def base_within(ranks: Ranks, window: TimeWindow) -> Base:
-    """Return what an answer about ``window`` is about."""
+    """Return the base of an answer about ``window``."""
     ledger = ledger_within(ranks, window)
     inside = _are_inside(ledger, window)
-    rows = inside & _are_usual(ledger)
-    filled = times_of_steps(ledger.take(rows)) & window.times
-    lengths = ledger["duration_ns"][rows].astype(np.float64)
-    processes = ledger["process"][rows]
+    counted = inside & _are_usual(ledger)
+    filled = times_of_steps(ledger.take(counted)) & window.times
+    lengths = ledger["duration_ns"][counted].astype(np.float64)
+    processes = ledger["process"][counted]
     is_filled = filled.total_ns >= _MIN_FILLED_RATIO * window.duration_ns and len(lengths) > 0
     is_of_steps = window.is_of_steps and is_filled and not (inside & _are_gaps(ledger)).any()
     profiled_ns = float(lengths.mean()) if len(lengths) else np.nan
     steps_count = len(lengths) / max(1, len(np.unique(processes)))
-    unprofiled = _unprofiled(ranks, processes)
+    all_rows = step_ledger(ranks)
+    is_unprofiled = unprofiled_steps(all_rows) & np.isin(all_rows["process"], processes)
+    unprofiled = all_rows.take(is_unprofiled)
     if len(unprofiled):
         lengths, processes = unprofiled["period_ns"].astype(np.float64), unprofiled["process"]
     unit = ITERATION if all_steps(ranks).is_pattern else STEP
@@ -160,25 +163,27 @@ def base_within(ranks: Ranks, window: TimeWindow) -> Base:
         processes=processes,
         steps_count=steps_count,
         profiled_ns=profiled_ns,
-        samples_count=_samples_of_step(unprofiled if len(unprofiled) else ledger.take(rows)),
+        samples_count=_samples_of_step(unprofiled if len(unprofiled) else ledger.take(counted)),
         is_unprofiled=len(unprofiled) > 0,
-        left_out=_left_out(ledger, ~rows),
+        left_out=_left_out(ledger, ~counted),
     )
 
 
 def _samples_of_step(rows: Table) -> float:
-    """Return the samples of a step of all processes, the mean over ``rows``; NaN without any."""
+    """Return the mean samples per step in ``rows``, summed over processes; NaN if unknown."""
     counts = rows["samples_count"]
     if np.isnan(counts).all():
         return np.nan
-    return sum(_mean_samples(counts[own]) for own in rows_by(rows, "process").values())
+    return sum(
+        _mean_samples(counts[process_rows]) for process_rows in rows_by(rows, "process").values()
+    )
 
 
 def _mean_samples(counts: Floats) -> float:
-    """Return the samples of a step, the mean over those of a process in their order.
+    """Return the mean samples per step of one process, whose steps are in order.
 
-    Of several steps that share one batch, those without it count as steps without samples: where
-    there are any, the mean is from the first batch to the last, which is not counted.
+    If several steps share one batch, a step without a batch counts as 0 samples. The mean then
+    covers the steps from the first batch up to, but excluding, the last batch.
     """
     known = np.flatnonzero(~np.isnan(counts))
     if 1 < len(known) < len(counts):
@@ -187,38 +192,33 @@ def _mean_samples(counts: Floats) -> float:
 
 
 def unprofiled_steps(ledger: Table) -> Bools:
-    """Return which rows of the ledger give the step time of a program that nobody profiles."""
+    """Return which rows of the ledger are usual steps without profiling overhead."""
     return np.asarray(ledger["is_unprofiled"] & (ledger["kind"] == USUAL), np.bool_)
 
 
 def counted_steps(ranks: Ranks, window: TimeWindow) -> Bools:
-    """Return which rows of `ledger_of_window` the step time of ``window`` is the mean of."""
+    """Return which rows of `ledger_of_window` the step time of ``window`` averages."""
     ledger = ledger_of_window(ranks)
-    own, base = ledger_within(ranks, window), base_within(ranks, window)
+    within, base = ledger_within(ranks, window), base_within(ranks, window)
     if base.is_unprofiled:
-        return unprofiled_steps(ledger) & np.isin(ledger["process"], own["process"])
+        return unprofiled_steps(ledger) & np.isin(ledger["process"], within["process"])
     found = np.zeros(len(ledger), np.bool_)
-    found[rows_inside(ledger, window)] = _are_inside(own, window) & _are_usual(own)
+    found[rows_inside(ledger, window)] = _are_inside(within, window) & _are_usual(within)
     return found
 
 
 def _are_inside(ledger: Table, window: TimeWindow) -> Bools:
-    """Return which rows between the start and the end of ``window`` are no gaps of it.
+    """Return which rows are at least half covered by ``window``, without its gaps.
 
-    Steps of ranks do not end together: a gap that is one rank's may reach a little into another's.
+    Ranks do not end steps at the same time, so a gap of one rank may overlap a step of another
+    rank.
     """
     starts, ends = bounds_on_device(ledger)
     return np.asarray(window.times.covered_ns(starts, ends) * 2 >= ends - starts, np.bool_)
 
 
-def _unprofiled(ranks: Ranks, processes: Ints) -> Table:
-    """Return the rows of the ledger that were not profiled, of some processes."""
-    ledger = step_ledger(ranks)
-    return ledger.take(unprofiled_steps(ledger) & np.isin(ledger["process"], processes))
-
-
 def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:
-    """Return by kind how many rows there are and how long they are, the mean over processes."""
+    """Return by kind the number of selected rows and their duration, as means over processes."""
     n = max(1, len(np.unique(ledger["process"])))
     kinds = ledger["kind"][rows]
     lengths = ledger["duration_ns"][rows].astype(np.float64)
@@ -229,37 +229,38 @@ def _left_out(ledger: Table, rows: Bools) -> dict[str, tuple[int, float]]:
 
 
 def times_of_steps(ledger: Table) -> Intervals:
-    """Return when any of the steps was, on the devices where that is known."""
+    """Return the union of the times of the steps, on the devices where known."""
     return Intervals.union_of(*bounds_on_device(ledger))
 
 
 def bounds_on_device(ledger: Table) -> tuple[Ints, Ints]:
-    """Return when each step starts and ends, on the devices where that is known."""
+    """Return the start and end of each step, on the devices where known."""
     return ledger["device_start_ns"], ledger["device_end_ns"]
 
 
 def usual_steps(ranks: Ranks) -> Bools:
-    """Return which rows of `ledger_of_window` are usual, and profiled where any are."""
+    """Return which rows of `ledger_of_window` are usual; those with recorded GPU work if any."""
     return _are_usual(ledger_of_window(ranks))
 
 
 def named_usual_steps(ranks: Ranks) -> Bools:
-    """Return which rows of `steps_of_ranks` are usual; none where only a pattern is known."""
+    """Return which rows of `steps_of_ranks` are usual; empty if only a kernel pattern is known."""
     usual = usual_steps(ranks)
     return usual[:0] if all_steps(ranks).is_pattern else usual
 
 
 def _are_usual(ledger: Table) -> Bools:
+    """Return which rows are usual; those with recorded GPU work if there are any."""
     usual: Bools = np.asarray(ledger["kind"] == USUAL, np.bool_)
     is_covered = usual & ledger["is_covered"]
     return is_covered if is_covered.any() else usual
 
 
 def _are_gaps(ledger: Table) -> Bools:
-    """Return which rows leave a gap in the usual time: steps that are unusual on half the ranks.
+    """Return which rows are gaps in the usual time: unusual steps of half the ranks or more.
 
-    Of hundreds of ranks some rank is slow in nearly every step: that is no reason to leave it out
-    on all others.
+    With hundreds of ranks, some rank is slow in nearly every step. Such a step still counts on the
+    other ranks.
     """
     is_unusual = ~_are_usual(ledger)
     step = groups_of(ledger["step"])
@@ -268,34 +269,34 @@ def _are_gaps(ledger: Table) -> Bools:
 
 
 def usual_time(ranks: Ranks) -> Intervals:
-    """Return when the usual steps of the window of ``ranks`` were; all of it without any."""
+    """Return the time of the usual steps in the window of ``ranks``; the whole window if none."""
     return usual_time_within(ranks, ranks.span)
 
 
 @fact
 def usual_time_within(ranks: Ranks, window: TimeWindow) -> Intervals:
-    """Return when the usual steps in ``window`` were; all of it where there are none."""
+    """Return the time of the usual steps in ``window``; the whole window if none."""
     ledger = ledger_within(ranks, window)
     usual = _are_usual(ledger)
     if not usual.any() or all_steps(ranks).is_pattern:
         return window.times
     starts, ends = bounds_on_device(ledger.take(usual))
     hull = TimeWindow(int(starts.min()), int(ends.max()))
-    # Ranks do not begin together: the end of one rank's cut step is no gap in another's first one.
+    # Ranks do not begin together, so the end of a cut step is no gap in another rank's first step.
     left_out = ledger.take(_are_gaps(ledger) & _are_inside(ledger, hull))
     kept = (times_of_steps(ledger) & hull.times) - times_of_steps(left_out)
-    if not ledger["on_device"].any():  # periods of hosts, which are without the recorder's time
-        for own in ranks.each(recorder_times):
-            for time in own.values():
+    if not ledger["on_device"].any():  # host periods exclude the recorder's time
+        for by_process in ranks.each(recorder_times):
+            for time in by_process.values():
                 kept = kept - time
     return (kept & window.times) if len(kept) else window.times
 
 
 def steady_window(ranks: Ranks, window: TimeWindow) -> TimeWindow:
-    """Return ``window`` with all but its usual steps as gaps.
+    """Return ``window`` with all steps except usual ones as gaps.
 
-    It lasts from the first step after warm-up that was recorded whole to the last one: tables list
-    a slow one at its end, too.
+    It extends from the first to the last completely recorded step after warm-up, so tables also
+    list a slow step at its end.
     """
     times = usual_time_within(ranks, window)
     if times == window.times:

@@ -1,4 +1,4 @@
-"""The time between two steps on the host, by what ran there on any thread of the process."""
+"""Splits the host time between two steps by the ranges on any thread of the process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ DATA_WAIT: Final = "data wait"
 LOGGING: Final = "logging"
 UNKNOWN: Final = "unknown"
 BETWEEN_CAUSES: Final = (EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, UNKNOWN)
-"""Why a process was between two steps, in the order in which they claim time.
+"""Causes of the time between two steps, in the order in which they claim time.
 
-evaluation: ranges named so, or forward passes without training, of rollouts and teachers, too:
-that neither has gradients is all that is recorded of them; checkpoint: ranges that save; data
-wait: ranges that load data; logging: ranges that log; unknown: none of these was recorded there.
+evaluation: ranges with such a name, or forward passes without training; this includes rollouts and
+teacher models, because the recording shows only that they have no gradients. checkpoint: ranges
+that save. data wait: ranges that load data. logging: ranges that log. unknown: no such range was
+recorded.
 """
 
 _NAMES: Final = {
     EVALUATION: r"(?i)(^|[^a-z])(eval|(evalu|valid)at[a-z]*|valid|val|test|testing)([^a-z]|$)",
-    # Not what recomputes activations ("CheckpointFunction") nor "save_for_backward".
+    # Must not match activation checkpointing ("CheckpointFunction") or "save_for_backward".
     CHECKPOINT: (
         r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w{0,40}[ _.-]{0,3}checkpoint"
         r"|checkpoint[ _.-]{0,3}(sav|writ|stor)"
@@ -53,16 +54,16 @@ _PHASES_OF: Final = {
 
 
 _OF_AUTOGRAD: Final = re.compile("autograd::")
-"""The engine of the backward pass "evaluates" functions: that is no evaluation."""
+"""The backward engine "evaluates" functions; such ranges are no evaluation."""
 
 
 @of_window
 def between_steps(trace: Trace) -> Table:
-    """Return the time between two steps, of the steps in the window, cut where its cause changes.
+    """Return the time between the steps in the window, split where the cause changes.
 
-    Columns: process, step (the one before: its period holds it), start_ns, end_ns and cause, one
-    of `BETWEEN_CAUSES`. The rows of a step are its time between steps exactly; sorted by process
-    and start.
+    Columns: process, step (the previous step, whose period contains the time), start_ns, end_ns,
+    and cause (of `BETWEEN_CAUSES`). The rows of a step cover exactly its time between steps. Rows
+    are sorted by process and start.
     """
     whole = _between_all_steps(trace)
     if trace.uncut is None:
@@ -71,7 +72,7 @@ def between_steps(trace: Trace) -> Table:
 
 
 def cause_of_steps(trace: Trace, steps: Table) -> Texts:
-    """Return why the process was longest between each of ``steps`` and the next; "" if not."""
+    """Return the main cause of the time between each of ``steps`` and the next step; "" if none."""
     between = between_steps(trace)
     keys, groups = grouped_by(between, "process", "step", "cause")
     order = np.argsort(groups.reduced(np.add, lengths_of(between)), kind="stable")
@@ -82,6 +83,7 @@ def cause_of_steps(trace: Trace, steps: Table) -> Texts:
 
 @fact
 def _between_all_steps(trace: Trace) -> Table:
+    """Return the rows of `between_steps` for the whole recording."""
     steps, activity = find_steps(trace).table, activity_of_ranges(trace)
     recorder, nothing = recorder_times(trace), np.empty(0, np.int64)
     tables = [_cut(0, Intervals.empty(), nothing, nothing, UNKNOWN)]
@@ -91,16 +93,16 @@ def _between_all_steps(trace: Trace) -> Table:
         if not gaps.any():
             continue
         starts, ends, number = starts[gaps], ends[gaps], number[gaps]
-        left = Intervals.union_of(starts, ends) - recorder.get(process, Intervals.empty())
+        unclaimed = Intervals.union_of(starts, ends) - recorder.get(process, Intervals.empty())
         times = {name: activity.get((process, name), Intervals.empty()) for name in _NAMES}
-        if not len(times["backward"] & left):  # forward passes alone train nothing
+        if not len(times["backward"] & unclaimed):  # forward passes alone are no training
             times[EVALUATION] = times[EVALUATION] | times["forward"]
-        found = times[EVALUATION] & left, times[DATA_WAIT] & left
+        found = times[EVALUATION] & unclaimed, times[DATA_WAIT] & unclaimed
         loops = _evaluation_loops(starts, ends, *found)
         times[EVALUATION] = times[EVALUATION] | (loops - times[CHECKPOINT])
         for cause in BETWEEN_CAUSES:
-            time = left if cause == UNKNOWN else left & times[cause]
-            left = left - time
+            time = unclaimed if cause == UNKNOWN else unclaimed & times[cause]
+            unclaimed = unclaimed - time
             tables.append(_cut(process, time, starts, number, cause))
     return Table.stacked(tables).in_order("process", "start_ns")
 
@@ -108,9 +110,10 @@ def _between_all_steps(trace: Trace) -> Table:
 def _evaluation_loops(
     starts: Ints, ends: Ints, evaluated: Intervals, fetched: Intervals
 ) -> Intervals:
-    """Return the loops of evaluation, from their first fetch on, in the gaps that hold any.
+    """Return the evaluation loops, one per gap between steps that contains an evaluation.
 
-    What is fetched after the last forward pass may be for the next step.
+    A loop begins at the first fetch or evaluation of the gap and ends with the last evaluation.
+    Data fetched after the last forward pass may belong to the next step.
     """
     first, last = _reach(starts, ends, evaluated)
     is_held = last > first
@@ -119,7 +122,7 @@ def _evaluation_loops(
 
 
 def _reach(starts: Ints, ends: Ints, times: Intervals) -> tuple[Ints, Ints]:
-    """Return from when to when ``times`` reach in each gap: from its end to its start if never."""
+    """Return first start and last end of ``times`` in each gap; if none, gap end and gap start."""
     known_starts, known_ends = np.append(times.starts, ends.max()), np.append(0, times.ends)
     first = known_starts[np.searchsorted(times.starts, starts)]
     last = known_ends[np.searchsorted(times.starts, ends)]
@@ -127,7 +130,7 @@ def _reach(starts: Ints, ends: Ints, times: Intervals) -> tuple[Ints, Ints]:
 
 
 def _cut(process: int, found: Intervals, starts: Ints, number: Ints, cause: str) -> Table:
-    """Return ``found`` with the steps; one that touches the next gap is cut there."""
+    """Return ``found`` as rows with step numbers, split where the next gap begins."""
     inner = starts[~are_among(starts, found.starts)]
     inner = inner[found.covered_ns(inner, inner + 1) > 0]
     begins = np.sort(np.concatenate((found.starts, inner)))
@@ -135,15 +138,22 @@ def _cut(process: int, found: Intervals, starts: Ints, number: Ints, cause: str)
     following = np.append(begins[1:], np.iinfo(np.int64).max)
     ends = np.minimum(found.ends[place], following)
     owner = np.searchsorted(starts, begins, side="right") - 1
-    columns = {"process": process, "step": number[owner], "start_ns": begins, "end_ns": ends}
-    return Table({**columns, "cause": Names.repeated(cause, len(begins))})
+    return Table(
+        {
+            "process": process,
+            "step": number[owner],
+            "start_ns": begins,
+            "end_ns": ends,
+            "cause": Names.repeated(cause, len(begins)),
+        }
+    )
 
 
 @fact
 def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
-    """Return when any thread of a process was in ranges of each cause, by process and cause.
+    """Return when any thread of a process was in a range of each cause, by process and cause.
 
-    Beside `BETWEEN_CAUSES` also "forward" and "backward", the phases.
+    In addition to `BETWEEN_CAUSES`, the phases "forward" and "backward" are included.
     """
     names, phases = trace.ranges["name"], phases_of_all_ranges(trace)
     ranges = trace.ranges.select("process", "start_ns", "end_ns")
@@ -152,6 +162,7 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
     for cause, pattern in _NAMES.items():
         named = are_named(names, re.compile(pattern)) & ~of_autograd
         chosen = named | (phases == _PHASES_OF.get(cause, len(PHASES)))
-        times = unions_by(ranges.take(chosen))
-        found |= {(process, cause): time for process, time in times.items()}
+        found |= {
+            (process, cause): time for process, time in unions_by(ranges.take(chosen)).items()
+        }
     return found

@@ -1,4 +1,4 @@
-"""Where the time of each device went: the five parts, and their shares of a step."""
+"""Splits the time of each device into five parts and computes their shares of a step."""
 
 from __future__ import annotations
 
@@ -70,24 +70,22 @@ BREAKDOWN_SPEC: Final = ResultSpec.of(
 
 
 def measure_breakdown(ranks: Ranks) -> Result:
-    """Return the five parts of every device that worked anywhere in the recording."""
+    """Return the five parts of every device with work anywhere in the recording."""
     result = measured_by_rank(ranks, _measure)
     devices = result.table
     base = base_of_shares(ranks)
-    scalars = {**result.scalars, "base": base.unit, "base_ns": base.unit_ns}
-    result = replace(result, scalars=scalars)
+    result = replace(result, scalars={**result.scalars, "base": base.unit, "base_ns": base.unit_ns})
     if devices.empty:
         empty = result.with_table(BREAKDOWN_SPEC.table("total").of_rows(), "total")
-        text = "GPU activity was recorded, but the trace contains none."
-        return empty.with_notes(Note(text))
+        return empty.with_notes(Note("GPU activity was recorded, but the trace contains none."))
     measures = [c.name for c in BREAKDOWN_SPEC.table("total") if c.name in devices]
     whole = Table({name: devices[name].sum(keepdims=True) for name in measures})
     parts = [{part: row[f"{part}_ns"] for part in PARTS} for row in devices.rows()]
-    shares = {"devices": [base.shares([own]) for own in parts], "total": [base.shares(parts)]}
+    shares = {"devices": [base.shares([device]) for device in parts], "total": [base.shares(parts)]}
     for name, table in (("devices", devices), ("total", whole)):
-        ratios = {own: ratio_of(table[part], table[of]) for own, part, of in _RATIOS}
+        ratios = {ratio: ratio_of(table[part], table[of]) for ratio, part, of in _RATIOS}
         for part in PARTS:
-            ratios[f"{part}_ratio"] = np.array([own.get(part, np.nan) for own in shares[name]])
+            ratios[f"{part}_ratio"] = np.array([share.get(part, np.nan) for share in shares[name]])
         result = result.with_table(table.assign(**ratios), name)
     graphs = int(result.scalars["graphs_count"])
     notes = [Note.of(_ON_GRAPHS, graphs=graphs)] if graphs else []
@@ -109,7 +107,7 @@ BREAKDOWN = Analysis(
     "breakdown",
     BREAKDOWN_SPEC,
     needs=("kernels", "copies"),
-    # Launches say which work was launched before the recording began.
+    # Launches identify work that was launched before the recording began.
     uses=("devices", "api_calls"),
     whole=("kernels", "copies", "api_calls"),
     of_ranks=measure_breakdown,

@@ -1,11 +1,11 @@
-"""Whether the work that a program launched is in its recording: what is missing is not known.
+"""Detects launched GPU work that is missing from the recording.
 
-Profilers lose work: buffers run over, another tool holds CUPTI, one that is older than the driver
-understands only some of what it is told. Three things show it: launches whose work is not there
-although that of later ones is; forward and backward passes in which nothing was launched; steps
-that launch far less than others that take as long (`traceprof.measures.steps.thin`). The work of
-the last launches of a process, or of a window of the embedded recorder, was still to come when
-recording ended: it is not suspicious.
+Profilers lose work: buffers overflow, another tool uses CUPTI, or the profiler is older than the
+driver and does not understand all records. Three signs show it: launches without work although the
+work of later launches was recorded; forward and backward passes without launches; steps with far
+fewer launches than other steps of the same duration (`traceprof.measures.steps.thin`). The work of
+the last launches of a process, or of a window of the embedded recorder, may have been pending when
+the recording ended, so its absence is not suspicious.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import captures, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
-from traceprof.measures.steps.thin import LAUNCHING, are_thin
+from traceprof.measures.steps.thin import LAUNCHING, are_thin, recorded_host_times
 from traceprof.model.grouping import are_among, pieces_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.packed import Packed
@@ -41,31 +41,31 @@ _PATTERNS: Final = (
 )
 _MEMSET: Final = 3
 _COPIES: Final = (2, _MEMSET)
-"""A few of these without work mean nothing: they copy no byte, or from host to host."""
-_MANY_COPIES: Final = 0.1
+"""Some copies without work are normal: they copy zero bytes, or from host to host."""
+_MIN_LOST_COPIES_RATIO: Final = 0.1
 _PASSES: Final = ("forward", "backward")
-_FEWEST: Final = 3
-_MUCH: Final = 8
-"""A pass with as many launches, or more, works on a device."""
-_AS_LONG: Final = 0.5
-_ON_THEIR_WAY: Final = 2
+_MIN_LOST_COUNT: Final = 3
+_MIN_PASS_LAUNCHES: Final = 8
+"""A pass with at least this many launches uses a device."""
+_MIN_LENGTH_RATIO: Final = 0.5
+_PENDING_FACTOR: Final = 2
 WHOLE: Final = 0
 LACKS_WORK: Final = 1
-"""Of a step that launched work that is missing in the recording."""
+"""The step launched work that is missing from the recording."""
 BEGINS_UNKNOWN: Final = 2
-"""Of a step after such a one: when the devices began with it is not known."""
+"""The previous step lacks work, so the start of this step on the devices is unknown."""
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completeness:
-    """What of the work that one recording should have is missing, in a window.
+    """Work that is missing from one recording, in a window.
 
-    By kind of launch (of `KINDS`) how many calls lack the work that they launched; by phase how
-    many forward and backward passes there are while devices were recorded, and in how many
-    nothing was launched: ``n_silent`` of those of which others as long launch much, ``n_empty`` of
-    those of which none launches anything; of all ``n_steps`` those that lack launches and kernels
-    alike (`are_thin`). ``has_work``: any device work is in the recording.
+    ``n_lost``: by kind of launch (of `KINDS`), the number of calls without work. ``n_passes``: by
+    phase, the number of forward and backward passes while devices were recorded. ``n_silent``:
+    passes without launches although other passes of similar length have many. ``n_empty``: passes
+    without launches where no pass has many. ``n_steps``: number of steps. ``n_thin``: steps that
+    lack launches and kernels (`are_thin`). ``has_work``: the recording contains device work.
     """
 
     n_lost: Mapping[str, int]
@@ -79,15 +79,15 @@ class Completeness:
 
 @of_window
 def completeness(trace: Trace) -> Completeness:
-    """Return what is missing in the window; nothing where calls or devices were not recorded."""
+    """Return what is missing in the window; nothing if calls or devices were not recorded."""
     passes, lost = passes_with_launches(trace), lost_launches(trace)
     of_phase = {name: passes["phase"] == PHASES.index(name) for name in _PASSES}
     is_silent, is_empty = passes["is_silent"], passes["is_empty"]
     return Completeness(
         _by_kind(trace, lost) if len(lost) else dict.fromkeys(KINDS, 0),
-        {name: int(own.sum()) for name, own in of_phase.items()},
-        {name: int((own & is_silent).sum()) for name, own in of_phase.items()},
-        {name: int((own & is_empty).sum()) for name, own in of_phase.items()},
+        {name: int(is_phase.sum()) for name, is_phase in of_phase.items()},
+        {name: int((is_phase & is_silent).sum()) for name, is_phase in of_phase.items()},
+        {name: int((is_phase & is_empty).sum()) for name, is_phase in of_phase.items()},
         len(find_steps(trace.whole)),
         int(are_thin(trace).sum()),
         any(len(trace.whole.table(name)) for name in DEVICE_TABLES),
@@ -95,42 +95,41 @@ def completeness(trace: Trace) -> Completeness:
 
 
 def launches_by_kind(trace: Trace) -> Mapping[str, int]:
-    """Return how many calls of each kind (of `KINDS`) launched work in the window."""
+    """Return the number of calls of each kind (of `KINDS`) that launched work in the window."""
     return _by_kind(trace, _launched_work(trace))
 
 
 def _by_kind(trace: Trace, launches: Table) -> Mapping[str, int]:
-    """Return how many of the launches lie in the window, of each kind."""
+    """Return the number of launches in the window, by kind."""
     span, start = trace.span, launches["start_ns"]
     kind = launches["kind"][(start >= span.start_ns) & (start <= span.end_ns)]
-    counts = np.bincount(kind, minlength=len(KINDS)).tolist()
-    return dict(zip(KINDS, counts, strict=True))
+    return dict(zip(KINDS, np.bincount(kind, minlength=len(KINDS)).tolist(), strict=True))
 
 
 @of_window
 def wholeness_of_steps(trace: Trace) -> Ints:
-    """Return how whole each of `find_steps` is: `WHOLE`, `LACKS_WORK` or `BEGINS_UNKNOWN`."""
+    """Return the wholeness of each of `find_steps`: `WHOLE`, `LACKS_WORK`, or `BEGINS_UNKNOWN`."""
     return _wholeness(trace)[rows_of_steps(trace)]
 
 
 @of_window
 def wholeness_of_ranks(ranks: Ranks) -> Ints:
-    """Return the same of the steps of all ranks, as `steps_of_ranks` has them."""
+    """Return the wholeness of the steps of all ranks, in the order of `steps_of_ranks`."""
     return np.concatenate(ranks.each(wholeness_of_steps))[_order_of_ranks(ranks)]
 
 
 def _order_of_ranks(ranks: Ranks) -> Ints:
-    """Return the places that the steps of each rank, one rank after the other, have together."""
+    """Return the order that sorts the concatenated steps of all ranks as in `steps_of_ranks`."""
     steps = Table.stacked([find_steps(part).table for part in ranks])
     return steps.order("process", "start_ns") if len(ranks) > 1 else np.arange(len(steps))
 
 
 @fact
 def lost_launches(trace: Trace) -> Table:
-    """Return the calls that launched work which is missing, and not because recording ended.
+    """Return the launches whose work is missing for another reason than the end of the recording.
 
-    Columns: row (of the calls), process, start_ns, kind (a place in `KINDS`). None where calls or
-    work were not recorded, or where there is nothing by which work is tied to its launch.
+    Columns: row (in the calls), process, start_ns, kind (index in `KINDS`). Empty if calls or work
+    were not recorded, or if the recording does not link work to launches.
     """
     names = ("row", "process", "start_ns", "kind")
     if trace.info.is_of_some or _have_work(trace, _launching(trace)[0]).all():
@@ -141,28 +140,27 @@ def lost_launches(trace: Trace) -> Table:
 
 @fact
 def _launched_work(trace: Trace) -> Table:
-    """Return the calls that launch work, with has_work beside the columns of `lost_launches`."""
+    """Return all calls that launch work: the columns of `lost_launches` and has_work."""
     rows, kind = _launching(trace)
-    names = ("process", "thread", "start_ns", "end_ns")
-    own = trace.api_calls.select(*names).take_aside(rows)
-    outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
+    calls = trace.api_calls.select("process", "thread", "start_ns", "end_ns").take_aside(rows)
+    outer, worked = _outermost(calls), np.zeros(len(calls), np.bool_)
     worked[outer[_have_work(trace, rows)]] = True
-    kept = np.flatnonzero(outer == np.arange(len(own)))
-    found = own.select("process", "start_ns").take(kept)
+    kept = np.flatnonzero(outer == np.arange(len(calls)))
+    found = calls.select("process", "start_ns").take(kept)
     return found.assign(row=rows[kept], kind=kind[kept], has_work=worked[kept])
 
 
 @fact
 def _launching(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the rows of all calls that launch work, but for what a stream captures; their kind."""
+    """Return the rows of all calls that launch work, and their kinds; without stream captures."""
     calls = trace.api_calls
     names: Names = calls["name"]
     kind_of = np.full(len(names.texts), ABSENT)
     for place, pattern in enumerate(_PATTERNS):
         kind_of[are_matched(names.texts, pattern)] = place
     kind = names.by_text(kind_of)
-    is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
-    rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
+    is_recorded = {"api_calls", *DEVICE_TABLES} <= trace.recorded
+    rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_recorded)
     times = captures(trace)
     if len(times):
         rows = rows[~_are_captured(calls, rows, times)]
@@ -170,53 +168,53 @@ def _launching(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _are_captured(calls: Table, rows: Ints, times: Table) -> Bools:
-    """Return which calls a stream captured into a graph: those have no work of their own."""
+    """Return which calls were captured into a graph by a stream; they launch no work directly."""
     found = np.zeros(len(rows), np.bool_)
     threads = rows_by_values(calls["process"][rows], calls["thread"][rows])
     for thread, at in rows_by_values(times["process"], times["thread"]).items():
         if thread in threads:
-            own = threads[thread]
+            thread_rows = threads[thread]
             time = Intervals.union_of(*(times[name][at] for name in ("start_ns", "end_ns")))
-            starts = calls["start_ns"][rows[own]]
-            found[own] = time.covered_ns(starts, starts + 1) > 0
+            starts = calls["start_ns"][rows[thread_rows]]
+            found[thread_rows] = time.covered_ns(starts, starts + 1) > 0
     return found
 
 
 def _have_work(trace: Trace, calls: Ints) -> Bools:
-    """Return which rows of calls have a kernel or copy of their process with their correlation."""
-    asked, found = trace.api_calls["correlation"][calls], np.zeros(len(calls), np.bool_)
+    """Return which calls have a kernel or copy of their process with the same correlation."""
+    correlations, found = trace.api_calls["correlation"][calls], np.zeros(len(calls), np.bool_)
     work = [
         (trace.table(name)["correlation"], rows_by(trace.table(name), "process"))
         for name in DEVICE_TABLES
     ]
     for process, rows in rows_by_value(trace.api_calls["process"][calls]).items():
-        for numbers, of in work:
-            own = numbers[of.get(process, _NO_ROWS)]
-            found[rows] |= are_among(asked[rows], own)
+        for numbers, rows_of_process in work:
+            found[rows] |= are_among(
+                correlations[rows], numbers[rows_of_process.get(process, _NO_ROWS)]
+            )
     return found
 
 
 def _outermost(calls: Table) -> Ints:
-    """Return the row of the launch around each: the runtime's calls call the driver's."""
+    """Return the row of the outermost launch around each call: runtime calls call the driver."""
     found = np.empty(len(calls), np.int64)
     starts, ends = bounds(calls)
     for rows in rows_by_values(calls["process"], calls["thread"]).values():
-        last, reach_ns = 0, int(starts[rows[0]])  # of the pieces before
+        last, reach_ns = 0, int(starts[rows[0]])  # of the previous pieces
         for piece in pieces_of(len(rows)):
-            own = rows[piece]
-            before = np.maximum.accumulate(np.append(reach_ns, ends[own]))
-            is_inner = starts[own] < before[:-1]
-            outer = np.where(is_inner, 0, np.arange(piece.start, piece.stop))
+            members = rows[piece]
+            before = np.maximum.accumulate(np.append(reach_ns, ends[members]))
+            outer = np.where(starts[members] < before[:-1], 0, np.arange(piece.start, piece.stop))
             outer = np.maximum.accumulate(np.maximum(outer, last))
-            found[own] = rows[outer]
+            found[members] = rows[outer]
             last, reach_ns = int(outer[-1]), int(before[-1])
     return found
 
 
 def _are_lost(trace: Trace, launches: Table) -> Bools:
-    """Return which launches lack their work, and not because recording ended.
+    """Return which launches lack their work for another reason than the end of the recording.
 
-    Where kernels or graphs are lost in the midst, those of the last launches may be, too.
+    If kernels or graphs are lost in the middle, those of the last launches may be lost too.
     """
     kind, start, worked = launches["kind"], launches["start_ns"], launches["has_work"]
     lost: Bools = ~worked
@@ -225,36 +223,38 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
     unlinked = trace.kernels["process"][~launches_of(trace, "kernels").is_known]
     for process, rows in rows_by(launches, "process").items():
         if 0 < lost[rows].sum() <= np.count_nonzero(unlinked == process):
-            lost[rows] = False  # the file does not tie work to its launch
+            lost[rows] = False  # the file does not link work to its launch
             continue
-        opened = windows.get(process, Intervals.empty()).starts
-        window = np.searchsorted(opened, start[rows], side="right")
+        window = np.searchsorted(
+            windows.get(process, Intervals.empty()).starts, start[rows], side="right"
+        )
         for number in np.unique(window).tolist():
-            own = rows[window == number]
-            if not worked[own].any():
-                lost[own] &= not (worked[rows].any() or trace.info.is_part)
+            group = rows[window == number]
+            if not worked[group].any():
+                lost[group] &= not (worked[rows].any() or trace.info.is_part)
                 continue
-            # Streams run out of order: others wait as long, and what is last runs to the end.
-            # The end of a part waited for nobody: there more are on their way.
-            longest = delay_ns[own].max() * (_ON_THEIR_WAY if trace.info.is_part else 1)
-            pending = until_ns[own].max() - longest
-            last = start[own[np.flatnonzero(worked[own])[-1]]]
-            lost[own] &= start[own] < min(last, pending)
-        ran = rows[~np.isin(kind[rows], _COPIES)]
-        lost[ran] = ~worked[ran] & (lost[ran].sum() >= _FEWEST)
-        for one in _COPIES:
-            own = rows[kind[rows] == one]
-            is_rare = not worked[own].any() or lost[own].mean() < _MANY_COPIES
-            # cuDNN and others set no byte of memory in call after call: nothing is lost by that.
-            if is_rare or (one == _MEMSET and worked[ran].all()):
-                lost[own] = False
+            # Streams run out of order, so other launches may wait as long as the slowest, and the
+            # last work runs until the recording ends. A part ends without synchronization, so more
+            # launches are pending at its end.
+            max_delay_ns = delay_ns[group].max() * (_PENDING_FACTOR if trace.info.is_part else 1)
+            pending_since_ns = until_ns[group].max() - max_delay_ns
+            last_start = start[group[np.flatnonzero(worked[group])[-1]]]
+            lost[group] &= start[group] < min(last_start, pending_since_ns)
+        kernel_rows = rows[~np.isin(kind[rows], _COPIES)]
+        lost[kernel_rows] = ~worked[kernel_rows] & (lost[kernel_rows].sum() >= _MIN_LOST_COUNT)
+        for copy_kind in _COPIES:
+            group = rows[kind[rows] == copy_kind]
+            is_rare = not worked[group].any() or lost[group].mean() < _MIN_LOST_COPIES_RATIO
+            # cuDNN and other libraries often memset zero bytes, which creates no work.
+            if is_rare or (copy_kind == _MEMSET and worked[kernel_rows].all()):
+                lost[group] = False
     return lost
 
 
 def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """Return of calls how long their work waited, 0 where there is none, and when it ended."""
+    """Return the launch delay of the work of each call (0 without work), and its end, in ns."""
     began = trace.api_calls["start_ns"]
-    # The last one is of work without a call.
+    # The last place is for work without a call.
     places = np.full(len(began) + 1, -1)
     places[rows] = np.arange(len(rows))
     place = Packed.below(len(began) + 1, places)
@@ -263,18 +263,21 @@ def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
         starts, ends = bounds(trace.table(name))
         call = launches_of(trace, name).call
         for piece in pieces_of(len(call)):
-            own = np.flatnonzero(place[call[piece]] != -1) + piece.start
-            np.maximum.at(delay_ns, place[call[own]].wide(), starts[own] - began[call[own]])
-            np.maximum.at(until_ns, place[call[own]].wide(), ends[own])
+            linked = np.flatnonzero(place[call[piece]] != -1) + piece.start
+            np.maximum.at(
+                delay_ns, place[call[linked]].wide(), starts[linked] - began[call[linked]]
+            )
+            np.maximum.at(until_ns, place[call[linked]].wide(), ends[linked])
     return delay_ns, until_ns
 
 
 @fact
 def passes_with_launches(trace: Trace) -> Table:
-    """Return the forward and backward passes that lie in what was recorded of devices.
+    """Return the forward and backward passes that lie in the recorded time of the devices.
 
-    Columns: process, start_ns, end_ns, phase (a place in `PHASES`), n_launches, is_silent (nothing
-    was launched though others as long launch much) and is_empty (nothing in any of them).
+    Columns: process, start_ns, end_ns, phase (index in `PHASES`), n_launches, is_silent (no
+    launches, although other passes of similar length have many), and is_empty (no launches, and no
+    pass has many).
     """
     ranges = trace.ranges.select("process", "start_ns", "end_ns", "name", "domain")
     ranges = ranges.take(trace.ranges["kind"] == "push_pop")
@@ -284,47 +287,47 @@ def passes_with_launches(trace: Trace) -> Table:
     n_launches, is_seen = np.zeros(len(passes), np.int64), np.zeros(len(passes), np.bool_)
     starts, ends = bounds(passes)
     launching = are_named(trace.api_calls["name"], LAUNCHING)
-    windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
-    at_work = set(np.unique(trace.kernels["process"]).tolist())
-    for process, own in rows_by(passes, "process").items():
-        calls = calls_of.get(process, _NO_ROWS)
-        called, launched = (
-            trace.api_calls["start_ns"][at] for at in (calls, calls[launching[calls]])
-        )
-        if not len(called) or process not in at_work:
+    calls_of = rows_by(trace.api_calls, "process")
+    host_times = recorded_host_times(trace, calls_of)
+    working = set(np.unique(trace.kernels["process"]).tolist())
+    for process, pass_rows in rows_by(passes, "process").items():
+        if process not in host_times or process not in working:
             continue
-        seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
-        is_seen[own] = seen.covered_ns(starts[own], ends[own]) == ends[own] - starts[own]
-        first, last = (np.searchsorted(launched, at[own]) for at in (starts, ends))
-        n_launches[own] = last - first
+        calls = calls_of[process]
+        launched = trace.api_calls["start_ns"][calls[launching[calls]]]
+        begins, finishes = starts[pass_rows], ends[pass_rows]
+        covered_ns = host_times[process].covered_ns(begins, finishes)
+        is_seen[pass_rows] = covered_ns == finishes - begins
+        n_launches[pass_rows] = count_within(launched, begins, finishes)
     found = passes.assign(n_launches=n_launches).take(is_seen & (ends > starts))
-    return found.assign(**_without_launches(found))
+    return found.assign(**_silent_and_empty(found))
 
 
-def _without_launches(passes: Table) -> Mapping[str, Bools]:
-    """Return which passes are silent, and which empty."""
+def _silent_and_empty(passes: Table) -> Mapping[str, Bools]:
+    """Return the columns is_silent and is_empty of `passes_with_launches`."""
     silent, empty = (np.zeros(len(passes), np.bool_) for _ in range(2))
     n, lengths = passes["n_launches"], passes["end_ns"] - passes["start_ns"]
-    for own in rows_by_values(passes["process"], passes["phase"]).values():
-        full, without = own[n[own] >= _MUCH], own[n[own] == 0]
+    for pass_rows in rows_by_values(passes["process"], passes["phase"]).values():
+        full, without = pass_rows[n[pass_rows] >= _MIN_PASS_LAUNCHES], pass_rows[n[pass_rows] == 0]
         if len(full):
-            without = without[lengths[without] >= _AS_LONG * np.median(lengths[full])]
-        if len(without) >= _FEWEST:
+            without = without[lengths[without] >= _MIN_LENGTH_RATIO * np.median(lengths[full])]
+        if len(without) >= _MIN_LOST_COUNT:
             (silent if len(full) else empty)[without] = True
     return {"is_silent": silent, "is_empty": empty}
 
 
 @fact
 def _wholeness(trace: Trace) -> Ints:
+    """Return the wholeness of all steps of the recording."""
     steps, launches = find_steps(trace).table, lost_launches(trace)
     found = np.full(len(steps), WHOLE)
     of_process, thin = rows_by(launches, "process"), are_thin(trace)
     for process, rows in rows_by(steps, "process").items():
-        # What is launched between two steps is of the second.
+        # Work launched between two steps belongs to the second step.
         lost = launches["start_ns"][of_process.get(process, _NO_ROWS)]
-        at = np.searchsorted(steps["end_ns"][rows], lost, side="right")
-        at = np.union1d(at, np.flatnonzero(thin[rows]))
-        after = at[at + 1 < len(rows)] + 1
+        step_places = np.searchsorted(steps["end_ns"][rows], lost, side="right")
+        step_places = np.union1d(step_places, np.flatnonzero(thin[rows]))
+        after = step_places[step_places + 1 < len(rows)] + 1
         found[rows[after]] = BEGINS_UNKNOWN
-        found[rows[at[at < len(rows)]]] = LACKS_WORK
+        found[rows[step_places[step_places < len(rows)]]] = LACKS_WORK
     return found

@@ -1,4 +1,4 @@
-"""Passes over data loaders, which of them train, and the epochs that these make."""
+"""Finds passes over data loaders, decides which of them train, and derives epochs from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.grouping import first_alike, grouped_by, groups_of, rows_by_values
 from traceprof.model.ranks import Ranks
@@ -25,13 +25,13 @@ _EVALUATES: Final = re.compile("^eval$")
 
 @fact
 def passes_of_loaders(trace: Trace) -> Table:
-    """Return the passes over loaders, where they were numbered, in the order of their starts.
+    """Return the numbered passes over loaders, sorted by start.
 
     Columns: process, number, start_ns (of the first fetch), end_ns (of the last fetch, or when no
     batch was left), fetches_count, is_training. A pass trains if backward passes follow most of its
-    fetches; where something else is fetched in between, if it has a fetch in most steps.
+    fetches. If another loader is used in between, it trains if it has a fetch in most steps.
     """
-    marks, ranges = _own(trace.marks), _own(trace.ranges)
+    marks, ranges = _of_traceprof(trace.marks), _of_traceprof(trace.ranges)
     marks = marks.take(marks["name"] == _PASS)
     fetches = ranges.take(ranges["name"].isin((_FETCH, _NO_BATCH)))
     trained, evaluated = (
@@ -39,59 +39,67 @@ def passes_of_loaders(trace: Trace) -> Table:
     )
     tables = (fetches, trained, evaluated, find_steps(trace.whole).table)
     indices = [rows_by(table, "process") for table in tables]
-    nothing = np.empty(0, np.int64)
-    found = [_passes(fetches.head(0), *[nothing] * 4).assign(process=nothing)]
+    no_rows = np.empty(0, np.int64)
+    found = [_passes(fetches.head(0), *[no_rows] * 4).assign(process=no_rows)]
     for process in rows_by(marks, "process"):
-        own = fetches.take(indices[0].get(process, nothing))
+        process_fetches = fetches.take(indices[0].get(process, no_rows))
         starts = (
-            np.sort(table["start_ns"][index.get(process, nothing)])
+            np.sort(table["start_ns"][index.get(process, no_rows)])
             for table, index in zip(tables[1:], indices[1:], strict=True)
         )
-        found.append(_passes(own, numbers_at(marks, own), *starts).assign(process=process))
+        found.append(
+            _passes(process_fetches, numbers_at(marks, process_fetches), *starts).assign(
+                process=process
+            )
+        )
     return Table.stacked(found).in_order("process", "start_ns")
 
 
 def are_of_training(trace: Trace, batches: Table) -> Bools:
-    """Return which marks of batches are not of a pass that evaluates."""
+    """Return which batch marks do not belong to an evaluation pass."""
     passes = passes_of_loaders(trace)
     evaluating = passes.take(~passes["is_training"])
     if evaluating.empty:
         return np.ones(len(batches), np.bool_)
-    marks = _own(trace.whole.marks)
+    marks = _of_traceprof(trace.whole.marks)
     numbers = numbers_at(marks.take(marks["name"] == _PASS), batches)
-    own = Table({"process": batches["process"], "number": numbers})
-    return first_alike(own, evaluating, "process", "number") < 0
+    batch_passes = Table({"process": batches["process"], "number": numbers})
+    return first_alike(batch_passes, evaluating, "process", "number") < 0
 
 
 def numbers_at(marks: Table, rows: Table) -> Ints:
-    """Return the number of the pass that was told last on the thread of each row, 0 for none."""
+    """Return the number of the last pass marked on the thread of each row before it; 0 for none."""
     numbers = np.zeros(len(rows), np.int64)
-    told = rows_by_values(marks["process"], marks["thread"])
-    for lane, own in rows_by_values(rows["process"], rows["thread"]).items():
-        marked = told.get(lane, np.empty(0, np.int64))
-        place = np.searchsorted(marks["start_ns"][marked], rows["start_ns"][own], side="right") - 1
-        numbers[own] = np.append(np.nan_to_num(marks["payload"][marked]), 0)[place]
+    marks_of_threads = rows_by_values(marks["process"], marks["thread"])
+    for lane, thread_rows in rows_by_values(rows["process"], rows["thread"]).items():
+        marked = marks_of_threads.get(lane, np.empty(0, np.int64))
+        place = (
+            np.searchsorted(marks["start_ns"][marked], rows["start_ns"][thread_rows], side="right")
+            - 1
+        )
+        numbers[thread_rows] = np.append(np.nan_to_num(marks["payload"][marked]), 0)[place]
     return numbers
 
 
-def _own(table: Table) -> Table:
+def _of_traceprof(table: Table) -> Table:
+    """Return the rows that traceprof recorded."""
     return table.take(table["domain"] == OWN_DOMAIN)
 
 
 def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps: Ints) -> Table:
-    """Return the passes of one process; the last three are starts, sorted."""
+    """Return the passes of one process. The last three arguments are sorted starts."""
     starts, ends = bounds(fetches)
     is_end = fetches["name"] == _NO_BATCH
     until = np.append(starts[1:], np.iinfo(np.int64).max)[: len(starts)]
-    trains = _count(trained, starts, until) > 0
-    evaluates = ~trains & (_count(evaluated, starts, until) > 0)
-    # A fetch that finds no batch holds the range that says so.
+    trains = count_within(trained, starts, until) > 0
+    evaluates = ~trains & (count_within(evaluated, starts, until) > 0)
+    # A fetch that finds no batch contains the range `_NO_BATCH`.
     is_batch = ~is_end & ~np.append(is_end[1:] & (starts[1:] < ends[:-1]), False)[: len(starts)]
     of_step = np.searchsorted(steps, starts, side="right")
     groups = groups_of(numbers)
     n_trained, n_decided, n_fetches = (
-        groups.reduced(np.add, own.astype(np.int64))
-        for own in (trains, trains | evaluates, is_batch)
+        groups.reduced(np.add, flags.astype(np.int64))
+        for flags in (trains, trains | evaluates, is_batch)
     )
     table = Table(
         {
@@ -102,46 +110,44 @@ def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps
         }
     )
     fetched = rows_by_values(groups.packed[is_batch], of_step[is_batch])
-    n_fetched = np.bincount(np.array([own for own, _ in fetched], np.int64), minlength=len(table))
-    n_steps = _count(steps, *bounds(table))
+    n_fetched = np.bincount(
+        np.array([group for group, _ in fetched], np.int64), minlength=len(table)
+    )
+    n_steps = count_within(steps, *bounds(table))
     in_most = (n_steps > 0) & (2 * n_fetched > n_steps)
     is_followed = (n_decided > 0) & (2 * n_trained >= n_decided)
     return table.assign(is_training=is_followed | in_most).take(n_fetches > 0)
 
 
-def _count(sorted_ns: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
-    """Return how many instants lie in each half-open span."""
-    return np.searchsorted(sorted_ns, to_ns) - np.searchsorted(sorted_ns, from_ns)
-
-
 _BEGINS: Final = "data.start"
-_FETCHES: Final = "data"
 
 
 @fact
 def epochs_of_loaders(trace: Trace) -> Table:
-    """Return process, start_ns and end_ns of each pass over a loader that trains.
+    """Return process, start_ns, and end_ns of each training pass over a loader.
 
-    A pass lasts to the next one, the last to the end of the last step: what lies between two, such
-    as a validation, is of the first. A loader that only validates has none. Of loaders side by side
-    the passes with most batches count.
+    A pass lasts until the next one; the last pass lasts until the end of the last step. A
+    validation between two passes therefore belongs to the first. A loader that only validates has
+    no epochs. Of loaders used at the same time, the passes with the most batches count.
     """
-    own = _own(trace.ranges)
-    begun, fetched = (own.take(own["name"] == name) for name in (_BEGINS, _FETCHES))
+    ranges = _of_traceprof(trace.ranges)
+    loader_starts, fetch_ranges = (
+        ranges.take(ranges["name"] == name) for name in (_BEGINS, _FETCH)
+    )
     steps, passes = find_steps(trace.whole).table, passes_of_loaders(trace)
     of_passes = rows_by(passes, "process")
-    of_fetches, of_steps = rows_by(fetched, "process"), rows_by(steps, "process")
+    of_fetches, of_steps = rows_by(fetch_ranges, "process"), rows_by(steps, "process")
     found = [Table(dict.fromkeys(("process", "start_ns", "end_ns"), np.empty(0, np.int64)))]
-    for process, rows in rows_by(begun, "process").items():
+    for process, rows in rows_by(loader_starts, "process").items():
         if process not in of_steps or process not in of_fetches:
             continue
-        starts, table = np.sort(begun["start_ns"][rows]), steps.take(of_steps[process])
+        starts, table = np.sort(loader_starts["start_ns"][rows]), steps.take(of_steps[process])
         if process in of_passes:
             chosen = _longest(passes.take(of_passes[process]))
             place = np.searchsorted(starts, chosen, side="right") - 1
             chosen = np.where(place >= 0, starts[np.maximum(place, 0)], chosen)
-        else:  # recorded before passes were numbered
-            fetches = np.sort(fetched["start_ns"][of_fetches[process]])
+        else:  # recorded by a version that did not number passes
+            fetches = np.sort(fetch_ranges["start_ns"][of_fetches[process]])
             first = np.append(fetches, -1)[np.searchsorted(fetches, starts)]
             chosen = starts[np.isin(first, table["start_ns"])]
         ends = np.append(chosen[1:], table["next_ns"].max())[: len(chosen)]
@@ -150,7 +156,10 @@ def epochs_of_loaders(trace: Trace) -> Table:
 
 
 def _longest(passes: Table) -> Ints:
-    """Return when those passes that train begin which lie in no longer one by half or more."""
+    """Return the sorted starts of the longest training passes.
+
+    A pass is dropped if longer passes cover half of it or more.
+    """
     training = passes.take(passes["is_training"]).in_order("-fetches_count")
     kept: list[tuple[int, int]] = []
     for start, end in zip(*(column.tolist() for column in bounds(training)), strict=True):
@@ -164,10 +173,10 @@ _EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECAS
 
 
 def epochs_of_ranks(ranks: Ranks) -> Table:
-    """Return the epochs of a run, each from where its first rank begins to where its last one ends.
+    """Return the epochs of a run, from the start of the first rank to the end of the last rank.
 
-    Columns: epoch, start_ns, end_ns, ranks_count and is_whole: it is known to have ended; the last
-    pass over a loader may be cut off with the recording.
+    Columns: epoch, start_ns, end_ns, ranks_count, and is_whole (the epoch is known to have ended;
+    the end of the recording may cut the last pass over a loader).
     """
     table = Table.stacked(ranks.each(named_epochs))
     is_named = len(table) > 0
@@ -181,22 +190,27 @@ def epochs_of_ranks(ranks: Ranks) -> Table:
     table = table.assign(epoch=np.where(np.isnan(epoch), counted, epoch))
     found, groups = grouped_by(table, "epoch")
     first, last = (
-        groups.reduced(reduce, own)
-        for reduce, own in zip((np.minimum, np.maximum), bounds(table), strict=True)
+        groups.reduced(reduce, times)
+        for reduce, times in zip((np.minimum, np.maximum), bounds(table), strict=True)
     )
     ranks_count = grouped_by(grouped_by(table, "epoch", "process")[0], "epoch")[1].counts
-    is_whole = is_named | (first < first.max())
-    return found.assign(start_ns=first, end_ns=last, ranks_count=ranks_count, is_whole=is_whole)
+    return found.assign(
+        start_ns=first,
+        end_ns=last,
+        ranks_count=ranks_count,
+        is_whole=is_named | (first < first.max()),
+    )
 
 
 def named_epochs(trace: Trace) -> Table:
-    """Return process, epoch (NaN: not said), start_ns and end_ns of the ranges named so."""
+    """Return process, epoch (NaN if unknown), start_ns, and end_ns of ranges named "epoch"."""
     names = trace.ranges["name"]
     matches = [_EPOCH.fullmatch(name.strip()) for name in names.texts]
     kept = names.by_text(np.array([match is not None for match in matches], np.bool_))
     found = trace.ranges.take(kept)
     numbers = [float(match["number"] or np.nan) if match else np.nan for match in matches]
-    said = found["name"].by_text(np.array(numbers, np.float64))
-    own = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
-    spans = found.select("process", "start_ns", "end_ns")
-    return spans.assign(epoch=np.where(np.isnan(said), own, said))
+    named = found["name"].by_text(np.array(numbers, np.float64))
+    payloads = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
+    return found.select("process", "start_ns", "end_ns").assign(
+        epoch=np.where(np.isnan(named), payloads, named)
+    )

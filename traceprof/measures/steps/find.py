@@ -1,15 +1,15 @@
-"""Training steps: where they begin and end.
+"""Finds the training steps: where they begin and end.
 
-A step is one optimizer step. The sources are tried from the most to the least reliable: what
-the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, what engines of servers name
-theirs, ranges that people call "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``,
-the bursts of the optimizer's kernels. The last ones are inferred, and say so. A period of the
-kernel sequence alone is no step: `find_pattern` knows it.
+A step is one optimizer step. The sources are tried in order of reliability: steps marked by the
+user or by `traceprof record`, PyTorch's ``ProfilerStep#N``, engine steps of inference servers,
+ranges named like "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, and bursts of
+optimizer kernels. The last source is inferred, and results say so. A period of the kernel sequence
+is no step; `find_pattern` returns its iterations.
 
-The span of a step lasts from the end of the last work that the step before launched to the end of
-the last work that it launched itself: a device may lag behind the host by more than a step. What
-threads in the background launch, as to load data, ends no step. Spans of a process follow one
-another; work that was launched between two steps lies in that of the second.
+The span of a step lasts from the end of the last work that the previous step launched to the end of
+the last work that it launched itself, because a device may lag behind the host by more than a step.
+Work of background threads, for example data loading, does not end a step. The spans of a process do
+not overlap. Work launched between two steps belongs to the second step.
 """
 
 from __future__ import annotations
@@ -50,147 +50,157 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.ranges import CYCLE, PROFILER_RANGES
 
-_FEWEST_LINKED: Final = 0.1
-_LATEST = np.iinfo(np.int64).min
-_EARLIEST = np.iinfo(np.int64).max
+_MIN_LINKED_RATIO: Final = 0.1
+_NO_END_NS = np.iinfo(np.int64).min
+"""End of the last work of a step without work: earlier than any time."""
+_NO_START_NS = np.iinfo(np.int64).max
+"""Start of the first work of a step without work: later than any time."""
 
 
 def recorder_times(trace: Trace) -> dict[int, Intervals]:
-    """Return when a recorder was busy with itself in each process, or did not record.
+    """Return when a recorder was busy with itself, or did not record, by process.
 
-    The embedded one begins and ends its windows; between several recordings there is nothing.
+    It is busy at the start and end of its windows. It does not record between two recordings.
     """
     ranges = trace.ranges
-    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
-    found = unions_by(own.take(own["name"].isin(PROFILER_RANGES)))
+    traceprof_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    found = unions_by(traceprof_ranges.take(traceprof_ranges["name"].isin(PROFILER_RANGES)))
     for process, between in between_cycles(trace).items():
         found[process] = found.get(process, Intervals.empty()) | between
     return found
 
 
 def between_cycles(trace: Trace) -> dict[int, Intervals]:
-    """Return when nothing of a process was recorded between several recordings of it."""
+    """Return the times between several recordings of a process, in which nothing was recorded."""
     ranges = trace.whole.ranges
-    own = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
+    cycle_ranges = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
     return {
         process: cycles.gaps(int(cycles.starts[0]), int(cycles.ends[-1]))
-        for process, cycles in unions_by(own).items()
+        for process, cycles in unions_by(cycle_ranges).items()
     }
 
 
 def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
-    """Return the steps ``table`` of a whole trace with what `Steps` adds to it, but is_warmup.
+    """Return the steps ``table`` of a whole trace with the columns of `Steps`, except is_warmup.
 
-    Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.
+    If the steps are cut from the kernel sequence (``is_of_kernels``), they are their own spans.
     """
     table = table.in_order("process", "start_ns")
     starts, ends = bounds(table)
-    following, paused = ends.copy(), np.zeros(len(table), np.int64)
+    next_starts, recorder_ns = ends.copy(), np.zeros(len(table), np.int64)
     recorder = {} if is_of_kernels else recorder_times(trace)
-    # Steps before a window of the recorder have no work: it tells nothing of where they begin.
+    # With recorder windows, unseen work says nothing about the start of steps before a window.
     is_whole = not is_of_kernels and not recorded_windows(trace)
     unseen = work_before_recording(trace) if is_whole else {}
-    begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
+    device_starts, device_ends, on_device = (
+        starts.copy(),
+        ends.copy(),
+        np.full(len(table), is_of_kernels),
+    )
     work = None if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
-        # A step that begins before the one before ended has no time between them.
-        following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
-        own = recorder.get(process, Intervals.empty())
-        paused[rows] = own.covered_ns(starts[rows], following[rows])
+        # A step may begin before the previous step ends; then no time is between them.
+        next_starts[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
+        recorder_time = recorder.get(process, Intervals.empty())
+        recorder_ns[rows] = recorder_time.covered_ns(starts[rows], next_starts[rows])
         if work is not None:
-            begins[rows], finishes[rows], known[rows] = _spans(
-                starts[rows], following[rows], [column[rows] for column in work], own
+            device_starts[rows], device_ends[rows], on_device[rows] = _device_spans(
+                starts[rows], next_starts[rows], [column[rows] for column in work], recorder_time
             )
-            for time in (own for (p, _), own in unseen.items() if p == process):
-                begins[rows] = begins[rows].clip(time.ends[-1]).clip(max=finishes[rows])
+            for time in (time for (owner, _), time in unseen.items() if owner == process):
+                device_starts[rows] = (
+                    device_starts[rows].clip(time.ends[-1]).clip(max=device_ends[rows])
+                )
     return table.assign(
-        next_ns=following,
-        recorder_ns=paused,
-        launched_ns=ends if work is None else np.where(known, work[2], ends),
-        device_start_ns=begins,
-        device_end_ns=finishes,
-        on_device=known,
+        next_ns=next_starts,
+        recorder_ns=recorder_ns,
+        launched_ns=ends if work is None else np.where(on_device, work[2], ends),
+        device_start_ns=device_starts,
+        device_end_ns=device_ends,
+        on_device=on_device,
     )
 
 
-def _spans(
+def _device_spans(
     starts: Ints, following: Ints, work: Sequence[Ints], recorder: Intervals
 ) -> tuple[Ints, Ints, Bools]:
-    """Return start and end of the span of each step of a process, and whether work tells it."""
-    first, last, _, before = work
-    worked = last != _LATEST
-    if not worked.any():
-        return starts, following, worked
-    ends = np.maximum.accumulate(np.where(worked, last, following))
+    """Return start and end of the device span of each step of a process, and if work defines it."""
+    first_start, last_end, _, previous_end = work
+    has_work = last_end != _NO_END_NS
+    if not has_work.any():
+        return starts, following, has_work
+    ends = np.maximum.accumulate(np.where(has_work, last_end, following))
     if len(ends) == 1:
         ends = np.maximum(ends, following)
-    # Work before the first step may be in no recording: it ended as late after the start of the
-    # step as that of the step does after its end; then nothing ran until its own began.
-    begun = min(first[0], max(starts[0] + ends[0] - following[0], before[0]))
-    earliest = max(starts[0], begun) if worked[0] else starts[0]
-    # Nothing runs between two spans: it does not matter where the recorder's time is left out.
+    # Work before the first step may be unrecorded. Assume that it ended with the same lag after the
+    # start of the step as the work of the step after its end, and that the device was then idle.
+    begun = min(first_start[0], max(starts[0] + ends[0] - following[0], previous_end[0]))
+    earliest = max(starts[0], begun) if has_work[0] else starts[0]
+    # The device is idle between two spans, so the recorder's time can be left out anywhere.
     begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
-    late = np.minimum(first, starts + ends - following)[1:]  # nor work before it records again
-    resumes = worked[1:] & ~worked[:-1] & (recorder.covered_ns(starts[:-1], starts[1:]) > 0)
-    begun = np.where(resumes, np.maximum(begun, late), begun)
+    # no work begins before recording resumes
+    resumed = np.minimum(first_start, starts + ends - following)[1:]
+    resumes = has_work[1:] & ~has_work[:-1] & (recorder.covered_ns(starts[:-1], starts[1:]) > 0)
+    begun = np.where(resumes, np.maximum(begun, resumed), begun)
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
-    return begins, ends, worked
+    return begins, ends, has_work
 
 
 def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
-    """Return when the first work of each step starts, its last ends, and its last launch ends.
+    """Return per step: start of its first work, end of its last work, and end of its last launch.
 
-    Of steps that launched nothing, and of processes of which hardly any launch is known, the first
-    is later than any time and the last earlier. Last, when what the loop launched before ended.
+    For steps without launches, and for processes with almost no known launches, the first is
+    `_NO_START_NS` and the second `_NO_END_NS`. The fourth array is the end of the work that the
+    loop launched before the first step of each process.
     """
     of_process = rows_by(table, "process")
     main = {p: (int(table["thread"][rows[0]]), len(rows)) for p, rows in of_process.items()}
-    first, last = np.full(len(table), _EARLIEST), np.full(len(table), _LATEST)
-    called, before = last.copy(), last.copy()
-    linked = np.zeros(len(table), np.int64)
+    first_start, last_end = np.full(len(table), _NO_START_NS), np.full(len(table), _NO_END_NS)
+    launch_end, previous_end = last_end.copy(), last_end.copy()
+    n_linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
     of_loop = {name: are_of_loop(trace, name, main) for name in DEVICE_TABLES}
     for name, is_of_loop in of_loop.items():
         work, launches = trace.table(name), launches_of(trace, name)
         starts, ends = bounds(work)
         owner = np.where(launches.is_known, owner_of(table, work["process"], launches.start_ns), -1)
-        linked += np.bincount(owner[owner >= 0], minlength=len(table))
-        owned = (owner >= 0) & is_of_loop
-        np.minimum.at(first, owner[owned], starts[owned])
-        np.maximum.at(last, owner[owned], ends[owned])
-        np.maximum.at(called, owner[owned], launches.end_ns[owned])
+        n_linked += np.bincount(owner[owner >= 0], minlength=len(table))
+        in_loop = (owner >= 0) & is_of_loop
+        np.minimum.at(first_start, owner[in_loop], starts[in_loop])
+        np.maximum.at(last_end, owner[in_loop], ends[in_loop])
+        np.maximum.at(launch_end, owner[in_loop], launches.end_ns[in_loop])
         place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
     for name, is_of_loop in of_loop.items():
-        work, is_own = trace.table(name), is_of_loop & launches_of(trace, name).is_known
+        work, is_linked = trace.table(name), is_of_loop & launches_of(trace, name).is_known
         starts, ends = bounds(work)
         for process, rows in of_process.items():
-            is_before = is_own & (starts < first[rows[0]]) & (work["process"] == process)
-            before[rows[0]] = ends.max(where=is_before, initial=before[rows[0]])
-    # Of those that begin in steps there are at most as many as there are.
-    few = [r for p, r in of_process.items() if linked[r].sum() < _FEWEST_LINKED * n_rows[p]]
-    seen = _work_begun_in(table, trace) if few else linked
-    for rows in few:
-        if linked[rows].sum() < _FEWEST_LINKED * seen[rows].sum():
-            first[rows], last[rows] = _EARLIEST, _LATEST
-    return first, last, called, before
+            is_before = is_linked & (starts < first_start[rows[0]]) & (work["process"] == process)
+            previous_end[rows[0]] = ends.max(where=is_before, initial=previous_end[rows[0]])
+    # The work that begins in steps is a subset of all work, so try the cheaper test first.
+    sparse = [r for p, r in of_process.items() if n_linked[r].sum() < _MIN_LINKED_RATIO * n_rows[p]]
+    n_begun = _count_work_by_start(table, trace) if sparse else n_linked
+    for rows in sparse:
+        if n_linked[rows].sum() < _MIN_LINKED_RATIO * n_begun[rows].sum():
+            first_start[rows], last_end[rows] = _NO_START_NS, _NO_END_NS
+    return first_start, last_end, launch_end, previous_end
 
 
-def _work_begun_in(table: Table, trace: Trace) -> Ints:
-    """Return how much device work begins in each step, whenever it was launched."""
-    seen = np.zeros(len(table), np.int64)
+def _count_work_by_start(table: Table, trace: Trace) -> Ints:
+    """Return the number of kernels and copies that begin in each step, regardless of launch."""
+    counts = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
         work = trace.table(name)
-        begun = owner_of(table, work["process"], work["start_ns"])
-        seen += np.bincount(begun[begun >= 0], minlength=len(table))
-    return seen
+        owner = owner_of(table, work["process"], work["start_ns"])
+        counts += np.bincount(owner[owner >= 0], minlength=len(table))
+    return counts
 
 
 def steps_of_calls(steps: Steps, work: Any) -> Ints:
-    """Return the row of ``steps.table`` that each row of ``work`` was called in, -1 for none.
+    """Return the row of ``steps.table`` in which each row of ``work`` was launched, -1 if none.
 
-    ``work`` has process, call_ns and start_ns: what has no known call belongs to the step in
-    which it started.
+    ``work`` has the columns process, call_ns, and start_ns. Work without a known call belongs to
+    the step in which it started.
     """
     called, starts = ints(work, "call_ns", "start_ns")
     return owner_of(steps.table, work["process"], np.where(called != ABSENT, called, starts))
@@ -199,42 +209,44 @@ def steps_of_calls(steps: Steps, work: Any) -> Ints:
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
-_CHOSEN: Final = "ranges selected as steps"
+_SELECTED: Final = "ranges selected as steps"
 
 
 @of_window
 def find_steps(trace: Trace) -> Steps:
-    """Return the steps of every process, from the most reliable source that the recording has.
+    """Return the steps of every process from the most reliable source in the recording.
 
-    Of a trace that was cut, the steps whose span lies wholly inside the window. A pattern that
-    merely repeats is no step (see `find_pattern`).
+    For a cut trace, return the steps whose span lies completely inside the window. A repeating
+    kernel pattern is no step (see `find_pattern`).
     """
     if trace.uncut is not None:
-        return _inside(find_steps(trace.uncut), trace)
-    return trace.steps or _decided([trace], trace.warmup_steps)[0]
+        return _cut_to_window(find_steps(trace.uncut), trace)
+    return trace.steps or _steps_of_best_source([trace], trace.warmup_steps)[0]
 
 
 @of_window
 def steps_of_ranks(ranks: Ranks) -> Steps:
-    """Return the steps of all ranks together whose span lies wholly inside the window."""
-    return _together([find_steps(part) for part in ranks])
+    """Return the steps of all ranks whose span lies completely inside the window."""
+    return _merge_ranks([find_steps(part) for part in ranks])
 
 
 @of_window
 def find_pattern(trace: Trace) -> Steps:
-    """Return the iterations of the pattern in which kernels repeat; none where they do not.
+    """Return the iterations of the repeating kernel pattern; none if kernels do not repeat.
 
-    Of a trace that was cut, those wholly inside the window. Where steps are known there is none.
+    For a cut trace, return the iterations completely inside the window. If steps are known, the
+    result is empty.
     """
     if trace.uncut is not None:
-        return _inside(find_pattern(trace.uncut), trace)
+        return _cut_to_window(find_pattern(trace.uncut), trace)
     if len(find_steps(trace)):
-        return _none(is_pattern=True)
+        return _no_steps(is_pattern=True)
     table, confidence_ratio = find_periodic_steps(trace)
     if table.empty:
-        return _none(is_pattern=True)
+        return _no_steps(is_pattern=True)
     table = with_spans(trace, table, is_of_kernels=True).assign(is_warmup=False)
-    for process, between in between_cycles(trace).items():  # how long is not known across one
+    # the length of an iteration across a gap is unknown
+    for process, between in between_cycles(trace).items():
         is_whole = between.covered_ns(*bounds(table)) == 0
         table = table.take(is_whole | (table["process"] != process))
     lengths, is_first = Steps(table, "", is_pattern=True).durations_ns, np.zeros(len(table), bool)
@@ -246,20 +258,21 @@ def find_pattern(trace: Trace) -> Steps:
 
 @of_window
 def pattern_of_ranks(ranks: Ranks) -> Steps:
-    """Return the iterations of the patterns of all ranks together; none where steps are known."""
+    """Return the iterations of the kernel patterns of all ranks; none if steps are known."""
     if len(steps_of_ranks(ranks.whole)):
-        return _none(is_pattern=True)
-    return _together([find_pattern(part) for part in ranks])
+        return _no_steps(is_pattern=True)
+    return _merge_ranks([find_pattern(part) for part in ranks])
 
 
-def _none(*, is_pattern: bool = False) -> Steps:
+def _no_steps(*, is_pattern: bool = False) -> Steps:
     names = ("next_ns", "recorder_ns", "launched_ns", "device_start_ns", "device_end_ns")
     columns = dict.fromkeys(names, np.empty(0, np.int64))
     flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
     return Steps(empty_steps().assign(**columns, **flags), "", is_pattern=is_pattern)
 
 
-def _together(found: Sequence[Steps]) -> Steps:
+def _merge_ranks(found: Sequence[Steps]) -> Steps:
+    """Return the steps of all ranks in one table; the other properties come from the longest."""
     if len(found) == 1:
         return found[0]
     table = Table.stacked([steps.table for steps in found]).in_order("process", "start_ns")
@@ -267,75 +280,80 @@ def _together(found: Sequence[Steps]) -> Steps:
 
 
 def has_named_steps(ranks: Ranks) -> bool:
-    """Return whether the steps are known from ranges, so that no kernel is needed to find them."""
+    """Return whether ranges mark the steps, so that no kernel is needed to find them."""
     return any(ranks.whole.each(_has_named_steps))
 
 
 def _has_named_steps(trace: Trace) -> bool:
     if trace.steps is not None:
         return len(trace.steps) > 0 and not trace.steps.is_inferred
-    return any(len(_annotated(trace, place)[0]) for place in range(len(_ANNOTATED)))
+    return any(len(_steps_of_source(trace, place)[0]) for place in range(len(_SOURCES)))
 
 
 def decide_steps(ranks: Ranks) -> Ranks:
-    """Return the ranks with the steps of all of them taken from one source.
+    """Return the ranks with steps from one source: the most reliable source of any rank.
 
-    It is the most reliable one that any rank has. Each rank drops as many leading steps as warm-up
-    as the rank with the most.
+    All ranks drop the same number of leading steps as warm-up, which is the largest number of any
+    rank.
     """
-    return _with_steps(ranks, _decided(ranks.whole.parts, ranks.parts[0].warmup_steps))
+    return _with_steps(ranks, _steps_of_best_source(ranks.whole.parts, ranks.parts[0].warmup_steps))
 
 
 def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
-    """Return the ranks with the ranges whose whole name matches ``pattern`` taken as steps.
+    """Return the ranks with the ranges whose whole name matches ``pattern`` as steps.
 
-    A group in the pattern captures the number of the step.
+    A group in the pattern captures the step number.
 
     Raises:
         UsageError: the pattern is not a regular expression, or no range matches it.
     """
-    own = own_pattern(pattern, "step pattern")
-    tables = measure_each(ranks.whole.parts, _chosen, own)
+    tables = measure_each(
+        ranks.whole.parts, _steps_of_pattern, own_pattern(pattern, "step pattern")
+    )
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
-    parts = ranks.whole.parts
     return _with_steps(
-        ranks, _with_warmup(parts, tables, _CHOSEN, 1.0, ranks.parts[0].warmup_steps)
+        ranks, _with_warmup(ranks.whole.parts, tables, _SELECTED, 1.0, ranks.parts[0].warmup_steps)
     )
 
 
 def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
-    return ranks.map_each(Trace.with_steps, [(own,) for own in steps])
+    return ranks.map_each(Trace.with_steps, [(rank_steps,) for rank_steps in steps])
 
 
-def _inside(steps: Steps, trace: Trace) -> Steps:
+def _cut_to_window(steps: Steps, trace: Trace) -> Steps:
+    """Return the steps whose span lies between the start and end of the window of ``trace``."""
     return replace(steps, table=steps.table.take(rows_inside(steps.table, trace.span)))
 
 
 def rows_inside(steps: Table, window: TimeWindow) -> Ints:
-    """Return which steps lie between the start and the end of a window, its gaps included."""
+    """Return which steps lie between the start and end of a window, including its gaps."""
     starts, ends = steps["device_start_ns"], steps["device_end_ns"]
     return np.flatnonzero((starts >= window.start_ns) & (ends <= window.end_ns))
 
 
 def rows_of_steps(trace: Trace) -> Ints:
-    """Return which of the steps of the whole recording `find_steps` returns for the window."""
+    """Return the rows, in the steps of the whole recording, of the steps in the window."""
     return rows_inside(find_steps(trace.whole).table, trace.span)
 
 
-def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
-    for place, source in enumerate(_ANNOTATED):
-        annotated = measure_each(traces, _annotated, place)
+def _steps_of_best_source(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
+    """Return the steps of each trace from the most reliable source that any trace has."""
+    for place, source in enumerate(_SOURCES):
+        annotated = measure_each(traces, _steps_of_source, place)
         tables = [table for table, _ in annotated]
         if any(map(len, tables)):
-            most = max((detail for table, detail in annotated if len(table)), default="")
-            return _with_warmup(traces, tables, source.name + most, 1.0, n_warmup)
+            detail_of_source = max(
+                (detail for table, detail in annotated if len(table)), default=""
+            )
+            return _with_warmup(traces, tables, source.name + detail_of_source, 1.0, n_warmup)
     found = measure_each(traces, find_optimizer_steps)
-    sure = [confidence_ratio for table, confidence_ratio in found if len(table)]
-    if sure:
-        tables = [table for table, _ in found]
-        return _with_warmup(traces, tables, _OPTIMIZER, min(sure), n_warmup)
-    return [_none() for _ in traces]
+    confidences = [confidence_ratio for table, confidence_ratio in found if len(table)]
+    if confidences:
+        return _with_warmup(
+            traces, [table for table, _ in found], _OPTIMIZER, min(confidences), n_warmup
+        )
+    return [_no_steps() for _ in traces]
 
 
 def _with_warmup(
@@ -345,14 +363,13 @@ def _with_warmup(
     confidence_ratio: float,
     n_given: int | None,
 ) -> list[Steps]:
-    """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
+    """Return the steps of each trace, with the same number of leading steps marked as warm-up."""
     is_inferred = confidence_ratio < 1
-    spanned = [(table, is_inferred) for table in tables]
-    tables = measure_of_each(traces, with_spans, spanned)
-    most = n_given if n_given is not None else max(map(_count_warmup, tables))
+    tables = measure_of_each(traces, with_spans, [(table, is_inferred) for table in tables])
+    n_leading = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
         Steps(
-            table.assign(is_warmup=groups_of(table["process"]).earlier < most),
+            table.assign(is_warmup=groups_of(table["process"]).earlier < n_leading),
             source,
             confidence_ratio,
         )
@@ -361,24 +378,24 @@ def _with_warmup(
 
 
 def _count_warmup(table: Table) -> int:
-    """Return the most leading steps of any process that durations or names call warm-up."""
-    most = 0
-    every = Steps(table, "")
-    lengths, periods = every.durations_ns, every.periods_ns
+    """Return the largest number of leading warm-up steps of any process, by duration or by name."""
+    n_warmup, steps = 0, Steps(table, "")
+    lengths, periods = steps.durations_ns, steps.periods_ns
     for rows in rows_by(table, "process").values():
         declared, durations = table["declared_warmup"][rows], lengths[rows]
-        # Where devices lag, the span of the first begins with its first work: the host's counts.
+        # If devices lag, the device span of the first step begins late, so use its host period.
         durations[0] = max(durations[0], periods[rows[0]])
-        most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
-    return most
+        n_warmup = max(
+            n_warmup, count_warmup(durations), 0 if declared.all() else int(declared.sum())
+        )
+    return n_warmup
 
 
-def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
-    """Return the steps of a trace that the source at ``place`` tells, and more about this."""
-    source = _ANNOTATED[place]
-    ranges = trace.ranges
-    if source.is_own is not None:
-        ranges = ranges.take((ranges["domain"] == OWN_DOMAIN) == source.is_own)
+def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
+    """Return the steps of a trace from source number ``place``, and a suffix for its name."""
+    source, ranges = _SOURCES[place], trace.ranges
+    if source.is_by_traceprof is not None:
+        ranges = ranges.take((ranges["domain"] == OWN_DOMAIN) == source.is_by_traceprof)
     if ranges.empty:
         return empty_steps(), ""
     found = source.steps_of(ranges)
@@ -386,23 +403,24 @@ def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
         return found
     if source.name:
         return found, ""
-    is_annotated = trace.info.format.startswith("xplane")  # of JAX, TensorFlow
+    is_annotated = trace.info.format.startswith("xplane")  # JAX, TensorFlow
     return found, "profiler step annotations" if is_annotated else "ranges named step"
 
 
-def _chosen(trace: Trace, pattern: OwnPattern) -> Table:
+def _steps_of_pattern(trace: Trace, pattern: OwnPattern) -> Table:
+    """Return the ranges that match a user's pattern, as steps."""
     return steps_of_ranges(trace.ranges, pattern)
 
 
 class _Source(NamedTuple):
-    """Ranges that tell steps: those of traceprof, those of others, or all (None)."""
+    """Ranges that mark steps: ranges of traceprof, of others, or of both (None)."""
 
     name: str
-    is_own: bool | None
+    is_by_traceprof: bool | None
     steps_of: Callable[[Table], Table | tuple[Table, str]]
 
 
-_ANNOTATED: Final = (
+_SOURCES: Final = (
     _Source(
         "traceprof.step()", True, partial(steps_of_ranges, pattern=_EXPLICIT, words=["user_step"])
     ),

@@ -1,4 +1,4 @@
-"""The period of a sequence of symbols, such as the names of the kernels of a stream."""
+"""Finds steps in the kernel sequence: bursts of optimizer kernels, or a period of kernel names."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from traceprof.model.timing import empty_steps, steps_between
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
 
-_LONGEST: Final = 1 << 18
-"""How many symbols are looked at to find the period: enough for steps of 100 000 kernels."""
-_SHORTEST_PERIOD: Final = 4
-_LEAST_MATCH: Final = 0.8
+_MAX_SYMBOLS: Final = 1 << 18
+"""Number of symbols searched for the period. It is enough for steps of 80,000 kernels."""
+_MIN_PERIOD: Final = 4
+_MIN_MATCH_RATIO: Final = 0.8
 _AS_GOOD_RATIO: Final = 0.99
 _OF_DIVISOR_RATIO: Final = 0.98
-_SIGNATURE: Final = 8
-_CANDIDATES: Final = 256
-_PLACES: Final = 8
-_MOST: Final = 0.5
+_SIGNATURE_LENGTH: Final = 8
+_MAX_CANDIDATES: Final = 256
+_MAX_CUT_PLACES: Final = 8
+_MAX_SAME_PASS_RATIO: Final = 0.5
 _MAX_DRIFT_RATIO: Final = 0.1
-"""By so much of its length a turn may be longer or shorter than the others."""
+"""Maximum difference between the length of an iteration and the period, as a share of the period.
+"""
 _PASSES: Final = tuple(map(PHASES.index, ("forward", "backward")))
-_DRAWN: Final = 1 << 10
-"""So many symbols tell at which shifts a sequence may match itself."""
+_SAMPLE_SIZE: Final = 1 << 10
+"""Number of symbols sampled to estimate the shifts at which a sequence matches itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Period:
-    """A repeating sequence: its length, how well it repeats, and the last place of each turn."""
+    """A repeating sequence: its length, its match ratio, and the last index of each iteration."""
 
     length: int
     match_ratio: float
@@ -46,73 +47,77 @@ class Period:
 
 
 def find_period(codes: Ints, weights: Ints) -> Period | None:
-    """Return the period of ``codes``, None where fewer than 80 % of the symbols repeat.
+    """Return the period of ``codes``; None if fewer than 80% of the symbols repeat.
 
-    ``weights[i]`` is the pause after symbol i: the turns are cut at the longest usual pause.
+    ``weights[i]`` is the pause after symbol i. Iterations are cut at the usually longest pause.
     """
-    # The end of a recording is steadier than its beginning.
-    tail = Packed(codes[-_LONGEST:])
+    # Use the end of a recording, because it is steadier than the beginning.
+    tail = Packed(codes[-_MAX_SYMBOLS:])
     length = _best_shift(tail)
     if length is None:
         return None
     match = float(np.mean(tail[length:] == tail[:-length]))
-    return Period(length, match, _cut(codes, weights, length)) if match >= _LEAST_MATCH else None
+    return (
+        Period(length, match, _iteration_ends(codes, weights, length))
+        if match >= _MIN_MATCH_RATIO
+        else None
+    )
 
 
 def _best_shift(codes: Packed) -> int | None:
     """Return the shortest shift at which the sequence matches itself about best."""
     longest = len(codes) // 3
-    if longest < _SHORTEST_PERIOD:
+    if longest < _MIN_PERIOD:
         return None
     ratio = _matches(codes, longest)
-    ratio[:_SHORTEST_PERIOD] = 0
-    candidates = np.argsort(-ratio, kind="stable")[:_CANDIDATES]
+    ratio[:_MIN_PERIOD] = 0
+    candidates = np.argsort(-ratio, kind="stable")[:_MAX_CANDIDATES]
     exact = np.array([float(np.mean(codes[k:] == codes[:-k])) if k else 0.0 for k in candidates])
     if not exact.any():
         return None
-    # A layer that repeats inside every turn matches nearly as well as the turn itself.
+    # A layer that repeats within an iteration matches nearly as well as the iteration.
     best = candidates[exact >= _AS_GOOD_RATIO * exact.max()].min()
-    # Several turns match better than one if unlike turns happen to be that far apart.
+    # A multiple of the period may match slightly better by chance, so prefer its divisors.
     divides = best % np.maximum(candidates, 1) == 0
     return int(candidates[divides & (exact >= _OF_DIVISOR_RATIO * exact.max())].min())
 
 
 def _matches(codes: Packed, longest: int) -> Floats:
-    """Return, for each shift up to ``longest``, about which share of symbols match themselves.
+    """Return the approximate share of symbols that match themselves, by shift up to ``longest``.
 
-    Of symbols drawn by chance of those that have one before them at every shift. Seeded: the same
-    input, the same answer.
+    The estimate uses random symbols that have a predecessor at every shift. The seed is fixed, so
+    the same input gives the same result.
     """
-    last = np.random.default_rng(0).permutation(np.arange(longest, len(codes)))[:_DRAWN]
-    n_alike = np.zeros(longest + 1, np.int16)
+    last = np.random.default_rng(0).permutation(np.arange(longest, len(codes)))[:_SAMPLE_SIZE]
+    n_matches = np.zeros(longest + 1, np.int16)
     for at in last.tolist():
-        n_alike += codes[at - longest : at + 1] == codes[at]
-    return n_alike[::-1] / len(last)
+        n_matches += codes[at - longest : at + 1] == codes[at]
+    return n_matches[::-1] / len(last)
 
 
-def _cut(codes: Ints, weights: Ints, length: int) -> Ints:
-    """Return the last place of each turn: where the usual pause after it is the longest."""
-    n_turns = len(codes) // length
-    whole = n_turns * length
-    pauses = np.median(weights[-whole:].reshape(n_turns, length), axis=0)
-    for place in np.argsort(-pauses, kind="stable")[:_PLACES]:
-        signature_end = len(codes) - whole + int(place) + (n_turns - 2) * length
-        size = max(1, min(_SIGNATURE, length // 2))
+def _iteration_ends(codes: Ints, weights: Ints, length: int) -> Ints:
+    """Return the last index of each iteration, where the usual pause after it is the longest."""
+    n_iterations = len(codes) // length
+    whole = n_iterations * length
+    pauses = np.median(weights[-whole:].reshape(n_iterations, length), axis=0)
+    for place in np.argsort(-pauses, kind="stable")[:_MAX_CUT_PLACES]:
+        signature_end = len(codes) - whole + int(place) + (n_iterations - 2) * length
+        size = max(1, min(_SIGNATURE_LENGTH, length // 2))
         signature = codes[signature_end - size + 1 : signature_end + 1]
         windows = np.lib.stride_tricks.sliding_window_view(codes, size)
         found = np.flatnonzero((windows == signature).all(axis=1)) + size - 1
-        if abs(len(found) - n_turns) <= max(1, n_turns // 10):
-            return _with_missed(codes, found, length)
+        if abs(len(found) - n_iterations) <= max(1, n_iterations // 10):
+            return _add_missed_ends(codes, found, length)
     place = int(np.argmax(pauses))
     return np.arange(len(codes) - whole + place, len(codes), length)
 
 
-def _with_missed(codes: Ints, lasts: Ints, length: int) -> Ints:
-    """Return ``lasts`` with the ends of turns that were missed between two of them.
+def _add_missed_ends(codes: Ints, lasts: Ints, length: int) -> Ints:
+    """Return ``lasts`` with the missed iteration ends between two of them.
 
-    Turns whose end differs a little from the others' would be one turn with those after them: a
-    turn of about k times ``length`` symbols is cut where the same last symbol comes about every
-    ``length``.
+    An iteration whose end differs slightly from the others would be merged with the next
+    iterations. A stretch of about k times ``length`` symbols is therefore cut where the same last
+    symbol occurs about every ``length`` symbols.
     """
     found = [lasts]
     for first, last in zip(lasts[:-1].tolist(), lasts[1:].tolist(), strict=True):
@@ -120,80 +125,88 @@ def _with_missed(codes: Ints, lasts: Ints, length: int) -> Ints:
         if n < 2 or abs(last - first - n * length) > _MAX_DRIFT_RATIO * n * length:
             continue
         reach = max(1, int(_MAX_DRIFT_RATIO * length))
-        for turn in range(1, n):
-            at = first + turn * (last - first) // n
-            alike = np.flatnonzero(codes[at - reach : at + reach + 1] == codes[last]) + at - reach
-            nearest = alike[np.abs(alike - at).argmin()] if len(alike) else at
+        for iteration in range(1, n):
+            at = first + iteration * (last - first) // n
+            candidates = (
+                np.flatnonzero(codes[at - reach : at + reach + 1] == codes[last]) + at - reach
+            )
+            nearest = candidates[np.abs(candidates - at).argmin()] if len(candidates) else at
             found.append(np.array([nearest], np.int64))
     return np.unique(np.concatenate(found))
 
 
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
-"""Work of the forward and backward passes, never of an optimizer step."""
-_FEWEST_STEPS: Final = 3
-_FEWEST_KERNELS: Final = 8
-"""A burst of optimizer kernels that comes more often than this ends no step."""
+"""Kernel classes of the forward and backward passes, never of an optimizer step."""
+_MIN_STEPS: Final = 3
+_MIN_KERNELS_PER_STEP: Final = 8
+"""A burst of optimizer kernels that occurs more often ends no step."""
 
 
 InferredSteps: TypeAlias = tuple[Table, float]
-"""The steps (columns as `Steps.table`) and how far the kernel sequence bears them out."""
+"""Steps (columns as in `Steps.table`) and the confidence from the kernel sequence (0 to 1)."""
 
 
 def find_optimizer_steps(trace: Trace) -> InferredSteps:
     """Return the steps between the ends of the bursts of optimizer kernels."""
-    tables, alike = [], []
+    tables, confidences = [], []
     has_optimizer = (trace.kernels["activity"] == Activity.OPTIMIZER.value).any()
     for process, kernels in _busiest_lanes(trace) if has_optimizer else ():
         optimizer = np.flatnonzero(kernels["activity"] == Activity.OPTIMIZER.value)
         heavy = np.cumsum(kernels["activity"].isin(_HEAVY))
-        if len(optimizer) < _FEWEST_STEPS:
+        if len(optimizer) < _MIN_STEPS:
             continue
         last = optimizer[np.append(np.diff(heavy[optimizer]) > 0, True)]
-        if len(last) <= _FEWEST_STEPS:
+        if len(last) <= _MIN_STEPS:
             continue
         sizes = np.diff(last)
-        if np.median(sizes) < _FEWEST_KERNELS:
+        if np.median(sizes) < _MIN_KERNELS_PER_STEP:
             continue
-        tables.append(steps_between(process, ABSENT, _reach(kernels)[last]))
-        alike.append(float(np.mean(np.abs(sizes - np.median(sizes)) <= 0.1 * np.median(sizes))))
-    return _joined(tables, alike)
+        tables.append(steps_between(process, ABSENT, _running_ends(kernels)[last]))
+        confidences.append(
+            float(np.mean(np.abs(sizes - np.median(sizes)) <= 0.1 * np.median(sizes)))
+        )
+    return _joined(tables, confidences)
 
 
 def find_periodic_steps(trace: Trace) -> InferredSteps:
     """Return the steps that repeat the same sequence of kernel names."""
-    tables, alike = [], []
+    tables, confidences = [], []
     for process, kernels in _busiest_lanes(trace):
-        gaps = np.append(np.maximum(kernels["start_ns"][1:] - _reach(kernels)[:-1], 0), 0)
-        codes = kernels["name"].codes
-        period = find_period(codes, gaps)
-        if period is None or len(period.lasts) <= _FEWEST_STEPS:
+        gaps = np.append(np.maximum(kernels["start_ns"][1:] - _running_ends(kernels)[:-1], 0), 0)
+        period = find_period(kernels["name"].codes, gaps)
+        if period is None or len(period.lasts) <= _MIN_STEPS:
             continue
         if _are_of_one_pass(trace, process, kernels["call_ns"][period.lasts]):
             continue
-        tables.append(steps_between(process, ABSENT, _reach(kernels)[period.lasts]))
-        alike.append(period.match_ratio)
-    return _joined(tables, alike)
+        tables.append(steps_between(process, ABSENT, _running_ends(kernels)[period.lasts]))
+        confidences.append(period.match_ratio)
+    return _joined(tables, confidences)
 
 
 def _are_of_one_pass(trace: Trace, process: int, called_ns: Ints) -> bool:
-    """Return whether most turns are launched in the same forward or backward pass as others.
+    """Return whether most iterations are launched in the same pass as the previous iteration.
 
-    Or by the same call, which launches a graph: what repeats in there is the layers of a model.
+    The pass is a forward or backward pass, or one call that launches a graph. The repeating unit is
+    then a layer of a model.
     """
-    if np.mean((called_ns[1:] == called_ns[:-1]) & (called_ns[1:] != ABSENT)) > _MOST:
+    if (
+        np.mean((called_ns[1:] == called_ns[:-1]) & (called_ns[1:] != ABSENT))
+        > _MAX_SAME_PASS_RATIO
+    ):
         return True
     ranges = trace.ranges.take(trace.ranges["process"] == process)
-    passes = ranges.take(np.isin(phases_of_ranges(ranges), _PASSES))
-    time = union_of(passes)
+    time = union_of(ranges.take(np.isin(phases_of_ranges(ranges), _PASSES)))
     place = span_at(time.starts, time.ends, called_ns)
-    return bool(len(time) and np.mean((place[1:] == place[:-1]) & (place[1:] >= 0)) > _MOST)
+    return bool(
+        len(time) and np.mean((place[1:] == place[:-1]) & (place[1:] >= 0)) > _MAX_SAME_PASS_RATIO
+    )
 
 
 def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
-    """Return, per process, the kernels of the stream that runs the most of its loop's.
+    """Return, per process, the kernels of the stream that runs the most kernels of its loop.
 
-    What threads in the background launch is not among them. Of a process with too few for steps
-    there are none.
+    Kernels launched by background threads are excluded. Processes with too few kernels for steps
+    are omitted.
     """
     columns = ("process", "device", "stream", "start_ns", "end_ns", "name", "activity")
     launches = launches_of(trace, "kernels")
@@ -204,7 +217,7 @@ def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
     groups = groups_of(kernels["process"], kernels["device"], kernels["stream"])
     counts = groups.counts
     busiest: dict[int, int] = {}
-    for place in np.flatnonzero(counts > _FEWEST_STEPS).tolist():
+    for place in np.flatnonzero(counts > _MIN_STEPS).tolist():
         process = groups.keys[place][0]
         if process not in busiest or counts[place] > counts[busiest[process]]:
             busiest[process] = place
@@ -216,9 +229,9 @@ def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
 
 
 def _threads_of_loops(trace: Trace) -> dict[int, tuple[int, int]]:
-    """Return the thread of each process that launches its optimizer's kernels, else most work.
+    """Return the thread of each process that launches its optimizer kernels, else the most work.
 
-    In how many steps it does so is not known yet: 0.
+    The second number is a placeholder for the number of steps, which is not known yet: 0.
     """
     kernels, launches = trace.kernels, launches_of(trace, "kernels")
     length_ns = lengths_of(kernels)
@@ -233,14 +246,15 @@ def _threads_of_loops(trace: Trace) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _reach(kernels: Table) -> Ints:
-    """Return the latest end of each kernel and those before it."""
+def _running_ends(kernels: Table) -> Ints:
+    """Return the latest end up to and including each kernel."""
     found: Ints = np.maximum.accumulate(kernels["end_ns"])
     return found
 
 
-def _joined(tables: list[Table], alike: list[float]) -> InferredSteps:
+def _joined(tables: list[Table], confidences: list[float]) -> InferredSteps:
+    """Return the steps of all processes with the lowest confidence, at most 0.99."""
     if not tables:
         return empty_steps(), 1.0
-    # An inference is never certain, however well the sequence repeats.
-    return Table.stacked(tables), min(0.99, *alike)
+    # Inferred steps are never certain, even if the sequence repeats perfectly.
+    return Table.stacked(tables), min(0.99, *confidences)

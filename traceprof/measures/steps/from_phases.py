@@ -1,4 +1,4 @@
-"""Blocks of recorded phases: each leads up to the step of an optimizer, or to a backward pass."""
+"""Builds steps from recorded phases: blocks that end with an optimizer step or a backward pass."""
 
 from __future__ import annotations
 
@@ -27,85 +27,89 @@ NEVER: Final = int(np.iinfo(np.int64).min)
 
 
 class PhaseEvent(NamedTuple):
-    """A phase on the thread that trains; ``which`` tells optimizers apart."""
+    """A phase on the training thread; ``optimizer`` is the number of the optimizer."""
 
     phase: int
     start: int
     end: int
-    which: int
+    optimizer: int
 
 
 @dataclass(slots=True)
 class PhaseBlock:
-    """What leads up to the step of an optimizer, or to a backward pass; it lasts until ``reach``.
+    """Phases that lead to an optimizer step, or to a backward pass.
 
-    ``until`` is where the next one begins with a batch, or the recorder ahead of that, and
-    ``optimized`` where its last optimizer is done, ``evaluated`` where forward passes without
-    training began directly ahead of it. ``is_apart``: an epoch or an evaluation has ended ahead of
-    it. ``adds``: to the gradients of the block before.
+    ``next_start``: start of the next block if it begins with a batch, or of the recorder range
+    before it. ``optimizer_end``: end of the last optimizer. ``evaluation_start``: start of forward
+    passes without training directly before the block. ``is_separate``: an epoch or an evaluation
+    ended before the block. ``adds_gradients``: the block adds to the gradients of the previous
+    block. Times are in ns; `NEVER` means none.
     """
 
-    is_apart: bool = False
+    is_separate: bool = False
     start: int = NEVER
-    evaluated: int = NEVER
-    reach: int = NEVER
-    until: int = NEVER
+    evaluation_start: int = NEVER
+    end: int = NEVER
+    next_start: int = NEVER
     is_fetched: bool = False
     is_working: bool = False
     is_complete: bool = False
     has_backward: bool = False
-    adds: bool = False
+    adds_gradients: bool = False
     optimizers: tuple[int, ...] = ()
-    optimized: int = NEVER
+    optimizer_end: int = NEVER
 
     def is_ended_by(self, event: PhaseEvent) -> bool:
-        """Return whether an event is not of this block, which is complete."""
-        if not self.is_complete or event.start < self.reach:
+        """Return whether the block is complete and the event belongs to the next block."""
+        if not self.is_complete or event.start < self.end:
             return False
-        # Optimizers that step one right after the other share the gradients.
-        return event.phase != OPTIMIZER or event.which in self.optimizers
+        # Different optimizers that step directly after each other share the gradients.
+        return event.phase != OPTIMIZER or event.optimizer in self.optimizers
 
-    def is_begun_anew_by(self, event: PhaseEvent) -> bool:
-        """Return whether what was fetched up to an event was for an evaluation."""
-        return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluated != NEVER)
+    def is_restarted_by(self, event: PhaseEvent) -> bool:
+        """Return whether the batch fetched before the event was for an evaluation.
+
+        The block then restarts with the event.
+        """
+        return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluation_start != NEVER)
 
     def add(self, event: PhaseEvent, closing: int) -> None:
-        """Let an event belong to the block; one of the phase ``closing`` completes it."""
-        phase, start, end, which = event
+        """Add an event to the block; an event of the phase ``closing`` completes the block."""
+        phase, start, end, optimizer = event
         if phase == _KEPT:
-            self.adds = True
+            self.adds_gradients = True
             return
         if phase == _DATA:
             self.is_fetched |= not self.is_working
         else:
             self.is_working = True
-            if phase == BACKWARD:
-                self.has_backward = True
-            if phase == OPTIMIZER and start >= self.optimized:  # else one that another one uses
-                self.optimizers += (which,)
-                self.optimized = end
+            self.has_backward |= phase == BACKWARD
+            # An optimizer that starts earlier is nested in another optimizer.
+            if phase == OPTIMIZER and start >= self.optimizer_end:
+                self.optimizers += (optimizer,)
+                self.optimizer_end = end
             if phase in (BACKWARD, OPTIMIZER):
-                self.reach = max(self.reach, end)
+                self.end = max(self.end, end)
             self.is_complete |= phase == closing
         if self.start == NEVER:
-            # A model that is trained in its mode for evaluation: what went before was its forward.
-            is_trained = phase == BACKWARD and self.evaluated != NEVER
-            self.start = self.evaluated if is_trained else start
+            # The model is trained in eval mode: the preceding evaluation was its forward pass.
+            is_trained = phase == BACKWARD and self.evaluation_start != NEVER
+            self.start = self.evaluation_start if is_trained else start
 
 
-def events_of(own: Table, closing: int) -> Iterator[tuple[int, int, Iterable[PhaseEvent]]]:
-    """Yield the events of each process that trains and its thread, sorted by start."""
-    phase_of, which_of = map(own["name"].by_text, _named(own["name"].texts.tolist()))
-    every = (own["thread"], phase_of, own["start_ns"], own["end_ns"], which_of)
+def events_of(ranges: Table, closing: int) -> Iterator[tuple[int, int, Iterable[PhaseEvent]]]:
+    """Yield process, training thread, and events sorted by start, of each process that trains."""
+    phase_of, which_of = map(ranges["name"].by_text, _parse_names(ranges["name"].texts.tolist()))
+    all_columns = (ranges["thread"], phase_of, ranges["start_ns"], ranges["end_ns"], which_of)
     chosen = np.flatnonzero(phase_of >= 0)
-    columns = np.stack([column[chosen] for column in every])
-    for process, rows in rows_by_value(own["process"][chosen]).items():
+    columns = np.stack([column[chosen] for column in all_columns])
+    for process, rows in rows_by_value(ranges["process"][chosen]).items():
         thread, phase, *_ = columns[:, rows]
-        closes = thread[phase == closing]
-        if not len(closes):
+        closing_threads = thread[phase == closing]
+        if not len(closing_threads):
             continue
-        # Of several threads that train the one with most; fetches ahead have threads of their own.
-        distinct, counts = np.unique(closes, return_counts=True)
+        # Several threads may train: use the one with the most. Prefetching runs on other threads.
+        distinct, counts = np.unique(closing_threads, return_counts=True)
         main = distinct[counts.argmax()]
         is_main = thread == main
         if not (is_main & (phase == BACKWARD)).any():
@@ -114,19 +118,21 @@ def events_of(own: Table, closing: int) -> Iterator[tuple[int, int, Iterable[Pha
 
 
 def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock]:
-    """Yield the blocks of a process, one after another."""
-    # One event after the other: where a block begins depends on where the one before ended.
+    """Yield the blocks of a process in order."""
+    # A sequential loop, because the start of a block depends on the end of the previous block.
     block = PhaseBlock()
     for border, event in _with_borders(events):
         if block.is_ended_by(event):
             if event.phase == _DATA:
-                block.until = border
+                block.next_start = border
             yield block
             block = PhaseBlock()
         if not block.is_working and event.phase == _EVAL:
-            block.evaluated = event.start if block.evaluated == NEVER else block.evaluated
-        elif not block.is_working and block.is_begun_anew_by(event):
-            block = PhaseBlock(is_apart=True)
+            block.evaluation_start = (
+                event.start if block.evaluation_start == NEVER else block.evaluation_start
+            )
+        elif not block.is_working and block.is_restarted_by(event):
+            block = PhaseBlock(is_separate=True)
         if event.phase in _OF_BLOCKS:
             block.add(event, closing)
     if block.is_complete:
@@ -134,7 +140,7 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
 
 
 def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEvent]]:
-    """Yield the events that are not the recorder's, and when each or the recorder ahead began."""
+    """Yield each event except recorder events, with its start or that of the recorder before it."""
     border = NEVER
     for event in events:
         border = event.start if border == NEVER else border
@@ -143,15 +149,15 @@ def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEven
             border = NEVER
 
 
-def are_of_phase(own: Table, phase: int) -> Bools:
-    """Return which ranges of traceprof are of a phase (`BACKWARD`, `OPTIMIZER`)."""
-    phases, _ = _named(own["name"].texts.tolist())
-    found: Bools = own["name"].by_text(phases == phase)
+def are_of_phase(ranges: Table, phase: int) -> Bools:
+    """Return which ranges of traceprof belong to a phase (`BACKWARD`, `OPTIMIZER`)."""
+    phases, _ = _parse_names(ranges["name"].texts.tolist())
+    found: Bools = ranges["name"].by_text(phases == phase)
     return found
 
 
-def _named(names: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return the place in `_PHASES` of each name (-1: none), and which optimizer it names."""
+def _parse_names(names: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return the index in `_PHASES` (-1 if none) and the optimizer number of each name."""
     places, which = np.full(len(names), -1, np.int64), np.zeros(len(names), np.int64)
     for row, name in enumerate(names):
         plain, _, number = name.partition("#")
@@ -165,24 +171,27 @@ def _named(names: Sequence[str]) -> tuple[Ints, Ints]:
 
 
 _CAPTURE: Final = "traceprof.capture"
-_REGULAR: Final = 0.5
-_MOST_ADDED: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
+_MIN_REGULAR_RATIO: Final = 0.5
+_MAX_ADDED_PASSES: Final = 64
+"""As in the hooks: where more passes add gradients, gradients are reset without being seen."""
 
 
-def steps_of_phases(own: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
-    """Return the steps that end with those of optimizers, and that they have several if most do.
+def steps_of_phases(ranges: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
+    """Return the steps that end with an optimizer step, and a note if most have several optimizers.
 
-    Or those that end with backward passes (``closing``), for where no optimizer was seen. ``own``
-    are the ranges of traceprof.
+    With ``closing=BACKWARD``, steps end with backward passes, for recordings without an optimizer.
+    ``ranges`` are the ranges of traceprof.
     """
     rows, sizes = [], Counter[int]()
-    first = _first_numbers(own, closing)
-    for process, thread, events in events_of(own, closing):
+    first_numbers = _first_numbers(ranges, closing)
+    for process, thread, events in events_of(ranges, closing):
         blocks = list(blocks_of(events, closing))
-        join = _optimizers_joined if closing == OPTIMIZER else _batches_joined
-        for number, step in enumerate(join(_trained(blocks)), first.get(process, 0)):
-            # With a loader, the time up to the next batch is its own.
-            end = step.reach if step.until == NEVER else step.until
+        join = _join_optimizer_blocks if closing == OPTIMIZER else _join_backward_blocks
+        for number, step in enumerate(
+            join(_training_blocks(blocks)), first_numbers.get(process, 0)
+        ):
+            # With a loader, the time until the next batch belongs to the step.
+            end = step.end if step.next_start == NEVER else step.next_start
             rows.append((process, thread, number, step.start, end, False))
             sizes[len(set(step.optimizers))] += 1
     if not rows:
@@ -192,56 +201,61 @@ def steps_of_phases(own: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
     return Table(dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))), several
 
 
-def _first_numbers(own: Table, closing: int) -> dict[int, int]:
+def _first_numbers(ranges: Table, closing: int) -> dict[int, int]:
     """Return the number of the first step of each process of which only a part was captured."""
-    captured = own["process"][own["name"] == _CAPTURE]
+    captured = ranges["process"][ranges["name"] == _CAPTURE]
     if not len(captured):
         return {}
-    closes = are_of_phase(own, closing) & np.isin(own["process"], captured) & (own["payload"] >= 0)
-    told = own.take(closes)
-    firsts = {process: rows[0] for process, rows in rows_by(told, "process").items()}
-    return {process: int(told["payload"][first]) for process, first in firsts.items()}
+    numbered = ranges.take(
+        are_of_phase(ranges, closing)
+        & np.isin(ranges["process"], captured)
+        & (ranges["payload"] >= 0)
+    )
+    numbers = numbered["payload"]
+    return {
+        process: int(numbers[rows[0]]) for process, rows in rows_by(numbered, "process").items()
+    }
 
 
-def _trained(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
-    """Return the blocks in which something was learned, with the evaluations that are part of it.
+def _training_blocks(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
+    """Return the blocks with a backward pass, including the evaluations that are part of each step.
 
-    An optimizer that steps without gradients only makes its state, unless none has any: who
-    learns by other means does it in every step.
+    An optimizer step without gradients only creates optimizer state. If no block has a backward
+    pass, the program trains without autograd, and all blocks count.
     """
     trained = [block for block in blocks if block.has_backward] or list(blocks)
-    led = [block for block in trained if NEVER < block.evaluated < block.start]
-    if len(led) >= _REGULAR * len(trained):
-        for block in led:  # a teacher, a policy: forward without gradients in every step
-            block.start = block.evaluated
+    with_evaluation = [block for block in trained if NEVER < block.evaluation_start < block.start]
+    if len(with_evaluation) >= _MIN_REGULAR_RATIO * len(trained):
+        # A teacher or policy model runs forward without gradients in every step.
+        for block in with_evaluation:
+            block.start = block.evaluation_start
     return trained
 
 
-def _optimizers_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
-    """Yield the steps, by the turns of optimizers or by what is done with each batch."""
-    batches = list(_by_batch(blocks))
-    several = [
-        len({which for block in batch for which in block.optimizers}) > 1 for batch in batches
+def _join_optimizer_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+    """Yield the steps of a program with optimizers, joined by batch or by the optimizers' order."""
+    batches = [
+        (batch, len({optimizer for block in batch for optimizer in block.optimizers}) > 1)
+        for batch in _group_by_batch(blocks)
     ]
-    shared = [batch for batch, is_so in zip(batches, several, strict=True) if is_so]
-    once = sum(map(_has_single_turn, shared))
-    if once < 2 or once < _REGULAR * len(batches):
-        yield from _turns_joined(blocks)
+    n_single = sum(_has_single_step(batch) for batch, has_several in batches if has_several)
+    if n_single < 2 or n_single < _MIN_REGULAR_RATIO * len(batches):
+        yield from _join_optimizers_in_turn(blocks)
         return
-    for batch, is_so in zip(batches, several, strict=True):
-        if not is_so:
-            yield from _turns_joined(batch)
+    for batch, has_several in batches:
+        if not has_several:
+            yield from _join_optimizers_in_turn(batch)
             continue
         for block in batch[1:]:
             _extend(batch[0], block)
         yield batch[0]
 
 
-def _by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
-    """Yield what is done with each batch."""
+def _group_by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
+    """Yield the blocks that use the same batch."""
     batch: list[PhaseBlock] = []
     for block in blocks:
-        if batch and (block.is_fetched or block.is_apart):
+        if batch and (block.is_fetched or block.is_separate):
             yield batch
             batch = []
         batch.append(block)
@@ -249,22 +263,22 @@ def _by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
         yield batch
 
 
-def _has_single_turn(batch: Sequence[PhaseBlock]) -> bool:
-    """Return whether a batch was fetched, and one of its optimizers stepped once."""
-    turns = Counter(which for block in batch for which in block.optimizers)
-    return batch[0].is_fetched and min(turns.values()) == 1
+def _has_single_step(batch: Sequence[PhaseBlock]) -> bool:
+    """Return whether a batch was fetched, and one of its optimizers stepped exactly once."""
+    counts = Counter(optimizer for block in batch for optimizer in block.optimizers)
+    return batch[0].is_fetched and min(counts.values()) == 1
 
 
-def _turns_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
-    """Yield the steps: blocks of optimizers that regularly follow one another are one."""
-    counts = Counter(which for block in blocks for which in set(block.optimizers))
+def _join_optimizers_in_turn(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+    """Yield the steps: blocks of different optimizers that regularly follow each other are one."""
+    counts = Counter(optimizer for block in blocks for optimizer in set(block.optimizers))
     pairs = Counter(_pair(one, other) for one, other in pairwise(blocks) if _may_join(one, other))
     step: PhaseBlock | None = None
     last: PhaseBlock | None = None
     for block in blocks:
         if step is not None and last is not None and _may_join(step, block):
-            least = min(counts[which] for which in _pair(last, block))
-            if pairs[_pair(last, block)] >= _REGULAR * least:
+            min_count = min(counts[optimizer] for optimizer in _pair(last, block))
+            if pairs[_pair(last, block)] >= _MIN_REGULAR_RATIO * min_count:
                 _extend(step, block)
                 last = block
                 continue
@@ -276,25 +290,29 @@ def _turns_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
 
 
 def _pair(one: PhaseBlock, other: PhaseBlock) -> tuple[int, int]:
+    """Return the last optimizer of one block and the first optimizer of the other."""
     return one.optimizers[-1], other.optimizers[0]
 
 
 def _may_join(one: PhaseBlock, other: PhaseBlock) -> bool:
-    is_free = not other.is_fetched and not other.is_apart
-    return is_free and not set(one.optimizers) & set(other.optimizers)
+    """Return whether ``other`` has no batch of its own and no optimizer of ``one``."""
+    return (not other.is_fetched and not other.is_separate) and not set(one.optimizers) & set(
+        other.optimizers
+    )
 
 
-def _batches_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+def _join_backward_blocks(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
     """Yield the steps of a program without optimizers.
 
-    By what was added to the same gradients, and by batches where most have one.
+    Blocks that add to the same gradients are one step. If most blocks fetch a batch, blocks that
+    share a batch are also one step.
     """
-    by_batch = sum(block.is_fetched for block in blocks) >= _REGULAR * len(blocks)
+    by_batch = sum(block.is_fetched for block in blocks) >= _MIN_REGULAR_RATIO * len(blocks)
     by_gradients = _are_reset(blocks)
     step: PhaseBlock | None = None
     for block in blocks:
-        is_of_batch = by_batch and not block.is_fetched and not block.is_apart
-        if step is not None and (is_of_batch or (by_gradients and block.adds)):
+        is_of_batch = by_batch and not block.is_fetched and not block.is_separate
+        if step is not None and (is_of_batch or (by_gradients and block.adds_gradients)):
             _extend(step, block)
             continue
         if step is not None:
@@ -305,15 +323,16 @@ def _batches_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
 
 
 def _are_reset(blocks: Sequence[PhaseBlock]) -> bool:
-    """Return whether gradients are reset where it can be seen: never very many are added."""
+    """Return whether gradients are visibly reset: no long run of blocks only adds to them."""
     added = 0
     for block in blocks:
-        added = added + 1 if block.adds else 0
-        if added >= _MOST_ADDED:
+        added = added + 1 if block.adds_gradients else 0
+        if added >= _MAX_ADDED_PASSES:
             return False
     return True
 
 
 def _extend(step: PhaseBlock, block: PhaseBlock) -> None:
-    step.reach, step.until = block.reach, block.until
+    """Extend ``step`` to the end of ``block``."""
+    step.end, step.next_start = block.end, block.next_start
     step.optimizers += block.optimizers

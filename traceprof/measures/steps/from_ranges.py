@@ -1,4 +1,4 @@
-"""Steps from ranges that are steps, by what they are called; how others would get known."""
+"""Builds steps from ranges whose names mark steps, and recommends how to record steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from traceprof.model.trace import RecordedBy, Trace
 from traceprof.names.own_patterns import OwnPattern
 from traceprof.names.ranges import codes_containing
 
-_DIGITS: Final = 18
-"""Whole numbers of more digits are no numbers of steps."""
-_ASKED_FOR: Final = re.compile(r"step:.+")
-_LEFT: Final = "step.left"
-"""Bears the number of a step that was begun, and the program ended."""
+_MAX_DIGITS: Final = 18
+"""A number with more digits is no step number."""
+_REQUESTED: Final = re.compile(r"step:.+")
+_UNFINISHED: Final = "step.left"
+"""Name of the range with the number of a step that began before the program ended."""
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
 NAMED_STEP: Final = re.compile(
     r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
@@ -36,7 +36,7 @@ _ENGINE_STEP: Final = re.compile(
     r"execute_(?:\d+_)?context_\d+\([^()]*(?:\([^()]*\)[^()]*)*\)_generation_\d+\(.*\)"
     r"|step\[[A-Z][A-Z_]* [^\]]*\]"
 )
-"""What servers of language models call a step of their engine: vLLM's and SGLang's."""
+"""Step ranges of inference servers: vLLM and SGLang."""
 
 
 def steps_of_ranges(
@@ -44,14 +44,15 @@ def steps_of_ranges(
 ) -> Table:
     """Return the outermost ranges whose whole name matches ``pattern`` as steps.
 
-    ``words`` are such that a name must contain one of them to match.
+    A matching name must contain one of ``words``, if any are given.
 
-    A step's number is what a group of the pattern captures, else the payload of its range, else
-    its place; numbers that occur twice in a process (they restart every epoch) are places, too.
+    The step number is the number captured by a group of the pattern, else the payload of the range,
+    else its index. If a number occurs twice in a process (because numbers restart every epoch),
+    indices are used.
     """
     texts = ranges["name"].texts
     likely = codes_containing(texts, words) if words else np.arange(len(texts))
-    # What is neither captured nor told by the payload is not known.
+    # A number that is neither captured nor in the payload is unknown (NaN).
     is_step, captured = np.zeros(len(texts), np.bool_), np.full(len(texts), np.nan)
     declared = is_step.copy()
     likely_texts = texts[likely].tolist()
@@ -59,11 +60,11 @@ def steps_of_ranges(
         likely, likely_texts, _groups(pattern, likely_texts), strict=True
     ):
         if groups is not None:
-            told = (group for group in groups if group.isdecimal() and len(group) <= _DIGITS)
-            captured[code] = float(next(told, "nan"))
+            numbers = (group for group in groups if group.isdecimal() and len(group) <= _MAX_DIGITS)
+            captured[code] = float(next(numbers, "nan"))
             is_step[code], declared[code] = True, _WARMUP.search(text) is not None
     lasts = ranges["end_ns"] > ranges["start_ns"]
-    found = _of_one_thread(ranges.take(ranges["name"].by_text(is_step) & lasts))
+    found = _ranges_of_busiest_thread(ranges.take(ranges["name"].by_text(is_step) & lasts))
     starts, ends = bounds(found)
     is_outermost = np.ones(len(found), np.bool_)
     for rows in rows_by(found, "process").values():
@@ -72,7 +73,7 @@ def steps_of_ranges(
     given = found["name"].by_text(captured)
     step = np.where(np.isnan(given), found["payload"], given)
     for rows in rows_by(found, "process").values():
-        # Numbers of a process that are not all distinct are no numbers of steps: places are.
+        # Numbers that are not distinct within a process are no step numbers, so use indices.
         if np.isnan(step[rows]).any() or len(np.unique(step[rows])) < len(rows):
             step[rows] = np.arange(len(rows))
     known = {"step": step.astype(np.int64), "declared_warmup": found["name"].by_text(declared)}
@@ -82,10 +83,10 @@ def steps_of_ranges(
 def _groups(
     pattern: re.Pattern[str] | OwnPattern, texts: Sequence[str]
 ) -> Iterator[tuple[str, ...] | None]:
-    """Yield what groups hold in each text that matches as a whole, None for another."""
+    """Yield the captured groups of each text that matches completely, None for other texts."""
     if isinstance(pattern, OwnPattern):
-        for own in pattern.matched(texts, whole=True):
-            yield None if own is None else tuple(own.values())[1:]
+        for captured in pattern.matched(texts, whole=True):
+            yield None if captured is None else tuple(captured.values())[1:]
     else:
         for match in map(pattern.fullmatch, texts):
             yield None if match is None else match.groups("")
@@ -94,39 +95,41 @@ def _groups(
 STEPS_OF_ENGINES: Final = partial(
     steps_of_ranges, pattern=_ENGINE_STEP, words=("_generation_", "step[")
 )
-"""Returns the steps of servers of language models, as their engines name them."""
+"""Returns the steps of inference servers, as their engines name them."""
 
 
-def steps_asked_for(own: Table) -> tuple[Table, str]:
-    """Return the steps of ``traceprof record --step-from``, and from what they are.
+def steps_asked_for(ranges: Table) -> tuple[Table, str]:
+    """Return the steps of ``traceprof record --step-from``, and the value of this option.
 
-    ``own`` are the ranges of traceprof.
+    ``ranges`` are the ranges of traceprof.
     """
-    table = steps_of_ranges(own, _ASKED_FOR, ["step:"])
+    table = steps_of_ranges(ranges, _REQUESTED, ["step:"])
     if table.empty:
         return table, ""
-    names: Names = own["name"]
-    left = own.take(names == _LEFT)
-    are_left = set(zip(left["process"].tolist(), left["payload"].tolist(), strict=True))
+    names: Names = ranges["name"]
+    unfinished = ranges.take(names == _UNFINISHED)
+    unfinished_steps = set(
+        zip(unfinished["process"].tolist(), unfinished["payload"].tolist(), strict=True)
+    )
     steps = zip(table["process"].tolist(), table["step"].tolist(), strict=True)
-    is_asked = names.by_text([text.startswith("step:") for text in names.texts])
-    asked = names[int(is_asked.argmax())].removeprefix("step:")
-    return table.take([step not in are_left for step in steps]), asked
+    is_requested = names.by_text([text.startswith("step:") for text in names.texts])
+    requested = names[int(is_requested.argmax())].removeprefix("step:")
+    return table.take([step not in unfinished_steps for step in steps]), requested
 
 
 def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[str]) -> Table:
-    """Return the steps from one end of a range whose name matches ``pattern`` to the next.
+    """Return the steps between the ends of ranges whose name matches ``pattern``.
 
-    Of several names (a program with two optimizers) the most common one counts. ``words`` are such
-    that a name must contain one of them to match.
+    If several names match (a program with two optimizers), the most frequent name is used. A
+    matching name must contain one of ``words``.
     """
     texts = ranges["name"].texts
-    chosen = [i for i in codes_containing(texts, words) if pattern.fullmatch(texts[i])]
-    counts = ranges.take(ranges["name"].isin(texts[chosen]))["name"].counts()
+    matching = [i for i in codes_containing(texts, words) if pattern.fullmatch(texts[i])]
+    counts = ranges.take(ranges["name"].isin(texts[matching]))["name"].counts()
     if not counts:
         return empty_steps()
     usual = max(counts, key=lambda name: counts[name])
-    found = _of_one_thread(ranges.take(ranges["name"] == usual))
+    found = _ranges_of_busiest_thread(ranges.take(ranges["name"] == usual))
     return Table.stacked(
         [
             steps_between(process, int(found["thread"][rows[0]]), found["end_ns"][rows])
@@ -135,18 +138,18 @@ def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[
     )
 
 
-def _of_one_thread(found: Table) -> Table:
-    """Return the ranges of the thread that names the most steps of each process."""
+def _ranges_of_busiest_thread(found: Table) -> Table:
+    """Return, of each process, the ranges of the thread with the most step ranges."""
     lanes = rows_by_values(found["process"], found["thread"])
-    own = [lanes[lane] for lane in busiest_lanes(lanes).values()]
-    return found.take(np.sort(np.concatenate(own))) if own else found
+    rows = [lanes[lane] for lane in busiest_lanes(lanes).values()]
+    return found.take(np.sort(np.concatenate(rows))) if rows else found
 
 
 def how_steps_get_known(ranks: Ranks) -> str:
-    """Return what to do where no steps are known, with what recorded."""
-    is_own = any(ranks.whole.each(_is_own))
-    return (RecordedBy.OWN if is_own else ranks.info.recorded_by).how_to("steps")
+    """Return how to record steps with the recorder of ``ranks``."""
+    is_by_traceprof = any(ranks.whole.each(_is_by_traceprof))
+    return (RecordedBy.OWN if is_by_traceprof else ranks.info.recorded_by).how_to("steps")
 
 
-def _is_own(trace: Trace) -> bool:
+def _is_by_traceprof(trace: Trace) -> bool:
     return trace.is_by_traceprof or OWN_DOMAIN in set(trace.ranges["domain"].texts)

@@ -1,7 +1,7 @@
 """The ledger of steps: one row per process and step of the whole recording, each measured once.
 
-Whoever needs the length of a step, or asks which steps count, reads it here; which rows an answer
-is about is decided in `traceprof.measures.steps.base`, and nowhere else.
+All code that needs the length or kind of a step reads it here. Only `traceprof.measures.steps.base`
+selects the rows that an answer is based on.
 """
 
 from __future__ import annotations
@@ -36,57 +36,60 @@ WARMUP: Final = "warm-up"
 SLOW: Final = "slow"
 CUT: Final = "cut by an edge"
 INCOMPLETE: Final = "incomplete"
-"""Kinds of steps, beside `traceprof.measures.steps.costs.OCCASIONS`.
+"""Kinds of steps, in addition to `traceprof.measures.steps.costs.OCCASIONS`.
 
-cut by an edge: the first or last step of the recording, of which a part was not recorded;
-incomplete: work that the step launched is missing in the recording.
+cut by an edge: the first or last step of the recording, of which a part was not recorded.
+incomplete: GPU work that the step launched is missing from the recording.
 """
 _MAX_CUT_RATIO: Final = 0.95
 _NEARLY_WHOLE_RATIO: Final = 0.999
 _MIN_COVERED_RATIO: Final = 0.9
-"""A recorder begins and ends beside the borders of a step, not exactly at them."""
+"""A recorder starts and stops near the borders of a step, not exactly at them."""
 _MIN_OTHERS: Final = 2
 _OCCASION: Final = "occasion "
 
 
 @fact
 def all_steps(ranks: Ranks) -> Steps:
-    """Return the steps of the whole recording; the iterations of its pattern without any."""
+    """Return the steps of the whole recording; without steps, the iterations of its pattern."""
     steps = steps_of_ranks(ranks)
     return steps if len(steps) else pattern_of_ranks(ranks)
 
 
 @fact
 def step_ledger(ranks: Ranks) -> Table:
-    """Return one row per process and step of the whole recording, by process and host start.
+    """Return one row per process and step of the whole recording, sorted by process and host start.
 
-    Columns, times in ns on the clock of the trace: process, step, start_ns and next_ns (on the
-    host, from this step's start to the next one's), period_ns (between the two, without the
-    recorder's own time), device_start_ns and device_end_ns, on_device (whether these are known from
-    the work that the step launched), duration_ns (on the devices where known, else the period),
-    whole_ns (the same; of the first step with what its host did before any work), is_covered (the
-    work of the devices was recorded, all of it), is_unprofiled (nothing was recorded in it but its
-    ranges, so that the profiler added nothing), samples_count (NaN: none), and kind: `USUAL`,
-    `WARMUP`, `SLOW`, `CUT`, `INCOMPLETE`, or one of OCCASIONS. Iterations of a pattern are usual.
-    is_fast: a usual step that is far shorter than the others.
+    Times are in ns on the clock of the trace. Columns: process, step. start_ns and next_ns: host
+    times from the start of this step to the start of the next step. period_ns: the time between
+    them, without the recorder's time. device_start_ns, device_end_ns. on_device: whether the device
+    times are known from the launched work. duration_ns: device time if known, else the period.
+    whole_ns: the same, but the first step includes host work before any GPU work. is_covered: all
+    device work of the step was recorded. is_unprofiled: only ranges were recorded in the step, so
+    the profiler added no overhead. samples_count: NaN if unknown. kind: `USUAL`, `WARMUP`, `SLOW`,
+    `CUT`, `INCOMPLETE`, or one of OCCASIONS; iterations of a pattern are usual. is_fast: a usual
+    step that is much shorter than the others.
     """
     is_pattern = all_steps(ranks).is_pattern
     rows = ranks.each(rows_of_rank, is_pattern=is_pattern)
-    table = Table.stacked([own for own in rows if len(own)] or rows[:1])
+    table = Table.stacked([rank_rows for rank_rows in rows if len(rank_rows)] or rows[:1])
     table = table.in_order("process", "start_ns") if len(rows) > 1 else table
-    took = {name.removeprefix(_OCCASION): table[name] for name in table if _OCCASION in name}
-    table = table.without(*(f"{_OCCASION}{name}" for name in took))
-    # Host periods and device times are compared with their like only.
-    alike = groups_of(table["process"], table["is_covered"].astype(np.int64)).number
+    occasion_times = {
+        name.removeprefix(_OCCASION): table[name] for name in table if _OCCASION in name
+    }
+    table = table.without(*(f"{_OCCASION}{name}" for name in occasion_times))
+    # Host periods are compared only with host periods, device times only with device times.
+    comparable = groups_of(table["process"], table["is_covered"].astype(np.int64)).number
     is_left_out = table["is_warmup"] | ~table["is_whole"] | is_pattern
-    causes = explained_by(table.assign(process=alike), took, ~is_left_out)
-    lengths = table["duration_ns"].astype(np.float64)
-    outliers = outliers_of_processes(lengths, alike, is_left_out | (causes != ""))
+    causes = explained_by(table.assign(process=comparable), occasion_times, ~is_left_out)
+    outliers = outliers_of_processes(
+        table["duration_ns"].astype(np.float64), comparable, is_left_out | (causes != "")
+    )
     kind = np.full(len(table), USUAL, object)
     kind[outliers > 0] = SLOW
-    # A pattern begins and ends with whole iterations.
-    is_cut = table["is_edge"] & (_are_cut(table, alike) | (outliers < 0)) & (not is_pattern)
-    # An edge that cuts a step of one rank is no border of another rank's either.
+    # The iterations of a pattern are never cut.
+    is_cut = table["is_edge"] & (_are_cut(table, comparable) | (outliers < 0)) & (not is_pattern)
+    # If the edge cuts a step on one rank, the same step is also unusable on the other ranks.
     kind[table["is_edge"] & are_among(table["step"], table["step"][is_cut])] = CUT
     kind[causes != ""] = causes[causes != ""]
     kind[~table["is_whole"]] = INCOMPLETE
@@ -97,16 +100,16 @@ def step_ledger(ranks: Ranks) -> Table:
 
 
 def ledger_of_window(ranks: Ranks) -> Table:
-    """Return the rows of the ledger between the start and the end of the window of ``ranks``.
+    """Return the rows of the ledger between the start and end of the window of ``ranks``.
 
-    They are those of `steps_of_ranks`, or of `pattern_of_ranks`, in their order.
+    These are the rows of `steps_of_ranks`, or of `pattern_of_ranks`, in the same order.
     """
     return ledger_within(ranks, ranks.span)
 
 
 @fact
 def ledger_within(ranks: Ranks, window: TimeWindow) -> Table:
-    """Return the rows of the ledger between the start and the end of ``window``."""
+    """Return the rows of the ledger between the start and end of ``window``."""
     ledger = step_ledger(ranks)
     rows = rows_inside(ledger, window)
     return ledger if len(rows) == len(ledger) else ledger.take(rows)
@@ -114,13 +117,13 @@ def ledger_within(ranks: Ranks, window: TimeWindow) -> Table:
 
 @fact
 def rows_of_rank(trace: Trace, *, is_pattern: bool) -> Table:
-    """Return the rows of one rank, before they are compared: what happened in each step."""
+    """Return the ledger rows of one rank, before ranks and steps are compared."""
     steps = find_pattern(trace) if is_pattern else find_steps(trace)
     table = steps.table
     whole = np.ones(len(table), np.bool_) if is_pattern else wholeness_of_steps(trace) == WHOLE
     is_unprofiled = np.zeros(len(table), np.bool_)
-    for own in disturbances(trace).values() if not is_pattern else ():
-        is_unprofiled[own.rows] = True
+    for disturbance in disturbances(trace).values() if not is_pattern else ():
+        is_unprofiled[disturbance.rows] = True
     names = ("process", "step", "start_ns", "next_ns", "device_start_ns", "device_end_ns")
     return table.select(*names, "end_ns", "on_device", "is_warmup").assign(
         period_ns=steps.periods_ns,
@@ -136,7 +139,7 @@ def rows_of_rank(trace: Trace, *, is_pattern: bool) -> Table:
 
 
 def _are_covered(trace: Trace, steps: Table) -> Bools:
-    """Return in which steps the devices were recorded from beginning to end."""
+    """Return which steps have device activity recorded from beginning to end."""
     if not trace.recorded & set(DEVICE_TABLES):
         return np.zeros(len(steps), np.bool_)
     if windows := recorded_windows(trace):
@@ -147,26 +150,27 @@ def _are_covered(trace: Trace, steps: Table) -> Bools:
         return np.asarray(inside & are_timed(steps), np.bool_)
     inside_ns = covered_ns(steps, captured_times(trace))
     is_captured = np.isnan(inside_ns) | (inside_ns >= _MIN_COVERED_RATIO * lengths_of(steps))
-    # A recording that goes on from the first step to the last has no steps outside of it.
+    # If every step overlaps the recorded time, no step is outside the recording.
     for rows in rows_by(steps, "process").values():
         is_captured[rows] |= inside_ns[rows].min() > 0
     return np.asarray(is_captured, np.bool_)
 
 
 def are_timed(steps: Table) -> Bools:
-    """Return of which steps it is known when the devices did their work.
+    """Return which steps have known device times.
 
-    Where no launch at all of a process is known, its steps are their periods; where only some are,
-    the work of a step without any may have run at another time.
+    If no launch of a process is known, its steps are their periods. If only some launches are
+    known, the work of a step without launches may have run at another time.
     """
     process, known = groups_of(steps["process"]).number, steps["on_device"]
     return np.asarray(known | (np.bincount(process, known) == 0)[process], np.bool_)
 
 
 def _are_edges(steps: Table) -> Bools:
-    """Return which steps may be cut by the beginning or the end of the recording.
+    """Return which steps the beginning or end of the recording may cut.
 
-    On the devices that is the first of a process, on the host, where no next one begins, the last.
+    On devices, this is the first step of a process. On the host, it is the last step, because no
+    next step begins.
     """
     found = np.zeros(len(steps), np.bool_)
     for rows in rows_by(steps, "process").values():
@@ -176,11 +180,11 @@ def _are_edges(steps: Table) -> Bools:
 
 
 def _are_cut(ledger: Table, process: Ints) -> Bools:
-    """Return which steps at an edge lack a part of themselves.
+    """Return which steps at an edge lack a part.
 
-    On devices a first step misses by how much it ends before the host does, before anything was
-    recorded. A first one on devices (of three or more) and a last one on the host are cut where
-    they are shorter than all others.
+    On devices, a first step that ends before its host end lacks that difference, because earlier
+    work was not recorded. A first step on devices (of three or more) and a last step on the host
+    are also cut if they are shorter than all others.
     """
     lengths, on_device = ledger["duration_ns"].astype(np.float64), ledger["on_device"]
     lag_ns = ledger["device_end_ns"] - ledger["end_ns"]
@@ -195,14 +199,14 @@ def _are_cut(ledger: Table, process: Ints) -> Bools:
 
 
 def launching_spans(steps: Table) -> Table:
-    """Return ``steps`` from and to when the host launched them.
+    """Return ``steps`` with the host times in which their work was launched.
 
-    A span on the devices grows with what happens from the last launch of the step before to the
-    last launch of its own; a period with what happens in it.
+    A span on the devices depends on the time from the last launch of the previous step to the last
+    launch of its own step. A period depends on the time within it.
     """
     known, launched = steps["on_device"], steps["launched_ns"]
     start, end = steps["start_ns"].copy(), np.where(known, launched, steps["next_ns"])
     for rows in rows_by(steps, "process").values():
-        later = rows[1:]
-        start[later] = np.where(known[later], launched[rows[:-1]], start[later])
+        following = rows[1:]
+        start[following] = np.where(known[following], launched[rows[:-1]], start[following])
     return steps.assign(start_ns=start, end_ns=end)

@@ -1,8 +1,8 @@
-"""The loop of a run, without the set-up: which part of a recording to judge, and its iterations.
+"""Finds the main loop of a run without its set-up, and the iterations of the loop.
 
-Where no steps are known: where kernels repeat in a pattern it is the stretch in which they do.
-Else set-up is what ranges at the beginning call so, and a long beginning (or end) in which
-hardly any kernel runs, as when a model is copied to the device.
+If the trace has no steps but kernels repeat in a pattern, the loop is the time in which they
+repeat. Otherwise set-up is excluded: ranges at the beginning with such names, and a long beginning
+(or end) with almost no kernels, for example while a model is copied to the device.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES
 
-_LEAST_PATTERN: Final = 0.5
-_FEWEST_KERNELS: Final = 20
-_KERNELS_OUTSIDE: Final = 0.02
-_LEAST_SETUP: Final = 0.1
-_PAUSE: Final = 0.01
+_MIN_KERNEL_TIME_RATIO: Final = 0.5
+_MIN_KERNELS: Final = 20
+_MAX_OUTSIDE_RATIO: Final = 0.02
+_MIN_SETUP_RATIO: Final = 0.1
+_MIN_PAUSE_RATIO: Final = 0.01
 _PASSES: Final = tuple(map(PHASES.index, ("forward", "eval", "backward", "optimizer")))
 _SETUP: Final = re.compile(
     r"(?i)^(init|initiali[sz]e|setup|set_up|load|build|prepare|create|generate|compile|capture"
@@ -42,11 +42,11 @@ _SETUP: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MainLoop:
-    """The window to judge, and why it is that.
+    """The window to analyze, and the reason.
 
-    ``turns_count`` iterations of a pattern are in it (0: none is known); ``before_ns`` and
-    ``after_ns`` are the time of the devices' activity that was left out. ``setup`` names the last
-    range that calls itself set-up, "" where none does.
+    ``turns_count``: number of pattern iterations in the window (0 if unknown). ``before_ns`` and
+    ``after_ns``: excluded time of device activity before and after the window. ``setup``: name of
+    the last range with a set-up name, "" if there is none.
     """
 
     window: TimeWindow
@@ -57,98 +57,106 @@ class MainLoop:
 
 
 def active_window(ranks: Ranks) -> TimeWindow | None:
-    """Return the time from the first to the last operation of any device; None without any."""
-    spans = [_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES]
-    return _hull(spans)
+    """Return the time from the first to the last operation of any device; None if there is none."""
+    return _hull([_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES])
 
 
 @fact
 def host_window(ranks: Ranks) -> TimeWindow | None:
-    """Return the time from the first to the last pass of a model on the host; None without any.
+    """Return the time from the first to the last model pass on the host; None if there is none.
 
-    For where no device worked: what comes before are imports, and what builds the model.
+    It is for runs without device work. The time before it contains imports and model construction.
     """
     return _hull(ranks.each(_passes_on_host))
 
 
 def _passes_on_host(trace: Trace) -> TimeWindow | None:
+    """Return the time from the first to the last model pass on the host of one rank."""
     return _span_of(trace.ranges.take(np.isin(phases_of_all_ranges(trace), _PASSES)))
 
 
 @fact
 def main_loop(ranks: Ranks) -> MainLoop | None:
-    """Return the loop of a run of which no steps are known; None where no device worked."""
+    """Return the main loop of a run without known steps; None if no device worked."""
     active = active_window(ranks)
     if active is None:
         return None
     pattern = pattern_of_ranks(ranks)
-    found = _where_kernels_repeat(ranks, pattern) if len(pattern) else None
-    turns, setup = (0, "") if found is None else (len(pattern), "")
+    found = _pattern_window(ranks, pattern) if len(pattern) else None
+    n_iterations, setup = (0, "") if found is None else (len(pattern), "")
     if found is None:
-        hull = _hull(ranks.whole.each(_where_kernels_are, active)) or active
+        hull = _hull(ranks.whole.each(_kernel_window, active)) or active
         found, setup = _after_named_setup(ranks, hull & active)
     before, after = found.start_ns - active.start_ns, active.end_ns - found.end_ns
-    return MainLoop(found, turns, before, after, setup)
+    return MainLoop(found, n_iterations, before, after, setup)
 
 
 def _span_of(rows: Table) -> TimeWindow | None:
+    """Return the time from the first start to the last end of ``rows``; None if empty."""
     if rows.empty:
         return None
     return TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
 
 
 def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
+    """Return the smallest window that contains all known windows; None if there are none."""
     known = [window for window in windows if window is not None]
     if not known:
         return None
     return TimeWindow(min(w.start_ns for w in known), max(w.end_ns for w in known))
 
 
-def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
-    """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
-    turns = pattern.table
-    start_ns, end_ns = int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max())
+def _pattern_window(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
+    """Return the time of all iterations; None if it contains less than half of the kernel time."""
+    iterations = pattern.table
+    start_ns, end_ns = (
+        int(iterations["device_start_ns"].min()),
+        int(iterations["device_end_ns"].max()),
+    )
     window = TimeWindow(start_ns, end_ns, is_of_steps=True)
-    times = ranks.each(_time_inside, window)
-    inside, whole = (sum(own) for own in zip(*times, strict=True))
-    return window if inside >= _LEAST_PATTERN * whole else None
+    inside, whole = (sum(column) for column in zip(*ranks.each(_time_inside, window), strict=True))
+    return window if inside >= _MIN_KERNEL_TIME_RATIO * whole else None
 
 
 def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
-    """Return the time of the kernels that begin in ``window``, and of all."""
+    """Return the duration of the kernels that begin in ``window``, and of all kernels."""
     length = lengths_of(trace.kernels)
     return int(length[window.holds(trace.kernels["start_ns"])].sum()), int(length.sum())
 
 
-def _where_kernels_are(trace: Trace, active: TimeWindow) -> TimeWindow:
-    """Return ``active`` without a long beginning and end with next to no kernels."""
+def _kernel_window(trace: Trace, active: TimeWindow) -> TimeWindow:
+    """Return ``active`` without a long beginning or end that has almost no kernels."""
     starts, ends = bounds(trace.kernels)
-    if len(starts) < _FEWEST_KERNELS:
+    if len(starts) < _MIN_KERNELS:
         return active
     length, ends = ends - starts, np.maximum.accumulate(ends)
     pauses = np.concatenate(([starts[0] - active.start_ns], starts[1:] - ends[:-1]))
     share = np.cumsum(length) / max(1, int(length.sum()))
-    is_long = pauses >= _PAUSE * active.duration_ns
-    leading = np.flatnonzero(is_long & (share - length / max(1, length.sum()) <= _KERNELS_OUTSIDE))
+    is_long = pauses >= _MIN_PAUSE_RATIO * active.duration_ns
+    leading = np.flatnonzero(
+        is_long & (share - length / max(1, length.sum()) <= _MAX_OUTSIDE_RATIO)
+    )
     start = int(starts[leading[-1]]) if len(leading) else active.start_ns
-    closing = np.append(pauses[1:], active.end_ns - ends[-1]) >= _PAUSE * active.duration_ns
-    trailing = np.flatnonzero(closing & (1 - share <= _KERNELS_OUTSIDE))
+    closing = (
+        np.append(pauses[1:], active.end_ns - ends[-1]) >= _MIN_PAUSE_RATIO * active.duration_ns
+    )
+    trailing = np.flatnonzero(closing & (1 - share <= _MAX_OUTSIDE_RATIO))
     end = int(ends[trailing[0]]) if len(trailing) else active.end_ns
-    least = _LEAST_SETUP * active.duration_ns
+    min_setup_ns = _MIN_SETUP_RATIO * active.duration_ns
     return TimeWindow(
-        start if start - active.start_ns >= least else active.start_ns,
-        end if active.end_ns - end >= least else active.end_ns,
+        start if start - active.start_ns >= min_setup_ns else active.start_ns,
+        end if active.end_ns - end >= min_setup_ns else active.end_ns,
     )
 
 
 def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, str]:
-    """Return the window without what ranges at its beginning call set-up, and the last of these.
+    """Return the window after the set-up ranges at its beginning, and the name of the last one.
 
-    At least half of the kernels' time must be left.
+    At least half of the kernel time must remain.
     """
     latest, setup = window.start_ns, ""
-    for own in ranks.each(_setup_of):
-        for end, name in own:
+    for setup_ranges in ranks.each(_setup_of):
+        for end, name in setup_ranges:
             if end > latest:
                 latest, setup = end, name
     if latest >= window.end_ns:
@@ -157,58 +165,59 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
 
 
 def _setup_of(trace: Trace) -> list[tuple[int, str]]:
-    """Return when the devices are done with each outermost range that is set-up, and its name."""
+    """Return the end of the device work of each outermost set-up range, and its name."""
     ranges, names = trace.ranges, trace.ranges["name"]
-    once = names.isin([name for name, count in names.counts().items() if count == 1])
-    own = ranges.take(are_named(names, _SETUP) & once & (ranges["depth"] <= 1))
-    if own.empty or trace.kernels.empty:
+    is_unique = names.isin([name for name, count in names.counts().items() if count == 1])
+    setup = ranges.take(are_named(names, _SETUP) & is_unique & (ranges["depth"] <= 1))
+    if setup.empty or trace.kernels.empty:
         return []
     starts, ends = bounds(trace.kernels)
     length, launched = ends - starts, launches_of(trace, "kernels")
     called = np.where(launched.is_known, launched.start_ns, starts)
     found = []
-    for end, name in zip(own["end_ns"].tolist(), own["name"].tolist(), strict=True):
+    for end, name in zip(setup["end_ns"].tolist(), setup["name"].tolist(), strict=True):
         before = called < end
-        if length[before].sum() < _LEAST_PATTERN * length.sum():
+        if length[before].sum() < _MIN_KERNEL_TIME_RATIO * length.sum():
             last = int(ends[before].max()) if before.any() else end
             found.append((max(end, last), name))
     return found
 
 
 _DATA, _FORWARD, _EVAL = map(PHASES.index, ("data", "forward", "eval"))
-_TRAINS: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
+_TRAINING_PHASES: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
 _COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "recorder_ns", "is_warmup")
 
 
 @fact
 def find_iterations(trace: Trace) -> Table:
-    """Return the rounds of each process: process, round, start_ns, end_ns, recorder_ns, is_warmup.
+    """Return the iterations of each process, in the columns `_COLUMNS`.
 
-    Of recorder_ns, what the embedded recorder took for itself, they are told apart.
-    A step goes to the start of the next one. In a process that names forward passes (where there
-    are none: evaluations) and trains nothing, a round goes from a batch to the next; of programs
-    that name no batches every such pass is a round. Others have none.
+    ``round`` is the number of the iteration; recorder_ns is the part of it that the embedded
+    recorder used. An iteration is a step up to the start of the next step. In a process that has
+    forward passes (or, without these, evaluations) and does not train, an iteration lasts from one
+    batch to the next; without named batches, each pass is an iteration. Other processes have no
+    iterations.
     """
     steps = find_steps(trace.whole).table
-    own = steps.select("process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup")
+    rounds = steps.select("process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup")
     others = _forward_iterations(trace.whole, set(steps["process"].tolist()))
-    return Table.stacked([own.renamed(step="round", next_ns="end_ns"), *others])
+    return Table.stacked([rounds.renamed(step="round", next_ns="end_ns"), *others])
 
 
 def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[Table]:
-    """Yield the rounds of each process that only runs forward."""
+    """Yield the iterations of each process that only runs forward passes."""
     ranges, phases, recorder = trace.ranges, phases_of_all_ranges(trace), recorder_times(trace)
     rows = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
-    for process, own in rows_by_value(ranges["process"][rows]).items():
-        phase, thread = phases[rows[own]], ranges["thread"][rows[own]]
-        if process in stepping or np.isin(phase, _TRAINS).any():
+    for process, process_rows in rows_by_value(ranges["process"][rows]).items():
+        phase, thread = phases[rows[process_rows]], ranges["thread"][rows[process_rows]]
+        if process in stepping or np.isin(phase, _TRAINING_PHASES).any():
             continue
         is_pass = phase == (_FORWARD if (phase == _FORWARD).any() else _EVAL)
-        speakers, counts = np.unique(thread[is_pass], return_counts=True)
-        if not len(speakers):
+        threads, counts = np.unique(thread[is_pass], return_counts=True)
+        if not len(threads):
             continue
-        is_main = thread == speakers[counts.argmax()]
-        starts, ends = ints(ranges, "start_ns", "end_ns", rows=rows[own[is_main]])
+        is_main = thread == threads[counts.argmax()]
+        starts, ends = ints(ranges, "start_ns", "end_ns", rows=rows[process_rows[is_main]])
         kinds = np.where(is_pass, _FORWARD, phase)[is_main]
         columns = (column.tolist() for column in (kinds, starts, ends))
         spans = list(_passes(zip(*columns, strict=True), bool((kinds == _DATA).any())))
@@ -221,7 +230,7 @@ def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[Table]:
 
 
 def _passes(events: Iterable[tuple[int, int, int]], has_batches: bool) -> Iterator[tuple[int, int]]:
-    """Yield from when to when each round goes, of (phase, start, end) sorted by start."""
+    """Yield start and end of each iteration, from (phase, start, end) sorted by start."""
     opens, has_forward, reach = -1, False, -1
     for phase, start, end in events:
         is_next = phase == (_DATA if has_batches else _FORWARD) and start >= reach

@@ -1,4 +1,4 @@
-"""The steps of all ranks, measured: lengths, parts, throughput, how steady, which are typical."""
+"""Measures the steps of all ranks: durations, parts, throughput, steadiness, outliers."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, PROFILER
 
 _REASON: Final = "reason "
-"""Before the names of columns that explain slow steps, and that nobody else sees."""
+"""Prefix of internal columns that explain slow steps. The columns are dropped from the result."""
 
 _SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes")
-"""What is 0, not unknown, in ranks where there was none of it."""
+"""Columns that are 0, not unknown, for ranks without such data."""
 
 _ORDER: Final = (
     *("process", "step", "at_ns", "duration_ns", "device_ns"),
@@ -61,25 +61,25 @@ _ORDER: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredSteps:
-    """The steps that lie wholly inside the window, of all ranks.
+    """The steps of all ranks that lie completely inside the window.
 
-    ``table`` has one row per process and step, sorted so: process, step, at_ns (its start, from
-    the start of the run), duration_ns (on the devices where its launches are known, else its
-    period), device_ns (the same, NaN where not known), the five parts of the device (they add up
-    to the duration), host_at_ns and period_ns (where it starts on the host, and how long until the
-    next), between_ns (how much of that lies between the two) and between_cause (see
-    `BETWEEN_CAUSES`; "" for nothing), lag_ns (how much later the device is done than the host), the
-    host time of each phase and of the profiler, bytes by direction, samples_count, samples_per_s,
-    `machine_in_steps`, is_warmup, what `excess_of_steps` says of outliers, and excess_cause: what
-    of `traceprof.measures.steps.costs.OCCASIONS` made the step longer, "" where none did. NaN:
-    not recorded. Columns of what was not recorded at all are not there.
+    ``table`` has one row per process and step, sorted by process and time. Columns: process, step.
+    at_ns: start, from the start of the run. duration_ns: device time if the launches are known,
+    else the period. device_ns: the same, NaN if unknown. The five parts of the device: they add up
+    to the duration. host_at_ns and period_ns: start on the host, and time until the next step.
+    between_ns: part of the period between the two steps. between_cause: see `BETWEEN_CAUSES`, "" if
+    none. lag_ns: time from the end on the host to the end on the devices. Host time of each phase
+    and of the profiler. Bytes by direction. samples_count, samples_per_s. `machine_in_steps`.
+    is_warmup. The columns of `excess_of_steps` for outliers. excess_cause: the cost (of
+    `traceprof.measures.steps.costs.OCCASIONS`) that made the step longer, "" if none. NaN means not
+    recorded. Columns without any recorded data are absent.
 
-    Where no steps are known but a pattern repeats (``is_pattern``), the rows are its turns;
-    nothing is called slow or warm-up among them.
+    If no steps are known but kernels repeat (``is_pattern``), the rows are the iterations; none is
+    slow or warm-up.
 
-    ``scalars`` are those of the analysis of steps, of what is known: statistics are of the steps
-    without the warm-up, those with an excess_cause, and a first or last one that the recording
-    cuts short; the throughput of all without the warm-up.
+    ``scalars`` are those of the analysis of steps, as far as known. Statistics exclude warm-up,
+    steps with an excess_cause, and a first or last step that the recording cuts. Throughput
+    excludes only the warm-up.
     """
 
     table: Table
@@ -87,23 +87,22 @@ class MeasuredSteps:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether these are no steps, but iterations of a pattern that repeats."""
+        """Whether the rows are iterations of a repeating kernel pattern instead of steps."""
         return bool(self.scalars["is_pattern"])
 
 
 @of_window
 def measured_steps(ranks: Ranks) -> MeasuredSteps:
-    """Return every step of every rank that lies wholly inside the window."""
+    """Return every step of every rank that lies completely inside the window."""
     steps, ledger = all_steps(ranks.whole), ledger_of_window(ranks)
-    table = _joined(ranks.whole.each(_measure, is_pattern=steps.is_pattern))
+    table = _join_ranks(ranks.whole.each(_measure_rank, is_pattern=steps.is_pattern))
     if ranks.uncut is not None:
         table = table.take(rows_inside(step_ledger(ranks), ranks.span))
     if not np.isnan(step_ledger(ranks)["samples_count"]).all():
         samples, lengths = ledger["samples_count"], table["duration_ns"]
-        longer = np.maximum(lengths, table["period_ns"])
-        lengths = np.where(ledger["kind"] == CUT, longer, lengths)
+        lengths = np.where(ledger["kind"] == CUT, np.maximum(lengths, table["period_ns"]), lengths)
         table = table.assign(samples_count=samples, samples_per_s=_rates(samples, lengths))
-    reasons, table = _taken(table, _REASON)
+    reasons, table = _split_columns(table, _REASON)
     kind, causes = ledger["kind"], np.where(np.isin(ledger["kind"], OCCASIONS), ledger["kind"], "")
     is_longer = (kind == SLOW) | (causes != "")
     outliers = is_longer.astype(np.int64) - ledger["is_fast"]
@@ -113,7 +112,7 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
 
 
 def _scalars(ranks: Ranks, steps: Steps, table: Table) -> dict[str, Any]:
-    """Return what is known of the steps of the window together, as `MeasuredSteps` has it."""
+    """Return the scalars of `MeasuredSteps` for the steps of the window."""
     base, ledger = base_of(ranks), ledger_of_window(ranks)
     steadiness = measure_steadiness(base.lengths_ns, base.processes)
     for name in ("trend_ns", "drift_ratio") if steps.is_pattern and steadiness else ():
@@ -136,20 +135,23 @@ def _scalars(ranks: Ranks, steps: Steps, table: Table) -> dict[str, Any]:
 
 
 def _of_profiling(ranks: Ranks) -> dict[str, float]:
-    """Return how many steps were not profiled, how long profiled ones are, and what that added."""
+    """Return the number of unprofiled steps, the duration of profiled steps, and the overhead."""
     base = base_of(ranks)
     if not base.is_unprofiled:
         return {}
-    counts = {"unprofiled_count": len(base.lengths_ns), "profiled_ns": base.profiled_ns}
-    return {**counts, **profiler_overhead(ranks)}
+    return {
+        "unprofiled_count": len(base.lengths_ns),
+        "profiled_ns": base.profiled_ns,
+        **profiler_overhead(ranks),
+    }
 
 
 def _of_warmup(ranks: Ranks) -> dict[str, int]:
-    """Return how many leading steps are warm-up, and how long they are in the slowest process."""
+    """Return the number of warm-up steps, and their duration in the slowest process."""
     ledger = ledger_of_window(ranks)
-    own = ledger.take(ledger["kind"] == WARMUP)
-    lengths = own["whole_ns" if ranks.uncut is None else "duration_ns"]
-    sums = [(len(rows), int(lengths[rows].sum())) for rows in rows_by(own, "process").values()]
+    warmup = ledger.take(ledger["kind"] == WARMUP)
+    lengths = warmup["whole_ns" if ranks.uncut is None else "duration_ns"]
+    sums = [(len(rows), int(lengths[rows].sum())) for rows in rows_by(warmup, "process").values()]
     return {
         "warmup_count": max((n for n, _ in sums), default=0),
         "warmup_ns": max((ns for _, ns in sums), default=0),
@@ -157,71 +159,71 @@ def _of_warmup(ranks: Ranks) -> dict[str, int]:
 
 
 @fact
-def _measure(trace: Trace, *, is_pattern: bool) -> Table:
-    """Return what is known of the steps of one rank by itself, whatever the window."""
+def _measure_rank(trace: Trace, *, is_pattern: bool) -> Table:
+    """Return the measures of the steps of one rank that do not depend on the window."""
     steps = find_pattern(trace) if is_pattern else find_steps(trace)
     rows, known = steps.table, steps.table["on_device"]
-    zero = trace.span.start_ns
+    origin_ns = trace.span.start_ns
     columns: dict[str, Any] = {
         "process": rows["process"],
         "step": rows["step"],
-        "at_ns": rows["device_start_ns"] - zero,
+        "at_ns": rows["device_start_ns"] - origin_ns,
         "duration_ns": steps.durations_ns,
     }
     if trace.recorded & set(DEVICE_TABLES):
         on_device = np.where(known, steps.durations_ns, np.nan)
-        seen = rows_of_rank(trace, is_pattern=is_pattern)["is_covered"] & are_timed(rows)
+        is_recorded = rows_of_rank(trace, is_pattern=is_pattern)["is_covered"] & are_timed(rows)
         parts = parts_of_devices(trace, rows)
-        columns |= {"device_ns": np.where(seen, on_device, np.nan)}
-        columns |= {name: np.where(seen, own, np.nan) for name, own in parts.items()}
+        columns |= {"device_ns": np.where(is_recorded, on_device, np.nan)}
+        columns |= {name: np.where(is_recorded, values, np.nan) for name, values in parts.items()}
     lag = (rows["device_end_ns"] - rows["end_ns"]).astype(np.float64)
     gaps = rows.assign(start_ns=rows["end_ns"], end_ns=rows["next_ns"])
     recorder_ns = np.nan_to_num(covered_ns(gaps, recorder_times(trace)))
     columns |= {
-        "host_at_ns": rows["start_ns"] - zero,
+        "host_at_ns": rows["start_ns"] - origin_ns,
         "period_ns": steps.periods_ns,
         "between_ns": np.maximum(rows["next_ns"] - rows["end_ns"], 0) - recorder_ns,
         "between_cause": cause_of_steps(trace, rows),
         "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
     }
     columns |= {**host_times(trace, steps), **bytes_in_steps(trace, rows)}
-    reasons = _reasons(trace, launching_spans(rows), _left_out(rows))
+    reasons = _launching_times(trace, launching_spans(rows), _recorder_outside_steps(rows))
     columns |= {f"{_REASON}{name}": time for name, time in reasons.items()}
     return Table({**columns, "is_warmup": steps.warmup()})
 
 
 def host_times(trace: Trace, steps: Steps) -> dict[str, Floats]:
-    """Return the phases of the host, the profiler's time, and the rest: together the period.
+    """Return host phases, profiler time, and time outside them; together they add up to the period.
 
-    Of the profiler that is not what the period leaves out: the begin and end of its windows.
+    The profiler time excludes the start and stop of its windows, which the period already excludes.
     """
     rows = steps.table
     phases = phases_of_host(trace, rows)
     profiler = profiler_in_steps(trace, rows.assign(end_ns=rows["next_ns"]))
     nothing = np.zeros(len(rows))
     claimed = np.sum([nothing, *(np.nan_to_num(time) for time in phases.values())], axis=0)
-    left = np.maximum(steps.periods_ns - claimed, 0.0)
-    # What a phase holds already is its own.
+    unclaimed = np.maximum(steps.periods_ns - claimed, 0.0)
+    # Profiler time within a phase counts for the phase.
     profiler = {
-        name: np.minimum(np.maximum(time - rows["recorder_ns"], 0.0), left)
+        name: np.minimum(np.maximum(time - rows["recorder_ns"], 0.0), unclaimed)
         for name, time in profiler.items()
     }
     if not phases:
         return {**profiler}
-    outside = left - np.sum([nothing, *profiler.values()], axis=0)
+    outside = unclaimed - np.sum([nothing, *profiler.values()], axis=0)
     is_known = ~np.isnan(next(iter(phases.values())))
     return {**phases, **profiler, "outside_ns": np.where(is_known, outside, np.nan)}
 
 
-def _taken(table: Table, prefix: str) -> tuple[dict[str, Floats], Table]:
-    """Return the columns with a prefix, without it, and ``table`` without these."""
+def _split_columns(table: Table, prefix: str) -> tuple[dict[str, Floats], Table]:
+    """Return the columns with ``prefix`` (removed from the names), and ``table`` without them."""
     names = [name for name in table if name.startswith(prefix)]
     taken = {name.removeprefix(prefix): table[name].astype(np.float64) for name in names}
     return taken, table.without(*names)
 
 
-def _left_out(steps: Table) -> Floats:
-    """Return the recorder's own time that is in the length of none of ``steps``, by step."""
+def _recorder_outside_steps(steps: Table) -> Floats:
+    """Return per step the recorder time that is not part of any step's duration, in ns."""
     known = steps["on_device"]
     found: Floats = np.where(known, 0.0, steps["recorder_ns"])
     for rows in rows_by(steps, "process").values():
@@ -230,35 +232,33 @@ def _left_out(steps: Table) -> Floats:
     return found
 
 
-def _reasons(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Floats]:
-    """Return what the host did while it launched each step, for what makes steps slow."""
-    lost = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
+def _launching_times(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Floats]:
+    """Return what the host did while it launched each step; used to explain slow steps."""
+    between_ns = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
     profiler = profiler_in_steps(trace, spans)
-    found = {name: np.maximum(time - left_out, 0) for name, time in profiler.items()}
-    return {**phases_of_host(trace, spans), **found, f"{BETWEEN_STEPS}_ns": lost}
+    profiler_ns = {name: np.maximum(time - left_out, 0) for name, time in profiler.items()}
+    return {**phases_of_host(trace, spans), **profiler_ns, f"{BETWEEN_STEPS}_ns": between_ns}
 
 
-def _joined(tables: Sequence[Table]) -> Table:
-    """Return the steps of all ranks, with their samples per second."""
+def _join_ranks(tables: Sequence[Table]) -> Table:
+    """Return the steps of all ranks in one table, sorted by process and time."""
     table = Table.stacked([table for table in tables if len(table)] or tables[:1])
     known = [name for name in _ORDER if name in table]
     known += [name for name in table if name.startswith(_REASON)]
     sums = {name: np.nan_to_num(table[name]) for name in known if name in _SUMS}
-    joined = table.select(*known, "is_warmup").assign(**sums)
-    return joined.in_order("process", "at_ns", "step")
+    return table.select(*known, "is_warmup").assign(**sums).in_order("process", "at_ns", "step")
 
 
 def _rates(counts: Array, times_ns: Array) -> Floats:
-    """Return how many a second; of no time infinitely many."""
+    """Return the rate per second; infinity if the time is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(counts / (times_ns / 1e9), np.float64)
 
 
 def _rates_of(ranks: Ranks) -> dict[str, float]:
-    """Return steps per second of a process, and samples per second of all processes together.
+    """Return steps per second of one process, and samples per second of all processes.
 
-    Both rest on the steps and the step time of the base, so that samples per second over steps per
-    second are the samples of a step.
+    Both use the steps and step time of the base, so their ratio is the number of samples per step.
     """
     base = base_of(ranks)
     if not len(base.lengths_ns) or not base.step_ns:
@@ -270,6 +270,6 @@ def _rates_of(ranks: Ranks) -> dict[str, float]:
 
 
 def named_steps(steps: Steps) -> Steps:
-    """Return the steps that can be judged: none where all of them are warm-up."""
+    """Return the steps that can be analyzed: none if all of them are warm-up."""
     is_none = not len(steps) or steps.warmup().all()
     return Steps(steps.table.head(0), "") if is_none else steps

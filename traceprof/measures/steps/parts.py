@@ -1,4 +1,4 @@
-"""What the time of each step consists of, the state of the machine beside it, and what grew."""
+"""Splits the time of each step into parts and phases, and explains which of them grew."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, PROFILER, PROFILER_RANGES
 
 DEVICE_PARTS: Final = tuple(f"{part}_ns" for part in PARTS)
-_COUNTED: Final = ("h2d", "d2h", "p2p")
+_DIRECTIONS: Final = ("h2d", "d2h", "p2p")
 
 
 def parts_of_devices(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the five parts of each step, the mean over the devices that its process uses.
+    """Return the five parts of each step, as means over the devices that its process uses.
 
-    They add up to the length of the step (see `traceprof.model.activity`); NaN where the process
+    They add up to the duration of the step (see `traceprof.model.activity`). NaN if the process
     uses no device.
     """
     starts, ends = ints(steps, "device_start_ns", "device_end_ns")
@@ -58,107 +58,108 @@ def parts_of_devices(trace: Trace, steps: Table) -> Mapping[str, Floats]:
 
 
 def phases_of_host(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the host time per phase of each step; NaN where its process names no phases.
+    """Return the host time per phase of each step; NaN if its process has no named phases.
 
-    Between its borders on the host: what lies between two steps is told apart.
+    Only the time between start and end of the step on the host counts, not the time between steps.
     """
     times: dict[str, dict[int, Intervals]] = {}
     processes = set(steps["process"].tolist())
     for host in find_host_phases(trace):
         for phase, time in host.times.items() if host.process in processes else ():
             times.setdefault(phase, {})[host.process] = time
-    times.pop(PROFILER, None)  # which takes more than its ranges: see `profiler_in_steps`
-    return {f"{phase}_ns": covered_ns(steps, own) for phase, own in times.items()}
+    times.pop(PROFILER, None)  # its ranges are incomplete: see `profiler_in_steps`
+    return {f"{phase}_ns": covered_ns(steps, by_process) for phase, by_process in times.items()}
 
 
 def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the host time of each step that the profiler took for itself, where it took any.
+    """Return the host time of each step that the profiler used; {} if it used none.
 
-    Its overheads, and the beginning and end of windows of the embedded recorder.
+    It covers profiler overheads, and the start and stop of windows of the embedded recorder.
     """
     ranges, columns = trace.ranges, ("process", "start_ns", "end_ns")
-    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
-    own = own.take(own["name"].isin(PROFILER_RANGES))
-    spans = Table.stacked([table.select(*columns) for table in (own, trace.overheads)])
+    profiler_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    profiler_ranges = profiler_ranges.take(profiler_ranges["name"].isin(PROFILER_RANGES))
+    spans = Table.stacked([table.select(*columns) for table in (profiler_ranges, trace.overheads)])
     busy = np.nan_to_num(covered_ns(steps, unions_by(spans)))
     return {"profiler_ns": busy} if busy.any() else {}
 
 
 def bytes_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
-    """Return the bytes of the copies that start in each step, by direction, where there are any."""
+    """Return the bytes of the copies that start in each step, by recorded direction."""
     columns: dict[str, Floats] = {}
     copies = trace.copies
-    on_device = _bordered(steps, "device_start_ns", "device_end_ns")
-    for direction in _COUNTED:
+    on_device = _with_bounds(steps, "device_start_ns", "device_end_ns")
+    for direction in _DIRECTIONS:
         chosen = copies.take(copies["direction"] == direction)
         if len(chosen):
-            sizes = np.maximum(chosen["n_bytes"], 0)
-            columns[f"{direction}_bytes"] = _sums(on_device, chosen, sizes)
+            columns[f"{direction}_bytes"] = _sums(
+                on_device, chosen, np.maximum(chosen["n_bytes"], 0)
+            )
     return columns
 
 
 def samples_in_steps(trace: Trace, steps: Table) -> Floats:
-    """Return the samples of the batches of each step of a whole recording; NaN of none."""
+    """Return the samples of the batches of each step of a whole recording; NaN if unknown."""
     if len(find_steps(trace)):
         batches = batches_of_steps(trace)
         sums = np.bincount(batches["row"], batches["payload"], len(steps)).astype(np.float64)
-    else:  # of iterations of a pattern
+    else:  # iterations of a pattern
         batches = _batches(trace)
-        sums = _sums(_bordered(steps, "start_ns", "next_ns"), batches, batches["payload"])
+        sums = _sums(_with_bounds(steps, "start_ns", "next_ns"), batches, batches["payload"])
     return np.where(sums > 0, sums, np.nan)
 
 
 def _batches(trace: Trace) -> Table:
-    """Return the marks of batches, without those of loaders that evaluate."""
+    """Return the marks of batches, without batches of evaluation loaders."""
     marks = trace.marks
-    is_own = (marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")
-    batches = marks.take(is_own & (marks["payload"] > 0))
+    is_batch = (marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")
+    batches = marks.take(is_batch & (marks["payload"] > 0))
     return batches.take(are_of_training(trace, batches)) if len(batches) else batches
 
 
 @fact
 def batches_of_steps(trace: Trace) -> Table:
-    """Return the marks of batches that were trained with, and in which ``row`` of the steps.
+    """Return the marks of training batches, and the ``row`` of their step.
 
-    One that was fetched in no step, as by a thread that fetches ahead, is of the next one.
+    A batch fetched outside any step, for example by a prefetch thread, belongs to the next step.
     """
     batches, steps = _batches(trace), find_steps(trace).table
     ends, of_steps = steps["end_ns"], rows_by(steps, "process")
     owner = np.full(len(batches), -1, np.int64)
     for process, rows in rows_by(batches, "process").items():
-        own = of_steps.get(process, np.empty(0, np.int64))
-        at = np.searchsorted(ends[own], batches["start_ns"][rows], side="right")
-        owner[rows] = np.append(own, -1)[at]
+        step_rows = of_steps.get(process, np.empty(0, np.int64))
+        at = np.searchsorted(ends[step_rows], batches["start_ns"][rows], side="right")
+        owner[rows] = np.append(step_rows, -1)[at]
     return batches.assign(row=owner).take(owner >= 0)
 
 
-def _bordered(steps: Table, start: str, end: str) -> Table:
-    """Return the steps with other borders, in the order of these."""
+def _with_bounds(steps: Table, start: str, end: str) -> Table:
+    """Return the steps with start_ns and end_ns taken from other columns, in the same order."""
     return steps.select("process").assign(start_ns=steps[start], end_ns=steps[end])
 
 
 def _sums(steps: Table, rows: Table, values: Array) -> Floats:
+    """Return the sum of ``values`` of the ``rows`` that start in each step."""
     owner = owner_of(steps, rows["process"], rows["start_ns"])
     inside = owner >= 0
-    sums = np.bincount(owner[inside], values[inside], len(steps))
-    return sums.astype(np.float64)
+    return np.bincount(owner[inside], values[inside], len(steps)).astype(np.float64)
 
 
 BETWEEN_STEPS: Final = "between_steps"
-"""Stands for a phase where it was the time between two steps."""
+"""Name used like a phase for the time between two steps."""
 
 _PHASES: Final = tuple(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS))
-_EXPLAINS: Final = 0.5
+_MIN_EXPLAINED_RATIO: Final = 0.5
 
 
 def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
-    """Return, for each outlier among the steps, what it took more than the typical ones.
+    """Return, for each outlier step, its excess over typical steps and the causes.
 
-    ``outliers`` is 1 for slow rows of ``table``, -1 for fast ones, else 0. Typical are the medians
-    over the other steady steps of the process. Columns: excess_ns (below 0 for fast ones; NaN for
-    steps that are no outliers), grown_part and grown_phase (the part of the device, and the phase
-    of the host, that explains the most of it, at least half; "" where none does) with their
-    own growth, grown_part_ns and grown_phase_ns.
+    ``outliers`` is 1 for slow rows of ``table``, -1 for fast rows, else 0. Typical values are the
+    medians over the other steady steps of the process. Columns: excess_ns (negative for fast steps;
+    NaN for steps that are no outliers); grown_part and grown_phase (the device part and the host
+    phase that explain most of the excess, at least half of it; "" if none does); grown_part_ns and
+    grown_phase_ns (their growth).
     """
     rows = np.flatnonzero(outliers)
     process, owner = np.unique(table["process"], return_inverse=True)
@@ -166,17 +167,23 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
     has_typical = np.bincount(owner[typical], minlength=len(process)) > 0
     chosen = typical | ~has_typical[owner]
     names = [name for name in ("duration_ns", *DEVICE_PARTS, *_PHASES) if name in table]
-    known = [np.asarray(table[name], np.float64) for name in names]
-    usual = [medians_of_groups(owner[chosen], own[chosen], len(process)) for own in known]
+    measures = [np.asarray(table[name], np.float64) for name in names]
+    medians = [
+        medians_of_groups(owner[chosen], values[chosen], len(process)) for values in measures
+    ]
     change = np.stack(
-        [own[rows] - median[owner[rows]] for own, median in zip(known, usual, strict=True)], axis=1
+        [
+            values[rows] - median[owner[rows]]
+            for values, median in zip(measures, medians, strict=True)
+        ],
+        axis=1,
     )
     excess = np.full(len(table), np.nan)
     excess[rows] = change[:, 0]
     columns: dict[str, Array] = {"excess_ns": excess}
     for column, group in (("grown_part", DEVICE_PARTS), ("grown_phase", _PHASES)):
-        own = [i for i, name in enumerate(names) if name in group]
-        name, grown_ns = _grown([names[i] for i in own], change[:, own], change[:, 0])
+        places = [i for i, name in enumerate(names) if name in group]
+        name, grown_ns = _find_grown([names[i] for i in places], change[:, places], change[:, 0])
         columns[column] = np.full(len(table), "", object)
         columns[column][rows] = name
         columns[f"{column}_ns"] = np.full(len(table), np.nan)
@@ -184,19 +191,19 @@ def excess_of_steps(table: Table, outliers: Ints) -> Mapping[str, Array]:
     return columns
 
 
-def _grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[Texts, Floats]:
-    """Return which of ``names`` explains the most of each excess, and by how much it grew."""
+def _find_grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[Texts, Floats]:
+    """Return the name that explains most of each excess ("" if none does), and its growth in ns."""
     found, grown = np.full(len(excess), "", object), np.full(len(excess), np.nan)
     if not names or not len(excess):
         return found, grown
     share = change / np.where(excess == 0, np.nan, excess)[:, None]
     share = np.where(np.isnan(share), -np.inf, share)
     place = share.argmax(axis=1)
-    best = np.arange(len(excess))
-    explains = share[best, place] >= _EXPLAINS
+    index = np.arange(len(excess))
+    explains = share[index, place] >= _MIN_EXPLAINED_RATIO
     labels = np.array([name.removesuffix("_ns") for name in names], object)
     found[explains] = labels[place[explains]]
-    grown[explains] = change[best, place][explains]
+    grown[explains] = change[index, place][explains]
     return found, grown
 
 
@@ -207,8 +214,8 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "torch_device_alloc": "device_alloc_count",
 }
 MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values())
-_PERIOD_NS: Final = 1_000_000_000
-"""Clocks are sampled once a second, so that most steps have no sample of their own."""
+_SAMPLE_PERIOD_NS: Final = 1_000_000_000
+"""Clocks are sampled once per second, so most steps contain no sample."""
 
 _BORDERS: Final = ("at_ns", "duration_ns", "host_at_ns", "period_ns")
 
@@ -216,31 +223,33 @@ _Series = tuple[Ints, Floats]
 
 
 def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
-    """Return what of `MACHINE` was recorded, a value for each of ``steps``; NaN where it was not.
+    """Return the recorded metrics of `MACHINE`, one value per step; NaN if not recorded.
 
-    ``steps`` is the table of `MeasuredSteps`. Clocks and throttling are the mean of the samples
-    from a second before a step until its end, of the worst of the devices of its process; counts
-    are what the allocator of the process counted in the step's period on the host.
+    ``steps`` is the table of `MeasuredSteps`. Clocks and throttling are means of the samples from
+    one second before the step to its end, of the worst device of its process. Counts are the
+    allocator's counts in the period of the step on the host.
     """
     series = _series(ranks.whole)
     if not series:
         return {}
-    zero = ranks.whole.span.start_ns
-    devices = {p: own for part in ranks.whole for p, own in devices_of_processes(part).items()}
+    origin_ns = ranks.whole.span.start_ns
+    devices = {
+        p: numbers for part in ranks.whole for p, numbers in devices_of_processes(part).items()
+    }
     found = {name: np.full(len(steps), np.nan) for name in MACHINE}
     for process, rows in rows_by(steps, "process").items():
         start, lasts, begin, period = ints(steps, *_BORDERS, rows=rows)
-        start, begin = start + zero, begin + zero
+        start, begin = start + origin_ns, begin + origin_ns
         on_devices = [f"gpu:{device}" for device in devices.get(process, ())]
         clocks = [_means(series.get((gpu, _CLOCK)), start, start + lasts) for gpu in on_devices]
-        held = [
+        throttled = [
             _means(series.get((gpu, name)), start, start + lasts)
             for gpu in on_devices
             for name in _THROTTLED
         ]
         if on_devices:
             found[_CLOCK][rows] = np.fmin.reduce(clocks)
-            found["throttled_ratio"][rows] = np.fmax.reduce(held)
+            found["throttled_ratio"][rows] = np.fmax.reduce(throttled)
         for metric, name in _COUNTERS.items():
             counted = series.get((f"process:{process}", metric))
             if counted is not None:
@@ -251,7 +260,7 @@ def machine_in_steps(ranks: Ranks, steps: Table) -> dict[str, Floats]:
 
 
 def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
-    """Return times and values of each source and metric that is asked for, in the order of time."""
+    """Return times and values of each needed source and metric, sorted by time."""
     every = Table.stacked(ranks.each(_samples_of_machine)).in_order("start_ns")
     source, metric = every["source"], every["metric"]
     return {
@@ -265,17 +274,18 @@ def _samples_of_machine(part: Trace) -> Table:
 
 
 def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:
+    """Return the mean of the samples from one second before each span to its end; NaN if none."""
     if series is None:
         return np.full(len(start), np.nan)
     times, values = series
     sums = np.concatenate(([0.0], np.cumsum(values)))
-    first = np.searchsorted(times, start - _PERIOD_NS, side="left")
+    first = np.searchsorted(times, start - _SAMPLE_PERIOD_NS, side="left")
     last = np.searchsorted(times, end, side="left")
     n = np.maximum(last - first, 0)
     return np.where(n > 0, (sums[last] - sums[first]) / np.maximum(n, 1), np.nan)
 
 
 def _last_before(series: _Series, instants: Ints) -> Floats:
+    """Return the last value before each instant; 0 if there is none."""
     times, values = series
-    place = np.searchsorted(times, instants, side="left")
-    return np.concatenate(([0.0], values))[place]
+    return np.concatenate(([0.0], values))[np.searchsorted(times, instants, side="left")]

@@ -1,10 +1,10 @@
-"""Host and device time by phase of the training loop (data, forward …), of all and by step.
+"""Measures host and device time by phase of the training loop (data, forward …) and by step.
 
-Phases are read from the names of ranges: those that `traceprof record` injects, and what people
-commonly write by hand. Host time counts for the innermost phase, on the thread that names
-phases; what none claims is shown as such, so that the parts of a process add up to the window.
-Device time is what the phase launched, whenever it ran. A backward pass that no range names is
-inferred, and said to be (see `traceprof.measures.host.phases`).
+Phases come from range names: the ranges that `traceprof record` adds, and common names of manual
+ranges. Host time counts for the innermost phase on the thread with named phases. Unclaimed time has
+its own row, so the phases of a process add up to the window. Device time is the work that the phase
+launched, whenever it ran. A backward pass without a named range is inferred and marked as inferred
+(see `traceprof.measures.host.phases`).
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def measure_phases(trace: Trace) -> Result:
     """Return the host and device time of each phase."""
     host = _host_times(trace)
     if not (trace.recorded & set(DEVICE_TABLES)):
-        return Result("phases", LOOP_PHASES_SPEC, {"phases": _named(host)})
+        return Result("phases", LOOP_PHASES_SPEC, {"phases": _with_phase_names(host)})
     work = _device_work(trace)
     per_device = _device_times(work, "process", "phase", "device")
     device, groups = grouped_by(per_device, "process", "phase")
     sums = {name: groups.reduced(np.add, per_device[name]) for name in _OF_DEVICE}
-    table = _whole(joined(host, device.assign(**sums), "process", "phase"))
-    # Device work counts for the processes that name phases; of the others there are none.
+    table = _as_integers(joined(host, device.assign(**sums), "process", "phase"))
+    # Device work counts only for processes with named phases.
     table = table.take(np.isin(table["process"], host["process"]))
     length, lost, is_linked = lengths_of(work), work["phase"] == _NO_PHASE, work["is_linked"]
     inferred = work["is_inferred"] == 1
@@ -95,21 +95,22 @@ def measure_phases(trace: Trace) -> Result:
         "inferred_count": inferred.sum(),
     }
     scalars = {name: int(value) for name, value in scalars.items()}
-    return Result("phases", LOOP_PHASES_SPEC, {"phases": _named(table)}, scalars)
+    return Result("phases", LOOP_PHASES_SPEC, {"phases": _with_phase_names(table)}, scalars)
 
 
-def _whole(table: Table) -> Table:
-    """Return whole numbers, 0 for what there is none of."""
+def _as_integers(table: Table) -> Table:
+    """Return the table as integers, with 0 for NaN."""
     return Table({name: np.nan_to_num(table[name]).astype(np.int64) for name in table}, len(table))
 
 
-def _named(table: Table) -> Table:
+def _with_phase_names(table: Table) -> Table:
+    """Return the table with phase names instead of indices, sorted by process and phase."""
     table = table.in_order("process", "phase")
     return table.assign(phase=np.array(_NAMES, object)[table["phase"]])
 
 
 def _host_times(trace: Trace) -> Table:
-    """Return one row per process and place of a phase in `_NAMES`."""
+    """Return one row per process and phase (index in `_NAMES`)."""
     rows = []
     inferred, unrecorded = inferred_passes_on_host(trace), between_cycles(trace)
     for host in find_host_phases(trace):
@@ -119,18 +120,21 @@ def _host_times(trace: Trace) -> Table:
             if len(unnamed):
                 times.append((PHASES.index(phase), unnamed.total_ns, len(unnamed)))
         claimed_ns = sum(ns for _, ns, _ in times)
-        lost = unrecorded.get(host.process, Intervals.empty())
-        whole_ns = trace.span.duration_ns - (lost & trace.span.times).total_ns
+        unrecorded_time = unrecorded.get(host.process, Intervals.empty())
+        whole_ns = trace.span.duration_ns - (unrecorded_time & trace.span.times).total_ns
         times.append((_NO_PHASE, whole_ns - claimed_ns, 0))
-        rows += [(host.process, *own) for own in times]
+        rows += [(host.process, *values) for values in times]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return Table(dict(zip(("process", "phase", "host_ns", "count"), columns, strict=True)))
 
 
 def _device_work(trace: Trace) -> Table:
-    """Return all kernels and copies with the place of their phase in `_NAMES`."""
+    """Return all kernels and copies with the index of their phase in `_NAMES`."""
     parts, calls = [], trace.whole.api_calls
-    firsts = {p: calls["correlation"][own].min() for p, own in rows_by(calls, "process").items()}
+    firsts = {
+        p: calls["correlation"][process_rows].min()
+        for p, process_rows in rows_by(calls, "process").items()
+    }
     for name in DEVICE_TABLES:
         is_linked, number = launches_of(trace, name).is_known, trace.table(name)["correlation"]
         is_earlier = ~is_linked & (number >= 0)
@@ -141,6 +145,7 @@ def _device_work(trace: Trace) -> Table:
 
 
 def _work_of(trace: Trace, name: str) -> Table:
+    """Return the kernels or copies with their phase."""
     phases, work = phases_of_work(trace, name), trace.table(name)
     return work.select("start_ns", "end_ns", "device", "process").assign(
         phase=Packed(np.where(phases >= 0, phases, _NO_PHASE)),
@@ -150,7 +155,7 @@ def _work_of(trace: Trace, name: str) -> Table:
 
 
 def _device_times(work: Table, *keys: str) -> Table:
-    """Return the device time of ``work`` by ``keys``, and how many pieces and kernels it is."""
+    """Return the device time of ``work`` by ``keys``, and the number of operations and kernels."""
     table, groups = grouped_by(work, *keys)
     return table.assign(
         device_ns=union_lengths(groups.number, *bounds(work), len(groups.keys)),
@@ -161,10 +166,11 @@ def _device_times(work: Table, *keys: str) -> Table:
 
 
 def _finish(result: Result) -> Result:
+    """Add shares and notes after all ranks are combined."""
     table = result.table.in_order("process")
     if table.empty:
         return result.lacking("the trace contains no ranges of phases (data, forward, backward …)")
-    # Of each process the host times add up to the window.
+    # The host times of each process add up to the window.
     groups = groups_of(table["process"])
     window = groups.reduced(np.add, table["host_ns"])[groups.number]
     table = table.assign(host_ratio=table["host_ns"] / np.maximum(window, 1))
@@ -175,12 +181,12 @@ def _finish(result: Result) -> Result:
 
 
 def _notes(result: Result) -> list[Note]:
-    """Return how much device work is placed by inference, how much no phase claims, and why."""
+    """Return notes on inferred device work, and on device work without a phase."""
     scalars = result.scalars
     notes = []
     if scalars.get("inferred_count", 0):
-        told = {"count": scalars["inferred_count"], "time": scalars["inferred_ns"]}
-        notes.append(Note.of(_INFERRED, **told))
+        count, time = scalars["inferred_count"], scalars["inferred_ns"]
+        notes.append(Note.of(_INFERRED, count=count, time=time))
     outside, unlinked = scalars.get("outside_count", 0), scalars.get("unlinked_count", 0)
     if not outside + unlinked:
         return notes
@@ -229,17 +235,16 @@ _KEYS: Final = ("owner", "device", "phase")
 
 @fact
 def _phases_of_steps(trace: Trace) -> Table:
-    """Return the times of each phase of each step of the recording, whatever the window."""
+    """Return the times of each phase in each step of the recording, independent of the window."""
     steps = find_steps(trace).table
     work = _device_times_of_steps(trace, steps)
-    used = rows_by_values(work["process"], work["device"])
-    host = _host_times_of_steps(trace, steps, used)
-    # Steps are sorted by process and start, so that their rows are in the order of time.
-    return _whole(joined(host, work.without("process", "kernel_count"), *_KEYS))
+    host = _host_times_of_steps(trace, steps, rows_by_values(work["process"], work["device"]))
+    # Steps are sorted by process and start, so sorting by row sorts by time.
+    return _as_integers(joined(host, work.without("process", "kernel_count"), *_KEYS))
 
 
 def measure_step_phases(trace: Trace) -> Result:
-    """Return the phases of the steps that lie wholly inside the window."""
+    """Return the phases of the steps that lie completely inside the window."""
     steps, table = find_steps(trace.whole).table, _phases_of_steps(trace)
     table = table.take(are_among(table["owner"], rows_of_steps(trace)))
     table = table.assign(
@@ -254,10 +259,10 @@ def measure_step_phases(trace: Trace) -> Result:
 
 
 def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, ...]]) -> Table:
-    """Return the host time of each phase in each step, and what no phase claims.
+    """Return the host time of each phase in each step, and the time outside phases.
 
-    The same for each device that its process uses (``used`` are the pairs of both). ``owner`` is
-    the row of the step, ``phase`` the place of the phase in `_NAMES`.
+    Rows are repeated for each device that the process uses (``used``: pairs of process and device).
+    ``owner`` is the row of the step, ``phase`` the index of the phase in `_NAMES`.
     """
     rows_of, (starts, ends) = rows_by(steps, "process"), bounds(steps)
     profiler = host_times(trace, find_steps(trace)).get("profiler_ns", np.zeros(len(steps)))
@@ -266,18 +271,18 @@ def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, .
         devices.setdefault(process, []).append(device)
     tables = [Table(dict.fromkeys((*_KEYS, "host_ns"), np.empty(0, np.int64)))]
     known = phase_times(trace)
-    # Of a process that names no phases, but uses a device, all time is outside of them.
+    # A process without named phases that uses a device has all time outside phases.
     for process in sorted({*known, *devices}):
         rows = rows_of.get(process, np.empty(0, np.int64))
-        left, found = ends[rows] - starts[rows], {}
+        unclaimed, found = ends[rows] - starts[rows], {}
         for phase, time in known.get(process, {}).items():
             if phase != PROFILER:
                 found[PHASES.index(phase)] = time.covered_ns(starts[rows], ends[rows])
-                left = left - found[PHASES.index(phase)]
-        of_profiler = np.minimum(profiler[rows].astype(np.int64), left)
+                unclaimed = unclaimed - found[PHASES.index(phase)]
+        of_profiler = np.minimum(profiler[rows].astype(np.int64), unclaimed)
         if of_profiler.any():
             found[PHASES.index(PROFILER)] = of_profiler
-        found[_NO_PHASE] = left - of_profiler
+        found[_NO_PHASE] = unclaimed - of_profiler
         tables += [
             Table({"owner": rows, "device": device, "phase": phase, "host_ns": ns})
             for device in devices.get(process, (ABSENT,))
@@ -287,7 +292,7 @@ def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, .
 
 
 def _device_times_of_steps(trace: Trace, steps: Table) -> Table:
-    """Return the device time of what each phase launched in each step."""
+    """Return the device time of the work that each phase launched in each step."""
     parts = []
     for name in DEVICE_TABLES:
         work = _work_of(trace, name)
@@ -297,6 +302,7 @@ def _device_times_of_steps(trace: Trace, steps: Table) -> Table:
 
 
 def _finish_steps(result: Result) -> Result:
+    """Sort the rows by process, or add a note that the table is empty."""
     if not result.table.empty:
         return result.with_table(result.table.in_order("process"))
     return result.lacking("the trace contains no steps, or no phases within steps")

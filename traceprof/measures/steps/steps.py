@@ -1,4 +1,4 @@
-"""The steps one by one: how long, made up of what, how steady, and why the slow ones were slow."""
+"""Lists the steps with their parts, reports how steady they are, and explains slow steps."""
 
 from __future__ import annotations
 
@@ -132,20 +132,21 @@ SPEC: Final = ResultSpec.of(
         or memset
     """,
 )
-_LEAST_DRIFT: Final = 0.05
-_LEAST_LAG: Final = 0.05
-_LEAST_BETWEEN: Final = 0.05
-_FEWEST_FOR_DRIFT: Final = 8
+_MIN_DRIFT_RATIO: Final = 0.05
+_MIN_LAG_RATIO: Final = 0.05
+_MIN_BETWEEN_RATIO: Final = 0.05
+_MIN_STEPS_FOR_DRIFT: Final = 8
 
 
 def measure_steps(ranks: Ranks) -> Result:
-    """Return every step that lies wholly inside the window."""
+    """Return every step that lies completely inside the window."""
     steps = measured_steps(ranks)
     result = Result("steps", SPEC, {"steps": SPEC.tables[0].of_rows(steps.table)}, steps.scalars)
     return result if len(steps.table) else _without_steps(result, ranks)
 
 
 def _without_steps(result: Result, ranks: Ranks) -> Result:
+    """Return ``result`` with a note on why it has no steps."""
     if len(steps_of_ranks(ranks.whole)):
         what = "step"
     elif len(pattern_of_ranks(ranks.whole)):
@@ -156,14 +157,14 @@ def _without_steps(result: Result, ranks: Ranks) -> Result:
 
 
 def _finish(result: Result) -> Result:
-    """Say where the steps come from, how long and steady they are, and what was dropped."""
+    """Add notes on the source, duration, and steadiness of the steps, and on excluded steps."""
     if result.table.empty:
         return result
     scalars = result.scalars
     n_ranks = len(np.unique(result.table["process"]))
-    of = f" of {n_ranks} ranks" if n_ranks > 1 and scalars.get("steady_count") != 1 else ""
+    of_ranks = f" of {n_ranks} ranks" if n_ranks > 1 and scalars.get("steady_count") != 1 else ""
     if scalars["is_pattern"]:
-        return result.with_notes(*_on_pattern(scalars, of))
+        return result.with_notes(*_on_pattern(scalars, of_ranks))
     notes = [_origin(scalars), *_on_clocks(result)]
     if scalars["warmup_count"]:
         notes.append(
@@ -179,10 +180,10 @@ def _finish(result: Result) -> Result:
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("The window contains only warm-up steps."))
     what = "unprofiled steps" if "unprofiled_count" in scalars else "usual steps"
-    notes += [_on_lengths(f"{what}{of}", scalars), *notes_on_occasions(result.table)]
+    notes += [_on_lengths(f"{what}{of_ranks}", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
-    if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
+    if abs(drift) > _MIN_DRIFT_RATIO and scalars["steady_count"] >= _MIN_STEPS_FOR_DRIFT:
         word = "longer" if drift > 0 else "shorter"
         notes.append(
             Note.of(
@@ -192,12 +193,13 @@ def _finish(result: Result) -> Result:
         )
     rate = scalars.get("samples_per_s")
     if rate is not None:
-        of = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
-        notes.append(Note.of(f"Throughput: {{rate:count}} samples/s{of}", rate=rate))
+        of_ranks = " (unprofiled steps)" if "unprofiled_count" in scalars else ""
+        notes.append(Note.of(f"Throughput: {{rate:count}} samples/s{of_ranks}", rate=rate))
     return result.with_notes(*notes)
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:
+    """Return a note on the number and duration of the steps."""
     if scalars["steady_count"] == 1:
         return Note.of(f"1 {what.removesuffix('s')}: {{mean:ns}}", mean=scalars["mean_ns"])
     few = scalars["steady_count"] < FEWEST_FOR_PERCENTILES
@@ -213,6 +215,7 @@ def _on_lengths(what: str, scalars: Any) -> Note:
 
 
 def _on_pattern(scalars: Any, of: str) -> Iterator[Note]:
+    """Yield notes on the iterations of a kernel pattern."""
     yield Note.of(
         "No step markers found. traceprof detected iterations from the kernel sequence, of which "
         "{sure:ratio} repeats. An iteration may be a step, a layer, or a request.",
@@ -222,6 +225,7 @@ def _on_pattern(scalars: Any, of: str) -> Iterator[Note]:
 
 
 def _origin(scalars: Any) -> Note:
+    """Return a note on the source of the steps."""
     text, confidence = "Steps come from {source}.", scalars["confidence_ratio"]
     if confidence < 1:
         text += " {confidence:ratio} of the steps are alike. Times are GPU times."
@@ -229,7 +233,7 @@ def _origin(scalars: Any) -> Note:
 
 
 def _on_clocks(result: Result) -> Iterator[Note]:
-    """Say where steps are told by the host alone, and where the devices lag behind it."""
+    """Yield notes if step times are host times, and if the devices lag behind the host."""
     scalars, table = result.scalars, result.table
     if "device_ns" in table and np.isnan(table["device_ns"]).all():
         yield Note(
@@ -237,15 +241,15 @@ def _on_clocks(result: Result) -> Iterator[Note]:
             "lag behind the CPU."
         )
     lag, median = scalars.get("lag_ns", 0.0), scalars.get("median_ns", 0.0)
-    if lag >= _LEAST_LAG * median > 0:
+    if lag >= _MIN_LAG_RATIO * median > 0:
         yield Note.of("The GPUs lag behind the CPU by {lag:ns} (median).", lag=lag)
 
 
 def _on_between(result: Result) -> Iterator[Note]:
-    """Say how much of the periods lies between the steps, and why."""
+    """Yield a note on the share of the periods between steps, and its main cause."""
     steady = result.table.take(~result.table["is_warmup"])
     between_ns, period_ns = int(steady["between_ns"].sum()), int(steady["period_ns"].sum())
-    if between_ns < _LEAST_BETWEEN * period_ns or not between_ns:
+    if between_ns < _MIN_BETWEEN_RATIO * period_ns or not between_ns:
         return
     causes = Names.of(np.asarray(steady["between_cause"]))
     sums = np.bincount(causes.codes, steady["between_ns"])

@@ -1,15 +1,16 @@
-"""Steps that lack launches and kernels alike, so that both agree: as some profilers lose both.
+"""Detects steps that lack both launches and kernels, which some profilers lose together.
 
-Far fewer kernels than in other steps may be right: steps differ. They are suspicious where the host
-did the same for as long: a range of one name that takes as long as in the other steps launches
-hardly half of what it launches there, the devices did less, and every kernel that is left is one
-that the other steps have, too. Nothing is said of first and last steps, of warm-up, or of steps of
-which the ranges do not tell what the host did.
+Steps may legitimately differ in their number of kernels. A step is suspicious if the host did the
+same work for the same time: a range of the same name takes as long as in the other steps but
+launches at most half as much, the devices did less, and every kernel of the step also occurs in the
+other steps. First and last steps, warm-up steps, and steps whose host work no range shows are not
+evaluated.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from traceprof.measures.rows import (
     Ints,
     are_named,
     bounds,
+    count_within,
     lengths_of,
     rows_by,
     span_at,
@@ -36,140 +38,154 @@ from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 LAUNCHING: Final = re.compile(r"^(cuda|cu|hip)((Ext|Module|ExtModule)?Launch(?!Host)|GraphLaunch)")
-"""What calls are named that launch kernels or graphs."""
-_FEWEST: Final = 3
-_MANY: Final = 20
-"""A step with fewer kernels tells nothing by their number."""
-_FULL: Final = 0.9
-_THIN: Final = 0.6
-_AS_LONG: Final = 0.9
-_LESS_WORK: Final = 0.8
-_HALF: Final = 0.5
-_MUCH: Final = 8
-_KNOWN: Final = 0.98
-_NOTHING: Final = np.empty(0, np.int64)
+"""Names of calls that launch kernels or graphs."""
+_MIN_STEPS: Final = 3
+_MIN_STEP_LAUNCHES: Final = 20
+"""The number of launches of smaller steps is not significant."""
+_MIN_FULL_RATIO: Final = 0.9
+_MAX_THIN_RATIO: Final = 0.6
+_MIN_LENGTH_RATIO: Final = 0.9
+_MAX_BUSY_RATIO: Final = 0.8
+_MAX_RANGE_LAUNCHES_RATIO: Final = 0.5
+_MIN_RANGE_LAUNCHES: Final = 8
+_MIN_KNOWN_KERNELS_RATIO: Final = 0.98
+_NO_ROWS: Final = np.empty(0, np.int64)
 
 
 @fact
 def are_thin(trace: Trace) -> Bools:
-    """Return which of `find_steps` lack launches with their kernels, as far as ranges tell."""
+    """Return which of `find_steps` lack launches and their kernels, as far as ranges show it."""
     found = np.zeros(len(find_steps(trace)), np.bool_)
-    for process, own, table, launched, rows in _suspects(trace):
-        found[own[_as_long_on_the_host(trace, process, table, launched, rows)]] = True
+    for process, step_rows, table, launched, rows in _suspects(trace):
+        found[step_rows[_as_long_on_the_host(trace, process, table, launched, rows)]] = True
     return found
 
 
 def may_be_thin(ranks: Ranks) -> bool:
-    """Return whether it takes all ranges to tell which steps are thin, not just those of steps."""
+    """Return whether all ranges are needed to find thin steps, not only the ranges of steps."""
     return any(ranks.each(_suspects))
 
 
 @fact
 def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, Ints]]]:
-    """Return the processes with full steps and others that did less: these may be thin.
+    """Return the processes that have full steps and steps with less work, which may be thin.
 
-    With the rows of their inner steps, these, the instants of launches, and which are which.
+    Each entry: process, rows of its inner steps, their table, instants of launches, and the indices
+    of (full, thin) steps in that table.
     """
     steps, found = find_steps(trace), []
-    is_judged = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
-    # Of a part the calls before its window are those of what is in it alone.
-    if steps.is_inferred or not is_judged or trace.info.is_part or len(steps) < 2 * _FEWEST:
+    is_recorded = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
+    # A part of a recording contains earlier calls only for the work inside it.
+    if steps.is_inferred or not is_recorded or trace.info.is_part or len(steps) < 2 * _MIN_STEPS:
         return []
     inner = _are_inner(trace, steps.table) & ~steps.warmup()
     calls = trace.api_calls.select("process", "start_ns")
     calls = calls.take(are_named(trace.api_calls["name"], LAUNCHING))
     calls_of = rows_by(calls, "process")
     for process, rows in rows_by(steps.table, "process").items():
-        own = rows[inner[rows]]
-        launched = calls["start_ns"][calls_of.get(process, _NOTHING)]
-        if len(own) >= 2 * _FEWEST and len(launched):
-            table = steps.table.take(own).assign(length=steps.periods_ns[own])
+        step_rows = rows[inner[rows]]
+        launched = calls["start_ns"][calls_of.get(process, _NO_ROWS)]
+        if len(step_rows) >= 2 * _MIN_STEPS and len(launched):
+            table = steps.table.take(step_rows).assign(length=steps.periods_ns[step_rows])
             if (kinds := _full_and_thin(trace, process, table, launched)) is not None:
-                found.append((process, own, table, launched, kinds))
+                found.append((process, step_rows, table, launched, kinds))
     return found
 
 
+def recorded_host_times(trace: Trace, calls_of: Mapping[int, Ints]) -> dict[int, Intervals]:
+    """Return the recorded time of each process with calls: its windows, else first to last call.
+
+    ``calls_of`` are the rows of the calls by process.
+    """
+    windows, starts = recorded_windows(trace), trace.api_calls["start_ns"]
+    return {
+        process: windows.get(process)
+        or Intervals.single(int(starts[rows].min()), int(starts[rows].max()))
+        for process, rows in calls_of.items()
+    }
+
+
 def _are_inner(trace: Trace, steps: Table) -> Bools:
-    """Return which steps were recorded whole, with the one before and the one after them."""
-    windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
+    """Return which steps were completely recorded, together with the previous and the next step."""
+    host_times = recorded_host_times(trace, rows_by(trace.api_calls, "process"))
     found = np.zeros(len(steps), np.bool_)
     for process, rows in rows_by(steps, "process").items():
-        called = trace.api_calls["start_ns"][calls_of.get(process, _NOTHING)]
-        if not len(called):
+        if process not in host_times:
             continue
-        seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
+        seen = host_times[process]
         starts, ends = steps["start_ns"][rows], steps["next_ns"][rows]
         whole = seen.covered_ns(starts, ends) == ends - starts
-        # A row of two windows is none.
+        # Adjacent steps must be in the same window.
         window = np.searchsorted(seen.starts, starts, side="right")
-        beside = whole[1:] & whole[:-1] & (window[1:] == window[:-1])
-        found[rows[1:-1]] = beside[1:] & beside[:-1]
+        is_adjacent = whole[1:] & whole[:-1] & (window[1:] == window[:-1])
+        found[rows[1:-1]] = is_adjacent[1:] & is_adjacent[:-1]
     return found
 
 
 def _full_and_thin(
     trace: Trace, process: int, steps: Table, launched: Ints
 ) -> tuple[Ints, Ints] | None:
-    """Return the rows of full steps of one process, and of those that may lack launches."""
+    """Return the indices of full steps of one process, and of steps that may lack launches."""
     starts, ends = steps["start_ns"], steps["next_ns"]
-    counts = _within(launched, starts, ends)
-    most = int(np.sort(counts)[-_FEWEST])
-    full = np.flatnonzero(counts >= _FULL * most)
-    thin = np.flatnonzero(counts <= _THIN * most)
-    thin = thin[steps["length"][thin] >= _AS_LONG * np.median(steps["length"][full])]
-    if most < _MANY or min(len(full), len(thin)) < _FEWEST:
+    counts = count_within(launched, starts, ends)
+    max_count = int(np.sort(counts)[-_MIN_STEPS])
+    full = np.flatnonzero(counts >= _MIN_FULL_RATIO * max_count)
+    thin = np.flatnonzero(counts <= _MAX_THIN_RATIO * max_count)
+    thin = thin[steps["length"][thin] >= _MIN_LENGTH_RATIO * np.median(steps["length"][full])]
+    if max_count < _MIN_STEP_LAUNCHES or min(len(full), len(thin)) < _MIN_STEPS:
         return None
     return (full, thin) if _did_less(trace, process, steps, full, thin) else None
 
 
-def _within(instants: Ints, starts: Ints, ends: Ints) -> Ints:
-    return np.asarray(np.searchsorted(instants, ends) - np.searchsorted(instants, starts), np.int64)
-
-
 def _did_less(trace: Trace, process: int, steps: Table, full: Ints, thin: Ints) -> bool:
-    """Return whether devices did less in thin steps, and nothing that full ones do not do."""
+    """Return whether devices did less in thin steps, and ran only kernels of full steps."""
     launches = launches_of(trace, "kernels")
-    own = np.flatnonzero((trace.kernels["process"] == process) & launches.is_known)
-    place = span_at(steps["start_ns"], steps["next_ns"], launches.start_ns[own])
-    busy = np.bincount(place[place >= 0], lengths_of(trace.kernels)[own[place >= 0]], len(steps))
-    if np.median(busy[thin]) > _LESS_WORK * np.median(busy[full]):
+    kernel_rows = np.flatnonzero((trace.kernels["process"] == process) & launches.is_known)
+    place = span_at(steps["start_ns"], steps["next_ns"], launches.start_ns[kernel_rows])
+    busy = np.bincount(
+        place[place >= 0], lengths_of(trace.kernels)[kernel_rows[place >= 0]], len(steps)
+    )
+    if np.median(busy[thin]) > _MAX_BUSY_RATIO * np.median(busy[full]):
         return False
-    codes = trace.kernels["name"].codes[own]
+    codes = trace.kernels["name"].codes[kernel_rows]
     in_full, in_thin = (codes[np.isin(place, rows)] for rows in (full, thin))
-    return not len(in_thin) or bool(np.isin(in_thin, in_full).mean() >= _KNOWN)
+    return not len(in_thin) or bool(np.isin(in_thin, in_full).mean() >= _MIN_KNOWN_KERNELS_RATIO)
 
 
 def _as_long_on_the_host(
     trace: Trace, process: int, steps: Table, launched: Ints, rows: tuple[Ints, Ints]
 ) -> Ints:
-    """Return the thin steps with a range that is as long as in full ones, and launches half."""
+    """Return the thin steps with a range as long as in full steps but at most half the launches."""
     ranges = trace.ranges
-    own = np.flatnonzero((ranges["process"] == process) & (ranges["kind"] == "push_pop"))
-    starts, ends = (column[own] for column in bounds(ranges))
+    range_rows = np.flatnonzero((ranges["process"] == process) & (ranges["kind"] == "push_pop"))
+    starts, ends = (column[range_rows] for column in bounds(ranges))
     place = span_at(steps["start_ns"], steps["next_ns"], starts)
-    # The step itself, and what is around several, say nothing of what was done in it.
+    # The range of the step itself, and ranges around several steps, give no evidence.
     is_inside = (place >= 0) & (ends <= steps["next_ns"][place])
-    is_inside &= ends - starts < _AS_LONG * steps["length"][place]
+    is_inside &= ends - starts < _MIN_LENGTH_RATIO * steps["length"][place]
     names: Names = ranges["name"]
     full, thin = rows
-    found: Array = _NOTHING
-    for of_name in rows_by_value(names.packed[own]).values():
+    found: Array = _NO_ROWS
+    for of_name in rows_by_value(names.packed[range_rows]).values():
         at = of_name[is_inside[of_name]]
         n, length, called = (
             np.bincount(place[at], weights, len(steps))
             for weights in (
                 None,
                 (ends - starts)[at].astype(np.float64),
-                _within(launched, starts[at], ends[at]).astype(np.float64),
+                count_within(launched, starts[at], ends[at]).astype(np.float64),
             )
         )
         usual = _usual(n[full]), _usual(length[full]), _usual(called[full])
-        if usual[2] < _MUCH or not (n[full] == usual[0]).all():
+        if usual[2] < _MIN_RANGE_LAUNCHES or not (n[full] == usual[0]).all():
             continue
-        is_like = (n[thin] == usual[0]) & (length[thin] >= _AS_LONG * usual[1])
-        found = np.union1d(found, thin[is_like & (called[thin] <= _HALF * usual[2])])
-    return found.astype(np.int64) if len(found) >= _FEWEST else _NOTHING
+        is_like = (n[thin] == usual[0]) & (length[thin] >= _MIN_LENGTH_RATIO * usual[1])
+        found = np.union1d(
+            found, thin[is_like & (called[thin] <= _MAX_RANGE_LAUNCHES_RATIO * usual[2])]
+        )
+    return found.astype(np.int64) if len(found) >= _MIN_STEPS else _NO_ROWS
 
 
 def _usual(values: Floats | Ints) -> float:
+    """Return the median."""
     return float(np.median(values))

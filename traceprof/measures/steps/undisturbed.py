@@ -1,8 +1,8 @@
-"""Steps that no profiler disturbed, and by how much it made those longer that it recorded.
+"""Finds steps without profiling overhead, and measures the overhead of the profiled steps.
 
-Of some steps a recording has nothing but their ranges: those outside the windows of the embedded
-recorder, or before and after what torch.profiler or nsys captured. They took as long as the
-program takes by itself; what recorded ones take more, the profiler added.
+Some steps contain only ranges: steps outside the windows of the embedded recorder, or before and
+after the capture of torch.profiler or nsys. They take as long as the program takes without a
+profiler. The additional time of profiled steps is the overhead.
 """
 
 from __future__ import annotations
@@ -23,25 +23,31 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_FEWEST: Final = 3
+_MIN_STEPS: Final = 3
 _CAPTURED: Final = ("api_calls", *DEVICE_TABLES)
-_AT_LEAST: Final = 0.97
-"""A host whose steps are shorter than what devices have to do in them runs ahead of these: how long
-steps are is not told by it."""
+_MIN_PERIOD_TO_BUSY_RATIO: Final = 0.97
+"""Minimum ratio of the host period of a step to its device work.
+
+If host periods are shorter, the host runs ahead of the devices, so its periods do not show the step
+time.
+"""
 _MAKES_WORK: Final = re.compile(r"\b(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")
-_LOW, _HIGH = 0.25, 0.75
-"""Where even the shortest quarter of the recorded steps is longer than three quarters of the
-others, the difference is no chance."""
+_RECORDED_QUANTILE, _UNPROFILED_QUANTILE = 0.25, 0.75
+"""Quantiles that are compared to decide if the difference is significant.
+
+It is significant if the lower quartile of the profiled steps exceeds the upper quartile of the
+unprofiled steps.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Disturbance:
-    """What the profiler did to the steps of one process.
+    """Effect of the profiler on the steps of one process.
 
-    ``rows`` are those of `find_steps` that nobody disturbed, ``periods_ns`` their periods;
-    ``recorded_ns`` are the periods of the steps that were recorded whole, and ``recorded`` is when
-    those were; ``captured`` is when anything was recorded, and ``launches`` how many calls launched
-    work in the recorded steps.
+    ``rows``: rows of `find_steps` without profiling. ``periods_ns``: their periods.
+    ``recorded_ns``: durations of the completely recorded steps. ``recorded``: their times.
+    ``captured``: when anything was recorded. ``launches``: number of calls that launched work in
+    the recorded steps.
     """
 
     rows: Ints
@@ -53,87 +59,88 @@ class Disturbance:
 
     @property
     def excess_ns(self) -> float:
-        """How much longer a recorded step is (median); 0 where that may be chance."""
-        low, high = np.quantile(self.recorded_ns, _LOW), np.quantile(self.periods_ns, _HIGH)
+        """Additional duration of a recorded step (median); 0 if it is not significant."""
+        low, high = (
+            np.quantile(self.recorded_ns, _RECORDED_QUANTILE),
+            np.quantile(self.periods_ns, _UNPROFILED_QUANTILE),
+        )
         return float(np.median(self.recorded_ns) - self.period_ns) if low > high else 0.0
 
     @property
     def period_ns(self) -> float:
-        """How long a step is that nobody disturbed (median)."""
+        """Duration of an unprofiled step (median)."""
         return float(np.median(self.periods_ns))
 
 
 @fact
 def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
-    """Return what recording did to the steps of each process that has undisturbed ones, too."""
+    """Return the effect of recording on the steps of each process with unprofiled steps."""
     if not {"kernels", "api_calls"} <= trace.recorded:
         return {}
     steps = find_steps(trace)
-    if not len(steps) or steps.is_inferred:
-        return {}
-    if not _has_others(trace, steps.table):
+    if not len(steps) or steps.is_inferred or not _has_unrecorded_steps(trace, steps.table):
         return {}
     captured, recorder = captured_times(trace), recorder_times(trace)
     devices, calls = devices_of_processes(trace), _work_calls(trace)
     called = rows_by(calls, "process")
     table, periods, lengths = steps.table, steps.periods_ns, steps.durations_ns
-    found: dict[int, Disturbance] = {}
+    by_process: dict[int, Disturbance] = {}
     for process, rows in rows_by(table, "process").items():
         if process not in captured or process not in devices:
             continue
         starts, ends = table["start_ns"][rows], table["next_ns"][rows]
-        within = captured[process].covered_ns(starts, ends)
+        captured_ns = captured[process].covered_ns(starts, ends)
         paused = recorder.get(process, Intervals.empty()).covered_ns(starts, ends)
-        # The period of the last step is not known.
+        # The period of the last step is unknown.
         is_whole = ~steps.warmup()[rows] & (paused == 0) & (np.arange(len(rows)) < len(rows) - 1)
-        inside = is_whole & (within == ends - starts) & table["on_device"][rows]
-        outside = _settled(is_whole & (within == 0))
-        if min(int(inside.sum()), int(outside.sum())) < _FEWEST:
+        inside = is_whole & (captured_ns == ends - starts) & table["on_device"][rows]
+        outside = _settled(is_whole & (captured_ns == 0))
+        if min(int(inside.sum()), int(outside.sum())) < _MIN_STEPS:
             continue
         recorded = Intervals.union_of(starts[inside], ends[inside])
-        at = calls["start_ns"][called.get(process, np.empty(0, np.int64))]
-        own = Disturbance(
+        call_starts = calls["start_ns"][called.get(process, np.empty(0, np.int64))]
+        disturbance = Disturbance(
             rows=rows[outside],
             periods_ns=periods[rows][outside].astype(np.float64),
             recorded_ns=lengths[rows][inside].astype(np.float64),
             captured=captured[process],
             recorded=recorded,
-            launches=int((recorded.covered_ns(at, at + 1) > 0).sum()),
+            launches=int((recorded.covered_ns(call_starts, call_starts + 1) > 0).sum()),
         )
         busy_ns = _busy_ns(trace, devices[process], table.take(rows[inside]))
-        if own.period_ns >= _AT_LEAST * busy_ns:
-            found[process] = own
-    return found
+        if disturbance.period_ns >= _MIN_PERIOD_TO_BUSY_RATIO * busy_ns:
+            by_process[process] = disturbance
+    return by_process
 
 
 def _settled(are_outside: Bools) -> Bools:
-    """Return the later half of each stretch of several steps.
+    """Return the second half of each stretch of consecutive unprofiled steps.
 
-    Before, the host runs ahead of devices that have nothing queued: its periods are too short. And
-    the step ahead of a window makes it ready.
+    In the first half, the host runs ahead of devices with empty queues, so its periods are too
+    short. The step before a window prepares the window.
     """
     found = np.zeros(len(are_outside), np.bool_)
     rows = np.flatnonzero(are_outside)
     for stretch in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
         half = stretch[len(stretch) // 2 :]
-        found[half if len(half) >= _FEWEST else half[:0]] = True
+        found[half if len(half) >= _MIN_STEPS else half[:0]] = True
     return found
 
 
 def _busy_ns(trace: Trace, devices: Collection[int], steps: Table) -> float:
-    """Return how long the busiest of ``devices`` works in one of ``steps``, on average."""
+    """Return the mean time per step in which the busiest of ``devices`` works."""
     starts, ends = steps["device_start_ns"], steps["device_end_ns"]
     busy = [device_time(trace, device).busy.covered_ns(starts, ends).mean() for device in devices]
     return float(max(busy, default=0.0))
 
 
 def _work_calls(trace: Trace) -> Table:
-    """Return the API calls that make kernels, copies or memsets."""
+    """Return the API calls that launch kernels, copies, or memsets."""
     return trace.api_calls.take(are_named(trace.api_calls["name"], _MAKES_WORK))
 
 
-def _has_others(trace: Trace, steps: Table) -> bool:
-    """Return whether steps may lie outside of what was recorded: most recordings have none."""
+def _has_unrecorded_steps(trace: Trace, steps: Table) -> bool:
+    """Return whether steps may lie outside the recorded time; this is rare."""
     if recorded_windows(trace):
         return True
     tables = [table for table in map(trace.table, _CAPTURED) if len(table)]
@@ -144,7 +151,7 @@ def _has_others(trace: Trace, steps: Table) -> bool:
 
 @fact
 def captured_times(trace: Trace) -> Mapping[int, Intervals]:
-    """Return when the profiler recorded each process: its windows, else from first to last row."""
+    """Return the recorded time of each process: its windows, else from first to last row."""
     if windows := recorded_windows(trace):
         return windows
     first: dict[int, int] = {}
@@ -162,25 +169,30 @@ def captured_times(trace: Trace) -> Mapping[int, Intervals]:
 
 @of_window
 def disturbances_in(ranks: Ranks) -> dict[int, Disturbance]:
-    """Return those of the processes of which the window holds recorded steps."""
-    return {process: own for part in ranks.each(_disturbances_in) for process, own in part.items()}
+    """Return the `Disturbance` of each process with recorded steps in the window."""
+    return {
+        process: disturbance
+        for part in ranks.each(_disturbances_in)
+        for process, disturbance in part.items()
+    }
 
 
 def profiler_overhead(ranks: Ranks) -> dict[str, float]:
-    """Return what profiling added to the steps of the window, the mean over processes; {}: unknown.
+    """Return the profiling overhead in the window, as means over processes; {} if unknown.
 
-    By name: profiler_overhead_ratio (how much longer a profiled step is, 0 where that may be
-    chance) and profiler_overhead_per_launch_ns (the same for each call that launches work).
+    profiler_overhead_ratio: additional duration of a profiled step, 0 if not significant.
+    profiler_overhead_per_launch_ns: the additional time per call that launches work.
     """
     found = disturbances_in(ranks).values()
     if not found:
         return {}
-    excess_ns = float(np.mean([own.excess_ns for own in found]))
-    period_ns = float(np.median(np.concatenate([own.periods_ns for own in found])))
+    excess_ns = float(np.mean([disturbance.excess_ns for disturbance in found]))
+    period_ns = float(np.median(np.concatenate([disturbance.periods_ns for disturbance in found])))
     known = {"profiler_overhead_ratio": excess_ns / period_ns}
-    if launches := sum(own.launches for own in found):
-        n_profiled = sum(len(own.recorded_ns) for own in found)
-        known["profiler_overhead_per_launch_ns"] = excess_ns * n_profiled / launches
+    if launches := sum(disturbance.launches for disturbance in found):
+        known["profiler_overhead_per_launch_ns"] = (
+            excess_ns * sum(len(disturbance.recorded_ns) for disturbance in found) / launches
+        )
     return known
 
 
@@ -189,16 +201,18 @@ def _disturbances_in(trace: Trace) -> dict[int, Disturbance]:
     starts, ends = table["start_ns"], table["next_ns"]
     rows_of = rows_by(table, "process")
     return {
-        process: own
-        for process, own in disturbances(trace).items()
+        process: disturbance
+        for process, disturbance in disturbances(trace).items()
         if process in rows_of
-        and own.recorded.covered_ns(starts[rows_of[process]], ends[rows_of[process]]).any()
+        and disturbance.recorded.covered_ns(starts[rows_of[process]], ends[rows_of[process]]).any()
     }
 
 
 def awaited_since(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) -> int:
-    """Return since when a device waits for the work that ``process`` calls: a step's start."""
+    """Return the time from which a device waits for the work of a call of ``process``, in ns.
+
+    It is the device start of the step of the call, at most ``starts_ns``.
+    """
     steps = find_steps(trace.whole).table
     place = int(owner_of(steps, process, called_ns)[0])
-    begun_ns = starts_ns if place < 0 else steps["device_start_ns"][place]
-    return int(min(starts_ns, begun_ns))
+    return int(min(starts_ns, starts_ns if place < 0 else steps["device_start_ns"][place]))
