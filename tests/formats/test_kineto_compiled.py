@@ -15,7 +15,7 @@ from traceprof.formats import compiled
 from traceprof.formats.kineto import events as module
 from traceprof.formats.kineto import parse
 from traceprof.formats.kineto.columns import decode
-from traceprof.formats.kineto.events import ColumnMaker, _Joined, read_kineto_events
+from traceprof.formats.kineto.events import ColumnMaker, _EventJoiner, read_kineto_events
 from traceprof.formats.kineto.parse import batch_of_items
 from traceprof.formats.kineto.rows import PHASES, is_taken
 from traceprof.formats.shared.json_stream import JsonArrayStream
@@ -232,6 +232,6 @@ def test_whatever_is_written_both_make_the_same_of_it(seed, n_changes):
 
 def told(rows):
     """Return what comes of rows, in what can be compared."""
-    joined = _Joined(with_shapes=True)
+    joined = _EventJoiner(with_shapes=True)
     joined.add(rows)
     return columns_of(joined.finish(JsonArrayStream(io.BytesIO(), ""), is_damaged=False))

@@ -1,4 +1,4 @@
-"""Collectives: those that only an annotation tells, and which kernels carry them out."""
+"""Find collectives that only an annotation records, and the kernels that execute collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEVER_NS: Final = np.iinfo(np.int64).max
 _LAUNCH: Final = ("process", "correlation")
 _LANE: Final = ("process", "thread")
 ANNOTATING_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
-"""What PyTorch's annotations of collectives begin with, before a colon."""
+"""Prefixes of PyTorch's annotations of collectives, followed by a colon."""
 _ANNOTATION: Final = re.compile(rf"({'|'.join(ANNOTATING_BACKENDS)}):(\w+)")
 
 
@@ -30,15 +30,14 @@ def is_annotated(name: str) -> bool:
 
 
 def is_exchange(name: str) -> bool:
-    """Return whether a kernel of this name carries out sends and receives."""
+    """Return whether a kernel of this name executes sends and receives."""
     return "sendrecv" in name.lower()
 
 
 def annotated_collectives(annotations: Table, kernels: Table, api_calls: Table) -> Table:
-    """Return the ranges or operators called ``nccl:all_reduce`` and the like.
+    """Return the ranges or operators with names such as ``nccl:all_reduce``, linked to their kernels.
 
-    They are tied to the kernels that they launch. `torch.autograd.profiler.emit_nvtx` writes
-    them with more behind the name.
+    `torch.autograd.profiler.emit_nvtx` appends more text to these names.
     """
     names = [_ANNOTATION.match(name) for name in annotations["name"].texts.tolist()]
     ops = [collective_op(found.group(2)) if found else "" for found in names]
@@ -66,8 +65,8 @@ def tied_by_launch(
 ) -> Table:
     """Return ``collectives`` with a correlation for those that have none.
 
-    It is that of the first communication kernel that the same thread launched inside the call
-    or, where ``latest_ns`` is given, between its start and that time.
+    The correlation is that of the first communication kernel that the same thread launched inside the
+    call or, if ``latest_ns`` is given, between the start of the call and that time.
     """
     is_open = collectives["correlation"] == ABSENT
     if not is_open.any():
@@ -85,11 +84,11 @@ def _launches_of(kernels: Table, api_calls: Table) -> Table:
 
 
 def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Table:
-    """Return ``collectives`` with the correlation of the batch that sends and receives are part of.
+    """Return ``collectives`` with the correlation of their batch, for sends and receives.
 
-    PyTorch's ``batch_isend_irecv`` launches one kernel for all of them when the group ends, after
-    the calls (pytorch#194693): it is the next SendRecv kernel that the thread launches and no
-    call claims, unless another collective with a kernel comes in between.
+    PyTorch's ``batch_isend_irecv`` launches one kernel for all calls when the group ends, after the
+    calls (pytorch#194693). That kernel is the next SendRecv kernel that the thread launches and that no
+    call has, unless another collective with a kernel comes in between.
     """
     is_tied = collectives["correlation"] != ABSENT
     is_open = collectives["op"].isin(_SINGLE) & ~is_tied
@@ -114,7 +113,7 @@ def _tied(
     launches: Table,
     until_ns: npt.NDArray[np.int64],
 ) -> Table:
-    """Tie those that are open to the next of ``launches`` of their thread, if it is in time."""
+    """Link open collectives to the next of ``launches`` on their thread, if it is before ``until_ns``."""
     if launches.empty:
         return collectives
     begins, correlation = collectives["start_ns"], collectives["correlation"].copy()

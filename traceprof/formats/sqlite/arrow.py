@@ -1,4 +1,7 @@
-"""Columns of any SQL, streamed out of SQLite through Arrow: the way that reads every file."""
+"""Read columns of any SQL query from SQLite through Arrow.
+
+This path reads every SQLite file, including those whose pages traceprof cannot decode itself.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ _BATCH_ROWS: Final = 65_536
 def stream_columns(
     path: Path, uri: str, queries: Sequence[str], kinds: Mapping[str, cells.ColumnType], table: str
 ) -> dict[str, Column]:
-    """Return the columns of the rows of all ``queries``, which run side by side.
+    """Return the columns of the rows of all ``queries``, which run in parallel.
 
-    They give columns of these ``kinds``, in their order, without NULL. ``path`` and ``table`` are
-    for messages.
+    The queries return columns of these ``kinds``, in this order, without NULL. ``path`` and ``table``
+    are used in error messages.
 
     Raises:
-        TraceError: damaged data, or something else where whole numbers belong.
+        TraceError: the data is damaged, or a column of whole numbers contains other values.
     """
     streamed = made_side_by_side(
         lambda sql: list(_stream(path, uri, sql)), queries, n_threads=len(queries)
