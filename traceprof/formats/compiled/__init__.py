@@ -1,4 +1,4 @@
-"""Load the library that `scripts/build_hook.py` compiles from the C files in this folder, if it exists.
+"""Load the library that `scripts/build_hook.py` compiles from the C files in this folder.
 
 It exists in wheels for common platforms, and if a C compiler was available when traceprof was
 installed. Otherwise callers use slower Python code with the same results.

@@ -32,9 +32,10 @@ def make_collectives(
 ) -> Table:
     """Return the collectives as the CPU issued them, one row each.
 
-    Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels to which Kineto copied
-    its arguments, whose call may precede the trace. Older traces contain no sizes. The destination of a
-    send is recorded since 2024-07. ``rank_of`` maps processes to their ranks, where known.
+    Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels to which Kineto
+    copied its arguments, whose call may precede the trace. Older traces contain no sizes. The
+    destination of a send is recorded since 2024-07. ``rank_of`` maps processes to their ranks,
+    where known.
     """
     calls = rows.of("cpu_op")
     calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
@@ -98,7 +99,8 @@ def _described(
 def _ends(rows: Rows, ops: Names, rank_of: Mapping[int, int]) -> dict[str, npt.NDArray[np.int64]]:
     """Return group_rank, peer and peer_rank of each call.
 
-    PyTorch abbreviates the list of ranks of a long group; the rank within the group is then unknown.
+    PyTorch abbreviates the list of ranks of a long group; the rank within the group is then
+    unknown.
     """
     listed = rows.text("Process Group Ranks")
     members = list(map(_listed_ranks, listed.texts.tolist()))
@@ -133,7 +135,11 @@ def _listed_ranks(text: str) -> list[int]:
 def _backend(rows: Rows) -> str:
     """Return the most frequent backend in the names of annotations; "" if there is none."""
     prefixes = (name.partition(":")[::2] for name in rows.name.texts.tolist())
-    found = [backend for backend, op in prefixes if backend in collectives.ANNOTATING_BACKENDS and collective_op(op)]
+    found = [
+        backend
+        for backend, op in prefixes
+        if backend in collectives.ANNOTATING_BACKENDS and collective_op(op)
+    ]
     return max(set(found), key=found.count) if found else ""
 
 

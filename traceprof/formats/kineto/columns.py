@@ -55,11 +55,11 @@ LASTING: Final = ("X", "B", "b")
 class EventColumns:
     """Events of a run in columns, one element per event, and their distinct values.
 
-    Times are in ns, `NO_TIME` if missing. ``kind`` indexes ``kinds``. ``shape`` indexes ``shapes`` (0 is
-    no shape). ``arguments`` has an array for each argument that an event of the run has: whole numbers,
-    or indices of ``texts`` (0 is ""). ``metadata`` are the events of phase M. ``left_out`` counts events
-    that were dropped because of an invalid time. ``refused`` counts, by category, the events with a
-    duration that were dropped because of their kind.
+    Times are in ns, `NO_TIME` if missing. ``kind`` indexes ``kinds``. ``shape`` indexes ``shapes``
+    (0 is no shape). ``arguments`` has an array for each argument that an event of the run has:
+    whole numbers, or indices of ``texts`` (0 is ""). ``metadata`` are the events of phase M.
+    ``left_out`` counts events that were dropped because of an invalid time. ``refused`` counts, by
+    category, the events with a duration that were dropped because of their kind.
     """
 
     start_ns: _Array
@@ -118,7 +118,7 @@ class EventColumns:
         )
 
     def _numbered(self, codes: _Array, texts: parse.Codes[str]) -> _Array:
-        """Return the indices of texts in ``texts``, to which they are added in the order of the rows."""
+        """Return the indices of texts in ``texts``; new texts are added in row order."""
         used, first, of_each = np.unique(codes, return_index=True, return_inverse=True)
         numbers = np.zeros(len(used), np.int32)
         for place in first.argsort().tolist():
@@ -165,7 +165,9 @@ def columns_of(
         if given[name].count("") < len(events)
     }
     for name in parse.VALUE_ARGUMENTS if with_inputs else ():
-        values = [bytes(getattr(event_arguments, parse.ATTRIBUTES[name])) for event_arguments in arguments]
+        values = [
+            bytes(getattr(event_arguments, parse.ATTRIBUTES[name])) for event_arguments in arguments
+        ]
         if any(values):
             codes[name] = texts.of(value.decode("utf-8", "replace") for value in values)
     return EventColumns(
@@ -269,7 +271,9 @@ def decode(text: bytes, *, with_inputs: bool = False) -> EventColumns | None:
         return None
     nullable = [*texts, None]  # index -1 is null
     place = dict(zip(_PLACE, buffers.columns[:, :n], strict=False))
-    given = zip(kinds_of, buffers.columns[len(_PLACE) :], buffers.filled[len(_PLACE) :], strict=True)
+    given = zip(
+        kinds_of, buffers.columns[len(_PLACE) :], buffers.filled[len(_PLACE) :], strict=True
+    )
     return EventColumns(
         **place,
         arguments={name: column[:n] for name, column, n_filled in given if n_filled},

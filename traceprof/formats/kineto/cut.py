@@ -213,7 +213,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
 def _write(
     reading: _Reading, out: IO[bytes], rules: Rules, related: Related, window: TimeWindow
 ) -> int:
-    """Write the kept events, the other top-level values, and the note of the cut; count the events."""
+    """Write the kept events, the other top-level values, and the note; return how many events."""
     request = rules.request
     secrets = () if request.keep_environment else secrets_of_values(reading.stream.header)
     n_events, separator = 0, b'{\n"traceEvents": [\n  '

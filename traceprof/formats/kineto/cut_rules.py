@@ -43,9 +43,9 @@ _ENDS_INSIDE: Final = 2
 class Related:
     """Relations between events: launches of kept GPU events, and flow arrows with both ends kept.
 
-    ``recorded`` are the tables for which the file contains a requested event. ``devices`` are the GPUs
-    of requested kernels and copies. Before `settle` the object holds all launches before the window, 24
-    bytes each.
+    ``recorded`` are the tables for which the file contains a requested event. ``devices`` are the
+    GPUs of requested kernels and copies. Before `settle` the object holds all launches before the
+    window, 24 bytes each.
     """
 
     launched: set[int] = field(default_factory=set)
@@ -154,7 +154,7 @@ class Rules:
                     yield index
 
     def _launched(self, event: KinetoEvent, related: Related, start: int, end: int) -> bool:
-        """Return whether an event before the window launched a kept GPU event, or encloses such a launch."""
+        """Return whether an earlier event launched a kept one, or encloses such a launch."""
         if event.ph != "X" or start >= self.window.start_ns or event.cat in DEVICE:
             return False
         if event.cat in _LAUNCHES and whole(event.arguments.correlation) in related.launched:

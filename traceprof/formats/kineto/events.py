@@ -94,7 +94,9 @@ class ColumnMaker:
 
     def rows_of(self, batch: Batch) -> EventColumns:
         """Return the rows of events that msgspec parsed."""
-        options = {name: getattr(self, name) for name in ("with_shapes", "with_inputs", "is_labelled")}
+        options = {
+            name: getattr(self, name) for name in ("with_shapes", "with_inputs", "is_labelled")
+        }
         return self.rows(columns_of(batch, self.is_row, **options))
 
     def rows(self, events: EventColumns) -> EventColumns:
@@ -138,17 +140,17 @@ def _names_in(
 class KinetoEvents:
     """The complete ("X") and instant ("i") events of one file, one row each, in file order.
 
-    ``start_ns`` and ``end_ns`` count from ``base_time_ns``. The base is 0 if the file has none: times
-    then count from 1970, or from boot in files of 2023. ``process`` and ``thread`` are `ABSENT` if the
-    file has a text there (such as "Spans"). ``arguments`` has an array for each of `NUMBER_ARGUMENTS`
-    (`ABSENT` if the event has none), and `Names` for each of `TEXT_ARGUMENTS` and `VALUE_ARGUMENTS` (""
-    if the event has none). ``header`` contains the other top-level values of the document.
-    ``is_complete`` is False if the document is truncated. ``has_array`` is False if it contains no list
-    of events. ``is_damaged``: the rest of the file cannot be read. ``bytes_behind`` counts bytes after
-    the document. ``left_out`` counts events with an invalid time.
-    ``shapes`` has a row of `SHAPE` for each event, if requested. ``has_shapes``: an event has a shape.
-    ``has_inputs``: operators record their inputs. ``unread`` counts, by category, the events with a
-    duration that became no row.
+    ``start_ns`` and ``end_ns`` count from ``base_time_ns``. The base is 0 if the file has none:
+    times then count from 1970, or from boot in files of 2023. ``process`` and ``thread`` are
+    `ABSENT` if the file has a text there (such as "Spans"). ``arguments`` has an array for each of
+    `NUMBER_ARGUMENTS` (`ABSENT` if the event has none), and `Names` for each of `TEXT_ARGUMENTS`
+    and `VALUE_ARGUMENTS` ("" if the event has none). ``header`` contains the other top-level values
+    of the document. ``is_complete`` is False if the document is truncated. ``has_array`` is False
+    if it contains no list of events. ``is_damaged``: the rest of the file cannot be read.
+    ``bytes_behind`` counts bytes after the document. ``left_out`` counts events with an invalid
+    time. ``shapes`` has a row of `SHAPE` for each event, if requested. ``has_shapes``: an event has
+    a shape. ``has_inputs``: operators record their inputs. ``unread`` counts, by category, the
+    events with a duration that became no row.
     """
 
     base_time_ns: int
@@ -187,11 +189,11 @@ def read_kineto_events(
 ) -> KinetoEvents:
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
-    ``keep`` may reject events by phase, category and name. It receives only these, once per kind, and
-    events for which it returns False are dropped. ``phases`` are the phases of events that become rows.
-    ``with_shapes``: also return how kernels were launched. ``is_labelled``: process IDs may have a
-    label as prefix, which distinguishes processes. ``with_inputs``: also return the inputs of operators
-    (`VALUE_ARGUMENTS`).
+    ``keep`` may reject events by phase, category and name. It receives only these, once per kind,
+    and events for which it returns False are dropped. ``phases`` are the phases of events that
+    become rows. ``with_shapes``: also return how kernels were launched. ``is_labelled``: process
+    IDs may have a label as prefix, which distinguishes processes. ``with_inputs``: also return the
+    inputs of operators (`VALUE_ARGUMENTS`).
 
     Raises:
         TraceError: the JSON is nested too deeply.
@@ -230,7 +232,7 @@ def _runs(found: Iterable[EventColumns | list[Any]], maker: ColumnMaker) -> Iter
 
 @dataclass(slots=True)
 class _EventJoiner:
-    """Concatenates the columns of all runs; distinct values get one numbering for the whole file."""
+    """Concatenates the columns of all runs; distinct values get one numbering for the file."""
 
     with_shapes: bool
     is_labelled: bool = False
@@ -281,7 +283,8 @@ class _EventJoiner:
         kind = _concatenated(self.kind, np.int32)
         categories, names = Codes[str](), Codes[str]()
         of_kinds = np.array(
-            [(categories[category or ""], names[str(name)]) for _, category, name in self.kinds], np.int32
+            [(categories[category or ""], names[str(name)]) for _, category, name in self.kinds],
+            np.int32,
         ).reshape(-1, 2)
         numbers = {name: _concatenated(parts) for name, parts in self.numbers.items()}
         every_text = _names(self.texts, np.arange(len(self.texts)))
@@ -318,7 +321,7 @@ def _names(distinct: Iterable[str], codes: _Array) -> Names:
 
 
 def _concatenated(parts: _Parts, dtype: type[np.generic] = np.int64) -> _Array:
-    """Concatenate the parts; no copy if all elements are one broadcast value. It may empty the list."""
+    """Concatenate the parts, and free them; one value broadcast to all rows is not copied."""
     if len(parts) <= 1:
         return parts.pop().astype(dtype, copy=False) if parts else np.empty(0, dtype)
     firsts = {int(part[0]) for part in parts}

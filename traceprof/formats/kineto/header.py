@@ -216,8 +216,8 @@ def note_of(
 ) -> dict[str, object]:
     """Return the note of a cut to ``window``, in times of the file.
 
-    ``recorded`` are the tables of the source. ``devices`` are the GPUs with activity in the source, as
-    far as they are kept.
+    ``recorded`` are the tables of the source. ``devices`` are the GPUs with activity in the source,
+    as far as they are kept.
     """
     return {
         "source": request.source,

@@ -41,8 +41,8 @@ class Merged:
     """The rows of a file with the process of each row, and with distinct device numbers.
 
     ``given`` maps each device to its number in the file; it is empty if no number changed.
-    ``processes`` are those that launch GPU work, in the order of the file. ``labelled`` maps processes
-    to their number in the file, if labels distinguish processes.
+    ``processes`` are those that launch GPU work, in the order of the file. ``labelled`` maps
+    processes to their number in the file, if labels distinguish processes.
     """
 
     rows: Rows
@@ -58,8 +58,8 @@ class Merged:
             same_id = [process for process in self.processes if process_id(process) == number]
             if len(same_id) > 1:
                 sentences.append(
-                    f"{len(same_id)} processes in the file have the same ID {number}; traceprof gives "
-                    f"each its own ID (the last process has ID {same_id[-1]})"
+                    f"{len(same_id)} processes in the file have the same ID {number}; traceprof "
+                    f"gives each its own ID (the last process has ID {same_id[-1]})"
                 )
         if self.given:
             sentences.append(
@@ -71,16 +71,20 @@ class Merged:
     def ranks(self, names: Mapping[int, str], infos: object, world_size: int) -> Mapping[int, int]:
         """Return the rank of each of several processes, as far as the file contains it.
 
-        Sources, in this order: the name of the process ("rank 3"); the header's description of each process
-        (``infos``, in the order of the processes); the device numbers, if each process has one device and
-        there are as many processes as ranks.
+        Sources, in this order: the name of the process ("rank 3"); the header's description of each
+        process, which are the ``infos`` in the order of the processes; the device numbers, if each
+        process has one device and there are as many processes as ranks.
         """
         listed = infos if isinstance(infos, list) else []
         for numbers in (
             [
                 int(match[1])
                 for process in self.processes
-                if (match := _RANK.search(names.get(self.labelled.get(process, process_id(process)), "")))
+                if (
+                    match := _RANK.search(
+                        names.get(self.labelled.get(process, process_id(process)), "")
+                    )
+                )
             ],
             [whole(info.get("rank")) for info in listed if isinstance(info, dict)],
             self._by_device() if world_size in (ABSENT, len(self.processes)) else [],
@@ -90,14 +94,19 @@ class Merged:
         return {}
 
     def _by_device(self) -> list[int]:
-        """Return the device of each process; fewer or more numbers if that is not one device each."""
+        """Return the device of each process; another number of devices if that is ambiguous."""
         if self.given:
             return []
         work = self.rows.of(*KERNELS)
         device = work.number("device")
         device = np.where(device == ABSENT, work.process, device)
         pairs = groups_of(work.owners, device).keys
-        return [device for launcher in self.processes for process, device in pairs if process == launcher]
+        return [
+            device
+            for launcher in self.processes
+            for process, device in pairs
+            if process == launcher
+        ]
 
 
 def process_id(process: int) -> int:
@@ -131,7 +140,7 @@ def told_apart(rows: Rows) -> Merged:
 
 
 def _bound(rows: Rows) -> Merged:
-    """Return the rows with an owner each; processes with equal IDs are still `APART` numbers apart."""
+    """Return the rows with an owner each; processes with equal IDs are `APART` numbers apart."""
     is_call = rows.category.isin(API_CALLS) & (rows.process != ABSENT)
     if not is_call.any():
         return Merged(rows, (), {})
@@ -156,8 +165,9 @@ def _bound(rows: Rows) -> Merged:
 def _with_distinct_processes(rows: Rows, is_call: _Bools) -> Rows:
     """Return the rows with different process IDs for processes that share one ID.
 
-    A process uses each correlation of its calls once. If a file is a concatenation of traces, all calls
-    with a repeated correlation follow the first ones. Otherwise threads distinguish the processes.
+    A process uses each correlation of its calls once. If a file is a concatenation of traces, all
+    calls with a repeated correlation follow the first ones. Otherwise threads distinguish the
+    processes.
     """
     process, correlation = rows.process, rows.number("correlation")
     found = process
@@ -192,9 +202,9 @@ def _by_block(rows: Rows, calls: Int64Array, repetition: Int64Array) -> Int64Arr
 def _borders(rows: Rows, lasts: Int64Array, firsts: Int64Array) -> list[int]:
     """Return the first row of each block except the first block.
 
-    ``lasts`` are the last calls of all blocks except the last; ``firsts`` are the first calls of the
-    following blocks. Between the two, a block begins with the first row of a category that precedes all
-    calls of the file and does not follow them: Kineto writes operators first.
+    ``lasts`` are the last calls of all blocks except the last; ``firsts`` are the first calls of
+    the following blocks. Between the two, a block begins with the first row of a category that
+    precedes all calls of the file and does not follow them: Kineto writes operators first.
     """
     calls = np.flatnonzero(rows.category.isin(API_CALLS))
     codes = rows.category.codes
@@ -260,15 +270,23 @@ def _owners(
     ):
         # Ranks in lockstep, each of which may have launched everything: assign lanes in order.
         best[in_order] = np.argsort(processes)
-    is_shared = (launched_ratio[best, columns] < _MIN_MATCH_RATIO) | _has_two_at_once(rows, work, lane, n_lanes)
-    is_shared |= (block >= 0).any() & (block_ratio.max(axis=0) < _MIN_MATCH_RATIO) & (block_ratio.sum(axis=0) > _MIN_MATCH_RATIO)
+    is_shared = (launched_ratio[best, columns] < _MIN_MATCH_RATIO) | _has_two_at_once(
+        rows, work, lane, n_lanes
+    )
+    is_shared |= (
+        (block >= 0).any()
+        & (block_ratio.max(axis=0) < _MIN_MATCH_RATIO)
+        & (block_ratio.sum(axis=0) > _MIN_MATCH_RATIO)
+    )
     is_shared &= ~is_labelled_lane
     place = best[lane]
     rows_of_shared = np.flatnonzero(is_shared[lane])
     if len(rows_of_shared):
         shared_work = work[rows_of_shared]
         delays = np.array([_delays(rows, calls, shared_work, process) for process in processes])
-        soonest = np.where(delays.min(axis=0) < _NEVER_NS, delays.argmin(axis=0), place[rows_of_shared])
+        soonest = np.where(
+            delays.min(axis=0) < _NEVER_NS, delays.argmin(axis=0), place[rows_of_shared]
+        )
         block_of_row = block[rows_of_shared]
         place[rows_of_shared] = np.where(block_of_row >= 0, block_of_row, soonest)
     found: Int64Array = np.array(processes, np.int64)[place]
@@ -293,7 +311,10 @@ def _delays(rows: Rows, calls: Int64Array, work: Int64Array, process: int) -> _F
 def _blocks(
     rows: Rows, calls: Int64Array, work: Int64Array, processes: tuple[int, ...]
 ) -> Int64Array:
-    """Return the process (as index) whose block of the file each GPU row is in; `ABSENT` without blocks."""
+    """Return whose block of the file each GPU row is in; `ABSENT` if there are no blocks.
+
+    A process is given by its index in ``processes``.
+    """
     calls_of_each = [calls[rows.process[calls] == process] for process in processes]
     edges = sorted(
         (int(calls[0]), int(calls[-1]), place) for place, calls in enumerate(calls_of_each)
@@ -324,8 +345,8 @@ def _has_two_at_once(rows: Rows, work: Int64Array, lane: Int64Array, n_lanes: in
 def _with_distinct_devices(rows: Rows, work: Int64Array, processes: tuple[int, ...]) -> Merged:
     """Return the rows with different device numbers, if two processes use one number for two GPUs.
 
-    One GPU may serve several processes. Two lanes of the file are two GPUs. Processes that communicate
-    also use two GPUs, because NCCL requires one GPU per rank.
+    One GPU may serve several processes. Two lanes of the file are two GPUs. Processes that
+    communicate also use two GPUs, because NCCL requires one GPU per rank.
     """
     assert rows.owner is not None
     recorded = rows.number("device")

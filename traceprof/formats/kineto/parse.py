@@ -141,7 +141,10 @@ _MAX_LABEL_NUMBER: Final = 1_000_000
 
 
 def labelled_process(value: Any) -> int:
-    """Return the process of an ID with a label as prefix ("[TP00] 4000"); labels give different IDs."""
+    """Return the process of an ID with a label as prefix, such as "[TP00] 4000".
+
+    Processes with different labels get different IDs.
+    """
     return _labelled(value) if isinstance(value, str) else whole(value)
 
 
@@ -220,7 +223,7 @@ class _Common(msgspec.Struct, gc=False):
 
 
 class KinetoEvent(_Common, gc=False):
-    """One event: phase ``ph``, category ``cat``, ``name``, process and thread, and its arguments."""
+    """One event: phase ``ph``, category ``cat``, ``name``, process, thread, and arguments."""
 
     ts: int | float = math.nan
     dur: int | float = math.nan
@@ -327,8 +330,8 @@ def _event_of(item: Mapping[str, Any]) -> KinetoEvent:
 def exact_ns(microseconds: Any) -> int | None:
     """Return a JSON number of microseconds in ns, exact to the last digit.
 
-    A number that is out of range becomes the first time that no trace can contain. Values that are not
-    numbers become None.
+    A number that is out of range becomes the first time that no trace can contain. Values that are
+    not numbers become None.
     """
     if isinstance(microseconds, int) and not isinstance(microseconds, bool):
         return microseconds * 1000

@@ -33,7 +33,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
     Time 0 is its first event, or the start of its window if the file was cut and that is earlier.
 
     Raises:
-        TraceError: the file contains no event with a time, and traceprof cannot analyze it.
+        TraceError: the file contains no events to analyze.
     """
     details = {
         "with_shapes": options.wants("kernel_shapes"),
@@ -100,7 +100,8 @@ def _tables(
         "overheads": (kineto.make_overheads, rows.of(*kineto.OVERHEADS)),
     }
     tables = {
-        name: make(table_rows) if len(table_rows) else empty_table(name) for name, (make, table_rows) in made.items()
+        name: make(table_rows) if len(table_rows) else empty_table(name)
+        for name, (make, table_rows) in made.items()
     }
     kernels, api_calls = tables["kernels"], tables["api_calls"]
     ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))

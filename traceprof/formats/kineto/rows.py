@@ -80,7 +80,7 @@ class Rows:
         return values
 
     def named(self, matches: Any) -> npt.NDArray[np.bool_]:
-        """Return the rows for which ``matches(name)`` is true; it is called once per distinct name."""
+        """Return the rows for which ``matches(name)`` is true, called once per distinct name."""
         names = self.name.texts.tolist()
         return self.name.by_text(np.array([bool(matches(name)) for name in names], np.bool_))
 
@@ -265,7 +265,7 @@ def usual_years(counts: Mapping[int, int]) -> list[int]:
 
 
 def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
-    """Return which events have a possible time: not 0, and not years away from most other events."""
+    """Return which events have a possible time: not 0, and not years away from most events."""
     starts, lengths = events.start_ns, events.end_ns - events.start_ns
     takes_time = (lengths > 0) & (lengths < YEAR_NS)
     is_by_driver = events.category.isin(tuple(_DRIVER_CATEGORIES))
@@ -280,7 +280,7 @@ def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
 PHASES: Final = ("X", "i")
 _READ_CATEGORIES: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
 PASSED_OVER: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation"))
-"""Categories that repeat others, or show how the program was called: nothing is lost without them."""
+"""Unread categories that repeat others, or show how the program was called."""
 
 
 def is_taken(event: KinetoEvent) -> bool:
@@ -296,7 +296,9 @@ _DIRECTION: Final = re.compile(
     r"(Host|Device|Peer|Array|[HDPA])[tT]o(Host|Device|Peer|Array|[HDPA])"
 )
 _DIRECTION_PAIRS: Final = "HH h2h HD h2d HA h2d DH d2h AH d2h PP p2p"
-_DIRECTIONS: Final = dict(zip(_DIRECTION_PAIRS.split()[::2], _DIRECTION_PAIRS.split()[1::2], strict=True))
+_DIRECTIONS: Final = dict(
+    zip(_DIRECTION_PAIRS.split()[::2], _DIRECTION_PAIRS.split()[1::2], strict=True)
+)
 _MEMORY_KINDS: Final = re.compile(r"\((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+?)\)")
 _SYNC_KINDS: Final = {
     "Event Sync": "event",
@@ -309,7 +311,7 @@ _NO_STREAM: Final = (1 << 32) - 1
 
 
 def make_kernels(rows: Rows, options: ReadOptions) -> Table:
-    """Return the kernels. Triton's CPU rows with a stream have another category and are not kernels."""
+    """Return the kernels. Triton's CPU rows with a stream have another category."""
     return make_table(
         "kernels",
         {

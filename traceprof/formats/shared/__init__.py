@@ -1,1 +1,1 @@
-"""Code shared by several formats: CUPTI codes, collectives, launchers, gzip and JSON files, secrets."""
+"""Code shared by several formats: CUPTI codes, collectives, launchers, files, secrets."""

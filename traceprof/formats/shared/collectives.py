@@ -35,7 +35,7 @@ def is_exchange(name: str) -> bool:
 
 
 def annotated_collectives(annotations: Table, kernels: Table, api_calls: Table) -> Table:
-    """Return the ranges or operators with names such as ``nccl:all_reduce``, linked to their kernels.
+    """Return ranges or operators with names such as ``nccl:all_reduce``, linked to kernels.
 
     `torch.autograd.profiler.emit_nvtx` appends more text to these names.
     """
@@ -65,8 +65,8 @@ def tied_by_launch(
 ) -> Table:
     """Return ``collectives`` with a correlation for those that have none.
 
-    The correlation is that of the first communication kernel that the same thread launched inside the
-    call or, if ``latest_ns`` is given, between the start of the call and that time.
+    The correlation is that of the first communication kernel that the same thread launched inside
+    the call or, if ``latest_ns`` is given, between the start of the call and that time.
     """
     is_open = collectives["correlation"] == ABSENT
     if not is_open.any():
@@ -87,8 +87,8 @@ def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Tab
     """Return ``collectives`` with the correlation of their batch, for sends and receives.
 
     PyTorch's ``batch_isend_irecv`` launches one kernel for all calls when the group ends, after the
-    calls (pytorch#194693). That kernel is the next SendRecv kernel that the thread launches and that no
-    call has, unless another collective with a kernel comes in between.
+    calls (pytorch#194693). That kernel is the next SendRecv kernel that the thread launches and
+    that no call has, unless another collective with a kernel comes in between.
     """
     is_tied = collectives["correlation"] != ABSENT
     is_open = collectives["op"].isin(_SINGLE) & ~is_tied
@@ -113,7 +113,7 @@ def _tied(
     launches: Table,
     until_ns: npt.NDArray[np.int64],
 ) -> Table:
-    """Link open collectives to the next of ``launches`` on their thread, if it is before ``until_ns``."""
+    """Link open collectives to the next of ``launches`` on their thread before ``until_ns``."""
     if launches.empty:
         return collectives
     begins, correlation = collectives["start_ns"], collectives["correlation"].copy()

@@ -82,7 +82,10 @@ def make_kernels(
 
 
 def make_traced_graphs(place: Place, graphs: Column) -> Table:
-    """Return CUDA graphs that were traced as a whole as rows of kernels; ``graphs`` are their IDs."""
+    """Return CUDA graphs that were traced as a whole, as rows of kernels.
+
+    ``graphs`` are the IDs of the graphs.
+    """
     names = names_by_number(graphs, "CUDA graph {}".format)
     activity = Names.repeated(Activity.CUDA_GRAPH.value, len(names))
     return make_table("kernels", {**place, "name": names, "activity": activity})
@@ -125,7 +128,10 @@ def make_copies(
     else:
         columns["direction"] = decode(raw["copyKind"], _COPY_DIRECTIONS)
         columns["src_kind"] = decode(src_kinds, kinds)
-        columns |= {"src_device": known(raw["srcDeviceId"]), "dst_device": known(raw["dstDeviceId"])}
+        columns |= {
+            "src_device": known(raw["srcDeviceId"]),
+            "dst_device": known(raw["dstDeviceId"]),
+        }
     return make_table("copies", {**place, **columns})
 
 
@@ -163,7 +169,7 @@ def make_annotations(
 
 
 def with_depth(ranges: Table) -> Table:
-    """Return ``ranges`` with their depth: the number of ranges of the same thread that enclose them."""
+    """Return ``ranges`` with their depth: the number of enclosing ranges on the same thread."""
     order = sort_order(ranges, TABLES["ranges"])
     ranges = ranges if order is None else ranges.take(order)
     depth = np.zeros(len(ranges), np.int64)

@@ -77,8 +77,8 @@ def is_packed_database(candidate: Candidate) -> bool:
 def unpacked(path: Path) -> Iterator[Candidate]:
     """Give the file ``path`` or, if it is a gzipped database, an unpacked copy.
 
-    The copy is in a temporary folder and exists as long as the context. JSON is not unpacked, because
-    it is read as a stream.
+    The copy is in a temporary folder and exists as long as the context. JSON is not unpacked,
+    because it is read as a stream.
 
     Raises:
         TraceError: the file is truncated, or the disk is full.
@@ -110,8 +110,9 @@ def _new_member() -> Any:
 class GzipSource:
     """Unpacks a gzip file; it ends where the file is truncated or damaged (``is_damaged``).
 
-    `gzip.GzipFile` raises an error instead and loses the data that it had unpacked. Files that unpack
-    to far more than any trace are rejected, because a few hundred kilobytes can contain gigabytes.
+    `gzip.GzipFile` raises an error instead and loses the data that it had unpacked. Files that
+    unpack to far more than any trace are rejected, because a few hundred kilobytes can contain
+    gigabytes.
     """
 
     file: BinaryIO
@@ -148,13 +149,15 @@ class GzipSource:
                 return data
 
     def _check_size(self) -> None:
-        max_bytes = max(_MAX_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(self.file.fileno()).st_size)
+        max_bytes = max(
+            _MAX_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(self.file.fileno()).st_size
+        )
         setting = os.environ.get(_LIMIT_VARIABLE, "")
         max_bytes = int(setting) if setting.isdecimal() and len(setting) < 20 else max_bytes
         if self._n_unpacked > max_bytes:
             raise TraceError(
-                f"{self.file.name}: unpacks to more than {max_bytes} bytes, more than any trace needs; "
-                f"set {_LIMIT_VARIABLE}=BYTES to raise the limit"
+                f"{self.file.name}: unpacks to more than {max_bytes} bytes, more than any trace "
+                f"needs; set {_LIMIT_VARIABLE}=BYTES to raise the limit"
             )
 
     def _last_of(self, member: Any, packed: bytes) -> bytes:

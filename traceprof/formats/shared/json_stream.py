@@ -62,13 +62,13 @@ class _CutOffError(Exception):
 class JsonArrayStream:
     """Iterates over the array at ``key`` of a JSON document.
 
-    After the iteration ``header`` contains the other top-level values, and ``header_texts`` their keys
-    and values as written. ``has_array``: the array was found. ``is_complete``: the document was
-    complete. ``is_damaged``: it was not, because a part of it is not JSON. ``bytes_behind`` counts bytes
-    after a complete document (another document, or a result of damage), without leading and trailing
-    space. ``text`` is the latest single value as written. A number with a fraction, an exponent, or
-    more than a thousand digits is a ``str``. Texts are valid Unicode (`mend_text`). The iteration raises
-    `TooDeepError` if the JSON is nested too deeply.
+    After the iteration ``header`` contains the other top-level values, and ``header_texts`` their
+    keys and values as written. ``has_array``: the array was found. ``is_complete``: the document
+    was complete. ``is_damaged``: it was not, because a part of it is not JSON. ``bytes_behind``
+    counts bytes after a complete document (another document, or a result of damage), without
+    leading and trailing space. ``text`` is the latest single value as written. A number with a
+    fraction, an exponent, or more than a thousand digits is a ``str``. Texts are valid Unicode
+    (`mend_text`). The iteration raises `TooDeepError` if the JSON is nested too deeply.
     """
 
     file: ByteSource
@@ -93,8 +93,8 @@ class JsonArrayStream:
     def batches(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
         """Yield the items in runs: the result of ``parse``, or a plain list.
 
-        ``parse`` gets the text of a JSON array and returns None if it cannot read it. The items of such a
-        run are then read by `json`.
+        ``parse`` gets the text of a JSON array and returns None if it cannot read it. The items of
+        such a run are then read by `json`.
         """
         try:
             yield from self._document(parse)
@@ -160,7 +160,7 @@ class JsonArrayStream:
         self._position += 1
 
     def _run_of_items(self, parse: _Parse[_Batch]) -> _Batch | None:
-        """Return what ``parse`` returns for the longest run that it accepts; None if there is none."""
+        """Return the result of ``parse`` for the longest accepted run; None if there is none."""
         for boundary in self._guesses():
             run = memoryview(self._buffer)[self._position : boundary.start() + 1]
             batch = parse(b"".join((b"[", run, b"]")))

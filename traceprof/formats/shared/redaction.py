@@ -26,8 +26,8 @@ _Change: TypeAlias = Callable[[str], str]
 def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     """Return ``trace`` without ``secrets`` and without texts that have the form of a secret.
 
-    The form is only checked in texts about the machine. Texts that a program writes into names of its
-    ranges are kept, as in `traceprof.formats.cut`.
+    The form is only checked in texts about the machine. Texts that a program writes into names of
+    its ranges are kept, as in `traceprof.formats.cut`.
     """
     of_names: _Change | None = None
     shown: _Change = masked_text
@@ -70,7 +70,11 @@ def shortened(trace: Trace) -> Trace:
 
 
 def _with_texts(
-    trace: Trace, of_names: _Change | None, of_texts: _Change, tables: Collection[str], max_characters: int = 0
+    trace: Trace,
+    of_names: _Change | None,
+    of_texts: _Change,
+    tables: Collection[str],
+    max_characters: int = 0,
 ) -> Trace:
     """Return ``trace`` with its names changed, and the texts of ``tables``.
 
@@ -118,7 +122,11 @@ _VERSION: Final = re.compile(r"=*\d+(\.\w+)+")
 
 def worth_seeking(secrets: Iterable[str]) -> list[str]:
     """Return the secrets to search for elsewhere; secrets that contain others come first."""
-    found = {secret for secret in secrets if len(secret) >= _MIN_SECRET_CHARACTERS and not _VERSION.fullmatch(secret)}
+    found = {
+        secret
+        for secret in secrets
+        if len(secret) >= _MIN_SECRET_CHARACTERS and not _VERSION.fullmatch(secret)
+    }
     return sorted(found, key=lambda secret: (-len(secret), secret))
 
 

@@ -30,8 +30,8 @@ def stream_columns(
 ) -> dict[str, Column]:
     """Return the columns of the rows of all ``queries``, which run in parallel.
 
-    The queries return columns of these ``kinds``, in this order, without NULL. ``path`` and ``table``
-    are used in error messages.
+    The queries return columns of these ``kinds``, in this order, without NULL. ``path`` and
+    ``table`` are used in error messages.
 
     Raises:
         TraceError: the data is damaged, or a column of whole numbers contains other values.

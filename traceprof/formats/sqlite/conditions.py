@@ -27,10 +27,11 @@ NULL is smaller than all other numbers.
 class Condition:
     """A condition on rows, as ``sql`` and as ``holds``, which evaluates decoded columns.
 
-    ``kinds`` are the columns that ``holds`` needs. It receives an object with ``values`` (columns of
-    whole numbers by name), ``contains`` and ``starts_with``, such as
-    `traceprof.formats.sqlite.pages.blocks.RowBlock`. ``within`` returns a mask of the groups of rows in
-    which the condition may hold, from the bounds of the columns ``bounded``; None means any group.
+    ``kinds`` are the columns that ``holds`` needs. It receives an object with ``values`` (columns
+    of whole numbers by name), ``contains`` and ``starts_with``, such as
+    `traceprof.formats.sqlite.pages.blocks.RowBlock`. ``within`` returns a mask of the groups of
+    rows in which the condition may hold, from the bounds of the columns ``bounded``; None means any
+    group.
     """
 
     sql: str
@@ -41,9 +42,11 @@ class Condition:
 
 
 def between(column: str, least: int | None = None, most: int | None = None) -> Condition:
-    """Return the condition that a whole number is ≥ ``least`` and ≤ ``most``, where these are given."""
+    """Return the condition that a whole number is ≥ ``least`` and ≤ ``most``, if given."""
     limits = ((">=", least), ("<=", most))
-    comparisons = [f"{quoted(column)} {sign} {limit}" for sign, limit in limits if limit is not None]
+    comparisons = [
+        f"{quoted(column)} {sign} {limit}" for sign, limit in limits if limit is not None
+    ]
 
     def holds(rows: Any) -> Mask:
         values = rows.values[column]

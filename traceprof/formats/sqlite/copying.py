@@ -213,8 +213,8 @@ def note_cut(
 ) -> None:
     """Record in the copy what it was cut from; keep the records of earlier cuts.
 
-    ``window`` is the window of the request, in times of the file. ``recorded`` are the tables that the
-    source has. ``devices`` are the GPUs with activity in the source, as far as they are kept.
+    ``window`` is the window of the request, in times of the file. ``recorded`` are the tables that
+    the source has. ``devices`` are the GPUs with activity in the source, as far as they are kept.
     """
     if not request.is_noted:
         return
@@ -265,8 +265,8 @@ _STRING_ID: Final = re.compile(r"StringId", re.IGNORECASE)
 def string_columns(table: SourceTable, known: Collection[str], *, is_known: bool) -> list[str]:
     """Return the columns of ``table`` that contain IDs of strings.
 
-    These are columns whose names are in ``known``, and columns whose declaration mentions a string ID.
-    In an unknown table (not ``is_known``) every column of whole numbers may contain string IDs.
+    These are columns whose names are in ``known``, and columns whose declaration mentions a string
+    ID. In an unknown table (not ``is_known``) every column of whole numbers may contain string IDs.
     """
     declared = {
         words[0].strip('"[]`')
@@ -289,9 +289,9 @@ def copy_strings(
 ) -> None:
     """Copy the rows of the table ``strings`` that the copied rows refer to.
 
-    ``key`` is its ID column. ``references`` are (table, column, kind); if a string is referenced with
-    several kinds, the smallest kind counts. ``shown`` returns the SQL expression that replaces the
-    string's value, for each kind.
+    ``key`` is its ID column. ``references`` are tuples of table, column and kind. If a string
+    is referenced with several kinds, the smallest kind counts. ``shown`` returns the SQL
+    expression that replaces the string's value, for each kind.
     """
     copy.execute("CREATE TEMP TABLE wanted_string (id INTEGER PRIMARY KEY, kind INTEGER)")
     for name, column, kind in sorted(references, key=lambda reference: reference[2]):
@@ -341,8 +341,8 @@ class Times:
     def clipped(self, window: TimeWindow, first_ns: int | None = None) -> dict[str, str]:
         """Return SQL for the times of rows, clipped to the window.
 
-        Rows entirely outside the window keep their times. ``first_ns`` is the lower limit if launches
-        before the window are kept, too.
+        Rows entirely outside the window keep their times. ``first_ns`` is the lower limit if
+        launches before the window are kept, too.
         """
         if not self.end:
             return {}
@@ -392,8 +392,9 @@ def timed_tables(
 ) -> tuple[dict[str, Times], dict[str, str]]:
     """Return the time columns of the tables that are cut by time, and remarks about unknown tables.
 
-    ``is_cut`` decides whether a table is to be cut by time if it has any. ``is_known`` decides whether
-    a profiler writes this table. Times of unknown tables must be in ``span``, in times of the file.
+    ``is_cut`` decides whether a table is to be cut by time if it has any. ``is_known`` decides
+    whether a profiler writes this table. Times of unknown tables must be in ``span``, in times of
+    the file.
     """
     found: dict[str, Times] = {}
     unknown: dict[str, str] = {}

@@ -71,8 +71,8 @@ def _checked_identity(path: Path) -> FileIdentity:
         )
     if heads["-journal"] == _JOURNAL_MAGIC:
         raise TraceError(
-            f"{path}: a change was interrupted ({resolved.name}-journal exists); open the file once "
-            "with sqlite3, which undoes the change, or export the trace again"
+            f"{path}: a change was interrupted ({resolved.name}-journal exists); open the file "
+            "once with sqlite3, which undoes the change, or export the trace again"
         )
     return identity
 
@@ -119,8 +119,8 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
 class Database(AbstractContextManager["Database"]):
     """A SQLite file that is only read, never written.
 
-    The file is opened as immutable, so that SQLite does not create a lock file. A file with a pending
-    write-ahead log is rejected, because its latest rows would be missing.
+    The file is opened as immutable, so that SQLite does not create a lock file. A file with a
+    pending write-ahead log is rejected, because its latest rows would be missing.
     ``only_names``: the caller needs only the names of the tables.
 
     Raises:
@@ -214,8 +214,8 @@ class Database(AbstractContextManager["Database"]):
         Args:
             table: a table that exists.
             columns: name → how to read it.
-            window: return only rows that overlap it. The table needs ``start``. Rows without an ``end``
-                are instants.
+            window: return only rows that overlap it. The table needs ``start``. Rows without an
+                ``end`` are instants.
             optional: columns that may be missing. Missing columns are returned as all NULL.
             where: return only rows that satisfy it. A condition given as SQL is slower.
             spare: optional columns. `reading` ignores those that do not contain whole numbers.
@@ -281,7 +281,9 @@ class Database(AbstractContextManager["Database"]):
             if where is not None:
                 has_many_leaves = len(leaves.pages) > _MANY_LEAVES
                 may_hold = where.within(
-                    bounds_of(pages, leaves, where.bounded) if has_many_leaves else known_bounds(pages)
+                    bounds_of(pages, leaves, where.bounded)
+                    if has_many_leaves
+                    else known_bounds(pages)
                 )
                 leaves = leaves if may_hold is None else leaves.only(may_hold)
             return read_pages(pages, self.rows, columns, leaves, where)
@@ -333,7 +335,9 @@ class Database(AbstractContextManager["Database"]):
             filters.append(where if isinstance(where, str) else where.sql)
         queries = []
         for part in self._row_ranges(table):
-            conditions = " AND ".join(f"({condition})" for condition in (part, *filters) if condition)
+            conditions = " AND ".join(
+                f"({condition})" for condition in (part, *filters) if condition
+            )
             rows = f"{self.stored_name(table)}{' WHERE ' if conditions else ''}{conditions}"
             queries.append(f"SELECT {values} FROM {rows}")
         return stream_columns(self.path, self._uri, queries, kinds, table)

@@ -142,12 +142,12 @@ class UnsoundRowsError(Exception):
 class Soundness:
     """The rule that decides which rows of one table are possible.
 
-    ``end`` is "" for instants. ``needed`` are columns that must not be NULL. ``sizes`` are columns that
-    must not be negative or larger than any memory. ``zero_is_lost``: the profiler wrote times of 0 for
-    records that it lost. Readers count those records themselves, except instants.
-    ``is_since_session``: times count from the start of the recording. A lost record then has two times
-    of 0, or a 0 of another clock, which is days before the start. ``columns`` are all columns that the
-    rule uses.
+    ``end`` is "" for instants. ``needed`` are columns that must not be NULL. ``sizes`` are columns
+    that must not be negative or larger than any memory. ``zero_is_lost``: the profiler wrote times
+    of 0 for records that it lost. Readers count those records themselves, except instants.
+    ``is_since_session``: times count from the start of the recording. A lost record then has two
+    times of 0, or a 0 of another clock, which is days before the start. ``columns`` are all columns
+    that the rule uses.
     """
 
     table: str
@@ -161,7 +161,7 @@ class Soundness:
     columns: tuple[str, ...]
 
     def is_broken(self, columns: Mapping[str, Any]) -> bool:
-        """Return whether a row is impossible, judging by those of the rule's columns that are given."""
+        """Return whether a row is impossible, judging by the given columns."""
         starts, ends = columns.get(self.start), columns.get(self.end)
         if starts is None or not len(starts):
             return False
@@ -312,8 +312,12 @@ class Catalogue:
         """Make tables and columns of profilers available under the names that readers use."""
         asked = [*{name for table, name in self._stored.items() if is_of_profiler(table)}]
         self._described = {name: [] for name in asked}
-        for names in (asked[at : at + _NAMES_PER_QUERY] for at in range(0, len(asked), _NAMES_PER_QUERY)):
-            for name, *row in self._query(_COLUMNS_QUERY.format(", ".join("?" * len(names))), names):
+        for names in (
+            asked[at : at + _NAMES_PER_QUERY] for at in range(0, len(asked), _NAMES_PER_QUERY)
+        ):
+            for name, *row in self._query(
+                _COLUMNS_QUERY.format(", ".join("?" * len(names))), names
+            ):
                 self._described[name].append(tuple(row))
         for table, name in self._stored.items():
             rows, is_known = f"main.{quoted(name)}", is_of_profiler(table)
@@ -323,7 +327,9 @@ class Catalogue:
                 self._columns[table] = frozenset(plain)
             if plain != found:
                 pairs = zip(found, plain, strict=True)
-                aliases = ", ".join(f"{quoted(stored)} AS {quoted(asked)}" for stored, asked in pairs)
+                aliases = ", ".join(
+                    f"{quoted(stored)} AS {quoted(asked)}" for stored, asked in pairs
+                )
                 self._show(table, f"SELECT {aliases} FROM {rows}")
             elif table not in self._stored.values() and table.lower() != name.lower():
                 self._query(f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {rows}")
@@ -333,7 +339,7 @@ class Catalogue:
         return [str(row[1]) for row in self.described(name)[1] if row[6] != _HIDDEN_COLUMN]
 
     def described(self, name: str) -> tuple[int, list[tuple[Any, ...]]]:
-        """Return the root page of a stored table (0 if it has none) and its rows of `table_xinfo`."""
+        """Return the root page of a stored table (0 without one) and its rows of `table_xinfo`."""
         if name not in self._described:
             self._described[name] = self._query(f"PRAGMA table_xinfo({quoted(name)})")
         return self._roots.get(name, 0), self._described[name]
@@ -355,7 +361,7 @@ class Catalogue:
         return f"({select})" if select else f"main.{quoted(self._stored.get(table, table))}"
 
     def row_id(self, table: str) -> str | None:
-        """Return a name of the row ID; None if there is none, or if columns have all these names."""
+        """Return a name of the row ID; None if there is none, or columns have all its names."""
         name = self.stored(table)
         taken = {column.lower() for column in self.columns(table)}
         free = next((column for column in _ROW_IDS if column not in taken), None)
@@ -368,7 +374,7 @@ class Catalogue:
         return free
 
     def soundness(self, table: str) -> Soundness | None:
-        """Return the rule for the rows of ``table``; None if they need no check, or no further check."""
+        """Return the rule for the rows of ``table``; None if they need no check any more."""
         if table not in self.tables or table in self.left_out or not is_of_profiler(table):
             return None
         return soundness_of(table, self.columns(table), zero_is_lost=self.zero_is_lost)
@@ -410,7 +416,7 @@ class Catalogue:
             self.spared[f"{table}.{column}"] = f"traceprof ignored a column: {why}"
 
     def _check_types(self, table: str, sound: Soundness) -> None:
-        """Check that the rule's columns contain numbers: in SQL a text is larger than any number."""
+        """Check that the rule's columns contain numbers: in SQL a text exceeds any number."""
         if sound.zero_is_lost:  # values that are not numbers are read as 0
             return
         for column in sound.columns:

@@ -32,10 +32,10 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 class RowSource:
     """Rows of a table of the file, each of which becomes one row of a table of the Trace.
 
-    ``start``, ``end``, ``process`` and ``device`` are SQL. ``end`` is empty for instants. A row ends
-    where it starts if ``end`` is NULL or smaller than the start. ``process_of`` converts the value of
-    ``process`` to a process; a negative process is unknown. ``counted`` describes the same rows by
-    columns, if possible, so that they can be decoded from pages.
+    ``start``, ``end``, ``process`` and ``device`` are SQL. ``end`` is empty for instants. A row
+    ends where it starts if ``end`` is NULL or smaller than the start. ``process_of`` converts the
+    value of ``process`` to a process; a negative process is unknown. ``counted`` describes the same
+    rows by columns, if possible, so that they can be decoded from pages.
     """
 
     table: str
@@ -49,11 +49,11 @@ class RowSource:
 
     @property
     def owner(self) -> tuple[str, ...]:
-        """The SQL of a row's owner: its process and its device, if it has them; () without a process."""
+        """The SQL of a row's owner: process, and device if it has one; () without a process."""
         return tuple(filter(None, (self.process, self.device))) if self.process else ()
 
     def place(self, owner: Sequence[Any]) -> tuple[int, int]:
-        """Return process and device of the values of ``owner``; device `ABSENT` if there is none."""
+        """Return process and device of the values of ``owner``; device `ABSENT` without one."""
         device = owner[1] if len(owner) > 1 else ABSENT
         return self.process_of(owner[0]), ABSENT if isinstance(device, str) else int(device)
 
@@ -143,10 +143,11 @@ SELF_DESCRIPTION: Final = frozenset(name for name, table in TABLES.items() if no
 class Survey:
     """Totals of a file's event tables, whether or not their rows were read.
 
-    ``sources`` maps each table of the Trace to its rows in the file. ``tables`` were read completely
-    and need no SQL. ``corrections`` adjust what no `RowSource` can describe: table → a function that
-    converts the extent of its sources to its extent. ``zero_ns`` is the time in the file that is time 0
-    of the Trace. ``elsewhere`` are unread tables that are made of other data → whether they have rows.
+    ``sources`` maps each table of the Trace to its rows in the file. ``tables`` were read
+    completely and need no SQL. ``corrections`` adjust what no `RowSource` can describe: table → a
+    function that converts the extent of its sources to its extent. ``zero_ns`` is the time in the
+    file that is time 0 of the Trace. ``elsewhere`` are unread tables that are made of other data →
+    whether they have rows.
     """
 
     database: Database
@@ -217,8 +218,8 @@ class Survey:
     def worked(self, device_of: Callable[[int, int], int]) -> set[int]:
         """Return the devices that have kernels or copies.
 
-        ``device_of`` converts a process and the device number in the file to the device number of the
-        Trace, which the tables contain.
+        ``device_of`` converts a process and the device number in the file to the device number of
+        the Trace, which the tables contain.
         """
         tables = (self.tables[name] for name in DEVICE_TABLES if name in self.tables)
         found = {one for table in tables for one in places_of(table["device"])[1]}
@@ -229,7 +230,9 @@ class Survey:
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
         """Return how many rows of a table satisfy a SQL condition."""
         sources = self.sources.get(name, ())
-        queries = [source.select(self.database, "count(*)", condition(source)) for source in sources]
+        queries = [
+            source.select(self.database, "count(*)", condition(source)) for source in sources
+        ]
         return sum(int(rows[0][0]) for rows in self.database.rows_of_each(queries))
 
     def unclosed(self, n_read: int | None) -> list[str]:

@@ -21,8 +21,9 @@ from traceprof.errors import TraceError
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.model.table import objects
+from traceprof.protobuf import read_fields, to_signed
 
-_PS: Final = 1000
+_PS_PER_NS: Final = 1000
 _LATEST_NS: Final = 1 << 62
 NO_STATS: Final[Mapping[str, Any]] = {}
 WANTED: Final = frozenset(
@@ -69,57 +70,15 @@ class Space:
     is_complete: bool = True
 
 
-class _DamagedError(Exception):
-    pass
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise _DamagedError
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each field of a message: an int, or the bytes of what has more."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            length, at = _varint(data, at)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
-            raise _DamagedError
-        if at + length > end:
-            raise _DamagedError
-        yield key >> 3, data[at : at + length]
-        at += length
-
-
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
 def _entry(data: bytes) -> tuple[int, dict[int, Any], list[bytes]]:
     """Return key and value of an entry of a metadata map, and the statistics in the value."""
-    entry = dict(_fields(data))
+    entry = dict(read_fields(data))
     fields_of_value, stats = dict[int, Any](), list[bytes]()
-    for number, value in _fields(entry.get(2, b"")):
+    for number, value in read_fields(entry.get(2, b"")):
         if number == 5 and isinstance(value, bytes):
             stats.append(value)
         else:
@@ -130,7 +89,7 @@ def _entry(data: bytes) -> tuple[int, dict[int, Any], list[bytes]]:
 _VALUES: Final[Mapping[int, Callable[[Any], Any]]] = {
     2: lambda data: struct.unpack("<d", data)[0],
     3: int,
-    4: _signed,
+    4: to_signed,
     5: _text,
 }
 """Number of the field that contains the value of a statistic → function that decodes it."""
@@ -145,7 +104,7 @@ class _PlaneReader:
         self.plane_stats: list[bytes] = []
         self.stat_names: dict[int, str] = {}
         entries = []
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             match number:
                 case 3:
                     self.lines.append(value)
@@ -171,7 +130,7 @@ class _PlaneReader:
         found = self.cached_stats.get(data)
         if found is None:
             (name, value), names = ("", None), self.stat_names
-            for number, field_value in _fields(data):
+            for number, field_value in read_fields(data):
                 if number == 1:
                     name = names.get(field_value, "")
                 elif number == 7:
@@ -195,24 +154,26 @@ class _PlaneReader:
     def line(self, data: bytes) -> Line:
         """Return a line. Aggregated occurrences without a time are not events."""
         line_fields, events = dict[int, Any](), list[bytes]()
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             if number == 4:
                 events.append(value)
             else:
                 line_fields[number] = value
         rows = _Rows()
-        base = _signed(line_fields.get(3, 0)) * _PS
+        base = to_signed(line_fields.get(3, 0)) * _PS_PER_NS
         for event in events:
             self.add_event(event, base, rows)
         self.left_out += rows.left_out
         # Viewers show the low half of a thread's address.
         number = line_fields.get(10) or line_fields.get(1, 0)
-        return rows.line(number & 0xFFFFFFFF, _text(line_fields.get(11)) or _text(line_fields.get(2)))
+        return rows.line(
+            number & 0xFFFFFFFF, _text(line_fields.get(11)) or _text(line_fields.get(2))
+        )
 
     def add_event(self, data: bytes, base_ps: int, rows: _Rows) -> None:
         """Add an event of a line that begins at ``base_ps``."""
         event_fields, stats = dict[int, int](), list[bytes]()
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             if number == 4:
                 stats.append(value)
             else:
@@ -220,15 +181,25 @@ class _PlaneReader:
         if 2 not in event_fields:
             return
         name, shared_stats = self.events.get(event_fields.get(1, 0), ("", NO_STATS))
-        start = base_ps + _signed(event_fields[2])
+        start = base_ps + to_signed(event_fields[2])
         event_stats = self.wanted(stats) if stats else NO_STATS
-        all_stats = {**shared_stats, **event_stats} if shared_stats and event_stats else (event_stats or shared_stats)
-        rows.add(start // _PS, (start + _signed(event_fields.get(3, 0))) // _PS, name, all_stats)
+        all_stats = (
+            {**shared_stats, **event_stats}
+            if shared_stats and event_stats
+            else (event_stats or shared_stats)
+        )
+        rows.add(
+            start // _PS_PER_NS,
+            (start + to_signed(event_fields.get(3, 0))) // _PS_PER_NS,
+            name,
+            all_stats,
+        )
 
 
 @dataclass(slots=True)
 class _Rows:
     """The events of one line while they are read."""
+
     starts: array[int] = field(default_factory=lambda: array("q"))
     ends: array[int] = field(default_factory=lambda: array("q"))
     names: list[str] = field(default_factory=list)
@@ -259,14 +230,14 @@ def read_space(path: Path) -> Space:
         data = b"".join(_pieces(_source(file)))
     space = Space()
     try:
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             if number == 1:
                 reader = _PlaneReader(value)
                 space.planes.append(reader.read())
                 space.left_out += reader.left_out
             elif number == 4:
                 space.hosts.append(_text(value))
-    except (_DamagedError, IndexError, TypeError, ValueError, struct.error) as error:
+    except (IndexError, TypeError, ValueError, struct.error) as error:
         raise TraceError(
             f"{path}: damaged or truncated XPlane file; copy or record it again"
         ) from error
@@ -347,10 +318,10 @@ def _add_event(
     arguments = event.args or NO_STATS
     if event.ph == "X":
         line_rows = rows.setdefault((event.pid, event.tid), _Rows())
-        if not 0 <= abs(event.ts) + event.dur < _LATEST_NS / _PS:
+        if not 0 <= abs(event.ts) + event.dur < _LATEST_NS / _PS_PER_NS:
             line_rows.left_out += 1
             return
-        start, length = round(event.ts * _PS), round(event.dur * _PS)
+        start, length = round(event.ts * _PS_PER_NS), round(event.dur * _PS_PER_NS)
         stats = {name: arguments[name] for name in WANTED & arguments.keys()} or NO_STATS
         line_rows.add(start, start + length, event.name, stats)
     elif event.name == "process_name":

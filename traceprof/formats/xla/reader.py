@@ -49,16 +49,23 @@ def read(path: Path, options: ReadOptions) -> Trace:
 
 
 def read_json(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in the Chrome JSON of jax.profiler or TensorFlow; time 0 is its first event."""
+    """Return the trace in the Chrome JSON of such a profiler; time 0 is its first event."""
     return _trace(path, read_chrome(path), options, JSON_FORMAT.name)
 
 
 def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> Trace:
-    starts = [int(line.starts_ns.min()) for plane_read in space.planes for line in plane_read.lines if len(line)]
+    starts = [
+        int(line.starts_ns.min())
+        for plane_read in space.planes
+        for line in plane_read.lines
+        if len(line)
+    ]
     if not starts:
         why = "".join(f"; {said}" for said in _left_out(space))
         raise TraceError(f"{path}: the jax.profiler or TensorFlow trace contains no events{why}")
-    names = chain.from_iterable((plane_read.name, *(n.name for n in plane_read.lines)) for plane_read in space.planes)
+    names = chain.from_iterable(
+        (plane_read.name, *(n.name for n in plane_read.lines)) for plane_read in space.planes
+    )
     if odd := next(filter(_TOO_LARGE.match, names), ""):
         raise TraceError(
             f"{path}: damaged trace (impossible device or stream number in {odd[:60]!r})"
@@ -103,7 +110,7 @@ class _Tables:
         self.has_device = self.has_host = False
 
     def add_device(self, plane: Plane, device: int, kind: str) -> None:
-        """Add kernels and copies: activity on streams or, without streams, the operations of XLA."""
+        """Add kernels and copies: events on streams or, without streams, XLA's operations."""
         self.has_device = True
         streams = [(line, found) for line in plane.lines if (found := _STREAM.match(line.name))]
         for line, stream in streams:
@@ -162,7 +169,10 @@ class _Tables:
             "direction": [_direction(name) for name in line.names],
             "n_bytes": [_whole(copy_details.get("size")) for copy_details in details],
             "src_kind": [copy_details.get("kind_src", "") for copy_details in details],
-            "dst_kind": [copy_details.get("kind_dst", copy_details.get("kind", "")) for copy_details in details],
+            "dst_kind": [
+                copy_details.get("kind_dst", copy_details.get("kind", ""))
+                for copy_details in details
+            ],
         }
 
     def add_host(self, plane: Plane) -> None:
@@ -239,7 +249,7 @@ def _taken(line: Line, chosen: npt.NDArray[np.bool_]) -> Line:
 
 
 def _leaves(line: Line) -> Line:
-    """Return the operations of a line that enclose no others: a loop is the sum of its iterations."""
+    """Return the operations that enclose no others: a loop is the sum of its iterations."""
     order = np.lexsort((-line.ends_ns, line.starts_ns))
     starts, ends = line.starts_ns[order], line.ends_ns[order]
     encloses = np.zeros(len(order), np.bool_)
@@ -321,7 +331,9 @@ def _capability(stats: Mapping[str, Any]) -> int:
 
 
 _DEVICE_COLUMNS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
-    "name": lambda stats: str(stats.get("gpu_device_name") or stats.get("device_type_string") or ""),
+    "name": lambda stats: str(
+        stats.get("gpu_device_name") or stats.get("device_type_string") or ""
+    ),
     "memory_bytes": lambda stats: _whole(stats.get("memory_size")),
     "memory_bytes_per_s": lambda stats: _whole(stats.get("memory_bandwidth")),
     "sm_count": lambda stats: _whole(stats.get("core_count")),
@@ -332,7 +344,10 @@ _DEVICE_COLUMNS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
 def _devices(space: Space) -> dict[str, list[Any]]:
     found = [(plane, one) for plane in space.planes if (one := _DEVICE.match(plane.name))]
     numbers = [int(one["number"]) for _, one in found]
-    columns = {name: [read_stat(plane.stats) for plane, _ in found] for name, read_stat in _DEVICE_COLUMNS.items()}
+    columns = {
+        name: [read_stat(plane.stats) for plane, _ in found]
+        for name, read_stat in _DEVICE_COLUMNS.items()
+    }
     return {"device": numbers, **columns}
 
 
@@ -379,8 +394,8 @@ def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo
     n_events = sum(len(line) for plane in space.planes for line in plane.lines)
     if format_name == JSON_FORMAT.name and n_events >= _MAX_JSON_EVENTS:
         warnings.append(
-            f"this JSON format is limited to {_MAX_JSON_EVENTS} events; give the .xplane.pb file in "
-            "the same folder"
+            f"this JSON format is limited to {_MAX_JSON_EVENTS} events; give the .xplane.pb file "
+            "in the same folder"
         )
     return TraceInfo(
         path=str(path),

@@ -1,4 +1,4 @@
-"""Decode the rows of several leaf pages together with ``pages.c``: numbers, texts, text searches."""
+"""Decode the rows of several leaf pages together with ``pages.c``."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Texts:
 class RowBlock:
     """Decoded rows in order: for each requested column, by name, one value per row.
 
-    ``values`` of a text column are offsets into ``data``; ``lengths`` are in bytes. ``n_rows`` counts
-    the rows of each leaf; after `only` it still counts all of them. ``odd`` are the rows that SQLite
-    has to read; all their values are NULL.
+    ``values`` of a text column are offsets into ``data``; ``lengths`` are in bytes. ``n_rows``
+    counts the rows of each leaf; after `only` it still counts all of them. ``odd`` are the rows
+    that SQLite has to read; all their values are NULL.
     """
 
     data: npt.NDArray[np.uint8]
@@ -156,7 +156,9 @@ def decoder_of(file: tree.PageFile, layout: tree.Layout, kinds: Mapping[str, Col
         lengths = {name: np.empty(capacity, np.int64) for name in texts}
         ids, is_odd = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
         n_rows = np.zeros(len(leaves.pages), np.int64)
-        arrays = [np.ascontiguousarray(array) for array in (leaves.pages, leaves.lows, leaves.highs)]
+        arrays = [
+            np.ascontiguousarray(array) for array in (leaves.pages, leaves.lows, leaves.highs)
+        ]
         pages, lows, highs = map(address, arrays)
         n = decode_pages(
             *(file.descriptor, pages, len(n_rows), file.page_bytes, lows, highs),

@@ -1,4 +1,4 @@
-"""Read the columns of a plain table from the pages of a SQLite file, as SQLite would return them."""
+"""Read columns of a plain table from the pages of a SQLite file, as SQLite returns them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class PageTable:
     ) -> list[T]:
         """Return ``made_of(block, number of its first leaf)`` for each block of rows.
 
-        ``made_of`` runs in several threads, and must copy the bytes of a block that it keeps. ``kinds`` are
-        the columns that it needs. Without ``leaves`` it gets all rows.
+        ``made_of`` runs in several threads, and must copy the bytes of a block that it keeps.
+        ``kinds`` are the columns that it needs. Without ``leaves`` it gets all rows.
 
         Raises:
             tree.NotPlainError: not every row can be decoded.
@@ -78,7 +78,9 @@ class PageTable:
             def run(first: int) -> T:
                 if not hasattr(thread_state, "decode"):
                     thread_state.decode = decoder_of(file, self.layout, kinds)
-                return made_of(thread_state.decode(all_leaves.only(slice(first, first + n_leaves))), first)
+                return made_of(
+                    thread_state.decode(all_leaves.only(slice(first, first + n_leaves))), first
+                )
 
             starts = range(0, len(all_leaves.pages), n_leaves)
             if len(starts) < _MIN_PARALLEL_BLOCKS:
@@ -90,8 +92,8 @@ class PageTable:
 class _Room:
     """Preallocated number columns of a table whose row IDs count from 1, in memory or on disk.
 
-    Concatenating parts would need the memory twice, in pieces that are not returned to the system. If
-    row IDs have gaps, the number of rows in a leaf is unknown until the leaf is decoded.
+    Concatenating parts would need the memory twice, in pieces that are not returned to the system.
+    If row IDs have gaps, the number of rows in a leaf is unknown until the leaf is decoded.
     """
 
     first_rows: tree.Numbers
@@ -103,17 +105,21 @@ class _Room:
 def _room_for(
     leaves: tree.Leaves, page_bytes: int, columns: Mapping[str, cells.ColumnType], *, on_disk: bool
 ) -> _Room | None:
-    """Return arrays for all rows of these leaves; None if the number of rows cannot be predicted."""
+    """Return arrays for all rows of these leaves; None if their number cannot be predicted."""
     max_rows_per_page = page_bytes // _MIN_ROW_BYTES
     n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])[: len(leaves.pages) - 1]
     if len(n_rows) and (int(n_rows.min()) < 1 or int(n_rows.max()) > max_rows_per_page):
         return None
     first_rows = np.cumsum([0, *n_rows.tolist(), max_rows_per_page])
-    dtypes = {name: _NUMBER_DTYPES[kind] for name, kind in columns.items() if kind in _NUMBER_DTYPES}
+    dtypes = {
+        name: _NUMBER_DTYPES[kind] for name, kind in columns.items() if kind in _NUMBER_DTYPES
+    }
     arrays: dict[str, npt.NDArray[Any] | DiskArray] = {}
     for name, dtype in dtypes.items():
         n_rows = int(first_rows[-1])
-        on_disk_array = scratch.reserved(n_rows, dtype) if on_disk and n_rows >= _MIN_ROWS_ON_DISK else None
+        on_disk_array = (
+            scratch.reserved(n_rows, dtype) if on_disk and n_rows >= _MIN_ROWS_ON_DISK else None
+        )
         arrays[name] = np.empty(n_rows, dtype) if on_disk_array is None else on_disk_array
     return _Room(first_rows, arrays)
 
@@ -169,8 +175,12 @@ def read_pages(
             parts_of_column = [room.columns.pop(name)[: room.n_rows]]
         else:  # only one column at a time is in memory twice
             parts_of_column = [part.columns.pop(name) for part in parts]
-        result[name] = _patched(kind, parts_of_column, places, dropped, [row[place] for row in rows])
-    in_memory = {name: column for name, column in result.items() if not isinstance(column, DiskArray)}
+        result[name] = _patched(
+            kind, parts_of_column, places, dropped, [row[place] for row in rows]
+        )
+    in_memory = {
+        name: column for name, column in result.items() if not isinstance(column, DiskArray)
+    }
     return in_memory if len(in_memory) == len(result) else Opened(result)
 
 

@@ -102,9 +102,9 @@ class Counted:
     """Rows to measure as a whole, described by their columns.
 
     Without ``end`` they are instants. Without ``number`` they have no owner, without ``device`` no
-    device. ``processes`` converts ``number`` to processes; it returns the same process for numbers that
-    differ only in the lowest ``number_bits``. ``sought`` are columns whose bounds are cached, to find
-    rows later.
+    device. ``processes`` converts ``number`` to processes; it returns the same process for numbers
+    that differ only in the lowest ``number_bits``. ``sought`` are columns whose bounds are cached,
+    to find rows later.
     """
 
     start: str
@@ -211,7 +211,9 @@ def scans_of(
         for counted in asked:
             names = dict.fromkeys(counted.columns, ColumnType.INTEGER)
             read = read_pages(table, query, names, leaves, counted.where)
-            found.append(_scan({name: np.asarray(column) for name, column in read.items()}, counted))
+            found.append(
+                _scan({name: np.asarray(column) for name, column in read.items()}, counted)
+            )
         return found
     scans = []
     for place in range(len(asked)):

@@ -157,8 +157,8 @@ def open_pages(path: Path, expected: FileIdentity) -> Iterator[PageFile]:
 class Leaves:
     """The leaf pages that contain a table's rows, in the order of the rows.
 
-    The row IDs in page ``i`` are larger than ``lows[i]`` and at most ``highs[i]``. A table without rows
-    has an empty leaf as its root.
+    The row IDs in page ``i`` are larger than ``lows[i]`` and at most ``highs[i]``. A table without
+    rows has an empty leaf as its root.
     """
 
     pages: Numbers
