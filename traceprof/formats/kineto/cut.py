@@ -26,8 +26,7 @@ from traceprof.formats.kineto.header import NOTE, cut_note_in, note_of
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, batch_of_items, parse_batch
 from traceprof.formats.kineto.rows import PHASES, YEAR_NS, is_stamped, is_taken, usual_years
 from traceprof.formats.shared import redaction
-from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
-from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, TooDeepError
+from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, open_chrome_trace
 from traceprof.formats.shared.redaction import secrets_of_values
 from traceprof.model.cutting import REMOVED, CutProgress, CutReport, CutRequest
 from traceprof.model.timing import TimeWindow
@@ -54,8 +53,7 @@ def clipped(
     first, last = max(start, lower), min(end, rules.window.end_ns)
     if (first, last) == (start, end) or first > last:
         return text
-    members = _MEMBERS.decode(text)
-    written = {key: bytes(value) for key, value in members.items()}
+    written = {key: bytes(value) for key, value in _MEMBERS.decode(text).items()}
     written |= {"ts": _microseconds(first), "dur": _microseconds(last - first)}
     pairs = (msgspec.json.encode(key) + b": " + value for key, value in written.items())
     return b"{" + b", ".join(pairs) + b"}"
@@ -282,21 +280,14 @@ class _Reading:
 
     def pieces(self, number: int) -> Iterator[_EventRun]:
         """Yield the events of the file in runs; ``number`` counts the previous passes."""
-        try:
-            with self.path.open("rb") as raw:
-                is_packed = raw.read(2) == GZIP_MAGIC
-                raw.seek(0)
-                source: ByteSource = GzipSource(raw) if is_packed else raw
-                self.stream = JsonArrayStream(source, "traceEvents")
-                for found in self.stream.batches(_parsed):
-                    if isinstance(found, tuple):
-                        yield found
-                    elif found and isinstance(found[0], dict):
-                        yield batch_of_items(found), [self.stream.text]
-                    done = number * self.n_bytes + raw.tell()
-                    self.progress(done, _N_PASSES * self.n_bytes, "bytes")
-        except TooDeepError:
-            raise TraceError(f"{self.path}: not a trace (the JSON is nested too deeply)") from None
+        with open_chrome_trace(self.path) as (self.stream, file):
+            for run in self.stream.batches(_parsed):
+                if isinstance(run, tuple):
+                    yield run
+                elif run and isinstance(run[0], dict):
+                    yield batch_of_items(run), [self.stream.text]
+                done = number * self.n_bytes + file.tell()
+                self.progress(done, _N_PASSES * self.n_bytes, "bytes")
         if not self.stream.has_array:
             raise TraceError(f"{self.path}: the JSON contains no list of events (traceEvents)")
 

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.errors import TraceError
 from traceprof.formats.kineto.columns import LASTING, EventColumns, columns_of, decode
 from traceprof.formats.kineto.parse import (
     NO_SHAPE,
@@ -35,7 +34,7 @@ from traceprof.formats.kineto.parse import (
     whole,
 )
 from traceprof.formats.shared import json_stream
-from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.formats.shared.files import GzipSource
 from traceprof.model.table import Names
 from traceprof.model.tables import ABSENT
 
@@ -200,19 +199,12 @@ def read_kineto_events(
     """
     maker = ColumnMaker(keep, frozenset(phases), with_shapes, is_labelled, with_inputs)
     joined = _EventJoiner(with_shapes, is_labelled)
-    with path.open("rb") as raw:
-        packed = raw.read(2) == GZIP_MAGIC
-        raw.seek(0)
-        unpacked = GzipSource(raw)
-        source: json_stream.ByteSource = unpacked if packed else raw
-        stream = json_stream.JsonArrayStream(source, "traceEvents", _RUN_BYTES)
-        try:
-            for run in _runs(stream.batches(maker.parse), maker):
-                joined.add(run)
-        except json_stream.TooDeepError:
-            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
-    found = joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
-    return replace(found, has_inputs=maker.has_inputs)
+    with json_stream.open_chrome_trace(path, _RUN_BYTES) as (stream, _):
+        for run in _runs(stream.batches(maker.parse), maker):
+            joined.add(run)
+    is_gzip_damaged = isinstance(stream.file, GzipSource) and stream.file.is_damaged
+    events = joined.finish(stream, is_damaged=stream.is_damaged or is_gzip_damaged)
+    return replace(events, has_inputs=maker.has_inputs)
 
 
 def _runs(found: Iterable[EventColumns | list[Any]], maker: ColumnMaker) -> Iterator[EventColumns]:

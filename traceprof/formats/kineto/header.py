@@ -152,8 +152,9 @@ def ranks_of(events: KinetoEvents, merged: Merged) -> Mapping[int, int]:
     description of each.
     """
     if len(merged.processes) > 1:
-        distributed_infos = events.header.get("distributedInfo")
-        return merged.ranks(events.process_names, distributed_infos, world_size(events.header))
+        return merged.ranks(
+            events.process_names, events.header.get("distributedInfo"), world_size(events.header)
+        )
     return {merged.rows.host_process: whole(_group(events.header).get("rank"))}
 
 

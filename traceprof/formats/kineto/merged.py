@@ -132,8 +132,11 @@ def told_apart(rows: Rows) -> Merged:
         while number in ids.values():
             number += APART
         ids[process] = number
-    owner = None if merged.rows.owner is None else renamed(merged.rows.owner, ids)
-    host_rows = replace(merged.rows, process=renamed(merged.rows.process, ids), owner=owner)
+    host_rows = replace(
+        merged.rows,
+        process=renamed(merged.rows.process, ids),
+        owner=None if merged.rows.owner is None else renamed(merged.rows.owner, ids),
+    )
     host_rows = replace(host_rows, host_process=ids.get(rows.host_process, rows.host_process))
     short = tuple(ids[process] for process in merged.processes)
     return Merged(host_rows, short, merged.given, {new: old for old, new in ids.items()})
@@ -147,8 +150,7 @@ def _bound(rows: Rows) -> Merged:
     rows = _with_distinct_processes(rows, is_call)
     calls = np.flatnonzero(is_call)
     groups = groups_of(rows.process[calls])
-    order = np.argsort(groups.first_rows)
-    processes = tuple(groups.values[0][order].tolist())
+    processes = tuple(groups.values[0][np.argsort(groups.first_rows)].tolist())
     if len(processes) < 2:
         return Merged(rows, processes, {})
     work = np.flatnonzero(rows.category.isin((*KERNELS, *COPIES, *SYNCS)))
@@ -399,5 +401,5 @@ def devices_of(devices: Table, given: Mapping[int, int]) -> Table:
     row_of = {number: row for row, number in enumerate(devices["device"].tolist())}
     known = [(new, row_of[old]) for new, old in given.items() if old in row_of]
     found = devices.take(np.array([row for _, row in known], np.int64))
-    uuids = {name: [""] * len(known) for name in ("uuid",)}
-    return make_table("devices", {**found.columns, **uuids, "device": [new for new, _ in known]})
+    numbers = [new for new, _ in known]
+    return make_table("devices", {**found.columns, "uuid": [""] * len(known), "device": numbers})

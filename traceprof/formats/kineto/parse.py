@@ -313,8 +313,7 @@ def _event_of(item: Mapping[str, Any]) -> KinetoEvent:
     arguments = Arguments()
     for key in given.keys() & ATTRIBUTES.keys():
         value = given[key]
-        is_any = key in VALUE_ARGUMENTS
-        written = msgspec.Raw(msgspec.json.encode(value)) if is_any else value
+        written = msgspec.Raw(msgspec.json.encode(value)) if key in VALUE_ARGUMENTS else value
         setattr(arguments, ATTRIBUTES[key], written)
     return KinetoEvent(
         ph=str(item.get("ph", "")),

@@ -141,15 +141,19 @@ _CUDA_DEVICE: Final = 1
 def make_api_calls(rows: Rows) -> Table:
     """Return the calls of the CUDA or HIP runtime and driver."""
     names = Names.coded(map(plain_api_name, rows.name.texts), rows.name.packed, is_sorted=True)
-    columns = {"correlation": rows.number("correlation"), "name": names}
-    return make_table("api_calls", {**_place_on_host(rows), **columns})
+    return make_table(
+        "api_calls",
+        {**_place_on_host(rows), "correlation": rows.number("correlation"), "name": names},
+    )
 
 
 def make_host_ops(operators: Rows) -> Table:
     """Return the CPU operators of PyTorch."""
     rows = operators.where(~_is_early_annotation(operators))
-    columns = {"source": Names.repeated("cpu_op", len(rows)), "name": rows.name}
-    return make_table("host_ops", {**_place_on_host(rows), **columns})
+    return make_table(
+        "host_ops",
+        {**_place_on_host(rows), "source": Names.repeated("cpu_op", len(rows)), "name": rows.name},
+    )
 
 
 def make_operator_inputs(operators: Rows) -> Table:
@@ -160,16 +164,16 @@ def make_operator_inputs(operators: Rows) -> Table:
     early, dims = operators.text("Input dims"), operators.text("Input Dims")
     dims = early if not dims.codes.any() and len(early.texts) > 1 else dims
     measured = {"flop": operators.text("kernel_flop"), "gigabytes": operators.text("kernel_num_gb")}
-    has_any = np.logical_or.reduce([own != "" for own in (dims, *measured.values())])
+    has_any = np.logical_or.reduce([texts != "" for texts in (dims, *measured.values())])
     rows = np.flatnonzero(has_any & ~_is_early_annotation(operators))
-    own = {
+    columns: dict[str, Any] = {
+        **_place_on_host(operators),
         "name": operators.name,
         "dims": dims,
         "types": operators.text("Input type"),
         "concrete": operators.text("Concrete Inputs"),
         **measured,
     }
-    columns: dict[str, Any] = {**_place_on_host(operators), **own}
     return make_table("operator_inputs", {name: column[rows] for name, column in columns.items()})
 
 
@@ -196,8 +200,14 @@ def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
 
 def make_overheads(rows: Rows) -> Table:
     """Return the time that the profiler itself used; Kineto does not record its thread."""
-    process = np.where(rows.process < 0, rows.host_process, rows.process)
-    return make_table("overheads", {**_place_on_host(rows), "process": process, "name": rows.name})
+    return make_table(
+        "overheads",
+        {
+            **_place_on_host(rows),
+            "process": np.where(rows.process < 0, rows.host_process, rows.process),
+            "name": rows.name,
+        },
+    )
 
 
 def make_samples(rows: Rows) -> Table:
@@ -231,16 +241,21 @@ def _place_on_host(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
 
 def _ranges(rows: Rows, names: Names, domain: str) -> Table:
     """Return rows as nested ranges with these names."""
-    columns = {"domain": Names.repeated(domain, len(rows)), "name": names}
-    columns["kind"] = Names.repeated("push_pop", len(rows))
-    return make_table("ranges", {**_place_on_host(rows), **columns})
+    return make_table(
+        "ranges",
+        {
+            **_place_on_host(rows),
+            "domain": Names.repeated(domain, len(rows)),
+            "name": names,
+            "kind": Names.repeated("push_pop", len(rows)),
+        },
+    )
 
 
 def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
     """Return which operators are annotations: before 2022 both had the category Operator."""
     is_step = operators.named(lambda name: name.startswith(_STEP))
-    early = (operators.category == "Operator") | is_step
-    return early & operators.named(_EARLY_ANNOTATION.match)
+    return ((operators.category == "Operator") | is_step) & operators.named(_EARLY_ANNOTATION.match)
 
 
 _DRIVER_CATEGORIES: Final = frozenset((*KERNELS, *COPIES, *API_CALLS, *SYNCS))
@@ -328,8 +343,9 @@ def make_kernel_shapes(rows: Rows) -> Table:
     shapes = rows.shapes
     if shapes is None or not len(shapes) or (shapes == NO_SHAPE).all():
         return empty_table("kernel_shapes")
-    columns = dict(zip(SHAPE, shapes.T, strict=True))
-    return make_table("kernel_shapes", {**_place_on_device(rows), **columns})
+    return make_table(
+        "kernel_shapes", {**_place_on_device(rows), **dict(zip(SHAPE, shapes.T, strict=True))}
+    )
 
 
 def make_copies(rows: Rows) -> Table:
@@ -363,8 +379,10 @@ def make_copies(rows: Rows) -> Table:
 def make_syncs(rows: Rows) -> Table:
     """Return the synchronizations of CPU threads and streams."""
     kinds = (_SYNC_KINDS.get(name, "unknown") for name in rows.name.texts.tolist())
-    columns = {"kind": Names.coded(kinds, rows.name.packed, is_sorted=True)}
-    return make_table("syncs", {**_place_on_device(rows), **columns})
+    return make_table(
+        "syncs",
+        {**_place_on_device(rows), "kind": Names.coded(kinds, rows.name.packed, is_sorted=True)},
+    )
 
 
 def _place_on_device(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
@@ -387,8 +405,7 @@ def _direction(name: str) -> str:
     found = _DIRECTION.search(name)
     if not found:
         return "unknown"
-    ends = found.group(1)[0] + found.group(2)[0]
-    return _DIRECTIONS.get(ends, "d2d")
+    return _DIRECTIONS.get(found.group(1)[0] + found.group(2)[0], "d2d")
 
 
 def _kind(found: re.Match[str] | None, group: str) -> str:

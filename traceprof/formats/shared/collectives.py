@@ -102,8 +102,7 @@ def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Tab
     until = np.full(len(collectives), _NEVER_NS)
     for rows in rows_by_values(*(collectives[name] for name in _LANE)).values():
         rivals = np.sort(begins[rows[is_tied[rows]]])
-        following = np.searchsorted(rivals, begins[rows])
-        until[rows] = np.append(rivals, _NEVER_NS)[following]
+        until[rows] = np.append(rivals, _NEVER_NS)[np.searchsorted(rivals, begins[rows])]
     return _tied(collectives, is_open, launches.take(~is_claimed), until)
 
 

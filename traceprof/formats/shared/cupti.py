@@ -76,9 +76,15 @@ def make_kernels(
     place: Place, names: Names, rules: Sequence[OwnRule], graph_nodes: Column
 ) -> Table:
     """Return a table of kernels with these names."""
-    activity = classify(names, rules)
-    columns = {"name": names, "activity": activity, "graph_node": known(graph_nodes)}
-    return make_table("kernels", {**place, **columns})
+    return make_table(
+        "kernels",
+        {
+            **place,
+            "name": names,
+            "activity": classify(names, rules),
+            "graph_node": known(graph_nodes),
+        },
+    )
 
 
 def make_traced_graphs(place: Place, graphs: Column) -> Table:
@@ -87,8 +93,10 @@ def make_traced_graphs(place: Place, graphs: Column) -> Table:
     ``graphs`` are the IDs of the graphs.
     """
     names = names_by_number(graphs, "CUDA graph {}".format)
-    activity = Names.repeated(Activity.CUDA_GRAPH.value, len(names))
-    return make_table("kernels", {**place, "name": names, "activity": activity})
+    return make_table(
+        "kernels",
+        {**place, "name": names, "activity": Names.repeated(Activity.CUDA_GRAPH.value, len(names))},
+    )
 
 
 def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
@@ -160,11 +168,14 @@ def make_annotations(
     n_unclosed: int,
 ) -> Annotations:
     """Return ranges with the given ``ends`` and their depth, and marks at ``points``."""
-    columns = {
-        "end_ns": np.maximum(spans["start_ns"], ends),
-        "kind": Names.coded(["start_end", "push_pop"], codes_of(is_nested), is_sorted=True),
-    }
-    ranges = make_table("ranges", {**spans, **columns})
+    ranges = make_table(
+        "ranges",
+        {
+            **spans,
+            "end_ns": np.maximum(spans["start_ns"], ends),
+            "kind": Names.coded(["start_end", "push_pop"], codes_of(is_nested), is_sorted=True),
+        },
+    )
     return Annotations(with_depth(ranges), make_table("marks", points), n_unclosed)
 
 

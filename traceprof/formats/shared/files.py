@@ -177,6 +177,13 @@ class GzipSource:
         return data
 
 
+def unpacking_source(file: BinaryIO) -> BinaryIO | GzipSource:
+    """Return a source of the content of ``file``, which is unpacked if it is gzip."""
+    is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    file.seek(0)
+    return GzipSource(file) if is_packed else file
+
+
 def unpacked_head(path: Path, n_bytes: int) -> bytes:
     """Return the first bytes of the content of the gzip file ``path``."""
     head = b""

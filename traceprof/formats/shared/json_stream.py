@@ -15,8 +15,13 @@ import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias, TypeVar
+
+from traceprof.errors import TraceError
+from traceprof.formats.shared.files import unpacking_source
 
 _WINDOW_BYTES: Final = 1 << 16
 _MAX_GUESSES: Final = 8
@@ -56,6 +61,22 @@ class TooDeepError(Exception):
 
 class _CutOffError(Exception):
     """The document ends before it is complete."""
+
+
+@contextmanager
+def open_chrome_trace(
+    path: Path, chunk_bytes: int = 1 << 20
+) -> Iterator[tuple[JsonArrayStream, BinaryIO]]:
+    """Open a Chrome trace, plain or gzip; give a stream of its events, and the file.
+
+    Raises:
+        TraceError: the JSON is nested too deeply.
+    """
+    with path.open("rb") as file:
+        try:
+            yield JsonArrayStream(unpacking_source(file), "traceEvents", chunk_bytes), file
+        except TooDeepError:
+            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
 
 
 @dataclass(slots=True)

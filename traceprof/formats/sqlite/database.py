@@ -298,8 +298,11 @@ class Database(AbstractContextManager["Database"]):
         if name not in self._pages:
             self._pages[name] = None
             with suppress(NotPlainError, TraceError):
-                layout = layout_of(self.rows, name, *self.catalogue.described(name))
-                self._pages[name] = PageTable(self.path, self.identity, layout)
+                self._pages[name] = PageTable(
+                    self.path,
+                    self.identity,
+                    layout_of(self.rows, name, *self.catalogue.described(name)),
+                )
         return self._pages[name]
 
     def _wanted(

@@ -296,8 +296,9 @@ class Catalogue:
             )
         names = [str(name) for name, kind in kinds.items() if kind == "table"]
         self._stored = {plain_table(name): name for name in names}
-        versioned = versioned_tables(self._stored)
-        self._stored |= {plain: self._stored[name] for plain, name in versioned.items()}
+        self._stored |= {
+            plain: self._stored[name] for plain, name in versioned_tables(self._stored).items()
+        }
         self.tables = frozenset(self._stored)
         self.left_out: dict[str, dict[str, int]] = {}
         """Table → fault → number of excluded rows; an empty mapping means all rows are possible."""

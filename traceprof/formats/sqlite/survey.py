@@ -79,8 +79,9 @@ def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0
         scans, pages = database.found.get((table, asked)), database.pages_of(table)
         if scans is None and pages is not None:
             with suppress(NotPlainError):
-                sound = database.catalogue.soundness(table)
-                scans = database.found[table, asked] = scans_of(pages, database.rows, asked, sound)
+                scans = database.found[table, asked] = scans_of(
+                    pages, database.rows, asked, database.catalogue.soundness(table)
+                )
         found |= dict(zip(counted, scans or (), strict=False))
     remaining = [number for number in range(len(sources)) if number not in found]
     if remaining:
@@ -194,7 +195,7 @@ class Survey:
         owned = (table["process"] for table in tables if "process" in table)
         found = {process for owners in owned for process in places_of(owners)[1]}
         unread = self._owned(EVENT_TABLES)
-        found |= {process.process_of(owner[0]) for process, scan in unread for owner in scan.owners}
+        found |= {source.process_of(owner[0]) for source, scan in unread for owner in scan.owners}
         return np.array(sorted(process for process in found if process >= 0), np.int64)
 
     def process_rows(self, name: str) -> dict[int, int]:
@@ -229,9 +230,9 @@ class Survey:
 
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
         """Return how many rows of a table satisfy a SQL condition."""
-        sources = self.sources.get(name, ())
         queries = [
-            source.select(self.database, "count(*)", condition(source)) for source in sources
+            source.select(self.database, "count(*)", condition(source))
+            for source in self.sources.get(name, ())
         ]
         return sum(int(rows[0][0]) for rows in self.database.rows_of_each(queries))
 

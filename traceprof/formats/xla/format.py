@@ -53,8 +53,7 @@ def recognises_json(candidate: Candidate) -> bool:
     """Return whether the file is a Chrome trace whose processes are planes."""
     if candidate.tables or candidate.files:
         return False
-    start = _head(candidate, len(candidate.head)).lstrip()[:1]
-    if start not in (b"{", b"["):
+    if _head(candidate, len(candidate.head)).lstrip()[:1] not in (b"{", b"["):
         return False
     head = _head(candidate, _HEAD_BYTES)
     return _NAMED.search(head) is not None and not any(key in head for key in _OF_KINETO)

@@ -10,16 +10,17 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
-from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, TooDeepError
+from traceprof.formats.shared.files import unpacking_source
+from traceprof.formats.shared.json_stream import ByteSource, open_chrome_trace
 from traceprof.model.table import objects
 from traceprof.protobuf import read_fields, to_signed
 
@@ -148,8 +149,12 @@ class _PlaneReader:
     def read(self) -> Plane:
         """Return the plane."""
         lines = [self.line(data) for data in self.lines]
-        stats = dict(map(self.stat, self.plane_stats))
-        return Plane(_text(self.plane.get(2)), int(self.plane.get(1, 0)), lines, stats)
+        return Plane(
+            _text(self.plane.get(2)),
+            int(self.plane.get(1, 0)),
+            lines,
+            dict(map(self.stat, self.plane_stats)),
+        )
 
     def line(self, data: bytes) -> Line:
         """Return a line. Aggregated occurrences without a time are not events."""
@@ -227,7 +232,7 @@ def read_space(path: Path) -> Space:
         TraceError: the file is damaged or truncated.
     """
     with path.open("rb") as file:
-        data = b"".join(_pieces(_source(file)))
+        data = b"".join(_pieces(unpacking_source(file)))
     space = Space()
     try:
         for number, value in read_fields(data):
@@ -242,13 +247,6 @@ def read_space(path: Path) -> Space:
             f"{path}: damaged or truncated XPlane file; copy or record it again"
         ) from error
     return space
-
-
-def _source(file: BinaryIO) -> ByteSource:
-    """Return the content of a file, unpacked if it is gzipped."""
-    is_packed = file.read(2) == GZIP_MAGIC
-    file.seek(0)
-    return GzipSource(file) if is_packed else file
 
 
 def _pieces(source: ByteSource) -> Iterator[bytes]:
@@ -291,22 +289,20 @@ def read_chrome(path: Path) -> Space:
     """
     names: dict[tuple[int, int | None], str] = {}
     rows: dict[tuple[int, int], _Rows] = {}
-    with path.open("rb") as file:
-        stream = JsonArrayStream(_source(file), "traceEvents", 1 << 21)
-        try:
-            for found in stream.batches(_decoded):
-                for item in found:
-                    given = [item] if isinstance(item, _ChromeEvent) else _converted(item)
-                    for event in given:
-                        _add_event(event, names, rows)
-        except TooDeepError:
-            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
+    with open_chrome_trace(path, 1 << 21) as (stream, _):
+        for item in chain.from_iterable(stream.batches(_decoded)):
+            for event in [item] if isinstance(item, _ChromeEvent) else _converted(item):
+                _add_event(event, names, rows)
     planes: dict[int, Plane] = {}
     for (pid, tid), line_rows in rows.items():
         plane = planes.setdefault(pid, Plane(names.get((pid, None), ""), pid, [], NO_STATS))
         plane.lines.append(line_rows.line(tid & 0xFFFFFFFF, names.get((pid, tid), "")))
-    n_left_out = sum(line_rows.left_out for line_rows in rows.values())
-    return Space(list(planes.values()), [], n_left_out, stream.is_complete)
+    return Space(
+        list(planes.values()),
+        [],
+        sum(line_rows.left_out for line_rows in rows.values()),
+        stream.is_complete,
+    )
 
 
 def _add_event(

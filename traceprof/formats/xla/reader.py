@@ -117,8 +117,7 @@ class _Tables:
             self._add_work(line, device, int(stream[1]))
         for line in plane.lines:
             if not streams and line.name in _OPERATIONS:
-                leaves = _leaves(line)
-                self._add_work(leaves, device, _OPERATIONS.index(line.name))
+                self._add_work(_leaves(line), device, _OPERATIONS.index(line.name))
             elif kind == "TPU" and line.name == _STEPS:
                 self.steps_of_device.append(self._ranges(line, [f"step {n}" for n in line.names]))
 
@@ -143,8 +142,13 @@ class _Tables:
                 "process": np.full(len(work), self.process),
                 "correlation": _numbers(work, "correlation_id"),
             }
-            node = {"graph_node": _numbers(work, "cuda_graph_node_id")}
-            self._add(name, make_table(name, {**place, **node, **make(work)}))
+            self._add(
+                name,
+                make_table(
+                    name,
+                    {**place, "graph_node": _numbers(work, "cuda_graph_node_id"), **make(work)},
+                ),
+            )
             if name == "kernels" and any("kernel_details" in stats for stats in work.stats):
                 self._add("kernel_shapes", make_table("kernel_shapes", {**place, **_shapes(work)}))
 
@@ -189,8 +193,7 @@ class _Tables:
             )
             calls = _taken(line, is_call)
             names = [plain_api_name(name.split()[0]) for name in calls.names]
-            correlation = _numbers(calls, "correlation_id")
-            columns = {"name": names, "correlation": correlation}
+            columns = {"name": names, "correlation": _numbers(calls, "correlation_id")}
             self._add("api_calls", make_table("api_calls", {**self._on_thread(calls), **columns}))
             steps = _taken(line, is_step)
             self._add("ranges", self._ranges(steps, _named_steps(steps)))
@@ -203,8 +206,10 @@ class _Tables:
             self._add("host_ops", make_table("host_ops", {**self._on_thread(others), **columns}))
 
     def _ranges(self, line: Line, names: Sequence[str]) -> Table:
-        columns = {"name": list(names), "kind": ["push_pop"] * len(line)}
-        return make_table("ranges", {**self._on_thread(line), **columns})
+        return make_table(
+            "ranges",
+            {**self._on_thread(line), "name": list(names), "kind": ["push_pop"] * len(line)},
+        )
 
     def tables(self) -> dict[str, Table]:
         """Return the tables; the steps of devices are used if the host recorded no ranges."""

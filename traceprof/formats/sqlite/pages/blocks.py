@@ -213,8 +213,7 @@ def joined_texts(parts: Sequence[Texts]) -> Texts:
     For millions of texts a dictionary is slow, so texts with equal hashes are compared instead.
     """
     texts = [text for part in parts for text in part.distinct]
-    hashes = np.fromiter(map(hash, texts), np.int64, len(texts))
-    leader = leaders_of(hashes)
+    leader = leaders_of(np.fromiter(map(hash, texts), np.int64, len(texts)))
     for text_index in np.flatnonzero(leader != np.arange(len(texts))).tolist():
         if texts[text_index] != texts[leader[text_index]]:
             leader[text_index] = text_index  # the text may be listed twice, which is harmless
@@ -225,8 +224,9 @@ def joined_texts(parts: Sequence[Texts]) -> Texts:
     place = place[leader]
     first = np.cumsum([0, *(len(part.distinct) for part in parts)]).tolist()
     codes = [place[part.codes + begin] for part, begin in zip(parts, first[:-1], strict=True)]
-    distinct = [texts[row] for row in rows]
-    return Texts(np.concatenate(codes) if codes else np.zeros(0, np.int64), distinct)
+    return Texts(
+        np.concatenate(codes) if codes else np.zeros(0, np.int64), [texts[row] for row in rows]
+    )
 
 
 def _grouped(

@@ -109,8 +109,7 @@ class PageFile:
         """
         self.check_numbers(np.array([number]))
         try:
-            at = (number - 1) * self.page_bytes
-            found = _read_at(self.descriptor, self.page_bytes, at)
+            found = _read_at(self.descriptor, self.page_bytes, (number - 1) * self.page_bytes)
         except OSError as error:
             raise NotPlainError(str(error)) from error
         if len(found) < self.page_bytes:
