@@ -75,14 +75,14 @@ def _described(
     # Only the root of a scatter sends, and a receiver sends nothing.
     elements = np.where((sent > 0) & (op != "scatter"), sent, received)
     known = (sizes > 0) & (elements >= 0)
-    on_host = rows.process == rows.owners
+
     return make_table(
         "collectives",
         {
             "start_ns": rows.start_ns,
             "end_ns": rows.end_ns,
             "process": rows.owners,
-            "thread": np.where(on_host, rows.thread, ABSENT),
+            "thread": np.where(rows.process == rows.owners, rows.thread, ABSENT),
             "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
             "dtype": Names.coded((name for name, _ in dtypes), names.packed, is_sorted=True),
@@ -161,6 +161,6 @@ def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
     """Return the correlation of the kernel that has the external ID of each call."""
     ids, correlations = (device.number(name).tolist() for name in ("External id", "correlation"))
     kernel = dict(zip(zip(device.owners.tolist(), ids, strict=True), correlations, strict=True))
-    sought = zip(calls.owners.tolist(), calls.number("External id").tolist(), strict=True)
-    found = [ABSENT if key[1] == ABSENT else kernel.get(key, ABSENT) for key in sought]
+    keys = zip(calls.owners.tolist(), calls.number("External id").tolist(), strict=True)
+    found = [ABSENT if key[1] == ABSENT else kernel.get(key, ABSENT) for key in keys]
     return np.array(found, np.int64)

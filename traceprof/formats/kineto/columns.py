@@ -150,19 +150,19 @@ def columns_of(
     events = [batch.events[row] for row in rows]
     arguments = [event.args or parse.NO_ARGUMENTS for event in events]
     shapes, shape = _shapes(arguments, with_shapes=with_shapes)
-    given = {
+    values_by_name = {
         name: list(map(attrgetter(parse.ATTRIBUTES[name]), arguments))
         for name in (*parse.NUMBER_ARGUMENTS, *parse.TEXT_ARGUMENTS)
     }
     numbers = {
-        name: _wholes(given[name])
+        name: _wholes(values_by_name[name])
         for name in parse.NUMBER_ARGUMENTS
-        if given[name].count(ABSENT) < len(events)
+        if values_by_name[name].count(ABSENT) < len(events)
     }
     codes = {
-        name: texts.of(str(text) if text else "" for text in given[name])
+        name: texts.of(str(text) if text else "" for text in values_by_name[name])
         for name in parse.TEXT_ARGUMENTS
-        if given[name].count("") < len(events)
+        if values_by_name[name].count("") < len(events)
     }
     for name in parse.VALUE_ARGUMENTS if with_inputs else ():
         values = [
@@ -254,11 +254,11 @@ def decode(text: bytes, *, with_inputs: bool = False) -> EventColumns | None:
         return None
     kinds_of = _WITH_INPUTS if with_inputs else _KINDS
     lengths = np.array(list(map(len, kinds_of)), np.int64)
-    wanted = np.array(list(kinds_of.values()), np.int8)
+    kind_codes = np.array(list(kinds_of.values()), np.int8)
     buffers = _DecodeBuffers(text, len(kinds_of))
     n = library.traceprof_events(
         *(text, len(text), ABSENT, len(kinds_of), "".join(kinds_of).encode(), address(lengths)),
-        *(address(wanted), address(_SHAPE_KEYS), *buffers.addresses()),
+        *(address(kind_codes), address(_SHAPE_KEYS), *buffers.addresses()),
     )
     if n < 0:
         return None
@@ -271,12 +271,12 @@ def decode(text: bytes, *, with_inputs: bool = False) -> EventColumns | None:
         return None
     nullable = [*texts, None]  # index -1 is null
     place = dict(zip(_PLACE, buffers.columns[:, :n], strict=False))
-    given = zip(
+    filled_columns = zip(
         kinds_of, buffers.columns[len(_PLACE) :], buffers.filled[len(_PLACE) :], strict=True
     )
     return EventColumns(
         **place,
-        arguments={name: column[:n] for name, column, n_filled in given if n_filled},
+        arguments={name: column[:n] for name, column, n_filled in filled_columns if n_filled},
         kinds=[
             (nullable[phase], nullable[category], nullable[name])
             for phase, category, name in buffers.kinds[:n_kinds].tolist()

@@ -78,8 +78,7 @@ def parsed(text: bytes) -> Any:
 
 def header_shown(key: bytes, text: bytes) -> bytes:
     """Return a top-level value of the file without environment variables and secrets."""
-    name = parsed(key)
-    if _ENVIRONMENT.fullmatch(name):
+    if _ENVIRONMENT.fullmatch(parsed(key)):
         return json.dumps(REMOVED).encode()
     if text.startswith(b'"'):
         pair = without_secrets(b"{%b: %b}" % (key, text))
@@ -111,7 +110,7 @@ def without_known_secrets(text: bytes, secrets: Sequence[str]) -> bytes:
     except (ValueError, RecursionError):
         return text
     texts = _texts(value, with_keys=True)
-    shown = {text_value: redaction.without_secrets(text_value, secrets) for text_value in texts}
+    shown = {inner_text: redaction.without_secrets(inner_text, secrets) for inner_text in texts}
     return _replace_texts(text, value, {old: new for old, new in shown.items() if old != new})
 
 

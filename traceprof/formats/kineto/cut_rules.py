@@ -62,16 +62,16 @@ class Related:
         calls: list[tuple[int, int, int]] = []
         self._note(batch, rules)
         starts, overlaps = batch.start_ns.tolist(), rules.overlaps(batch).tolist()
-        for event, start, inside in zip(batch.events, starts, overlaps, strict=True):
+        for event, start, overlaps_window in zip(batch.events, starts, overlaps, strict=True):
             category = event.cat or ""
             if event.ph == "X":
-                if inside and category in _WORK:
+                if overlaps_window and category in _WORK:
                     if rules.is_on_chosen(event):
                         self.launched.add(whole(event.arguments.correlation))
                 elif category in _LAUNCHES and NO_TIME != start < rules.window.start_ns:
                     thread = self._threads.setdefault(_thread(event), len(self._threads))
                     calls.append((whole(event.arguments.correlation), thread, start))
-            elif event.ph in _ARROWS and inside:
+            elif event.ph in _ARROWS and overlaps_window:
                 side = _STARTS_INSIDE if event.ph == "s" else _ENDS_INSIDE
                 key = _arrow(event)
                 self.arrows[key] = self.arrows.get(key, 0) | side
@@ -95,10 +95,10 @@ class Related:
     def settle(self) -> None:
         """Find the launches that precede the window."""
         self.launched.discard(ABSENT)
-        wanted = np.fromiter(self.launched, np.int64, len(self.launched))
+        launched = np.fromiter(self.launched, np.int64, len(self.launched))
         names = list(self._threads)
         for calls in self._calls:
-            for _, thread, start in calls[np.isin(calls[:, 0], wanted)].tolist():
+            for _, thread, start in calls[np.isin(calls[:, 0], launched)].tolist():
                 self.early.setdefault(names[thread], []).append(start)
         self._calls.clear()
         for starts in self.early.values():
@@ -125,8 +125,8 @@ class Rules:
         """Return which events overlap the window."""
         starts = batch.start_ns
         ends = starts + np.where(batch.duration_ns > 0, batch.duration_ns, 0)
-        inside: npt.NDArray[np.bool_] = (starts != NO_TIME) & self.window.overlaps(starts, ends)
-        return inside
+        overlaps: npt.NDArray[np.bool_] = (starts != NO_TIME) & self.window.overlaps(starts, ends)
+        return overlaps
 
     def is_on_chosen(self, event: KinetoEvent) -> bool:
         """Return whether a GPU event is on a requested device."""
@@ -135,7 +135,7 @@ class Rules:
 
     def kept(self, batch: Batch, related: Related) -> Iterator[int]:
         """Yield the indices of the events of a run that are kept."""
-        starts, inside = batch.start_ns.tolist(), self.overlaps(batch).tolist()
+        starts, overlaps = batch.start_ns.tolist(), self.overlaps(batch).tolist()
         durations = batch.duration_ns.tolist()
         for index, event in enumerate(batch.events):
             start = starts[index]
@@ -148,7 +148,7 @@ class Rules:
                 end = start + max(durations[index], 0)
                 if (
                     event.cat not in DEVICE or self.is_on_chosen(event)
-                    if inside[index]
+                    if overlaps[index]
                     else self._launched(event, related, start, end)
                 ):
                     yield index

@@ -254,10 +254,10 @@ class _EventJoiner:
         if not len(run):
             return
         self.has_shapes |= bool(run.shape.any())
-        end_ns = run.start_ns + np.maximum(run.duration_ns, 0)
-        place = run.start_ns, end_ns, run.process, run.thread
-        for name, column in zip(_PLACE, place, strict=True):
-            self.place[name].append(column)
+        self.place["start_ns"].append(run.start_ns)
+        self.place["end_ns"].append(run.start_ns + np.maximum(run.duration_ns, 0))
+        self.place["process"].append(run.process)
+        self.place["thread"].append(run.thread)
         self.kind.append(self.kinds.of(run.kinds)[run.kind])
         if self.with_shapes:
             self.shape.append(self.shapes.of(map(tuple, run.shapes.tolist()))[run.shape])

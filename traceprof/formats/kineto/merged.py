@@ -31,6 +31,7 @@ _Bools = npt.NDArray[np.bool_]
 _MIN_MATCH_RATIO: Final = 0.95
 _TIE_RATIO: Final = 0.01
 _MIN_REPEATED_RATIO: Final = 0.2
+_MIN_OVERLAP_RATIO: Final = 0.05
 _NEVER_NS: Final = float(1 << 62)
 _RANK: Final = re.compile(r"\b(?:rank|TP|DP|PP|EP)[ _:#-]*(\d+)", re.IGNORECASE)
 _COMMUNICATES: Final = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
@@ -243,28 +244,27 @@ def _owners(
     lanes = groups_of(rows.process[work], np.where(device == ABSENT, rows.process[work], device))
     lane, n_lanes = lanes.number, len(lanes.counts)
     block = _blocks(rows, calls, work, processes)
-    launched_ratio = np.zeros((len(processes), n_lanes))
-    block_ratio, delay = np.zeros_like(launched_ratio), np.zeros_like(launched_ratio)
-    for place, process in enumerate(processes):
+    n_launched = np.zeros((len(processes), n_lanes))
+    n_in_block, delay = np.zeros_like(n_launched), np.zeros_like(n_launched)
+    for index, process in enumerate(processes):
         delays = _delays(rows, calls, work, process)
         is_launched = delays < _NEVER_NS
-        launched_ratio[place] = np.bincount(lane, is_launched, n_lanes)
-        delay[place] = np.bincount(lane, np.where(is_launched, delays, 0), n_lanes)
-        block_ratio[place] = np.bincount(lane, block == place, n_lanes)
-    delay /= np.maximum(launched_ratio, 1)
-    launched_ratio, block_ratio = launched_ratio / lanes.counts, block_ratio / lanes.counts
+        n_launched[index] = np.bincount(lane, is_launched, n_lanes)
+        delay[index] = np.bincount(lane, np.where(is_launched, delays, 0), n_lanes)
+        n_in_block[index] = np.bincount(lane, block == index, n_lanes)
+    delay /= np.maximum(n_launched, 1)
+    launched_ratio, block_ratio = n_launched / lanes.counts, n_in_block / lanes.counts
     # Of the processes that may have launched nearly all rows of a lane, take the one in the same
     # block of the file, otherwise the one with the shortest delay.
     is_candidate = launched_ratio >= launched_ratio.max(axis=0) - _TIE_RATIO
-    shares = np.where(is_candidate, block_ratio, -1)
-    is_candidate &= shares >= shares.max(axis=0) - _TIE_RATIO
+    candidate_ratio = np.where(is_candidate, block_ratio, -1)
+    is_candidate &= candidate_ratio >= candidate_ratio.max(axis=0) - _TIE_RATIO
     best = np.where(is_candidate, delay, np.inf).argmin(axis=0)
     labels, is_labelled_lane = np.array(processes, np.int64) // APART, np.zeros(n_lanes, np.bool_)
     for number, label in enumerate((lanes.values[0] // APART).tolist()):
         matching = np.flatnonzero(labels == label)
         if label > 0 and len(matching) == 1:
             best[number], is_labelled_lane[number] = matching[0], True
-    columns = np.arange(n_lanes)
     in_order = np.lexsort(lanes.values)
     if (
         n_lanes == len(processes) > len(set(best.tolist()))
@@ -272,26 +272,21 @@ def _owners(
     ):
         # Ranks in lockstep, each of which may have launched everything: assign lanes in order.
         best[in_order] = np.argsort(processes)
-    is_shared = (launched_ratio[best, columns] < _MIN_MATCH_RATIO) | _has_two_at_once(
-        rows, work, lane, n_lanes
-    )
+    is_shared = launched_ratio[best, np.arange(n_lanes)] < _MIN_MATCH_RATIO
+    is_shared |= _has_two_at_once(rows, work, lane, n_lanes)
     is_shared |= (
         (block >= 0).any()
         & (block_ratio.max(axis=0) < _MIN_MATCH_RATIO)
         & (block_ratio.sum(axis=0) > _MIN_MATCH_RATIO)
     )
     is_shared &= ~is_labelled_lane
-    place = best[lane]
-    rows_of_shared = np.flatnonzero(is_shared[lane])
-    if len(rows_of_shared):
-        shared_work = work[rows_of_shared]
-        delays = np.array([_delays(rows, calls, shared_work, process) for process in processes])
-        soonest = np.where(
-            delays.min(axis=0) < _NEVER_NS, delays.argmin(axis=0), place[rows_of_shared]
-        )
-        block_of_row = block[rows_of_shared]
-        place[rows_of_shared] = np.where(block_of_row >= 0, block_of_row, soonest)
-    found: Int64Array = np.array(processes, np.int64)[place]
+    owner = best[lane]  # an index of `processes` for each row
+    shared = np.flatnonzero(is_shared[lane])
+    if len(shared):
+        delays = np.array([_delays(rows, calls, work[shared], process) for process in processes])
+        soonest = np.where(delays.min(axis=0) < _NEVER_NS, delays.argmin(axis=0), owner[shared])
+        owner[shared] = np.where(block[shared] >= 0, block[shared], soonest)
+    found: Int64Array = np.array(processes, np.int64)[owner]
     return found
 
 
@@ -303,10 +298,12 @@ def _delays(rows: Rows, calls: Int64Array, work: Int64Array, process: int) -> _F
     correlation = rows.number("correlation")
     process_calls = calls[rows.process[calls] == process]
     process_calls = process_calls[np.argsort(correlation[process_calls], kind="stable")]
-    known, wanted = correlation[process_calls], correlation[work]
-    place = np.minimum(np.searchsorted(known, wanted), len(process_calls) - 1)
+    call_correlation, work_correlation = correlation[process_calls], correlation[work]
+    place = np.minimum(np.searchsorted(call_correlation, work_correlation), len(process_calls) - 1)
     late = rows.start_ns[work] - rows.start_ns[process_calls[place]]
-    is_launched = (known[place] == wanted) & (wanted != ABSENT) & (late >= 0)
+    is_launched = (
+        (call_correlation[place] == work_correlation) & (work_correlation != ABSENT) & (late >= 0)
+    )
     return np.where(is_launched, late.astype(np.float64), _NEVER_NS)
 
 
@@ -331,17 +328,16 @@ def _blocks(
 
 def _has_two_at_once(rows: Rows, work: Int64Array, lane: Int64Array, n_lanes: int) -> _Bools:
     """Return the lanes on which kernels of one stream overlap, as kernels of two GPUs do."""
-    found = np.zeros(n_lanes, np.bool_)
     is_kernel = rows.category.isin(KERNELS)[work] & (rows.number("graph node id")[work] <= 0)
     chosen, stream = np.flatnonzero(is_kernel), rows.number("stream")[work]
     order = chosen[np.lexsort((rows.start_ns[work][chosen], stream[chosen], lane[chosen]))]
     starts, ends = rows.start_ns[work][order], rows.end_ns[work][order]
     is_same = (lane[order][1:] == lane[order][:-1]) & (stream[order][1:] == stream[order][:-1])
     overlaps = is_same & (starts[1:] < ends[:-1])
-    n_over = np.bincount(lane[order][1:][overlaps], minlength=n_lanes)
-    n_all = np.bincount(lane[order], minlength=n_lanes)
-    found[:] = n_over > 0.05 * np.maximum(n_all, 1)
-    return found
+    n_overlaps = np.bincount(lane[order][1:][overlaps], minlength=n_lanes)
+    n_kernels = np.bincount(lane[order], minlength=n_lanes)
+    has_two: _Bools = n_overlaps > _MIN_OVERLAP_RATIO * np.maximum(n_kernels, 1)
+    return has_two
 
 
 def _with_distinct_devices(rows: Rows, work: Int64Array, processes: tuple[int, ...]) -> Merged:
@@ -367,7 +363,7 @@ def _with_distinct_devices(rows: Rows, work: Int64Array, processes: tuple[int, .
     if not is_ambiguous:
         return Merged(rows, processes, {})
     used = {(owner, number) for owner, number, _ in pairs.keys}
-    ordered = sorted(used, key=lambda pair_key: (processes.index(pair_key[0]), pair_key[1]))
+    ordered = sorted(used, key=lambda pair: (processes.index(pair[0]), pair[1]))
     new = {pair: place for place, pair in enumerate(ordered)}
     renamed = dict(rows.arguments)
     is_work = np.zeros(len(rows), np.bool_)

@@ -236,17 +236,13 @@ class _VerbatimEvent(_Common, gc=False):
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of parsers for text that is not the expected JSON."""
-_EVENTS: Final = msgspec.json.Decoder(list[KinetoEvent])
+decode_events: Final = msgspec.json.Decoder(list[KinetoEvent]).decode
+"""Returns the events in the JSON array ``text``; raises one of `UNREADABLE`."""
 _VERBATIM_EVENTS: Final = msgspec.json.Decoder(list[_VerbatimEvent])
 
 
 kind_of: Final = attrgetter("ph", "cat", "name")
 """Returns the `Kind` of an event."""
-
-
-def decode_events(text: bytes) -> list[KinetoEvent]:
-    """Return the events in the JSON array ``text``; raises one of `UNREADABLE`."""
-    return _EVENTS.decode(text)
 
 
 def parse_batch(text: bytes) -> Batch | None:
@@ -296,9 +292,9 @@ def batch_of_items(items: Sequence[Any]) -> Batch:
 
     Values that are not events are ignored.
     """
-    given = [item for item in items if isinstance(item, dict)]
-    starts, durations = ([item.get(name) for item in given] for name in ("ts", "dur"))
-    return _batch([_event_of(item) for item in given], starts, durations)
+    event_items = [item for item in items if isinstance(item, dict)]
+    starts, durations = ([item.get(name) for item in event_items] for name in ("ts", "dur"))
+    return _batch([_event_of(item) for item in event_items], starts, durations)
 
 
 def _time(microseconds: Any) -> int:
@@ -308,11 +304,11 @@ def _time(microseconds: Any) -> int:
 
 
 def _event_of(item: Mapping[str, Any]) -> KinetoEvent:
-    given = item.get("args")
-    given = given if isinstance(given, dict) else {}
+    args = item.get("args")
+    args = args if isinstance(args, dict) else {}
     arguments = Arguments()
-    for key in given.keys() & ATTRIBUTES.keys():
-        value = given[key]
+    for key in args.keys() & ATTRIBUTES.keys():
+        value = args[key]
         written = msgspec.Raw(msgspec.json.encode(value)) if key in VALUE_ARGUMENTS else value
         setattr(arguments, ATTRIBUTES[key], written)
     return KinetoEvent(

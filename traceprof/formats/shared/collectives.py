@@ -79,8 +79,8 @@ def tied_by_launch(
 
 def _launches_of(kernels: Table, api_calls: Table) -> Table:
     """Return the API calls that launched ``kernels``."""
-    some = api_calls.take(np.isin(api_calls["correlation"], kernels["correlation"]))
-    return some.take(first_alike(some, kernels, *_LAUNCH) >= 0)
+    candidates = api_calls.take(np.isin(api_calls["correlation"], kernels["correlation"]))
+    return candidates.take(first_alike(candidates, kernels, *_LAUNCH) >= 0)
 
 
 def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Table:
@@ -93,10 +93,10 @@ def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Tab
     is_tied = collectives["correlation"] != ABSENT
     is_open = collectives["op"].isin(_SINGLE) & ~is_tied
     names = kernels["name"]
-    exchanging = np.array(list(map(is_exchange, names.texts.tolist())), np.bool_)
-    if not is_open.any() or not exchanging.any():
+    is_send_recv = np.array(list(map(is_exchange, names.texts.tolist())), np.bool_)
+    if not is_open.any() or not is_send_recv.any():
         return collectives
-    launches = _launches_of(kernels.take(names.by_text(exchanging)), api_calls)
+    launches = _launches_of(kernels.take(names.by_text(is_send_recv)), api_calls)
     is_claimed = first_alike(launches, collectives.take(is_tied), *_LAUNCH) >= 0
     begins = collectives["start_ns"]
     until = np.full(len(collectives), _NEVER_NS)
@@ -116,16 +116,16 @@ def _tied(
     if launches.empty:
         return collectives
     begins, correlation = collectives["start_ns"], collectives["correlation"].copy()
-    wanted = rows_by_values(*(collectives[name][is_open] for name in _LANE))
+    open_rows = rows_by_values(*(collectives[name][is_open] for name in _LANE))
     launches = launches.in_order("start_ns")
     for lane, rows in rows_by_values(*(launches[name] for name in _LANE)).items():
-        if lane not in wanted:
+        if lane not in open_rows:
             continue
-        places = np.flatnonzero(is_open)[wanted[lane]]
+        places = np.flatnonzero(is_open)[open_rows[lane]]
         starts = launches["start_ns"][rows]
-        first = np.searchsorted(starts, begins[places])
-        found = first < len(starts)
-        places, first = places[found], first[found]
-        in_time = starts[first] < until_ns[places]
-        correlation[places[in_time]] = launches["correlation"][rows[first[in_time]]]
+        next_launch = np.searchsorted(starts, begins[places])
+        has_next = next_launch < len(starts)
+        places, next_launch = places[has_next], next_launch[has_next]
+        in_time = starts[next_launch] < until_ns[places]
+        correlation[places[in_time]] = launches["correlation"][rows[next_launch[in_time]]]
     return collectives.assign(correlation=correlation)

@@ -189,6 +189,6 @@ def unpacked_head(path: Path, n_bytes: int) -> bytes:
     head = b""
     with path.open("rb") as file:
         source = GzipSource(file)
-        while len(head) < n_bytes and (more := source.read(n_bytes)):
-            head += more
+        while len(head) < n_bytes and (data := source.read(n_bytes)):
+            head += data
     return head[:n_bytes]

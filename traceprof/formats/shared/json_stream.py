@@ -199,8 +199,10 @@ class JsonArrayStream:
         end = self._position + n_bytes
         tail = max(self._position, end - _WINDOW_BYTES)
         if self._at_end and end == len(self._buffer):
-            other = _OTHER_LIST.search(self._buffer, tail)
-            yield from [*_LAST.finditer(self._buffer, tail, other.start() if other else end)][-1:]
+            next_list = _OTHER_LIST.search(self._buffer, tail)
+            yield from [
+                *_LAST.finditer(self._buffer, tail, next_list.start() if next_list else end)
+            ][-1:]
         yield from reversed(list(_BOUNDARY.finditer(self._buffer, tail, end))[-_MAX_GUESSES:])
         for quarters in (3, 2, 1):
             found = _BOUNDARY.search(self._buffer, self._position + n_bytes * quarters // 4, end)
@@ -227,8 +229,8 @@ class JsonArrayStream:
             is_all = self._at_end and len(window) == len(self._buffer) - self._position
             try:
                 text = window.decode("utf-8", "surrogateescape")
-                given, end = _JSON.raw_decode(text)
-                value = _mended(given)
+                parsed, end = _JSON.raw_decode(text)
+                value = _mended(parsed)
             except RecursionError:
                 raise TooDeepError from None
             except json.JSONDecodeError as error:

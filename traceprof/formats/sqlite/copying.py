@@ -333,10 +333,10 @@ class Times:
     def overlap(self, window: TimeWindow) -> str:
         """Return the SQL condition that a row overlaps the window."""
         start = f"t.{quoted(self.start)}"
-        inside = f"{start} >= {window.start_ns}"
+        is_after_start = f"{start} >= {window.start_ns}"
         if self.end:
-            inside = f"({inside} OR t.{quoted(self.end)} > {window.start_ns})"
-        return f"({start} < {window.end_ns} AND {inside})"
+            is_after_start = f"({is_after_start} OR t.{quoted(self.end)} > {window.start_ns})"
+        return f"({start} < {window.end_ns} AND {is_after_start})"
 
     def clipped(self, window: TimeWindow, first_ns: int | None = None) -> dict[str, str]:
         """Return SQL for the times of rows, clipped to the window.

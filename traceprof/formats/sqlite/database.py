@@ -279,10 +279,9 @@ class Database(AbstractContextManager["Database"]):
         try:
             leaves = pages.leaves()
             if where is not None:
-                has_many_leaves = len(leaves.pages) > _MANY_LEAVES
                 may_hold = where.within(
                     bounds_of(pages, leaves, where.bounded)
-                    if has_many_leaves
+                    if len(leaves.pages) > _MANY_LEAVES
                     else known_bounds(pages)
                 )
                 leaves = leaves if may_hold is None else leaves.only(may_hold)
@@ -311,13 +310,13 @@ class Database(AbstractContextManager["Database"]):
         """Return the condition that combines ``window`` and ``where``."""
         if window is None:
             return where
-        inside: list[Condition] = [between("start", None, window.end_ns - 1)]
+        conditions: list[Condition] = [between("start", None, window.end_ns - 1)]
         after = between("start", window.start_ns)
         if "end" in self.columns(table):
-            inside.append(any_of(after, between("end", window.start_ns + 1)))
+            conditions.append(any_of(after, between("end", window.start_ns + 1)))
         else:
-            inside.append(after)
-        return all_of(*inside, *([where] if where else []))
+            conditions.append(after)
+        return all_of(*conditions, *([where] if where else []))
 
     def _from_sqlite(
         self,
@@ -347,9 +346,9 @@ class Database(AbstractContextManager["Database"]):
 
     def read_strings(self, ids: npt.NDArray[np.int64], table: str = "StringIds") -> dict[int, str]:
         """Return the strings with these IDs; IDs that are missing from the table are omitted."""
-        wanted = sorted(set(ids.tolist()) - {NULL})
+        sorted_ids = sorted(set(ids.tolist()) - {NULL})
         found: dict[int, str] = {}
-        for chunk in np.array_split(wanted, max(1, len(wanted) // 500)):
+        for chunk in np.array_split(sorted_ids, max(1, len(sorted_ids) // 500)):
             marks = ",".join("?" * len(chunk))
             sql = f"SELECT id, CAST(value AS BLOB) FROM {quoted(table)} WHERE id IN ({marks})"
             for key, value in self.rows(sql, [int(item) for item in chunk]):

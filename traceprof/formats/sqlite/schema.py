@@ -311,11 +311,10 @@ class Catalogue:
 
     def show_as_asked(self) -> None:
         """Make tables and columns of profilers available under the names that readers use."""
-        asked = [*{name for table, name in self._stored.items() if is_of_profiler(table)}]
-        self._described = {name: [] for name in asked}
-        for names in (
-            asked[at : at + _NAMES_PER_QUERY] for at in range(0, len(asked), _NAMES_PER_QUERY)
-        ):
+        every = [*{name for table, name in self._stored.items() if is_of_profiler(table)}]
+        self._described = {name: [] for name in every}
+        for first in range(0, len(every), _NAMES_PER_QUERY):
+            names = every[first : first + _NAMES_PER_QUERY]
             for name, *row in self._query(
                 _COLUMNS_QUERY.format(", ".join("?" * len(names))), names
             ):
@@ -329,7 +328,7 @@ class Catalogue:
             if plain != found:
                 pairs = zip(found, plain, strict=True)
                 aliases = ", ".join(
-                    f"{quoted(stored)} AS {quoted(asked)}" for stored, asked in pairs
+                    f"{quoted(stored)} AS {quoted(shown)}" for stored, shown in pairs
                 )
                 self._show(table, f"SELECT {aliases} FROM {rows}")
             elif table not in self._stored.values() and table.lower() != name.lower():

@@ -75,12 +75,12 @@ def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0
             by_table.setdefault(source.table, {})[number] = source.counted
     found: dict[int, Scan] = {}
     for table, counted in by_table.items():
-        asked = tuple(counted.values())
-        scans, pages = database.found.get((table, asked)), database.pages_of(table)
+        requests = tuple(counted.values())
+        scans, pages = database.found.get((table, requests)), database.pages_of(table)
         if scans is None and pages is not None:
             with suppress(NotPlainError):
-                scans = database.found[table, asked] = scans_of(
-                    pages, database.rows, asked, database.catalogue.soundness(table)
+                scans = database.found[table, requests] = scans_of(
+                    pages, database.rows, requests, database.catalogue.soundness(table)
                 )
         found |= dict(zip(counted, scans or (), strict=False))
     remaining = [number for number in range(len(sources)) if number not in found]
@@ -179,8 +179,8 @@ class Survey:
     def span(self) -> TimeWindow:
         """The time from the first to the last row of any table."""
         extents = [self.extent(name) for name in EVENT_TABLES if name not in self.elsewhere]
-        whole = reduce(or_, extents, TableExtent())
-        return TimeWindow(whole.start_ns or 0, whole.end_ns or 0)
+        extent = reduce(or_, extents, TableExtent())
+        return TimeWindow(extent.start_ns or 0, extent.end_ns or 0)
 
     def with_rows(self) -> set[str]:
         """Return the names of the tables that have rows."""
@@ -223,10 +223,10 @@ class Survey:
         the Trace, which the tables contain.
         """
         tables = (self.tables[name] for name in DEVICE_TABLES if name in self.tables)
-        found = {one for table in tables for one in places_of(table["device"])[1]}
+        found = {device for table in tables for device in places_of(table["device"])[1]}
         unread = self._owned(DEVICE_TABLES)
-        owners = {one.place(owner) for one, scan in unread for owner in scan.owners}
-        return found | {device_of(*place) for place in owners}
+        places = {source.place(owner) for source, scan in unread for owner in scan.owners}
+        return found | {device_of(*place) for place in places}
 
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
         """Return how many rows of a table satisfy a SQL condition."""

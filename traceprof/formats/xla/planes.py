@@ -128,8 +128,8 @@ class _PlaneReader:
 
     def stat(self, data: bytes) -> tuple[str, Any]:
         """Return name and value of a statistic. Most statistics repeat, so results are cached."""
-        found = self.cached_stats.get(data)
-        if found is None:
+        cached = self.cached_stats.get(data)
+        if cached is None:
             (name, value), names = ("", None), self.stat_names
             for number, field_value in read_fields(data):
                 if number == 1:
@@ -138,8 +138,8 @@ class _PlaneReader:
                     value = names.get(field_value, "")
                 elif number in _VALUES:
                     value = _VALUES[number](field_value)
-            found = self.cached_stats[data] = name, value
-        return found
+            cached = self.cached_stats[data] = name, value
+        return cached
 
     def wanted(self, stats: list[bytes]) -> Mapping[str, Any]:
         """Return the statistics that are `WANTED`."""
@@ -148,11 +148,10 @@ class _PlaneReader:
 
     def read(self) -> Plane:
         """Return the plane."""
-        lines = [self.line(data) for data in self.lines]
         return Plane(
             _text(self.plane.get(2)),
             int(self.plane.get(1, 0)),
-            lines,
+            [self.line(data) for data in self.lines],
             dict(map(self.stat, self.plane_stats)),
         )
 

@@ -61,14 +61,14 @@ def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> 
         if len(line)
     ]
     if not starts:
-        why = "".join(f"; {said}" for said in _left_out(space))
+        why = "".join(f"; {sentence}" for sentence in _left_out(space))
         raise TraceError(f"{path}: the jax.profiler or TensorFlow trace contains no events{why}")
     names = chain.from_iterable(
         (plane_read.name, *(n.name for n in plane_read.lines)) for plane_read in space.planes
     )
-    if odd := next(filter(_TOO_LARGE.match, names), ""):
+    if impossible := next(filter(_TOO_LARGE.match, names), ""):
         raise TraceError(
-            f"{path}: damaged trace (impossible device or stream number in {odd[:60]!r})"
+            f"{path}: damaged trace (impossible device or stream number in {impossible[:60]!r})"
         )
     zero_ns = min(starts)
     process = _process(space)
@@ -302,29 +302,29 @@ def _direction(name: str) -> str:
 
 def _shapes(line: Line) -> dict[str, Any]:
     """Return the columns of `kernel_shapes` from the details of kernels."""
-    kernels = [dict(_DETAIL.findall(str(own.get("kernel_details", "")))) for own in line.stats]
+    kernels = [dict(_DETAIL.findall(str(stats.get("kernel_details", "")))) for stats in line.stats]
 
-    def of(name: str) -> list[int]:
+    def whole_numbers(name: str) -> list[int]:
         return [_whole(kernel.get(name)) for kernel in kernels]
 
     def axes(name: str) -> dict[str, list[int]]:
-        values = [(kernel.get(name, "").split(",") + [""] * 3)[:3] for kernel in kernels]
+        sizes = [(kernel.get(name, "").split(",") + [""] * 3)[:3] for kernel in kernels]
         return {
-            f"{name}_{axis}": [_whole(kernel[place]) for kernel in values]
+            f"{name}_{axis}": [_whole(xyz[place]) for xyz in sizes]
             for place, axis in enumerate("xyz")
         }
 
-    static, dynamic = of("static_shared"), of("dynamic_shared")
-    both = [
+    static, dynamic = whole_numbers("static_shared"), whole_numbers("dynamic_shared")
+    total = [
         _whole(a + b) if min(a, b) >= 0 else ABSENT for a, b in zip(static, dynamic, strict=True)
     ]
     return {
         **axes("grid"),
         **axes("block"),
-        "registers": of("regs"),
+        "registers": whole_numbers("regs"),
         "static_shared_bytes": static,
         "dynamic_shared_bytes": dynamic,
-        "shared_bytes": both,
+        "shared_bytes": total,
     }
 
 
@@ -347,8 +347,8 @@ _DEVICE_COLUMNS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
 
 
 def _devices(space: Space) -> dict[str, list[Any]]:
-    found = [(plane, one) for plane in space.planes if (one := _DEVICE.match(plane.name))]
-    numbers = [int(one["number"]) for _, one in found]
+    found = [(plane, match) for plane in space.planes if (match := _DEVICE.match(plane.name))]
+    numbers = [int(match["number"]) for _, match in found]
     columns = {
         name: [read_stat(plane.stats) for plane, _ in found]
         for name, read_stat in _DEVICE_COLUMNS.items()
@@ -381,8 +381,8 @@ def _profiler(space: Space, version: object) -> str:
 
 def _left_out(space: Space) -> list[str]:
     """Return a sentence about the events that are in no table, if there are any."""
-    said = f"traceprof ignored {space.left_out} events without a valid time"
-    return [said] if space.left_out else []
+    sentence = f"traceprof ignored {space.left_out} events without a valid time"
+    return [sentence] if space.left_out else []
 
 
 def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo:

@@ -119,8 +119,8 @@ class RowBlock:
         found = np.zeros(len(self.ids), np.bool_)
         for prefix in prefixes:
             mask = np.uint64((1 << 8 * len(prefix)) - 1)
-            wanted = np.uint64(int.from_bytes(prefix, "little"))
-            found |= ((words & mask) == wanted) & (self.lengths[name] >= len(prefix))
+            prefix_word = np.uint64(int.from_bytes(prefix, "little"))
+            found |= ((words & mask) == prefix_word) & (self.lengths[name] >= len(prefix))
         return found
 
 

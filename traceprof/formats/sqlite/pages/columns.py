@@ -274,15 +274,15 @@ def _patched(
         ):
             return parts[0]
         parts = [on_disk.copy()]
-    whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    column: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
             raise tree.NotPlainError("something else where whole numbers belong")
-        whole[places] = np.array(values, np.int64)
+        column[places] = np.array(values, np.int64)
     else:
-        whole[places] = np.array(values, np.float64)
-        whole[whole == cells.NULL_REAL] = np.nan
-    return np.delete(whole, dropped) if len(dropped) else whole
+        column[places] = np.array(values, np.float64)
+        column[column == cells.NULL_REAL] = np.nan
+    return np.delete(column, dropped) if len(dropped) else column
 
 
 def _read_by_sqlite(

@@ -177,7 +177,7 @@ class Scan:
 
 
 def scans_of(
-    table: PageTable, query: Query, asked: Sequence[Counted], sound: Soundness | None = None
+    table: PageTable, query: Query, requests: Sequence[Counted], sound: Soundness | None = None
 ) -> list[Scan]:
     """Return the scan of each of ``asked``, in one pass over the table.
 
@@ -185,18 +185,18 @@ def scans_of(
         NotPlainError: SQLite itself has to read the table.
         UnsoundRowsError: some rows violate the rule ``sound``.
     """
-    sought = sorted({name for counted in asked for name in counted.sought})
-    names_to_read = {*sought, *(sound.columns if sound else ())}
-    names_to_read |= {name for counted in asked for name in counted.columns}
+    bounded = sorted({name for counted in requests for name in counted.sought})
+    names_to_read = {*bounded, *(sound.columns if sound else ())}
+    names_to_read |= {name for counted in requests for name in counted.columns}
     kinds = kinds_to_decode(table.layout, dict.fromkeys(sorted(names_to_read), ColumnType.INTEGER))
-    for counted in asked:
+    for counted in requests:
         kinds |= kinds_to_decode(table.layout, {}, counted.where)
     parts = table.map(
         kinds,
         None,
         lambda block, _: (
-            _scans_in(block, asked, sound),
-            _bounds_in(block, sought),
+            _scans_in(block, requests, sound),
+            _bounds_in(block, bounded),
             block.odd.size,
         ),
     )
@@ -208,7 +208,7 @@ def scans_of(
             if sound.is_broken(read_pages(table, query, names, leaves)):
                 raise UnsoundRowsError(sound.table)
         found = []
-        for counted in asked:
+        for counted in requests:
             names = dict.fromkeys(counted.columns, ColumnType.INTEGER)
             read = read_pages(table, query, names, leaves, counted.where)
             found.append(
@@ -216,7 +216,7 @@ def scans_of(
             )
         return found
     scans = []
-    for place in range(len(asked)):
+    for place in range(len(requests)):
         parts_of_scan = [found[place] for found, *_ in parts]
         n_of = Counter[tuple[int, ...]]()
         for scan in parts_of_scan:
@@ -225,7 +225,7 @@ def scans_of(
     return scans
 
 
-def _scans_in(block: RowBlock, asked: Sequence[Counted], sound: Soundness | None) -> list[Scan]:
+def _scans_in(block: RowBlock, requests: Sequence[Counted], sound: Soundness | None) -> list[Scan]:
     """Return the scans of the rows of a block, without the rows that SQLite has to read."""
     if sound is not None:
         columns = {name: block.values[name] for name in sound.columns}
@@ -234,7 +234,7 @@ def _scans_in(block: RowBlock, asked: Sequence[Counted], sound: Soundness | None
         if sound.is_broken(columns):
             raise UnsoundRowsError(sound.table)
     found = []
-    for counted in asked:
+    for counted in requests:
         columns = {name: block.values[name] for name in counted.columns}
         if counted.where is not None and len(block.ids):
             holds = counted.where.holds(block)
@@ -244,28 +244,28 @@ def _scans_in(block: RowBlock, asked: Sequence[Counted], sound: Soundness | None
     return found
 
 
-def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
+def _scan(columns: Mapping[str, Numbers], counted: Counted) -> Scan:
     """Return the scan of rows with these columns."""
-    starts = columns[asked.start]
+    starts = columns[counted.start]
     if not len(starts):
         return Scan(TableExtent(), [], {})
     n_open = 0
     first, last = int(starts.min()), int(starts.max())
     if first == NULL:
         raise NotPlainError("rows without a time")
-    if asked.end:
-        ends = columns[asked.end]
+    if counted.end:
+        ends = columns[counted.end]
         last = max(last, int(ends.max()))
         if int(ends.min()) == NULL:
             n_open = int((ends == NULL).sum())
     n_of = Counter[tuple[int, ...]]()
-    if asked.number:
-        numbers = columns[asked.number]
+    if counted.number:
+        numbers = columns[counted.number]
         # Without its lowest bits NULL would equal other negative numbers.
-        bits = asked.number_bits if int(numbers.min()) >= 0 else 0
-        devices = columns[asked.device] if asked.device else None
+        bits = counted.number_bits if int(numbers.min()) >= 0 else 0
+        devices = columns[counted.device] if counted.device else None
         places, n_rows = owners_of(numbers, bits, devices)
-        owners = [asked.processes(numbers[places]).tolist()]
+        owners = [counted.processes(numbers[places]).tolist()]
         owners += [devices[places].tolist()] if devices is not None else []
         for owner, n in zip(zip(*owners, strict=True), n_rows.tolist(), strict=True):
             n_of[owner] += n  # different numbers may belong to the same process

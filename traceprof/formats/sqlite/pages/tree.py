@@ -81,7 +81,9 @@ def _read_at(descriptor: int, n_bytes: int, at: int) -> bytes:
     It reads repeatedly, because network disks may return fewer bytes than requested.
     """
     found = b""
-    while (more := n_bytes - len(found)) and (part := os.pread(descriptor, more, at + len(found))):
+    while (n_missing := n_bytes - len(found)) and (
+        part := os.pread(descriptor, n_missing, at + len(found))
+    ):
         found += part
     return found
 
@@ -164,9 +166,9 @@ class Leaves:
     lows: Numbers
     highs: Numbers
 
-    def only(self, wanted: npt.NDArray[np.bool_] | slice) -> Leaves:
+    def only(self, chosen: npt.NDArray[np.bool_] | slice) -> Leaves:
         """Return only these leaves."""
-        return Leaves(self.pages[wanted], self.lows[wanted], self.highs[wanted])
+        return Leaves(self.pages[chosen], self.lows[chosen], self.highs[chosen])
 
 
 def leaves_of(file: PageFile, root: int) -> Leaves:
