@@ -47,7 +47,7 @@ _EXTRA_SLOTS: Final = 16
 _MAX_METADATA: Final = 1024
 _LINE_BREAKS: Final = frozenset(b"\n\r\t")
 _TEXTS: Final = msgspec.json.Decoder(list[str])
-LASTING: Final = ("X", "B", "b")
+PHASES_WITH_DURATION: Final = ("X", "B", "b")
 """The phases of events that have a duration, or begin one."""
 
 
@@ -187,7 +187,7 @@ def columns_of(
         refused=Counter(
             kind[1] or ""
             for kind, start in zip(all_kinds, batch.start_ns.tolist(), strict=True)
-            if kind[0] in LASTING and start != parse.NO_TIME and not is_kept(kind)
+            if kind[0] in PHASES_WITH_DURATION and start != parse.NO_TIME and not is_kept(kind)
         ),
     )
 

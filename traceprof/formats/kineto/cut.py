@@ -24,7 +24,7 @@ from traceprof.errors import TraceError
 from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
 from traceprof.formats.kineto.header import NOTE, cut_note_in, note_of
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, batch_of_items, parse_batch
-from traceprof.formats.kineto.rows import PHASES, YEAR_NS, is_stamped, is_taken, usual_years
+from traceprof.formats.kineto.rows import PHASES, YEAR_NS, becomes_row, is_stamped, usual_years
 from traceprof.formats.shared import redaction
 from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, open_chrome_trace
 from traceprof.formats.shared.redaction import secrets_of_values
@@ -263,7 +263,7 @@ class _Reading:
             starts, lengths = batch.start_ns.tolist(), batch.duration_ns.tolist()
             for event, start, length in zip(batch.events, starts, lengths, strict=True):
                 is_timed = start != NO_TIME and (length >= 0 or event.ph == "i")
-                if not is_timed or event.ph not in PHASES or not is_taken(event):
+                if not is_timed or event.ph not in PHASES or not becomes_row(event):
                     continue
                 if is_stamped(event.cat, start, length):
                     year = start // YEAR_NS

@@ -66,7 +66,7 @@ class Related:
             category = event.cat or ""
             if event.ph == "X":
                 if overlaps_window and category in _WORK:
-                    if rules.is_on_chosen(event):
+                    if rules.is_on_requested_device(event):
                         self.launched.add(whole(event.arguments.correlation))
                 elif category in _LAUNCHES and NO_TIME != start < rules.window.start_ns:
                     thread = self._threads.setdefault(_thread(event), len(self._threads))
@@ -82,7 +82,7 @@ class Related:
         """Collect which tables were recorded, and on which devices."""
         for event, start in zip(batch.events, batch.start_ns.tolist(), strict=True):
             table = _MAIN_TABLES.get(event.cat or "") if event.ph in ("X", "i") else None
-            if start == NO_TIME or table is None or not rules.is_asked_for(event):
+            if start == NO_TIME or table is None or not rules.is_requested(event):
                 continue
             self.recorded.add(table)
             if table == "kernels" and event.arguments.grid is not None:
@@ -128,7 +128,7 @@ class Rules:
         overlaps: npt.NDArray[np.bool_] = (starts != NO_TIME) & self.window.overlaps(starts, ends)
         return overlaps
 
-    def is_on_chosen(self, event: KinetoEvent) -> bool:
+    def is_on_requested_device(self, event: KinetoEvent) -> bool:
         """Return whether a GPU event is on a requested device."""
         devices = self.request.devices
         return devices is None or device_of(event) in devices
@@ -144,10 +144,10 @@ class Rules:
             elif event.ph in _ARROWS:
                 if self._keeps_arrow(event, related):
                     yield index
-            elif self.is_asked_for(event):
+            elif self.is_requested(event):
                 end = start + max(durations[index], 0)
                 if (
-                    event.cat not in DEVICE or self.is_on_chosen(event)
+                    event.cat not in DEVICE or self.is_on_requested_device(event)
                     if overlaps[index]
                     else self._launched(event, related, start, end)
                 ):
@@ -169,7 +169,7 @@ class Rules:
             return whole(event.id) in related.launched
         return related.arrows.get(_arrow(event)) == _STARTS_INSIDE | _ENDS_INSIDE
 
-    def is_asked_for(self, event: KinetoEvent) -> bool:
+    def is_requested(self, event: KinetoEvent) -> bool:
         """Return whether the request includes events of this category."""
         category = event.cat or ""
         tables: tuple[str, ...] = _TABLES.get(category, ())

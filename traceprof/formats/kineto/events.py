@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.kineto.columns import LASTING, EventColumns, columns_of, decode
+from traceprof.formats.kineto.columns import PHASES_WITH_DURATION, EventColumns, columns_of, decode
 from traceprof.formats.kineto.parse import (
     NO_SHAPE,
     NO_TIME,
@@ -113,7 +113,7 @@ class ColumnMaker:
             at_a_time = events.kind[events.start_ns != NO_TIME]
             counts = np.bincount(at_a_time, minlength=len(events.kinds)).tolist()
             for (phase, category, _), taken, n in zip(events.kinds, is_row, counts, strict=True):
-                if not taken and phase in LASTING:
+                if not taken and phase in PHASES_WITH_DURATION:
                     refused[category or ""] += n
         return events.take(timed, kinds, len(rows) - len(timed), refused)
 

@@ -12,7 +12,7 @@ import numpy as np
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.merged import Merged, process_id
 from traceprof.formats.kineto.parse import whole
-from traceprof.formats.kineto.rows import PASSED_OVER
+from traceprof.formats.kineto.rows import IGNORED_CATEGORIES
 from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, make_table
@@ -81,7 +81,7 @@ def left_out(events: KinetoEvents) -> list[str]:
 
 def unread_kinds(events: KinetoEvents) -> dict[str, int]:
     """Return category → number of events, for unread categories that contain information."""
-    return {kind: n for kind, n in events.unread.items() if n and kind not in PASSED_OVER}
+    return {kind: n for kind, n in events.unread.items() if n and kind not in IGNORED_CATEGORIES}
 
 
 def named(kind: str) -> str:

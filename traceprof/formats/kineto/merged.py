@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.kineto.events import KinetoEvents
-from traceprof.formats.kineto.parse import APART, whole
+from traceprof.formats.kineto.parse import PROCESS_ID_OFFSET, whole
 from traceprof.formats.kineto.rows import API_CALLS, COPIES, KERNELS, MEMORY, ON_HOST, SYNCS, Rows
 from traceprof.model.grouping import groups_of, renamed, rows_by_value
 from traceprof.model.intervals import Int64Array
@@ -112,7 +112,7 @@ class Merged:
 
 def process_id(process: int) -> int:
     """Return the ID that the file gives a process."""
-    return process % APART
+    return process % PROCESS_ID_OFFSET
 
 
 def is_labelled(events: KinetoEvents) -> bool:
@@ -125,13 +125,13 @@ def told_apart(rows: Rows) -> Merged:
     """Return the rows of a file with GPU rows assigned to the process that launched them."""
     merged = _bound(rows)
     host = rows.process[rows.category.isin(ON_HOST)]
-    if not (host >= APART).any():
+    if not (host >= PROCESS_ID_OFFSET).any():
         return merged
     ids: dict[int, int] = {}
     for process in dict.fromkeys([*merged.processes, *np.unique(host).tolist()]):
         number = process_id(process) if process >= 0 else process
         while number in ids.values():
-            number += APART
+            number += PROCESS_ID_OFFSET
         ids[process] = number
     host_rows = replace(
         merged.rows,
@@ -144,7 +144,10 @@ def told_apart(rows: Rows) -> Merged:
 
 
 def _bound(rows: Rows) -> Merged:
-    """Return the rows with an owner each; processes with equal IDs are `APART` numbers apart."""
+    """Return the rows with an owner each.
+
+    The IDs of processes with one ID in the file still differ by `PROCESS_ID_OFFSET`.
+    """
     is_call = rows.category.isin(API_CALLS) & (rows.process != ABSENT)
     if not is_call.any():
         return Merged(rows, (), {})
@@ -155,10 +158,10 @@ def _bound(rows: Rows) -> Merged:
     if len(processes) < 2:
         return Merged(rows, processes, {})
     work = np.flatnonzero(rows.category.isin((*KERNELS, *COPIES, *SYNCS)))
-    if (rows.process[work] >= APART).any():  # the ID after the label is the device
+    if (rows.process[work] >= PROCESS_ID_OFFSET).any():  # the ID after the label is the device
         device = np.array(rows.number("device"))
         unnumbered = work[device[work] == ABSENT]
-        device[unnumbered] = rows.process[unnumbered] % APART
+        device[unnumbered] = rows.process[unnumbered] % PROCESS_ID_OFFSET
         rows = replace(rows, arguments={**rows.arguments, "device": device})
     owner = np.where(rows.process == ABSENT, rows.host_process, rows.process)
     owner[work] = _owners(rows, calls, work, processes)
@@ -185,7 +188,7 @@ def _with_distinct_processes(rows: Rows, is_call: _Bools) -> Rows:
         if part is not None:
             found = found.copy() if found is process else found
             is_of_number = process == number
-            found[is_of_number] = number + part[is_of_number] * APART
+            found[is_of_number] = number + part[is_of_number] * PROCESS_ID_OFFSET
     return rows if found is process else replace(rows, process=found)
 
 
@@ -260,8 +263,9 @@ def _owners(
     candidate_ratio = np.where(is_candidate, block_ratio, -1)
     is_candidate &= candidate_ratio >= candidate_ratio.max(axis=0) - _TIE_RATIO
     best = np.where(is_candidate, delay, np.inf).argmin(axis=0)
-    labels, is_labelled_lane = np.array(processes, np.int64) // APART, np.zeros(n_lanes, np.bool_)
-    for number, label in enumerate((lanes.values[0] // APART).tolist()):
+    labels = np.array(processes, np.int64) // PROCESS_ID_OFFSET
+    is_labelled_lane = np.zeros(n_lanes, np.bool_)
+    for number, label in enumerate((lanes.values[0] // PROCESS_ID_OFFSET).tolist()):
         matching = np.flatnonzero(labels == label)
         if label > 0 and len(matching) == 1:
             best[number], is_labelled_lane[number] = matching[0], True

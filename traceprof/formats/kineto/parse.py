@@ -31,7 +31,7 @@ SHAPE: Final = (
 )
 """How a kernel was launched: whole numbers, `ABSENT` if unknown."""
 NO_SHAPE: Final = (ABSENT,) * len(SHAPE)
-LONGEST_WHOLE: Final = 400
+MAX_DIGITS: Final = 400
 """Maximum number of digits: far more than fit 64 bits, fewer than Python rejects."""
 _INT64: Final = np.iinfo(np.int64)
 
@@ -125,7 +125,7 @@ def whole(value: Any) -> int:
     """Return a JSON value as a whole number; `ABSENT` if it is none or does not fit 64 bits."""
     if isinstance(value, str):
         text = value.removeprefix("-")
-        is_whole = text.isascii() and text.isdecimal() and len(text) <= LONGEST_WHOLE
+        is_whole = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
         value = int(value) if is_whole else ABSENT
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -134,10 +134,10 @@ def whole(value: Any) -> int:
     return int(value)
 
 
-APART: Final = 100_000_000
+PROCESS_ID_OFFSET: Final = 100_000_000
 """Offset between the IDs of processes with one ID in the file; larger than any real ID."""
 _LABELLED: Final = re.compile(r"(.*\D)(\d{1,7})", re.DOTALL)
-_MAX_LABEL_NUMBER: Final = 1_000_000
+_N_LABELS: Final = 1_000_000
 
 
 def labelled_process(value: Any) -> int:
@@ -153,7 +153,7 @@ def _labelled(value: str) -> int:
     found, number = _LABELLED.fullmatch(value), whole(value)
     if number != ABSENT or found is None:
         return number
-    return (1 + crc32(found[1].encode()) % _MAX_LABEL_NUMBER) * APART + int(found[2])
+    return (1 + crc32(found[1].encode()) % _N_LABELS) * PROCESS_ID_OFFSET + int(found[2])
 
 
 def label_of(value: Any) -> str:
@@ -335,7 +335,7 @@ def exact_ns(microseconds: Any) -> int | None:
     sign, digits = (-1, microseconds[1:]) if microseconds[:1] == "-" else (1, microseconds)
     full, _, fraction = digits.partition(".")
     if full.isdecimal() and (fraction.isdecimal() or not fraction):
-        if len(full) > LONGEST_WHOLE:
+        if len(full) > MAX_DIGITS:
             return sign * _REPRESENTABLE_NS
         return sign * (int(full) * 1000 + int(fraction[:3].ljust(3, "0")))
     try:

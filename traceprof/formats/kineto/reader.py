@@ -18,7 +18,7 @@ from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
 from traceprof.formats.kineto.merged import devices_of, is_labelled, told_apart
-from traceprof.formats.kineto.rows import PASSED_OVER
+from traceprof.formats.kineto.rows import IGNORED_CATEGORIES
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.table import Table
@@ -39,10 +39,10 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "with_shapes": options.wants("kernel_shapes"),
         "with_inputs": options.wants("operator_inputs"),
     }
-    events = read_kineto_events(path, kineto.is_taken, phases=("X", "i"), **details)
+    events = read_kineto_events(path, kineto.becomes_row, phases=("X", "i"), **details)
     if is_labelled(events):
         events = read_kineto_events(
-            path, kineto.is_taken, phases=("X", "i"), is_labelled=True, **details
+            path, kineto.becomes_row, phases=("X", "i"), is_labelled=True, **details
         )
     note = header.cut_note_in(events.header.get(header.NOTE))
     window = note.window
@@ -146,7 +146,7 @@ def _why_nothing(events: KinetoEvents) -> str:
         return f"no events to analyze: {sentences[0]}"
     unread = header.unread_kinds(events)
     kinds = header.listed(sorted(map(header.named, unread)))
-    if _KINETO_KEYS & events.header.keys() or PASSED_OVER & events.unread.keys():
+    if _KINETO_KEYS & events.header.keys() or IGNORED_CATEGORIES & events.unread.keys():
         if unread:
             return (
                 f"the torch.profiler trace contains only categories that traceprof cannot read "

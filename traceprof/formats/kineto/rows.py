@@ -294,11 +294,11 @@ def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
 
 PHASES: Final = ("X", "i")
 _READ_CATEGORIES: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
-PASSED_OVER: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation"))
+IGNORED_CATEGORIES: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation"))
 """Unread categories that repeat others, or show how the program was called."""
 
 
-def is_taken(event: KinetoEvent) -> bool:
+def becomes_row(event: KinetoEvent) -> bool:
     """Return whether an event of `PHASES` becomes a row."""
     if event.ph == "i":
         return event.cat in MEMORY

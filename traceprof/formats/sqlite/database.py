@@ -142,7 +142,7 @@ class Database(AbstractContextManager["Database"]):
             self.rows("PRAGMA trusted_schema = OFF")
             self.catalogue = Catalogue(path, self.rows)
             if not only_names:
-                self.catalogue.show_as_asked()
+                self.catalogue.show_profiler_names()
         except TraceError as error:
             connection.close()
             if (cause := error.__cause__) is None:

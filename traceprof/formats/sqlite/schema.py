@@ -110,7 +110,7 @@ def register_text(
 
 LATEST_NS: Final = 1 << 62
 """Limit of valid times: 146 years from 0, so that the difference of two times fits 64 bits."""
-MOST_BYTES: Final = 1 << 57
+MAX_BYTES: Final = 1 << 57
 """Limit of valid sizes: no address space is larger."""
 
 _START_COLUMNS: Final = ("start", "timestamp")
@@ -174,8 +174,8 @@ class Soundness:
         if any(((values == NULL) & ~lost).any() for values in needed):
             return True
         for values in (columns[name] for name in self.sizes if name in columns):
-            if int(values.min()) < 0 or int(values.max()) > MOST_BYTES:
-                is_bad = ((values < 0) & (values != NULL)) | (values > MOST_BYTES)
+            if int(values.min()) < 0 or int(values.max()) > MAX_BYTES:
+                is_bad = ((values < 0) & (values != NULL)) | (values > MAX_BYTES)
                 if (is_bad & ~lost).any():
                     return True
         return False
@@ -224,7 +224,7 @@ class Soundness:
             found[f"no {name}"] = f"{quoted(name)} IS NULL"
         for name in self.sizes:
             size = quoted(name)
-            found[f"impossible {name}"] = f"coalesce({size} < 0 OR {size} > {MOST_BYTES}, 0)"
+            found[f"impossible {name}"] = f"coalesce({size} < 0 OR {size} > {MAX_BYTES}, 0)"
         if self.zero_is_lost and self.end:
             found = {words: f"NOT ({lost}) AND ({sql})" for words, sql in found.items()}
         return found
@@ -309,7 +309,7 @@ class Catalogue:
         self._columns: dict[str, frozenset[str]] = {}
         self._described: dict[str, list[tuple[Any, ...]]] = {}
 
-    def show_as_asked(self) -> None:
+    def show_profiler_names(self) -> None:
         """Make tables and columns of profilers available under the names that readers use."""
         every = [*{name for table, name in self._stored.items() if is_of_profiler(table)}]
         self._described = {name: [] for name in every}

@@ -27,7 +27,7 @@ from traceprof.protobuf import read_fields, to_signed
 _PS_PER_NS: Final = 1000
 _LATEST_NS: Final = 1 << 62
 NO_STATS: Final[Mapping[str, Any]] = {}
-WANTED: Final = frozenset(
+WANTED_STATS: Final = frozenset(
     {
         *("correlation_id", "cuda_graph_node_id", "hlo_category", "step_num"),
         *("kernel_details", "memcpy_details", "memset_details"),
@@ -38,7 +38,7 @@ WANTED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a plane: times (ns), names, and `WANTED` statistics of its events."""
+    """A line of a plane: times (ns), names, and `WANTED_STATS` statistics of its events."""
 
     number: int
     name: str
@@ -142,9 +142,9 @@ class _PlaneReader:
         return cached
 
     def wanted(self, stats: list[bytes]) -> Mapping[str, Any]:
-        """Return the statistics that are `WANTED`."""
+        """Return the statistics that are `WANTED_STATS`."""
         found = dict(map(self.stat, stats))
-        return {name: found[name] for name in WANTED & found.keys()} or NO_STATS
+        return {name: found[name] for name in WANTED_STATS & found.keys()} or NO_STATS
 
     def read(self) -> Plane:
         """Return the plane."""
@@ -317,7 +317,7 @@ def _add_event(
             line_rows.left_out += 1
             return
         start, length = round(event.ts * _PS_PER_NS), round(event.dur * _PS_PER_NS)
-        stats = {name: arguments[name] for name in WANTED & arguments.keys()} or NO_STATS
+        stats = {name: arguments[name] for name in WANTED_STATS & arguments.keys()} or NO_STATS
         line_rows.add(start, start + length, event.name, stats)
     elif event.name == "process_name":
         names[event.pid, None] = str(arguments.get("name", ""))
