@@ -75,7 +75,7 @@ def _to_column(
 
 
 def _names_of(column: pa.ChunkedArray) -> Column:
-    if not pa.types.is_binary(column.type):  # what ADBC makes of a result without rows
+    if not pa.types.is_binary(column.type):  # the type that ADBC uses for a result without rows
         return cells.all_null(cells.ColumnType.TEXT, len(column))
     encoded = pc.dictionary_encode(column).unify_dictionaries()
     names = cells.all_decoded(encoded.chunk(0).dictionary.to_pylist())

@@ -151,10 +151,10 @@ class Database(AbstractContextManager["Database"]):
         self.tables = self.catalogue.tables
         self.columns = self.catalogue.columns
         self.stored_name = self.catalogue.source
-        """What stands behind FROM for a table in SQL, whatever the file calls it."""
+        """Returns the SQL to put after FROM for a table, independent of its name in the file."""
         self._pages: dict[str, PageTable | None] = {}
         self.found: dict[tuple[Any, ...], Any] = {}
-        """What was found out about tables, kept while the file is open."""
+        """Results of scans of tables, cached while the file is open."""
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()

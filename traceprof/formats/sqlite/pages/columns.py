@@ -70,7 +70,7 @@ class PageTable:
         Raises:
             tree.NotPlainError: not every row can be decoded.
         """
-        thread_state = threading.local()  # what a thread keeps from block to block
+        thread_state = threading.local()  # each thread keeps its decoder from block to block
         with tree.open_pages(self.path, self.identity) as file:
             all_leaves = leaves or tree.leaves_of(file, self.layout.root)
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)

@@ -179,7 +179,7 @@ class Scan:
 def scans_of(
     table: PageTable, query: Query, requests: Sequence[Counted], sound: Soundness | None = None
 ) -> list[Scan]:
-    """Return the scan of each of ``asked``, in one pass over the table.
+    """Return the scan of each of ``requests``, in one pass over the table.
 
     Raises:
         NotPlainError: SQLite itself has to read the table.
