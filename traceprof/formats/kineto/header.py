@@ -246,12 +246,12 @@ def cut_note_in(notes: Any) -> CutNote:
     edges = [whole(note.get(name)) for name in ("window_start_ns", "window_end_ns")]
     if ABSENT in edges or edges[0] > edges[1]:
         return WHOLE
-    kept = [entry.get("tables") for entry in entries if isinstance(entry, dict)]
-    names = [noted_names(entry) for entry in kept if isinstance(entry, list)]
+    listed_tables = [entry.get("tables") for entry in entries if isinstance(entry, dict)]
+    kept_tables = [noted_names(entry) for entry in listed_tables if isinstance(entry, list)]
     return CutNote(
         TimeWindow(edges[0], edges[1]),
         noted_names(note.get("recorded")),
         noted_numbers(note.get("used_devices")),
-        reduce(frozenset.__and__, names) if names else None,
+        reduce(frozenset.__and__, kept_tables) if kept_tables else None,
         any(isinstance(entry, dict) and entry.get("devices") is not None for entry in entries),
     )

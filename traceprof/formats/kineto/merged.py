@@ -129,18 +129,20 @@ def told_apart(rows: Rows) -> Merged:
         return merged
     ids: dict[int, int] = {}
     for process in dict.fromkeys([*merged.processes, *np.unique(host).tolist()]):
-        number = process_id(process) if process >= 0 else process
-        while number in ids.values():
-            number += PROCESS_ID_OFFSET
-        ids[process] = number
-    host_rows = replace(
+        free_id = process_id(process) if process >= 0 else process
+        while free_id in ids.values():
+            free_id += PROCESS_ID_OFFSET
+        ids[process] = free_id
+    distinct_rows = replace(
         merged.rows,
         process=renamed(merged.rows.process, ids),
         owner=None if merged.rows.owner is None else renamed(merged.rows.owner, ids),
     )
-    host_rows = replace(host_rows, host_process=ids.get(rows.host_process, rows.host_process))
+    distinct_rows = replace(
+        distinct_rows, host_process=ids.get(rows.host_process, rows.host_process)
+    )
     short = tuple(ids[process] for process in merged.processes)
-    return Merged(host_rows, short, merged.given, {new: old for old, new in ids.items()})
+    return Merged(distinct_rows, short, merged.given, {new: old for old, new in ids.items()})
 
 
 def _bound(rows: Rows) -> Merged:
@@ -176,20 +178,20 @@ def _with_distinct_processes(rows: Rows, is_call: _Bools) -> Rows:
     processes.
     """
     process, correlation = rows.process, rows.number("correlation")
-    found = process
-    for number in np.unique(process[is_call]).tolist():
-        calls = np.flatnonzero(is_call & (process == number) & (correlation > 0))
+    distinct = process
+    for shared_id in np.unique(process[is_call]).tolist():
+        calls = np.flatnonzero(is_call & (process == shared_id) & (correlation > 0))
         groups = groups_of(correlation[calls])
         repetition = groups.earlier
         if not len(calls) or (groups.counts > 1).sum() < _MIN_REPEATED_RATIO * len(groups.counts):
             continue
-        part = _by_block(rows, calls, repetition)
-        part = _by_thread(rows, calls, repetition) if part is None else part
-        if part is not None:
-            found = found.copy() if found is process else found
-            is_of_number = process == number
-            found[is_of_number] = number + part[is_of_number] * PROCESS_ID_OFFSET
-    return rows if found is process else replace(rows, process=found)
+        part_of_row = _by_block(rows, calls, repetition)
+        part_of_row = _by_thread(rows, calls, repetition) if part_of_row is None else part_of_row
+        if part_of_row is not None:
+            distinct = distinct.copy() if distinct is process else distinct
+            has_shared_id = process == shared_id
+            distinct[has_shared_id] = shared_id + part_of_row[has_shared_id] * PROCESS_ID_OFFSET
+    return rows if distinct is process else replace(rows, process=distinct)
 
 
 def _by_block(rows: Rows, calls: Int64Array, repetition: Int64Array) -> Int64Array | None:
@@ -217,22 +219,22 @@ def _borders(rows: Rows, lasts: Int64Array, firsts: Int64Array) -> list[int]:
     begins = np.setdiff1d(codes[: calls[0]], codes[calls[-1] + 1 :])
     found = []
     for last, first in zip(lasts.tolist(), firsts.tolist(), strict=True):
-        behind = np.flatnonzero(np.isin(codes[last + 1 : first], begins))
-        found.append(last + 1 + int(behind[0]) if len(behind) else first)
+        starts_of_block = np.flatnonzero(np.isin(codes[last + 1 : first], begins))
+        found.append(last + 1 + int(starts_of_block[0]) if len(starts_of_block) else first)
     return found
 
 
 def _by_thread(rows: Rows, calls: Int64Array, repetition: Int64Array) -> Int64Array | None:
     """Return the process of each row of an ID by its thread; None if processes share threads."""
-    number: dict[int, int] = {}
+    process_of_thread: dict[int, int] = {}
     for thread, thread_rows in rows_by_value(rows.thread[calls]).items():
         counts = np.bincount(repetition[thread_rows])
-        number[thread] = int(counts.argmax())
+        process_of_thread[thread] = int(counts.argmax())
         if counts.max() < _MIN_MATCH_RATIO * counts.sum():
             return None
     found = np.zeros(len(rows), np.int64)
     for thread, thread_rows in rows_by_value(rows.thread).items():
-        found[thread_rows] = number.get(thread, 0)
+        found[thread_rows] = process_of_thread.get(thread, 0)
     return found
 
 
@@ -265,10 +267,10 @@ def _owners(
     best = np.where(is_candidate, delay, np.inf).argmin(axis=0)
     labels = np.array(processes, np.int64) // PROCESS_ID_OFFSET
     is_labelled_lane = np.zeros(n_lanes, np.bool_)
-    for number, label in enumerate((lanes.values[0] // PROCESS_ID_OFFSET).tolist()):
+    for lane_index, label in enumerate((lanes.values[0] // PROCESS_ID_OFFSET).tolist()):
         matching = np.flatnonzero(labels == label)
         if label > 0 and len(matching) == 1:
-            best[number], is_labelled_lane[number] = matching[0], True
+            best[lane_index], is_labelled_lane[lane_index] = matching[0], True
     in_order = np.lexsort(lanes.values)
     if (
         n_lanes == len(processes) > len(set(best.tolist()))
@@ -368,15 +370,17 @@ def _with_distinct_devices(rows: Rows, work: Int64Array, processes: tuple[int, .
         return Merged(rows, processes, {})
     used = {(owner, number) for owner, number, _ in pairs.keys}
     ordered = sorted(used, key=lambda pair: (processes.index(pair[0]), pair[1]))
-    new = {pair: place for place, pair in enumerate(ordered)}
+    number_of_pair = {pair: place for place, pair in enumerate(ordered)}
     renamed = dict(rows.arguments)
     is_work = np.zeros(len(rows), np.bool_)
     is_work[work] = True
-    renamed["device"] = _renumbered(device, rows.owner, new, is_work, recorded)
+    renamed["device"] = _renumbered(device, rows.owner, number_of_pair, is_work, recorded)
     for name in ("fromDevice", "toDevice", "Device Id"):
         chosen = rows.category.isin(MEMORY) if name == "Device Id" else is_work
-        renamed[name] = _renumbered(rows.number(name), rows.owner, new, chosen, rows.number(name))
-    given = {place: number for (_, number), place in new.items()}
+        renamed[name] = _renumbered(
+            rows.number(name), rows.owner, number_of_pair, chosen, rows.number(name)
+        )
+    given = {place: number for (_, number), place in number_of_pair.items()}
     return Merged(replace(rows, arguments=renamed), processes, given)
 
 

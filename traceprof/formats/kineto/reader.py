@@ -49,8 +49,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
     has_time = kineto.have_times(events)
     if not has_time.any() and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
-    begins = [] if window is None else [window.start_ns]
-    zero_ns = min([*begins, *([int(events.start_ns[has_time].min())] if has_time.any() else [])])
+    starts_ns = [int(events.start_ns[has_time].min())] if has_time.any() else []
+    zero_ns = min(starts_ns if window is None else [*starts_ns, window.start_ns])
     rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
     n_untimed = int((~has_time).sum())
     rows = rows.where(has_time) if n_untimed else rows

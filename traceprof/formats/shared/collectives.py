@@ -73,8 +73,8 @@ def tied_by_launch(
         return collectives
     is_communication = kernels["activity"] == Activity.COMMUNICATION.value
     launches = _launches_of(kernels.take(is_communication), api_calls)
-    until = collectives["end_ns"] if latest_ns is None else latest_ns
-    return _tied(collectives, is_open, launches, until)
+    until_ns = collectives["end_ns"] if latest_ns is None else latest_ns
+    return _tied(collectives, is_open, launches, until_ns)
 
 
 def _launches_of(kernels: Table, api_calls: Table) -> Table:
@@ -99,11 +99,11 @@ def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Tab
     launches = _launches_of(kernels.take(names.by_text(is_send_recv)), api_calls)
     is_claimed = first_alike(launches, collectives.take(is_tied), *_LAUNCH) >= 0
     begins = collectives["start_ns"]
-    until = np.full(len(collectives), _NEVER_NS)
+    until_ns = np.full(len(collectives), _NEVER_NS)
     for rows in rows_by_values(*(collectives[name] for name in _LANE)).values():
         rivals = np.sort(begins[rows[is_tied[rows]]])
-        until[rows] = np.append(rivals, _NEVER_NS)[np.searchsorted(rivals, begins[rows])]
-    return _tied(collectives, is_open, launches.take(~is_claimed), until)
+        until_ns[rows] = np.append(rivals, _NEVER_NS)[np.searchsorted(rivals, begins[rows])]
+    return _tied(collectives, is_open, launches.take(~is_claimed), until_ns)
 
 
 def _tied(

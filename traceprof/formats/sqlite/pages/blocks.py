@@ -106,10 +106,12 @@ class RowBlock:
         if not hasattr(loaded(), "traceprof_contains"):
             raise tree.NotPlainError("words in texts")
         found = np.zeros(len(self.ids), np.bool_)
-        texts = [np.ascontiguousarray(columns[name]) for columns in (self.values, self.lengths)]
+        text_arrays = [
+            np.ascontiguousarray(columns[name]) for columns in (self.values, self.lengths)
+        ]
         searched = b"".join(word + b"\0" for word in words)
         loaded().traceprof_contains(
-            *(len(found), address(self.data), *map(address, texts), searched, address(found))
+            *(len(found), address(self.data), *map(address, text_arrays), searched, address(found))
         )
         return found
 
@@ -217,15 +219,19 @@ def joined_texts(parts: Sequence[Texts]) -> Texts:
     for text_index in np.flatnonzero(leader != np.arange(len(texts))).tolist():
         if texts[text_index] != texts[leader[text_index]]:
             leader[text_index] = text_index  # the text may be listed twice, which is harmless
-    rows = np.flatnonzero(leader == np.arange(len(texts))).tolist()
-    rows.sort(key=texts.__getitem__)
+    distinct_rows = np.flatnonzero(leader == np.arange(len(texts))).tolist()
+    distinct_rows.sort(key=texts.__getitem__)
     place = np.empty(len(texts), np.int64)
-    place[rows] = np.arange(len(rows))
+    place[distinct_rows] = np.arange(len(distinct_rows))
     place = place[leader]
-    first = np.cumsum([0, *(len(part.distinct) for part in parts)]).tolist()
-    codes = [place[part.codes + begin] for part, begin in zip(parts, first[:-1], strict=True)]
+    first_text_of_part = np.cumsum([0, *(len(part.distinct) for part in parts)]).tolist()
+    codes = [
+        place[part.codes + begin]
+        for part, begin in zip(parts, first_text_of_part[:-1], strict=True)
+    ]
     return Texts(
-        np.concatenate(codes) if codes else np.zeros(0, np.int64), [texts[row] for row in rows]
+        np.concatenate(codes) if codes else np.zeros(0, np.int64),
+        [texts[row] for row in distinct_rows],
     )
 
 

@@ -265,15 +265,15 @@ def _patched(
             return Names(used_codes, packed)
         return Names.coded(cells.all_decoded(distinct), used_codes, is_sorted=True)
     if isinstance(parts[0], DiskArray):
-        on_disk = parts[0].open()
+        disk_values = parts[0].open()
         is_real = kind is cells.ColumnType.REAL
         if (
             not len(places)
             and not len(dropped)
-            and not (is_real and (on_disk == cells.NULL_REAL).any())
+            and not (is_real and (disk_values == cells.NULL_REAL).any())
         ):
             return parts[0]
-        parts = [on_disk.copy()]
+        parts = [disk_values.copy()]
     column: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
