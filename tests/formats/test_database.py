@@ -85,7 +85,7 @@ def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
 def test_a_big_table_is_read_in_two_halves_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PARALLEL_ROWS", 10)
+    monkeypatch.setattr(module, "_MIN_PARALLEL_ROWS", 10)
     path = write(tmp_path / "a.sqlite", [(i, i + 1, None, str(i % 3)) for i in range(101)])
     with Database(path) as database:
         read = database.read_columns("events", {"start": INTEGER, "label": TEXT})
@@ -285,7 +285,7 @@ def test_columns_of_many_tables_are_asked_for_some_at_a_time(
         for number in range(5):
             file.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_{number} (start INT, c{number} INT)")
     for at_once in (2, 5, 500):
-        monkeypatch.setattr(schema, "_AT_ONCE", at_once)
+        monkeypatch.setattr(schema, "_NAMES_PER_QUERY", at_once)
         with Database(path) as database:
             for number in range(5):
                 found = database.columns(f"CUPTI_ACTIVITY_KIND_{number}")

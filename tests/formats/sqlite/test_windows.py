@@ -54,7 +54,7 @@ def overlapping(rows: list[Row], window: TimeWindow) -> list[int]:
 @pytest.fixture(autouse=True)
 def _by_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MANY_LEAVES", 1)
-    monkeypatch.setattr(totals, "_known", type(totals._known)())
+    monkeypatch.setattr(totals, "_cache", type(totals._cache)())
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -161,13 +161,13 @@ def test_a_library_that_does_not_know_words_leaves_them_to_sqlite(
 def test_bounds_are_forgotten_where_they_are_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: str
 ) -> None:
-    monkeypatch.setattr(totals, "_MOST_BYTES", 1)
+    monkeypatch.setattr(totals, "_MAX_CACHE_BYTES", 1)
     for name in ("a", "b"):
         with Database(write(tmp_path / name, [(n, n, n) for n in range(200)])) as database:
             pages = database.pages_of("t")
             assert pages is not None
             bounds_of(pages, pages.leaves(), {"start"})
             bounds_of(pages, pages.leaves(), {"end"})
-    assert len(totals._known) == 1
-    kept = [pair for bounds in totals._known.values() for pair in bounds.values()]
-    assert totals._known.n_bytes == sum(array.nbytes for pair in kept for array in pair) > 0
+    assert len(totals._cache) == 1
+    kept = [pair for bounds in totals._cache.values() for pair in bounds.values()]
+    assert totals._cache.n_bytes == sum(array.nbytes for pair in kept for array in pair) > 0

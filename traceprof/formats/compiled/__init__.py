@@ -1,7 +1,7 @@
-"""The library that `scripts/build_hook.py` compiles of the C in this folder, where it was.
+"""Load the library that `scripts/build_hook.py` compiles from the C files in this folder.
 
-That is so in wheels for common platforms, and wherever a C compiler was at hand when traceprof was
-installed. Everywhere else those who call it do the same without, slower.
+It exists in wheels for common platforms, and if a C compiler was available when traceprof was
+installed. Otherwise callers use slower Python code with the same results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy.typing as npt
 
 LIBRARY: Final = Path(__file__).with_name("compiled.library")
-"""No module of Python, so not of a name that says so."""
+"""The library is not a Python module, so its name has no suffix of one."""
 
 _A, _N, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _FUNCTIONS: Final = {
@@ -31,15 +31,15 @@ _FUNCTIONS: Final = {
         _N,
     ),
 }
-"""Their arguments, as the C has them, and what they return."""
+"""Function → types of its arguments, and type of its result last, as in the C code."""
 
 _VERSION: Final = 2
-"""Of these functions: a library that was compiled from other source is not called."""
+"""Version of these functions: a library of another version is not used."""
 
 
 @cache
 def loaded() -> Any:
-    """Return the library; None where there is none that fits, or ``TRACEPROF_COMPILED`` is 0."""
+    """Return the library; None if it is missing or unsuitable, or ``TRACEPROF_COMPILED`` is 0."""
     if os.environ.get("TRACEPROF_COMPILED") == "0" or not LIBRARY.exists():
         return None
     try:
@@ -50,17 +50,17 @@ def loaded() -> Any:
             if hasattr(found, name):
                 function = getattr(found, name)
                 function.argtypes, function.restype = arguments, result
-    except (OSError, AttributeError, ValueError):  # compiled for another machine
+    except (OSError, AttributeError, ValueError):  # compiled for another kind of machine
         return None
     return found
 
 
 def address(array: npt.NDArray[Any] | None) -> int | None:
-    """Return where an array lies."""
+    """Return the memory address of an array; None for None."""
     return None if array is None else array.ctypes.data
 
 
 def addresses(arrays: Sequence[npt.NDArray[Any] | None]) -> Any:
-    """Return where each of some arrays lies, as an array of C."""
-    told = [address(one) for one in arrays]
-    return (ctypes.c_void_p * len(told))(*told)
+    """Return the memory addresses of several arrays as a C array."""
+    pointers = [address(array) for array in arrays]
+    return (ctypes.c_void_p * len(pointers))(*pointers)

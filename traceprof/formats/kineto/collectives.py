@@ -1,4 +1,4 @@
-"""Collectives of a Kineto trace: what PyTorch wrote of each call, tied to its kernel."""
+"""Collectives of a Kineto trace: PyTorch's description of each call, linked to its kernel."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _SIZES: Final = """
 _DTYPES: Final = {
     name: (plain, int(n_bytes)) for name, plain, n_bytes in map(str.split, _SIZES.split(","))
 }
-"""Kineto's name of a data type → torch's, and the bytes of an element."""
+"""Kineto's name of a data type → torch's name, and the bytes of an element."""
 
 
 def make_collectives(
     rows: Rows, kernels: Table, api_calls: Table, rank_of: Mapping[int, int]
 ) -> Table:
-    """Return the collectives as the host issued them, one row each.
+    """Return the collectives as the CPU issued them, one row each.
 
-    Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto
-    copied its arguments to, whose call may lie before the trace. Older traces have none. Whom a
-    send goes to is told since 2024-07. ``rank_of`` are the ranks of processes, where known.
+    Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels to which Kineto
+    copied its arguments, whose call may precede the trace. Older traces contain no sizes. The
+    destination of a send is recorded since 2024-07. ``rank_of`` maps processes to their ranks,
+    where known.
     """
     calls = rows.of("cpu_op")
     calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
@@ -53,7 +54,7 @@ def make_collectives(
 
 
 def tells_of_collective(event: KinetoEvent) -> bool:
-    """Return whether `make_collectives`, or an annotation, makes a collective of an event."""
+    """Return whether `make_collectives`, or an annotation, creates a collective from this event."""
     name, category = str(event.name), event.cat or ""
     if collectives.is_annotated(name):
         return category in (*OPERATORS, *ANNOTATIONS, *FUNCTIONS)
@@ -65,25 +66,26 @@ def tells_of_collective(event: KinetoEvent) -> bool:
 def _described(
     rows: Rows, correlation: npt.NDArray[np.int64], backend: str, rank_of: Mapping[int, int]
 ) -> Table:
-    told = rows.text("dtype")
-    dtypes = [_DTYPES.get(name.lower(), (name, ABSENT)) for name in told.texts.tolist()]
-    sizes = told.by_text(np.array([n_bytes for _, n_bytes in dtypes], np.int64))
+    """Return collectives from the arguments of ``rows``."""
+    names = rows.text("dtype")
+    dtypes = [_DTYPES.get(name.lower(), (name, ABSENT)) for name in names.texts.tolist()]
+    sizes = names.by_text(np.array([n_bytes for _, n_bytes in dtypes], np.int64))
     sent, received = rows.number("In msg nelems"), rows.number("Out msg nelems")
     op = _ops(rows.text("Collective name"))
-    # Only the root of a scatter hands anything in, and who only receives does not.
+    # Only the root of a scatter sends, and a receiver sends nothing.
     elements = np.where((sent > 0) & (op != "scatter"), sent, received)
     known = (sizes > 0) & (elements >= 0)
-    on_host = rows.process == rows.owners
+
     return make_table(
         "collectives",
         {
             "start_ns": rows.start_ns,
             "end_ns": rows.end_ns,
             "process": rows.owners,
-            "thread": np.where(on_host, rows.thread, ABSENT),
+            "thread": np.where(rows.process == rows.owners, rows.thread, ABSENT),
             "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
-            "dtype": Names.coded((name for name, _ in dtypes), told.packed, is_sorted=True),
+            "dtype": Names.coded((name for name, _ in dtypes), names.packed, is_sorted=True),
             "group": rows.text("Process Group Name"),
             "group_size": rows.number("Group size"),
             "backend": Names.repeated(backend, len(rows)),
@@ -97,21 +99,22 @@ def _described(
 def _ends(rows: Rows, ops: Names, rank_of: Mapping[int, int]) -> dict[str, npt.NDArray[np.int64]]:
     """Return group_rank, peer and peer_rank of each call.
 
-    The ranks of a long group are abridged: then the own place in it is not known.
+    PyTorch abbreviates the list of ranks of a long group; the rank within the group is then
+    unknown.
     """
     listed = rows.text("Process Group Ranks")
     members = list(map(_listed_ranks, listed.texts.tolist()))
     places = np.full(len(rows), ABSENT, np.int64)
-    for process, own_rank in rank_of.items():
-        own = [ranks.index(own_rank) if own_rank in ranks else ABSENT for ranks in members]
-        mine = rows.owners == process
-        places[mine] = listed.by_text(np.array(own, np.int64))[mine]
+    for process, rank in rank_of.items():
+        places_of_rank = [ranks.index(rank) if rank in ranks else ABSENT for ranks in members]
+        is_of_process = rows.owners == process
+        places[is_of_process] = listed.by_text(np.array(places_of_rank, np.int64))[is_of_process]
     ends = rows.number("Dst Rank"), rows.number("Src Rank")
     sends = ops == "send"
     is_single = sends | (ops == "recv")
-    # Of other operations "Rank" is the root.
+    # For other operations "Rank" is the root.
     peer = np.where(is_single, rows.number("Rank"), ABSENT)
-    told = np.where(is_single, np.where(sends, *ends), ABSENT)
+    recorded = np.where(is_single, np.where(sends, *ends), ABSENT)
     from_list = [
         members[code][place] if 0 <= place < len(members[code]) else ABSENT
         for code, place in zip(listed.codes.tolist(), peer.tolist(), strict=True)
@@ -119,18 +122,24 @@ def _ends(rows: Rows, ops: Names, rank_of: Mapping[int, int]) -> dict[str, npt.N
     return {
         "group_rank": places,
         "peer": peer,
-        "peer_rank": np.where(told >= 0, told, np.array(from_list, np.int64)),
+        "peer_rank": np.where(recorded >= 0, recorded, np.array(from_list, np.int64)),
     }
 
 
 def _listed_ranks(text: str) -> list[int]:
+    """Return the ranks in a text such as "[0, 1, 2]"; empty if it is abbreviated."""
     numbers = [part.strip() for part in text.strip("[] ").split(",")]
     return [int(number) for number in numbers] if all(map(str.isdigit, numbers)) else []
 
 
 def _backend(rows: Rows) -> str:
-    told = (name.partition(":")[::2] for name in rows.name.texts.tolist())
-    found = [of for of, op in told if of in collectives.ANNOTATING_BACKENDS and collective_op(op)]
+    """Return the most frequent backend in the names of annotations; "" if there is none."""
+    prefixes = (name.partition(":")[::2] for name in rows.name.texts.tolist())
+    found = [
+        backend
+        for backend, op in prefixes
+        if backend in collectives.ANNOTATING_BACKENDS and collective_op(op)
+    ]
     return max(set(found), key=found.count) if found else ""
 
 
@@ -139,18 +148,19 @@ def _ops(names: Names) -> Names:
 
 
 def _has_op(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which rows name a known collective operation."""
     return _ops(rows.text("Collective name")) != ""
 
 
 def _keys(rows: Rows, correlation: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a number for each process and correlation: each process counts for itself."""
+    """Return a number for each pair of process and correlation; processes count independently."""
     return np.asarray((rows.owners << 40) + correlation, np.int64)
 
 
 def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
-    """Return the correlation of the kernel that bears the number of each call."""
-    ids, correlations = (device.number(of).tolist() for of in ("External id", "correlation"))
+    """Return the correlation of the kernel that has the external ID of each call."""
+    ids, correlations = (device.number(name).tolist() for name in ("External id", "correlation"))
     kernel = dict(zip(zip(device.owners.tolist(), ids, strict=True), correlations, strict=True))
-    sought = zip(calls.owners.tolist(), calls.number("External id").tolist(), strict=True)
-    found = [ABSENT if one[1] == ABSENT else kernel.get(one, ABSENT) for one in sought]
+    keys = zip(calls.owners.tolist(), calls.number("External id").tolist(), strict=True)
+    found = [ABSENT if key[1] == ABSENT else kernel.get(key, ABSENT) for key in keys]
     return np.array(found, np.int64)

@@ -1,7 +1,7 @@
-"""The events in a JSON array as columns: decoded by ``events.c``, where it was compiled.
+"""Decode the events of a JSON array to columns with the compiled ``events.c``.
 
-It takes what is plain, as nearly all runs of events are; `parse` reads the others, and all where
-there is no compiler. What comes of both is the same.
+The C code decodes regular events, which are nearly all. `parse` reads the others, and all events if
+the library was not compiled. Both return the same columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Array: TypeAlias = "npt.NDArray[Any]"
 _INT32: Final = np.iinfo(np.int32)
 
 _PLACE: Final = ("start_ns", "duration_ns", "process", "thread", "kind", "shape")
-"""The first columns, as the C names them."""
+"""The first columns, in the order of the C code."""
 _NUMBER, _TEXT, _GRID, _BLOCK, _VALUE = range(5)
 _KINDS: Final = {
     **dict.fromkeys(parse.NUMBER_ARGUMENTS, _NUMBER),
@@ -37,29 +37,29 @@ _KINDS: Final = {
     "shared memory": _NUMBER,
 }
 _WITH_INPUTS: Final = _KINDS | dict.fromkeys(parse.VALUE_ARGUMENTS, _VALUE)
-_PARTS: Final = np.array(
+_SHAPE_KEYS: Final = np.array(
     list(map(list(_KINDS).index, ("context", "registers per thread", "shared memory"))), np.int64
 )
-_EVENT_BYTES: Final = 48
-"""Shorter is no event with a time, a place and a name."""
-_FEW: Final = 16
-"""Of distinct texts there may be more than of events, where these are few."""
-_MOST_METADATA: Final = 1024
-_LINES: Final = frozenset(b"\n\r\t")
+_MIN_EVENT_BYTES: Final = 48
+"""An event with a time, a place and a name is at least this long."""
+_EXTRA_SLOTS: Final = 16
+"""Added to the capacity: a few events can have more distinct texts than events."""
+_MAX_METADATA: Final = 1024
+_LINE_BREAKS: Final = frozenset(b"\n\r\t")
 _TEXTS: Final = msgspec.json.Decoder(list[str])
-LASTING: Final = ("X", "B", "b")
-"""The phases of events that have a length, or begin one."""
+PHASES_WITH_DURATION: Final = ("X", "B", "b")
+"""The phases of events that have a duration, or begin one."""
 
 
 @dataclass(frozen=True)
 class EventColumns:
-    """Events of a run in columns, an element for each, and what is distinct among them.
+    """Events of a run in columns, one element per event, and their distinct values.
 
-    Times are in ns, `NO_TIME` where there is none. ``kind`` numbers ``kinds``, ``shape`` numbers
-    ``shapes`` (0 is none), and those of ``arguments``, of each that one of the events has, are
-    parse.whole numbers or number ``texts`` (0 is ""). ``metadata`` are the events of phase M.
-    ``left_out`` counts what is not there because its time cannot be, ``refused`` by category the
-    events with a length that are not there because of their kind.
+    Times are in ns, `NO_TIME` if missing. ``kind`` indexes ``kinds``. ``shape`` indexes ``shapes``
+    (0 is no shape). ``arguments`` has an array for each argument that an event of the run has:
+    whole numbers, or indices of ``texts`` (0 is ""). ``metadata`` are the events of phase M.
+    ``left_out`` counts events that were dropped because of an invalid time. ``refused`` counts, by
+    category, the events with a duration that were dropped because of their kind.
     """
 
     start_ns: _Array
@@ -86,7 +86,7 @@ class EventColumns:
         left_out: int,
         refused: Mapping[str, int],
     ) -> EventColumns:
-        """Return some of the events, in their order, which are of these ``kinds``."""
+        """Return the events at ``rows``, in this order, which are of these ``kinds``."""
         taken = {name: column[rows] for name, column in self.arguments.items()}
         numbers = {
             name: _narrow(taken[name])
@@ -118,7 +118,7 @@ class EventColumns:
         )
 
     def _numbered(self, codes: _Array, texts: parse.Codes[str]) -> _Array:
-        """Return the numbers that texts have in ``texts``, in which they come as the rows do."""
+        """Return the indices of texts in ``texts``; new texts are added in row order."""
         used, first, of_each = np.unique(codes, return_index=True, return_inverse=True)
         numbers = np.zeros(len(used), np.int32)
         for place in first.argsort().tolist():
@@ -127,7 +127,7 @@ class EventColumns:
 
 
 def _narrow(wide: _Array) -> _Array:
-    """Return parse.whole numbers in 32 bits where these are enough."""
+    """Return whole numbers as 32 bits if they fit."""
     is_narrow = not len(wide) or (_INT32.min <= wide.min() and wide.max() <= _INT32.max)
     return wide.astype(np.int32) if is_narrow else wide
 
@@ -140,32 +140,34 @@ def columns_of(
     with_inputs: bool = False,
     is_labelled: bool = False,
 ) -> EventColumns:
-    """Return the columns of those events whose kinds are kept, as `decode` does of all.
+    """Return the columns of the events whose kinds are kept, in the format of `decode`.
 
-    ``is_labelled``: processes are told by labels, too (`parse.labelled_process`).
+    ``is_labelled``: labels distinguish processes, too (`parse.labelled_process`).
     """
     kinds, texts = parse.Codes[parse.Kind](), parse.Codes({"": 0})
-    every = list(map(parse.kind_of, batch.events))
-    rows = [row for row, kind in enumerate(every) if is_kept(kind)]
+    all_kinds = list(map(parse.kind_of, batch.events))
+    rows = [row for row, kind in enumerate(all_kinds) if is_kept(kind)]
     events = [batch.events[row] for row in rows]
     arguments = [event.args or parse.NO_ARGUMENTS for event in events]
     shapes, shape = _shapes(arguments, with_shapes=with_shapes)
-    given = {
+    values_by_name = {
         name: list(map(attrgetter(parse.ATTRIBUTES[name]), arguments))
         for name in (*parse.NUMBER_ARGUMENTS, *parse.TEXT_ARGUMENTS)
     }
     numbers = {
-        name: _wholes(given[name])
+        name: _wholes(values_by_name[name])
         for name in parse.NUMBER_ARGUMENTS
-        if given[name].count(ABSENT) < len(events)
+        if values_by_name[name].count(ABSENT) < len(events)
     }
     codes = {
-        name: texts.of(str(text) if text else "" for text in given[name])
+        name: texts.of(str(text) if text else "" for text in values_by_name[name])
         for name in parse.TEXT_ARGUMENTS
-        if given[name].count("") < len(events)
+        if values_by_name[name].count("") < len(events)
     }
     for name in parse.VALUE_ARGUMENTS if with_inputs else ():
-        values = [bytes(getattr(own, parse.ATTRIBUTES[name])) for own in arguments]
+        values = [
+            bytes(getattr(event_arguments, parse.ATTRIBUTES[name])) for event_arguments in arguments
+        ]
         if any(values):
             codes[name] = texts.of(value.decode("utf-8", "replace") for value in values)
     return EventColumns(
@@ -184,24 +186,25 @@ def columns_of(
         metadata=[event for event in batch.events if event.ph == parse.METADATA],
         refused=Counter(
             kind[1] or ""
-            for kind, start in zip(every, batch.start_ns.tolist(), strict=True)
-            if kind[0] in LASTING and start != parse.NO_TIME and not is_kept(kind)
+            for kind, start in zip(all_kinds, batch.start_ns.tolist(), strict=True)
+            if kind[0] in PHASES_WITH_DURATION and start != parse.NO_TIME and not is_kept(kind)
         ),
     )
 
 
 def _wholes(values: Sequence[Any]) -> _Array:
-    """Return the parse.whole numbers in the values."""
+    """Return the whole numbers in the values."""
     try:
-        return np.frombuffer(array("q", values), np.int64)  # refuses what is no parse.whole number
+        return np.frombuffer(array("q", values), np.int64)  # rejects other values
     except (TypeError, OverflowError):
         return np.array([parse.whole(value) for value in values], np.int64)
 
 
 def _shapes(arguments: Sequence[parse.Arguments], *, with_shapes: bool) -> tuple[_Array, _Array]:
-    """Return the distinct ways in which kernels were launched, and the number of each event's.
+    """Return the distinct launch shapes of kernels, and the index of each event's shape.
 
-    Both are found by what is written, which is the same for most; or else not at all.
+    Shapes are compared as they are written, because most kernels repeat the same text. Without
+    ``with_shapes`` the shapes are all `NO_SHAPE`, and the index only says whether an event has one.
     """
     if not with_shapes:
         has_shape = [each.grid is not None for each in arguments]
@@ -217,11 +220,11 @@ def _shapes(arguments: Sequence[parse.Arguments], *, with_shapes: bool) -> tuple
     return np.array(list(distinct), np.int64), codes
 
 
-class _Room:
-    """Memory for what is decoded of a text, as the C fills it."""
+class _DecodeBuffers:
+    """Memory that the C code fills when it decodes a text."""
 
     def __init__(self, text: bytes, n_keys: int) -> None:
-        self.most = len(text) // _EVENT_BYTES + _FEW
+        self.most = len(text) // _MIN_EVENT_BYTES + _EXTRA_SLOTS
         self.n_buckets = 1 << (self.most + 1).bit_length()
         self.columns = np.empty((len(_PLACE) + n_keys, self.most), np.int64)
         self.filled = np.zeros(len(self.columns), np.int64)
@@ -229,11 +232,11 @@ class _Room:
         self.kinds = np.empty((self.most, 3), np.int64)
         self.shapes = np.empty((self.most, len(parse.SHAPE)), np.int64)
         self.buckets = np.zeros(3 * self.n_buckets, np.int32)
-        self.metadata = np.empty((_MOST_METADATA, 2), np.int64)
-        self.counts = np.array([0, 0, 0, _MOST_METADATA], np.int64)
+        self.metadata = np.empty((_MAX_METADATA, 2), np.int64)
+        self.counts = np.array([0, 0, 0, _MAX_METADATA], np.int64)
 
     def addresses(self) -> tuple[int | None, ...]:
-        """Return what the C is told of it."""
+        """Return the arguments of the C function that describe the buffers."""
         return (
             *(self.most, address(self.columns), address(self.filled), address(self.texts)),
             *(address(self.kinds), address(self.shapes), self.n_buckets, address(self.buckets)),
@@ -242,59 +245,61 @@ class _Room:
 
 
 def decode(text: bytes, *, with_inputs: bool = False) -> EventColumns | None:
-    """Return the events in the JSON array ``text``; None where they have to be read otherwise.
+    """Return the events in the JSON array ``text``; None if `parse` has to read them.
 
-    The arguments that are wanted the C is told by text, lengths, kinds and parts.
+    The C code gets the names of requested arguments as one text with their lengths and kinds.
     """
     library = compiled.loaded()
     if library is None:
         return None
     kinds_of = _WITH_INPUTS if with_inputs else _KINDS
     lengths = np.array(list(map(len, kinds_of)), np.int64)
-    wanted = np.array(list(kinds_of.values()), np.int8)
-    room = _Room(text, len(kinds_of))
+    kind_codes = np.array(list(kinds_of.values()), np.int8)
+    buffers = _DecodeBuffers(text, len(kinds_of))
     n = library.traceprof_events(
         *(text, len(text), ABSENT, len(kinds_of), "".join(kinds_of).encode(), address(lengths)),
-        *(address(wanted), address(_PARTS), *room.addresses()),
+        *(address(kind_codes), address(_SHAPE_KEYS), *buffers.addresses()),
     )
     if n < 0:
         return None
-    n_texts, n_kinds, n_shapes, n_metadata = room.counts.tolist()
-    named = [text[start:end] for start, end in room.metadata[:n_metadata].tolist()]
+    n_texts, n_kinds, n_shapes, n_metadata = buffers.counts.tolist()
+    named = [text[start:end] for start, end in buffers.metadata[:n_metadata].tolist()]
     try:
-        texts = _texts_at(room.texts[:n_texts].tolist(), text)
+        texts = _texts_at(buffers.texts[:n_texts].tolist(), text)
         metadata = parse.decode_events(b"[" + b",".join(named) + b"]")
     except parse.UNREADABLE:
         return None
-    nullable = [*texts, None]  # -1 stands for null
-    place = dict(zip(_PLACE, room.columns[:, :n], strict=False))
-    given = zip(kinds_of, room.columns[len(_PLACE) :], room.filled[len(_PLACE) :], strict=True)
+    nullable = [*texts, None]  # index -1 is null
+    place = dict(zip(_PLACE, buffers.columns[:, :n], strict=False))
+    filled_columns = zip(
+        kinds_of, buffers.columns[len(_PLACE) :], buffers.filled[len(_PLACE) :], strict=True
+    )
     return EventColumns(
         **place,
-        arguments={name: column[:n] for name, column, n_filled in given if n_filled},
+        arguments={name: column[:n] for name, column, n_filled in filled_columns if n_filled},
         kinds=[
             (nullable[phase], nullable[category], nullable[name])
-            for phase, category, name in room.kinds[:n_kinds].tolist()
+            for phase, category, name in buffers.kinds[:n_kinds].tolist()
         ],
         texts=texts,
-        shapes=room.shapes[:n_shapes],
+        shapes=buffers.shapes[:n_shapes],
         metadata=metadata,
     )
 
 
 def _texts_at(places: Sequence[Sequence[int]], text: bytes) -> list[str]:
-    """Return the texts at some places; raises one of `UNREADABLE`."""
+    """Return the texts at these (offset, length) pairs; raises one of `UNREADABLE`."""
     written = (_as_text(text[start : start + n_bytes]) for start, n_bytes in places)
     return _TEXTS.decode(b'["' + b'","'.join(written) + b'"]')
 
 
 def _as_text(written: bytes) -> bytes:
-    """Return what stands between the quotes of a text; of a value the text that it is written as.
+    """Return the content of a JSON string between its quotes; other values as JSON-escaped text.
 
-    Within a text no quote stands without a backslash before it, and no line ends.
+    Inside a string every quote follows a backslash, and there are no line breaks.
     """
     quote = written.find(b'"')
     is_text = quote < 0 or written[quote - 1 : quote] == b"\\"
-    if is_text and _LINES.isdisjoint(written):
+    if is_text and _LINE_BREAKS.isdisjoint(written):
         return written
     return msgspec.json.encode(written.decode("utf-8", "replace"))[1:-1]

@@ -1,8 +1,8 @@
 """The events of a Kineto (torch.profiler) Chrome trace as columns, with exact integer ns.
 
-Kineto writes microseconds with three decimals, counted from ``baseTimeNanoseconds`` (since
-1970) where the file has it and from 1970 where it has not. Event times here are always ns
-since the base, which `KinetoEvents.base_time_ns` gives.
+Kineto writes microseconds with three decimals, relative to ``baseTimeNanoseconds`` (since 1970) if
+the file contains it, otherwise since 1970. Event times here are always ns since the base, which is
+`KinetoEvents.base_time_ns`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.errors import TraceError
-from traceprof.formats.kineto.columns import LASTING, EventColumns, columns_of, decode
+from traceprof.formats.kineto.columns import PHASES_WITH_DURATION, EventColumns, columns_of, decode
 from traceprof.formats.kineto.parse import (
     NO_SHAPE,
     NO_TIME,
@@ -35,7 +34,7 @@ from traceprof.formats.kineto.parse import (
     whole,
 )
 from traceprof.formats.shared import json_stream
-from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.formats.shared.files import GzipSource
 from traceprof.model.table import Names
 from traceprof.model.tables import ABSENT
 
@@ -43,19 +42,19 @@ _Array: TypeAlias = "npt.NDArray[Any]"
 _Parts: TypeAlias = "list[npt.NDArray[Any]]"
 
 _COMPLETE: Final = "X"
-_ITEMS: Final = 1000
+_ITEMS_PER_RUN: Final = 1000
 _RUN_BYTES: Final = 1 << 21
 _NO_TEXT: Final = np.int32(0)
-_INPUTS: Final = (b'"Input Dims"', b'"Input dims"', b'"kernel_num_gb"')
+_INPUT_KEYS: Final = (b'"Input Dims"', b'"Input dims"', b'"kernel_num_gb"')
 _PLACE: Final = ("start_ns", "end_ns", "process", "thread")
-_TEXTS: Final = (*TEXT_ARGUMENTS, *VALUE_ARGUMENTS)
+_TEXT_COLUMNS: Final = (*TEXT_ARGUMENTS, *VALUE_ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMaker:
-    """Makes rows of the events of some ``phases`` that ``keep`` does not refuse.
+    """Makes rows of the events of some ``phases`` that ``keep`` accepts.
 
-    ``keep`` is asked once for each kind.
+    ``keep`` is called once for each kind.
     """
 
     keep: Callable[[KinetoEvent], bool] | None = None
@@ -63,29 +62,29 @@ class ColumnMaker:
     with_shapes: bool = False
     is_labelled: bool = False
     with_inputs: bool = False
-    _judged: dict[Kind, bool] = field(default_factory=dict)
-    _seen: set[bytes] = field(default_factory=set)
+    _decisions: dict[Kind, bool] = field(default_factory=dict)
+    _found_keys: set[bytes] = field(default_factory=set)
 
     def is_row(self, kind: Kind) -> bool:
         """Return whether events of a kind become rows."""
-        known = self._judged.get(kind)
+        known = self._decisions.get(kind)
         if known is None:
             phase, category, name = kind
             known = phase in self.phases
             if known and self.keep is not None:
                 known = self.keep(KinetoEvent(ph=phase, cat=category, name=name))
-            self._judged[kind] = known
+            self._decisions[kind] = known
         return known
 
     @property
     def has_inputs(self) -> bool:
-        """Whether operators say what they were given."""
-        return bool(self._seen)
+        """Whether operators record their inputs."""
+        return bool(self._found_keys)
 
     def parse(self, text: bytes) -> EventColumns | None:
-        """Return the rows of the JSON array ``text``; None where it is no array of events."""
-        if not self._seen:
-            self._seen.update(key for key in _INPUTS if key in text)
+        """Return the rows of the JSON array ``text``; None if it is not an array of events."""
+        if not self._found_keys:
+            self._found_keys.update(key for key in _INPUT_KEYS if key in text)
         events = None if self.is_labelled else decode(text, with_inputs=self.with_inputs)
         if events is not None:
             return self.rows(events)
@@ -93,12 +92,14 @@ class ColumnMaker:
         return None if batch is None else self.rows_of(batch)
 
     def rows_of(self, batch: Batch) -> EventColumns:
-        """Return the rows of events that msgspec read."""
-        told = {name: getattr(self, name) for name in ("with_shapes", "with_inputs", "is_labelled")}
-        return self.rows(columns_of(batch, self.is_row, **told))
+        """Return the rows of events that msgspec parsed."""
+        options = {
+            name: getattr(self, name) for name in ("with_shapes", "with_inputs", "is_labelled")
+        }
+        return self.rows(columns_of(batch, self.is_row, **options))
 
     def rows(self, events: EventColumns) -> EventColumns:
-        """Return those of some events that become rows."""
+        """Return the events that become rows."""
         is_row = np.array([self.is_row(kind) for kind in events.kinds], np.bool_)
         has_length = np.array([phase != _COMPLETE for phase, _, _ in events.kinds], np.bool_)
         rows = np.flatnonzero(is_row[events.kind])
@@ -112,7 +113,7 @@ class ColumnMaker:
             at_a_time = events.kind[events.start_ns != NO_TIME]
             counts = np.bincount(at_a_time, minlength=len(events.kinds)).tolist()
             for (phase, category, _), taken, n in zip(events.kinds, is_row, counts, strict=True):
-                if not taken and phase in LASTING:
+                if not taken and phase in PHASES_WITH_DURATION:
                     refused[category or ""] += n
         return events.take(timed, kinds, len(rows) - len(timed), refused)
 
@@ -120,7 +121,7 @@ class ColumnMaker:
 def _names_in(
     events: Sequence[Any], *, is_labelled: bool
 ) -> tuple[dict[int, str], dict[tuple[int, int], str]]:
-    """Return the names of processes and threads that events of phase M tell."""
+    """Return the names of processes and threads from events of phase M."""
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
     for event in events:
@@ -136,20 +137,19 @@ def _names_in(
 
 @dataclass(frozen=True, slots=True)
 class KinetoEvents:
-    """The complete ("X") events of one file, and its instants ("i"), a row each, in file order.
+    """The complete ("X") and instant ("i") events of one file, one row each, in file order.
 
-    ``start_ns`` and ``end_ns`` count from ``base_time_ns`` (0 where the file has no base: then
-    they count from 1970, or from boot in files of 2023). ``process`` and ``thread`` are `ABSENT`
-    where the file has a text there (such as "Spans"). ``arguments`` holds one array for each of
-    `NUMBER_ARGUMENTS` (`ABSENT` where the event has none) and one of `Names` for each of
-    `TEXT_ARGUMENTS` and `VALUE_ARGUMENTS` ("" where it has none). ``header`` holds the other
-    top-level values of the document. ``is_complete`` is False when the document was cut off,
-    ``has_array`` when it has no events to begin with, and ``is_damaged`` says that what follows can
-    not be read. ``bytes_behind`` follow on the document. ``left_out`` counts the events at no time
-    that can be.
-    ``shapes`` has a row of `SHAPE` for each event, where they were asked for, and ``has_shapes``
-    says whether an event has one; ``has_inputs``: whether operators say what they were given.
-    ``unread`` counts, by category, the events with a length of which no row is made.
+    ``start_ns`` and ``end_ns`` count from ``base_time_ns``. The base is 0 if the file has none:
+    times then count from 1970, or from boot in files of 2023. ``process`` and ``thread`` are
+    `ABSENT` if the file has a text there (such as "Spans"). ``arguments`` has an array for each of
+    `NUMBER_ARGUMENTS` (`ABSENT` if the event has none), and `Names` for each of `TEXT_ARGUMENTS`
+    and `VALUE_ARGUMENTS` ("" if the event has none). ``header`` contains the other top-level values
+    of the document. ``is_complete`` is False if the document is truncated. ``has_array`` is False
+    if it contains no list of events. ``is_damaged``: the rest of the file cannot be read.
+    ``bytes_behind`` counts bytes after the document. ``left_out`` counts events with an invalid
+    time. ``shapes`` has a row of `SHAPE` for each event, if requested. ``has_shapes``: an event has
+    a shape. ``has_inputs``: operators record their inputs. ``unread`` counts, by category, the
+    events with a duration that became no row.
     """
 
     base_time_ns: int
@@ -188,39 +188,32 @@ def read_kineto_events(
 ) -> KinetoEvents:
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
-    ``keep`` may refuse events by their phase, category and name (all that it is given, once for
-    each kind): those for which it returns False are left out. ``phases`` are the kinds of events
-    that become rows. ``with_shapes``: also how kernels were launched. ``is_labelled``: processes
-    may have a label in front of their id, by which they are told apart. ``with_inputs``: also what
-    operators were given (`VALUE_ARGUMENTS`).
+    ``keep`` may reject events by phase, category and name. It receives only these, once per kind,
+    and events for which it returns False are dropped. ``phases`` are the phases of events that
+    become rows. ``with_shapes``: also return how kernels were launched. ``is_labelled``: process
+    IDs may have a label as prefix, which distinguishes processes. ``with_inputs``: also return the
+    inputs of operators (`VALUE_ARGUMENTS`).
 
     Raises:
-        TraceError: its values nest deeper than can be read.
+        TraceError: the JSON is nested too deeply.
     """
     maker = ColumnMaker(keep, frozenset(phases), with_shapes, is_labelled, with_inputs)
-    joined = _Joined(with_shapes, is_labelled)
-    with path.open("rb") as raw:
-        packed = raw.read(2) == GZIP_MAGIC
-        raw.seek(0)
-        unpacked = GzipSource(raw)
-        source: json_stream.ByteSource = unpacked if packed else raw
-        stream = json_stream.JsonArrayStream(source, "traceEvents", _RUN_BYTES)
-        try:
-            for run in _runs(stream.batches(maker.parse), maker):
-                joined.add(run)
-        except json_stream.TooDeepError:
-            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
-    found = joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
-    return replace(found, has_inputs=maker.has_inputs)
+    joined = _EventJoiner(with_shapes, is_labelled)
+    with json_stream.open_chrome_trace(path, _RUN_BYTES) as (stream, _):
+        for run in _runs(stream.batches(maker.parse), maker):
+            joined.add(run)
+    is_gzip_damaged = isinstance(stream.file, GzipSource) and stream.file.is_damaged
+    events = joined.finish(stream, is_damaged=stream.is_damaged or is_gzip_damaged)
+    return replace(events, has_inputs=maker.has_inputs)
 
 
 def _runs(found: Iterable[EventColumns | list[Any]], maker: ColumnMaker) -> Iterator[EventColumns]:
-    """Yield the columns of runs, and of items that were read by themselves, many at a time."""
+    """Yield the columns of runs, and of single items in groups of `_ITEMS_PER_RUN` or fewer."""
     items: list[Any] = []
     for run in found:
         if isinstance(run, list):
             items += run
-        if items and (isinstance(run, EventColumns) or len(items) >= _ITEMS):
+        if items and (isinstance(run, EventColumns) or len(items) >= _ITEMS_PER_RUN):
             yield maker.rows_of(batch_of_items(items))
             items = []
         if isinstance(run, EventColumns):
@@ -230,8 +223,8 @@ def _runs(found: Iterable[EventColumns | list[Any]], maker: ColumnMaker) -> Iter
 
 
 @dataclass(slots=True)
-class _Joined:
-    """The columns of all runs, one after another; what is distinct is numbered once for all."""
+class _EventJoiner:
+    """Concatenates the columns of all runs; distinct values get one numbering for the file."""
 
     with_shapes: bool
     is_labelled: bool = False
@@ -245,14 +238,14 @@ class _Joined:
     numbers: dict[str, _Parts] = field(
         default_factory=lambda: {name: [] for name in NUMBER_ARGUMENTS}
     )
-    text: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _TEXTS})
+    text: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _TEXT_COLUMNS})
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
     left_out: int = 0
     unread: Counter[str] = field(default_factory=Counter)
 
     def add(self, run: EventColumns) -> None:
-        """Add the rows of the next run."""
+        """Add the events of a run."""
         processes, threads = _names_in(run.metadata, is_labelled=self.is_labelled)
         self.process_names |= processes
         self.thread_names |= threads
@@ -261,10 +254,10 @@ class _Joined:
         if not len(run):
             return
         self.has_shapes |= bool(run.shape.any())
-        end_ns = run.start_ns + np.maximum(run.duration_ns, 0)
-        place = run.start_ns, end_ns, run.process, run.thread
-        for name, column in zip(_PLACE, place, strict=True):
-            self.place[name].append(column)
+        self.place["start_ns"].append(run.start_ns)
+        self.place["end_ns"].append(run.start_ns + np.maximum(run.duration_ns, 0))
+        self.place["process"].append(run.process)
+        self.place["thread"].append(run.thread)
         self.kind.append(self.kinds.of(run.kinds)[run.kind])
         if self.with_shapes:
             self.shape.append(self.shapes.of(map(tuple, run.shapes.tolist()))[run.shape])
@@ -278,10 +271,12 @@ class _Joined:
             parts.append(no_text if codes is None else text_codes[codes])
 
     def finish(self, stream: json_stream.JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:
+        """Return all events, with the document's other properties from ``stream``."""
         kind = _concatenated(self.kind, np.int32)
         categories, names = Codes[str](), Codes[str]()
         of_kinds = np.array(
-            [(categories[of or ""], names[str(name)]) for _, of, name in self.kinds], np.int32
+            [(categories[category or ""], names[str(name)]) for _, category, name in self.kinds],
+            np.int32,
         ).reshape(-1, 2)
         numbers = {name: _concatenated(parts) for name, parts in self.numbers.items()}
         every_text = _names(self.texts, np.arange(len(self.texts)))
@@ -291,7 +286,7 @@ class _Joined:
         shapes = None
         if self.with_shapes:
             shapes = np.array(list(self.shapes), np.int64)[_concatenated(self.shape, np.int32)]
-        places: dict[str, Any] = {name: _concatenated(own) for name, own in self.place.items()}
+        places: dict[str, Any] = {name: _concatenated(parts) for name, parts in self.place.items()}
         return KinetoEvents(
             base_time_ns=max(0, whole(stream.header.get("baseTimeNanoseconds", 0))),
             **places,
@@ -313,12 +308,12 @@ class _Joined:
 
 
 def _names(distinct: Iterable[str], codes: _Array) -> Names:
-    """Return the texts whose numbers the ``codes`` are."""
+    """Return the texts at the indices ``codes``."""
     return Names.coded(map(json_stream.mend_text, distinct), codes)
 
 
 def _concatenated(parts: _Parts, dtype: type[np.generic] = np.int64) -> _Array:
-    """Return the parts one after another, which are taken; of one value for all no copy."""
+    """Concatenate the parts, and free them; one value broadcast to all rows is not copied."""
     if len(parts) <= 1:
         return parts.pop().astype(dtype, copy=False) if parts else np.empty(0, dtype)
     firsts = {int(part[0]) for part in parts}

@@ -1,4 +1,4 @@
-"""How Kineto (torch.profiler) Chrome traces are recognised, plain or gzip."""
+"""Recognize Kineto (torch.profiler) Chrome traces, plain or gzip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FAR_BYTES: Final = 1 << 20
 
 
 def recognises(candidate: Candidate) -> bool:
-    """Return whether the file is JSON (or a gzip file of it) with the keys of a Chrome trace."""
+    """Return whether the file is JSON (or gzipped JSON) with the keys of a Chrome trace."""
     head = candidate.head
     is_packed = head.startswith(GZIP_MAGIC)
     head = unpacked_head(candidate.path, len(head)) if is_packed else head
@@ -22,7 +22,7 @@ def recognises(candidate: Candidate) -> bool:
         return False
     if any(key in head for key in _KEYS):
         return True
-    # Other tools put metadata of their own before it.
+    # Other tools write their own metadata before the events.
     with candidate.path.open("rb") as file:
         further = unpacked_head(candidate.path, _FAR_BYTES) if is_packed else file.read(_FAR_BYTES)
     return any(key in further for key in _KEYS)

@@ -1,4 +1,4 @@
-"""What a Kineto trace says of itself: the machine, its processes, what it was cut from."""
+"""Metadata of a Kineto trace: the machine, its processes, and what the file was cut from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.merged import Merged, process_id
 from traceprof.formats.kineto.parse import whole
-from traceprof.formats.kineto.rows import PASSED_OVER
+from traceprof.formats.kineto.rows import IGNORED_CATEGORIES
 from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, make_table
@@ -25,14 +25,14 @@ _VERSIONED: Final = (
     *("cuda_runtime", "cuda_driver", "cupti", "hip_runtime", "hip_driver"),
     *("roctracer", "rocprofiler-sdk"),
 )
-_MOST_KINDS, _MOST_LETTERS = 8, 60
-"""So many categories are named, with so much of their names."""
+_MAX_KINDS, _MAX_CHARACTERS = 8, 60
+"""A warning lists at most this many categories, and this many characters of each name."""
 
 
 def make_info(
     path: Path, events: KinetoEvents, zero_ns: int, format_name: str, n_untimed: int
 ) -> TraceInfo:
-    """Return where the trace comes from; ``n_untimed`` events in it have no time that can be."""
+    """Return the origin of the trace; ``n_untimed`` events in it have an impossible time."""
     utc_ns = events.base_time_ns + zero_ns
     warnings = []
     if not events.is_complete:
@@ -73,25 +73,25 @@ def make_info(
 
 def left_out(events: KinetoEvents) -> list[str]:
     """Return a sentence about the events that are in no table, if there are any."""
-    said = (
+    sentence = (
         f"traceprof ignored {events.left_out} events whose time or duration is missing or invalid"
     )
-    return [said] if events.left_out else []
+    return [sentence] if events.left_out else []
 
 
 def unread_kinds(events: KinetoEvents) -> dict[str, int]:
-    """Return how many events there are of categories that tell something and are not read."""
-    return {kind: n for kind, n in events.unread.items() if n and kind not in PASSED_OVER}
+    """Return category → number of events, for unread categories that contain information."""
+    return {kind: n for kind, n in events.unread.items() if n and kind not in IGNORED_CATEGORIES}
 
 
 def named(kind: str) -> str:
-    """Return a category as it may be shown: bytes that are no text are, and it has an end."""
-    return storable(kind)[:_MOST_LETTERS] or "none"
+    """Return a category as printable text of limited length; "none" if it is empty."""
+    return storable(kind)[:_MAX_CHARACTERS] or "none"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first of ``names``."""
-    return ", ".join([*names[:_MOST_KINDS], *["…"][: len(names) - _MOST_KINDS]])
+    """Return the first of ``names``, separated by commas, and "…" if there are more."""
+    return ", ".join([*names[:_MAX_KINDS], *["…"][: len(names) - _MAX_KINDS]])
 
 
 _NVIDIA_WARP: Final = 32
@@ -101,7 +101,7 @@ def make_devices(header: Mapping[str, Any]) -> Table:
     """Return the accelerators that the process could see."""
     listed = header.get("deviceProperties")
     listed = listed if isinstance(listed, list) else []
-    # Mergers put the lists of all files one behind the other.
+    # Merging tools concatenate the lists of all files.
     devices = [item for item in listed if isinstance(item, dict)]
     devices = list({str(item.get("id", i)): item for i, item in enumerate(devices)}.values())
     return make_table(
@@ -118,7 +118,7 @@ def make_devices(header: Mapping[str, Any]) -> Table:
 
 
 def _capability(device: Mapping[str, Any]) -> int:
-    """Return the compute capability of a GPU of NVIDIA; AMD's say something else there."""
+    """Return the compute capability of an NVIDIA GPU; for AMD the fields mean something else."""
     major, minor = whole(device.get("computeMajor")), whole(device.get("computeMinor"))
     if major <= 0 or minor < 0 or whole(device.get("warpSize")) != _NVIDIA_WARP:
         return ABSENT
@@ -128,7 +128,7 @@ def _capability(device: Mapping[str, Any]) -> int:
 def make_processes(
     events: KinetoEvents, used: np.ndarray, rank_of: Mapping[int, int], merged: Merged
 ) -> Table:
-    """Return the processes; ``rank_of`` are the ranks of those that were traced, where known."""
+    """Return the processes; ``rank_of`` maps traced processes to their ranks, where known."""
     size = world_size(events.header)
     ranks = [rank_of.get(process, ABSENT) for process in used.tolist()]
     return make_table(
@@ -136,8 +136,8 @@ def make_processes(
         {
             "process": used,
             "name": [
-                events.process_names.get(merged.labelled.get(own, process_id(own)), "")
-                for own in used.tolist()
+                events.process_names.get(merged.labelled.get(process, process_id(process)), "")
+                for process in used.tolist()
             ],
             "rank": ranks,
             "world_size": [ABSENT if rank == ABSENT else size for rank in ranks],
@@ -146,28 +146,31 @@ def make_processes(
 
 
 def ranks_of(events: KinetoEvents, merged: Merged) -> Mapping[int, int]:
-    """Return the rank of each process that was traced, as far as the file says it.
+    """Return the rank of each traced process, as far as the file contains it.
 
-    What the header says of one rank is of none of several processes.
+    The header describes one rank only, so it is ignored if the file has several processes without a
+    description of each.
     """
     if len(merged.processes) > 1:
-        told = events.header.get("distributedInfo")
-        return merged.ranks(events.process_names, told, world_size(events.header))
+        return merged.ranks(
+            events.process_names, events.header.get("distributedInfo"), world_size(events.header)
+        )
     return {merged.rows.host_process: whole(_group(events.header).get("rank"))}
 
 
 def world_size(header: Mapping[str, Any]) -> int:
-    """Return how many ranks the run has, `ABSENT` where the file does not say."""
+    """Return the number of ranks of the run; `ABSENT` if the file does not contain it."""
     return whole(_group(header).get("world_size"))
 
 
 def _group(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the header's description of the process group; empty if there is none."""
     group = header.get("distributedInfo")
     return group if isinstance(group, dict) else {}
 
 
 def make_threads(events: KinetoEvents, used: np.ndarray) -> Table:
-    """Return the names of the threads of these processes."""
+    """Return the names of the threads of the processes ``used``."""
     kept = {
         place: name
         for place, name in events.thread_names.items()
@@ -184,7 +187,7 @@ def make_threads(events: KinetoEvents, used: np.ndarray) -> Table:
 
 
 def make_environment(header: Mapping[str, Any]) -> Table:
-    """Return the versions that the file names."""
+    """Return the software versions that the file contains."""
     found = {
         name.replace("-", "_"): _version(header[f"{name}_version"])
         for name in _VERSIONED
@@ -198,7 +201,7 @@ def make_environment(header: Mapping[str, Any]) -> Table:
 
 
 def _version(value: object) -> str:
-    """Return 12090, as CUDA numbers its versions, as 12.9; other numbers as they are."""
+    """Return a CUDA version number such as 12090 as "12.9"; other values unchanged."""
     number = whole(value)
     if 1000 <= number < 100_000:
         return f"{number // 1000}.{number % 1000 // 10}"
@@ -206,16 +209,16 @@ def _version(value: object) -> str:
 
 
 NOTE: Final = "traceprofCut"
-"""The key of a list beside the events: an object for each cut, times in ns since the base."""
+"""The key of the list of cuts in the document: one object per cut, times in ns since the base."""
 
 
 def note_of(
     request: CutRequest, window: TimeWindow, recorded: Collection[str], devices: Collection[int]
 ) -> dict[str, object]:
-    """Return what is written of a cut to ``window``, in times of the file.
+    """Return the note of a cut to ``window``, in times of the file.
 
-    ``recorded`` are the tables that the source has, ``devices`` those that worked in it, as far as
-    they are kept.
+    ``recorded`` are the tables of the source. ``devices`` are the GPUs with activity in the source,
+    as far as they are kept.
     """
     return {
         "source": request.source,
@@ -232,23 +235,23 @@ def note_of(
 
 
 def cut_note_in(notes: Any) -> CutNote:
-    """Return what the notes of all cuts (`NOTE` in the header) say together, in times of the file.
+    """Return the combined note of all cuts (`NOTE` in the header), in times of the file.
 
-    That is the last window, and what all of them kept.
+    It contains the last window, and the tables that every cut kept.
     """
-    every = notes if isinstance(notes, list) else []
-    note = every[-1] if every else None
+    entries = notes if isinstance(notes, list) else []
+    note = entries[-1] if entries else None
     if not isinstance(note, dict):
         return WHOLE
     edges = [whole(note.get(name)) for name in ("window_start_ns", "window_end_ns")]
     if ABSENT in edges or edges[0] > edges[1]:
         return WHOLE
-    kept = [one.get("tables") for one in every if isinstance(one, dict)]
-    names = [noted_names(one) for one in kept if isinstance(one, list)]
+    listed_tables = [entry.get("tables") for entry in entries if isinstance(entry, dict)]
+    kept_tables = [noted_names(entry) for entry in listed_tables if isinstance(entry, list)]
     return CutNote(
         TimeWindow(edges[0], edges[1]),
         noted_names(note.get("recorded")),
         noted_numbers(note.get("used_devices")),
-        reduce(frozenset.__and__, names) if names else None,
-        any(isinstance(one, dict) and one.get("devices") is not None for one in every),
+        reduce(frozenset.__and__, kept_tables) if kept_tables else None,
+        any(isinstance(entry, dict) and entry.get("devices") is not None for entry in entries),
     )

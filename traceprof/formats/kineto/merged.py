@@ -1,9 +1,9 @@
-"""Files into which the traces of several processes were merged: whose is which work of devices.
+"""Assign GPU activity to processes in files into which traces of several processes were merged.
 
-Rows of devices bear a device in place of a process, correlations count from 1 in each process, and
-processes of several hosts may have one id, or devices of one number. Who launched a kernel is told
-by its correlation among the calls before it, else by the place in the file: traces that were put
-one behind the other are blocks of it.
+GPU rows have a device in place of a process, and correlations count from 1 in each process.
+Processes of several hosts may have the same ID, and their devices the same number. A kernel belongs
+to the process with a call of the same correlation before it. If that is ambiguous, its position in
+the file decides: concatenated traces form blocks of the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.kineto.events import KinetoEvents
-from traceprof.formats.kineto.parse import APART, whole
+from traceprof.formats.kineto.parse import PROCESS_ID_OFFSET, whole
 from traceprof.formats.kineto.rows import API_CALLS, COPIES, KERNELS, MEMORY, ON_HOST, SYNCS, Rows
 from traceprof.model.grouping import groups_of, renamed, rows_by_value
 from traceprof.model.intervals import Int64Array
@@ -28,21 +28,22 @@ from traceprof.model.tables import ABSENT, make_table
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
-_MOST: Final = 0.95
-_ALIKE: Final = 0.01
-_CLASHES: Final = 0.2
-_NEVER: Final = float(1 << 62)
+_MIN_MATCH_RATIO: Final = 0.95
+_TIE_RATIO: Final = 0.01
+_MIN_REPEATED_RATIO: Final = 0.2
+_MIN_OVERLAP_RATIO: Final = 0.05
+_NEVER_NS: Final = float(1 << 62)
 _RANK: Final = re.compile(r"\b(?:rank|TP|DP|PP|EP)[ _:#-]*(\d+)", re.IGNORECASE)
 _COMMUNICATES: Final = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merged:
-    """The rows of a file with the process of each, and devices that are told apart.
+    """The rows of a file with the process of each row, and with distinct device numbers.
 
-    ``given`` is the number that the file gives each device; empty where none has another.
-    ``processes`` are those that launch work, by when they come first in the file, and ``labelled``
-    what those are called in it that it tells apart by labels.
+    ``given`` maps each device to its number in the file; it is empty if no number changed.
+    ``processes`` are those that launch GPU work, in the order of the file. ``labelled`` maps
+    processes to their number in the file, if labels distinguish processes.
     """
 
     rows: Rows
@@ -52,36 +53,41 @@ class Merged:
 
     @property
     def warnings(self) -> list[str]:
-        """What is to be said of processes and devices that have other numbers in the file."""
-        told = []
-        for own in dict.fromkeys(map(process_id, self.processes)):
-            alike = [process for process in self.processes if process_id(process) == own]
-            if len(alike) > 1:
-                told.append(
-                    f"{len(alike)} processes in the file have the same ID {own}; traceprof gives "
-                    f"each its own ID (the last process has ID {alike[-1]})"
+        """Warnings about processes and devices whose numbers differ from those in the file."""
+        sentences = []
+        for number in dict.fromkeys(map(process_id, self.processes)):
+            same_id = [process for process in self.processes if process_id(process) == number]
+            if len(same_id) > 1:
+                sentences.append(
+                    f"{len(same_id)} processes in the file have the same ID {number}; traceprof "
+                    f"gives each its own ID (the last process has ID {same_id[-1]})"
                 )
         if self.given:
-            told.append(
+            sentences.append(
                 "several processes in the file use the same GPU number; traceprof numbers the "
                 f"GPUs 0 to {len(self.given) - 1}, in the order of the processes"
             )
-        return told
+        return sentences
 
-    def ranks(self, names: Mapping[int, str], told: object, world_size: int) -> Mapping[int, int]:
-        """Return the rank of each of several processes, as far as the file tells.
+    def ranks(self, names: Mapping[int, str], infos: object, world_size: int) -> Mapping[int, int]:
+        """Return the rank of each of several processes, as far as the file contains it.
 
-        By the name of the process ("rank 3"), by what the header says of each (``told``, in the
-        order of the processes), or by devices: one for each process, of as many as there are ranks.
+        Sources, in this order: the name of the process ("rank 3"); the header's description of each
+        process, which are the ``infos`` in the order of the processes; the device numbers, if each
+        process has one device and there are as many processes as ranks.
         """
-        listed = told if isinstance(told, list) else []
+        listed = infos if isinstance(infos, list) else []
         for numbers in (
             [
                 int(match[1])
-                for own in self.processes
-                if (match := _RANK.search(names.get(self.labelled.get(own, process_id(own)), "")))
+                for process in self.processes
+                if (
+                    match := _RANK.search(
+                        names.get(self.labelled.get(process, process_id(process)), "")
+                    )
+                )
             ],
-            [whole(one.get("rank")) for one in listed if isinstance(one, dict)],
+            [whole(info.get("rank")) for info in listed if isinstance(info, dict)],
             self._by_device() if world_size in (ABSENT, len(self.processes)) else [],
         ):
             if len(numbers) == len(set(numbers) - {ABSENT}) == len(self.processes):
@@ -89,98 +95,112 @@ class Merged:
         return {}
 
     def _by_device(self) -> list[int]:
-        """Return the device of each process, where each has one of its own; else fewer, or more."""
+        """Return the device of each process; another number of devices if that is ambiguous."""
         if self.given:
             return []
         work = self.rows.of(*KERNELS)
         device = work.number("device")
         device = np.where(device == ABSENT, work.process, device)
         pairs = groups_of(work.owners, device).keys
-        return [device for own in self.processes for process, device in pairs if process == own]
+        return [
+            device
+            for launcher in self.processes
+            for process, device in pairs
+            if process == launcher
+        ]
 
 
 def process_id(process: int) -> int:
-    """Return the id that the file gives a process."""
-    return process % APART
+    """Return the ID that the file gives a process."""
+    return process % PROCESS_ID_OFFSET
 
 
 def is_labelled(events: KinetoEvents) -> bool:
-    """Return whether calls are of processes that a text names, as mergers write them."""
+    """Return whether calls belong to processes with a text as ID, as merging tools write them."""
     is_call = events.category.isin(API_CALLS)
     return bool(is_call.any() and (events.process[is_call] == ABSENT).any())
 
 
 def told_apart(rows: Rows) -> Merged:
-    """Return the rows of a file with the work of devices bound to the process that launched it."""
+    """Return the rows of a file with GPU rows assigned to the process that launched them."""
     merged = _bound(rows)
     host = rows.process[rows.category.isin(ON_HOST)]
-    if not (host >= APART).any():
+    if not (host >= PROCESS_ID_OFFSET).any():
         return merged
     ids: dict[int, int] = {}
     for process in dict.fromkeys([*merged.processes, *np.unique(host).tolist()]):
-        number = process_id(process) if process >= 0 else process
-        while number in ids.values():
-            number += APART
-        ids[process] = number
-    owner = None if merged.rows.owner is None else renamed(merged.rows.owner, ids)
-    own = replace(merged.rows, process=renamed(merged.rows.process, ids), owner=owner)
-    own = replace(own, host_process=ids.get(rows.host_process, rows.host_process))
+        free_id = process_id(process) if process >= 0 else process
+        while free_id in ids.values():
+            free_id += PROCESS_ID_OFFSET
+        ids[process] = free_id
+    distinct_rows = replace(
+        merged.rows,
+        process=renamed(merged.rows.process, ids),
+        owner=None if merged.rows.owner is None else renamed(merged.rows.owner, ids),
+    )
+    distinct_rows = replace(
+        distinct_rows, host_process=ids.get(rows.host_process, rows.host_process)
+    )
     short = tuple(ids[process] for process in merged.processes)
-    return Merged(own, short, merged.given, {new: old for old, new in ids.items()})
+    return Merged(distinct_rows, short, merged.given, {new: old for old, new in ids.items()})
 
 
 def _bound(rows: Rows) -> Merged:
+    """Return the rows with an owner each.
+
+    The IDs of processes with one ID in the file still differ by `PROCESS_ID_OFFSET`.
+    """
     is_call = rows.category.isin(API_CALLS) & (rows.process != ABSENT)
     if not is_call.any():
         return Merged(rows, (), {})
-    rows = _with_own_processes(rows, is_call)
+    rows = _with_distinct_processes(rows, is_call)
     calls = np.flatnonzero(is_call)
     groups = groups_of(rows.process[calls])
-    order = np.argsort(groups.first_rows)
-    processes = tuple(groups.values[0][order].tolist())
+    processes = tuple(groups.values[0][np.argsort(groups.first_rows)].tolist())
     if len(processes) < 2:
         return Merged(rows, processes, {})
     work = np.flatnonzero(rows.category.isin((*KERNELS, *COPIES, *SYNCS)))
-    if (rows.process[work] >= APART).any():  # of the label the device is the rest
+    if (rows.process[work] >= PROCESS_ID_OFFSET).any():  # the ID after the label is the device
         device = np.array(rows.number("device"))
-        own = work[device[work] == ABSENT]
-        device[own] = rows.process[own] % APART
+        unnumbered = work[device[work] == ABSENT]
+        device[unnumbered] = rows.process[unnumbered] % PROCESS_ID_OFFSET
         rows = replace(rows, arguments={**rows.arguments, "device": device})
     owner = np.where(rows.process == ABSENT, rows.host_process, rows.process)
     owner[work] = _owners(rows, calls, work, processes)
-    return _with_own_devices(replace(rows, owner=owner), work, processes)
+    return _with_distinct_devices(replace(rows, owner=owner), work, processes)
 
 
-def _with_own_processes(rows: Rows, is_call: _Bools) -> Rows:
-    """Return the rows with an id for each of several processes that have one and the same.
+def _with_distinct_processes(rows: Rows, is_call: _Bools) -> Rows:
+    """Return the rows with different process IDs for processes that share one ID.
 
-    A process numbers each of its calls once. Of calls whose number comes a second time all lie
-    behind the first ones where files were put one behind the other; else threads tell them apart.
+    A process uses each correlation of its calls once. If a file is a concatenation of traces, all
+    calls with a repeated correlation follow the first ones. Otherwise threads distinguish the
+    processes.
     """
     process, correlation = rows.process, rows.number("correlation")
-    found = process
-    for own in np.unique(process[is_call]).tolist():
-        calls = np.flatnonzero(is_call & (process == own) & (correlation > 0))
+    distinct = process
+    for shared_id in np.unique(process[is_call]).tolist():
+        calls = np.flatnonzero(is_call & (process == shared_id) & (correlation > 0))
         groups = groups_of(correlation[calls])
-        turn = groups.earlier
-        if not len(calls) or (groups.counts > 1).sum() < _CLASHES * len(groups.counts):
+        repetition = groups.earlier
+        if not len(calls) or (groups.counts > 1).sum() < _MIN_REPEATED_RATIO * len(groups.counts):
             continue
-        part = _by_block(rows, calls, turn)
-        part = _by_thread(rows, calls, turn) if part is None else part
-        if part is not None:
-            found = found.copy() if found is process else found
-            mine = process == own
-            found[mine] = own + part[mine] * APART
-    return rows if found is process else replace(rows, process=found)
+        part_of_row = _by_block(rows, calls, repetition)
+        part_of_row = _by_thread(rows, calls, repetition) if part_of_row is None else part_of_row
+        if part_of_row is not None:
+            distinct = distinct.copy() if distinct is process else distinct
+            has_shared_id = process == shared_id
+            distinct[has_shared_id] = shared_id + part_of_row[has_shared_id] * PROCESS_ID_OFFSET
+    return rows if distinct is process else replace(rows, process=distinct)
 
 
-def _by_block(rows: Rows, calls: Int64Array, turn: Int64Array) -> Int64Array | None:
-    """Return the block of the file that each row is in; None where calls do not lie in blocks."""
-    n = int(turn.max()) + 1
+def _by_block(rows: Rows, calls: Int64Array, repetition: Int64Array) -> Int64Array | None:
+    """Return the block of the file that each row is in; None if the calls do not form blocks."""
+    n = int(repetition.max()) + 1
     firsts = np.full(n, len(rows), np.int64)
     lasts = np.full(n, -1, np.int64)
-    np.minimum.at(firsts, turn, calls)
-    np.maximum.at(lasts, turn, calls)
+    np.minimum.at(firsts, repetition, calls)
+    np.maximum.at(lasts, repetition, calls)
     if not (lasts[:-1] < firsts[1:]).all():
         return None
     borders = _borders(rows, lasts[:-1], firsts[1:])
@@ -188,111 +208,122 @@ def _by_block(rows: Rows, calls: Int64Array, turn: Int64Array) -> Int64Array | N
 
 
 def _borders(rows: Rows, lasts: Int64Array, firsts: Int64Array) -> list[int]:
-    """Return the first row of each block but the first.
+    """Return the first row of each block except the first block.
 
-    ``lasts`` are the last calls of all blocks but the last, ``firsts`` the first ones of the next.
-    What lies between two is of the next one from the first kind of row on that stands before all
-    calls of the file and not behind them: Kineto writes operators first.
+    ``lasts`` are the last calls of all blocks except the last; ``firsts`` are the first calls of
+    the following blocks. Between the two, a block begins with the first row of a category that
+    precedes all calls of the file and does not follow them: Kineto writes operators first.
     """
     calls = np.flatnonzero(rows.category.isin(API_CALLS))
     codes = rows.category.codes
     begins = np.setdiff1d(codes[: calls[0]], codes[calls[-1] + 1 :])
     found = []
     for last, first in zip(lasts.tolist(), firsts.tolist(), strict=True):
-        behind = np.flatnonzero(np.isin(codes[last + 1 : first], begins))
-        found.append(last + 1 + int(behind[0]) if len(behind) else first)
+        starts_of_block = np.flatnonzero(np.isin(codes[last + 1 : first], begins))
+        found.append(last + 1 + int(starts_of_block[0]) if len(starts_of_block) else first)
     return found
 
 
-def _by_thread(rows: Rows, calls: Int64Array, turn: Int64Array) -> Int64Array | None:
-    """Return the process that each row of an id is of, by its thread; None where that is shared."""
-    number: dict[int, int] = {}
-    for thread, own in rows_by_value(rows.thread[calls]).items():
-        counts = np.bincount(turn[own])
-        number[thread] = int(counts.argmax())
-        if counts.max() < _MOST * counts.sum():
+def _by_thread(rows: Rows, calls: Int64Array, repetition: Int64Array) -> Int64Array | None:
+    """Return the process of each row of an ID by its thread; None if processes share threads."""
+    process_of_thread: dict[int, int] = {}
+    for thread, thread_rows in rows_by_value(rows.thread[calls]).items():
+        counts = np.bincount(repetition[thread_rows])
+        process_of_thread[thread] = int(counts.argmax())
+        if counts.max() < _MIN_MATCH_RATIO * counts.sum():
             return None
     found = np.zeros(len(rows), np.int64)
-    for thread, own in rows_by_value(rows.thread).items():
-        found[own] = number.get(thread, 0)
+    for thread, thread_rows in rows_by_value(rows.thread).items():
+        found[thread_rows] = process_of_thread.get(thread, 0)
     return found
 
 
 def _owners(
     rows: Rows, calls: Int64Array, work: Int64Array, processes: tuple[int, ...]
 ) -> Int64Array:
-    """Return the process that launched each row of devices: one for a lane, where one can be.
+    """Return the process that launched each GPU row; the same for all rows of a lane, if possible.
 
-    A lane is a device as the file shows it: what stands in place of a process, and the number.
+    A lane is a device as the file shows it: the value in place of a process, and the device number.
     """
     device = rows.number("device")[work]
     lanes = groups_of(rows.process[work], np.where(device == ABSENT, rows.process[work], device))
     lane, n_lanes = lanes.number, len(lanes.counts)
     block = _blocks(rows, calls, work, processes)
-    fits = np.zeros((len(processes), n_lanes))
-    inside, delay = np.zeros_like(fits), np.zeros_like(fits)
-    for place, process in enumerate(processes):
-        late = _delays(rows, calls, work, process)
-        is_fit = late < _NEVER
-        fits[place] = np.bincount(lane, is_fit, n_lanes)
-        delay[place] = np.bincount(lane, np.where(is_fit, late, 0), n_lanes)
-        inside[place] = np.bincount(lane, block == place, n_lanes)
-    delay /= np.maximum(fits, 1)
-    fits, inside = fits / lanes.counts, inside / lanes.counts
-    # Of those that may have launched nearly all, who stands beside it in the file; else soonest.
-    may = fits >= fits.max(axis=0) - _ALIKE
-    shares = np.where(may, inside, -1)
-    may &= shares >= shares.max(axis=0) - _ALIKE
-    best = np.where(may, delay, np.inf).argmin(axis=0)
-    labels, is_told = np.array(processes, np.int64) // APART, np.zeros(n_lanes, np.bool_)
-    for number, label in enumerate((lanes.values[0] // APART).tolist()):
-        alike = np.flatnonzero(labels == label)
-        if label > 0 and len(alike) == 1:
-            best[number], is_told[number] = alike[0], True
-    columns = np.arange(n_lanes)
+    n_launched = np.zeros((len(processes), n_lanes))
+    n_in_block, delay = np.zeros_like(n_launched), np.zeros_like(n_launched)
+    for index, process in enumerate(processes):
+        delays = _delays(rows, calls, work, process)
+        is_launched = delays < _NEVER_NS
+        n_launched[index] = np.bincount(lane, is_launched, n_lanes)
+        delay[index] = np.bincount(lane, np.where(is_launched, delays, 0), n_lanes)
+        n_in_block[index] = np.bincount(lane, block == index, n_lanes)
+    delay /= np.maximum(n_launched, 1)
+    launched_ratio, block_ratio = n_launched / lanes.counts, n_in_block / lanes.counts
+    # Of the processes that may have launched nearly all rows of a lane, take the one in the same
+    # block of the file, otherwise the one with the shortest delay.
+    is_candidate = launched_ratio >= launched_ratio.max(axis=0) - _TIE_RATIO
+    candidate_ratio = np.where(is_candidate, block_ratio, -1)
+    is_candidate &= candidate_ratio >= candidate_ratio.max(axis=0) - _TIE_RATIO
+    best = np.where(is_candidate, delay, np.inf).argmin(axis=0)
+    labels = np.array(processes, np.int64) // PROCESS_ID_OFFSET
+    is_labelled_lane = np.zeros(n_lanes, np.bool_)
+    for lane_index, label in enumerate((lanes.values[0] // PROCESS_ID_OFFSET).tolist()):
+        matching = np.flatnonzero(labels == label)
+        if label > 0 and len(matching) == 1:
+            best[lane_index], is_labelled_lane[lane_index] = matching[0], True
     in_order = np.lexsort(lanes.values)
     if (
         n_lanes == len(processes) > len(set(best.tolist()))
-        and (may[np.argsort(processes), in_order]).all()
+        and (is_candidate[np.argsort(processes), in_order]).all()
     ):
-        # Ranks in lockstep, of which each may have launched all: one for each, by their numbers.
+        # Ranks in lockstep, each of which may have launched everything: assign lanes in order.
         best[in_order] = np.argsort(processes)
-    is_shared = (fits[best, columns] < _MOST) | _has_two_at_once(rows, work, lane, n_lanes)
-    is_shared |= (block >= 0).any() & (inside.max(axis=0) < _MOST) & (inside.sum(axis=0) > _MOST)
-    is_shared &= ~is_told
-    place = best[lane]
-    rows_of_shared = np.flatnonzero(is_shared[lane])
-    if len(rows_of_shared):
-        own = work[rows_of_shared]
-        late = np.array([_delays(rows, calls, own, process) for process in processes])
-        soonest = np.where(late.min(axis=0) < _NEVER, late.argmin(axis=0), place[rows_of_shared])
-        told = block[rows_of_shared]
-        place[rows_of_shared] = np.where(told >= 0, told, soonest)
-    found: Int64Array = np.array(processes, np.int64)[place]
+    is_shared = launched_ratio[best, np.arange(n_lanes)] < _MIN_MATCH_RATIO
+    is_shared |= _has_two_at_once(rows, work, lane, n_lanes)
+    is_shared |= (
+        (block >= 0).any()
+        & (block_ratio.max(axis=0) < _MIN_MATCH_RATIO)
+        & (block_ratio.sum(axis=0) > _MIN_MATCH_RATIO)
+    )
+    is_shared &= ~is_labelled_lane
+    owner = best[lane]  # an index of `processes` for each row
+    shared = np.flatnonzero(is_shared[lane])
+    if len(shared):
+        delays = np.array([_delays(rows, calls, work[shared], process) for process in processes])
+        soonest = np.where(delays.min(axis=0) < _NEVER_NS, delays.argmin(axis=0), owner[shared])
+        owner[shared] = np.where(block[shared] >= 0, block[shared], soonest)
+    found: Int64Array = np.array(processes, np.int64)[owner]
     return found
 
 
 def _delays(rows: Rows, calls: Int64Array, work: Int64Array, process: int) -> _Floats:
-    """Return how long after the call of ``process`` with its correlation each row began.
+    """Return how long after its call by ``process`` each row started, in ns.
 
-    `_NEVER` where there is no such call before it.
+    The call is the one with the same correlation. `_NEVER_NS` if there is none before the row.
     """
     correlation = rows.number("correlation")
-    own = calls[rows.process[calls] == process]
-    own = own[np.argsort(correlation[own], kind="stable")]
-    known, sought = correlation[own], correlation[work]
-    place = np.minimum(np.searchsorted(known, sought), len(own) - 1)
-    late = rows.start_ns[work] - rows.start_ns[own[place]]
-    is_launched = (known[place] == sought) & (sought != ABSENT) & (late >= 0)
-    return np.where(is_launched, late.astype(np.float64), _NEVER)
+    process_calls = calls[rows.process[calls] == process]
+    process_calls = process_calls[np.argsort(correlation[process_calls], kind="stable")]
+    call_correlation, work_correlation = correlation[process_calls], correlation[work]
+    place = np.minimum(np.searchsorted(call_correlation, work_correlation), len(process_calls) - 1)
+    late = rows.start_ns[work] - rows.start_ns[process_calls[place]]
+    is_launched = (
+        (call_correlation[place] == work_correlation) & (work_correlation != ABSENT) & (late >= 0)
+    )
+    return np.where(is_launched, late.astype(np.float64), _NEVER_NS)
 
 
 def _blocks(
     rows: Rows, calls: Int64Array, work: Int64Array, processes: tuple[int, ...]
 ) -> Int64Array:
-    """Return whose block of the file each row of devices is in, `ABSENT` where there are none."""
-    own = [calls[rows.process[calls] == process] for process in processes]
-    edges = sorted((int(one[0]), int(one[-1]), place) for place, one in enumerate(own))
+    """Return whose block of the file each GPU row is in; `ABSENT` if there are no blocks.
+
+    A process is given by its index in ``processes``.
+    """
+    calls_of_each = [calls[rows.process[calls] == process] for process in processes]
+    edges = sorted(
+        (int(calls[0]), int(calls[-1]), place) for place, calls in enumerate(calls_of_each)
+    )
     if any(last > first for (_, last, _), (first, _, _) in pairwise(edges)):
         return np.full(len(work), ABSENT, np.int64)
     lasts = np.array([last for _, last, _ in edges[:-1]], np.int64)
@@ -302,53 +333,54 @@ def _blocks(
 
 
 def _has_two_at_once(rows: Rows, work: Int64Array, lane: Int64Array, n_lanes: int) -> _Bools:
-    """Return on which lanes kernels of one stream run at once, as they do of two devices."""
-    found = np.zeros(n_lanes, np.bool_)
+    """Return the lanes on which kernels of one stream overlap, as kernels of two GPUs do."""
     is_kernel = rows.category.isin(KERNELS)[work] & (rows.number("graph node id")[work] <= 0)
     chosen, stream = np.flatnonzero(is_kernel), rows.number("stream")[work]
     order = chosen[np.lexsort((rows.start_ns[work][chosen], stream[chosen], lane[chosen]))]
     starts, ends = rows.start_ns[work][order], rows.end_ns[work][order]
     is_same = (lane[order][1:] == lane[order][:-1]) & (stream[order][1:] == stream[order][:-1])
     overlaps = is_same & (starts[1:] < ends[:-1])
-    n_over = np.bincount(lane[order][1:][overlaps], minlength=n_lanes)
-    n_all = np.bincount(lane[order], minlength=n_lanes)
-    found[:] = n_over > 0.05 * np.maximum(n_all, 1)
-    return found
+    n_overlaps = np.bincount(lane[order][1:][overlaps], minlength=n_lanes)
+    n_kernels = np.bincount(lane[order], minlength=n_lanes)
+    has_two: _Bools = n_overlaps > _MIN_OVERLAP_RATIO * np.maximum(n_kernels, 1)
+    return has_two
 
 
-def _with_own_devices(rows: Rows, work: Int64Array, processes: tuple[int, ...]) -> Merged:
-    """Return the rows with a number for each device, where two processes use one number.
+def _with_distinct_devices(rows: Rows, work: Int64Array, processes: tuple[int, ...]) -> Merged:
+    """Return the rows with different device numbers, if two processes use one number for two GPUs.
 
-    One GPU may serve several processes; two lanes of the file are two GPUs, and so are those of
-    processes that communicate: NCCL takes a GPU for each rank.
+    One GPU may serve several processes. Two lanes of the file are two GPUs. Processes that
+    communicate also use two GPUs, because NCCL requires one GPU per rank.
     """
     assert rows.owner is not None
-    told = rows.number("device")
-    device = np.where(told == ABSENT, rows.process, told)
+    recorded = rows.number("device")
+    device = np.where(recorded == ABSENT, rows.process, recorded)
     pairs = groups_of(rows.owner[work], device[work], rows.process[work])
-    talks = rows.named(lambda name: _COMMUNICATES.search(name) is not None)[work]
-    communicates = np.bincount(pairs.number, talks, len(pairs.counts)) > 0
+    is_communication = rows.named(lambda name: _COMMUNICATES.search(name) is not None)[work]
+    communicates = np.bincount(pairs.number, is_communication, len(pairs.counts)) > 0
     users: dict[int, list[tuple[int, int, bool]]] = {}
     for (owner, number, lane), is_talking in zip(pairs.keys, communicates.tolist(), strict=True):
         users.setdefault(number, []).append((owner, lane, is_talking))
-    is_told_apart = any(
-        len({owner for owner, _, _ in own}) > 1
-        and (len({lane for _, lane, _ in own}) > 1 or sum(talking for *_, talking in own) > 1)
-        for own in users.values()
+    is_ambiguous = any(
+        len({owner for owner, _, _ in uses}) > 1
+        and (len({lane for _, lane, _ in uses}) > 1 or sum(talking for *_, talking in uses) > 1)
+        for uses in users.values()
     )
-    if not is_told_apart:
+    if not is_ambiguous:
         return Merged(rows, processes, {})
     used = {(owner, number) for owner, number, _ in pairs.keys}
-    ordered = sorted(used, key=lambda one: (processes.index(one[0]), one[1]))
-    new = {pair: place for place, pair in enumerate(ordered)}
+    ordered = sorted(used, key=lambda pair: (processes.index(pair[0]), pair[1]))
+    number_of_pair = {pair: place for place, pair in enumerate(ordered)}
     renamed = dict(rows.arguments)
     is_work = np.zeros(len(rows), np.bool_)
     is_work[work] = True
-    renamed["device"] = _renumbered(device, rows.owner, new, is_work, told)
+    renamed["device"] = _renumbered(device, rows.owner, number_of_pair, is_work, recorded)
     for name in ("fromDevice", "toDevice", "Device Id"):
         chosen = rows.category.isin(MEMORY) if name == "Device Id" else is_work
-        renamed[name] = _renumbered(rows.number(name), rows.owner, new, chosen, rows.number(name))
-    given = {place: number for (_, number), place in new.items()}
+        renamed[name] = _renumbered(
+            rows.number(name), rows.owner, number_of_pair, chosen, rows.number(name)
+        )
+    given = {place: number for (_, number), place in number_of_pair.items()}
     return Merged(replace(rows, arguments=renamed), processes, given)
 
 
@@ -359,6 +391,7 @@ def _renumbered(
     chosen: _Bools,
     others: Int64Array,
 ) -> Int64Array:
+    """Return ``others`` with new device numbers in the ``chosen`` rows."""
     found = np.array(others)
     for (process, number), place in new.items():
         found[chosen & (owner == process) & (device == number)] = place
@@ -366,11 +399,11 @@ def _renumbered(
 
 
 def devices_of(devices: Table, given: Mapping[int, int]) -> Table:
-    """Return the devices of a file with a row for each that is told apart; ``given`` as above."""
+    """Return the devices of a file with one row per distinct device; ``given`` as in `Merged`."""
     if not given:
         return devices
     row_of = {number: row for row, number in enumerate(devices["device"].tolist())}
     known = [(new, row_of[old]) for new, old in given.items() if old in row_of]
     found = devices.take(np.array([row for _, row in known], np.int64))
-    uuids = {name: [""] * len(known) for name in ("uuid",)}
-    return make_table("devices", {**found.columns, **uuids, "device": [new for new, _ in known]})
+    numbers = [new for new, _ in known]
+    return make_table("devices", {**found.columns, "uuid": [""] * len(known), "device": numbers})

@@ -1,9 +1,9 @@
-"""Events of a Chrome trace, parsed many at a time by msgspec: typed, and with exact times.
+"""Parse events of a Chrome trace in batches with msgspec: typed, and with exact times.
 
-A time of day in microseconds with three decimals does not fit a double. One counted from the
-base that Kineto writes since 2024 does: below 2**43 µs a double is within half a ns of the
-decimal number, so that rounding its fraction gives that number back. Only where it does not
-are the digits themselves read.
+A time since 1970 in microseconds with three decimals does not fit a double. A time since the base
+that Kineto writes since 2024 does: below 2**43 µs a double is within half a ns of the decimal
+number, so that rounding its fraction returns that number. Only larger times are parsed from their
+digits.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SHAPE: Final = (
     "registers",
     "shared_bytes",
 )
-"""How a kernel was launched: whole numbers, `ABSENT` where not known."""
+"""How a kernel was launched: whole numbers, `ABSENT` if unknown."""
 NO_SHAPE: Final = (ABSENT,) * len(SHAPE)
-LONGEST_WHOLE: Final = 400
-"""Digits: far more than fit 64 bits, fewer than Python refuses."""
+MAX_DIGITS: Final = 400
+"""Maximum number of digits: far more than fit 64 bits, fewer than Python rejects."""
 _INT64: Final = np.iinfo(np.int64)
 
 Number = int | float | str | bool | None
@@ -46,7 +46,7 @@ def _named(name: str, default: Any = ABSENT) -> Any:
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """What is taken of an event's ``args``; numbers may be texts."""
+    """The members of an event's ``args`` that traceprof reads; numbers may be texts."""
 
     external_id: Number = _named("External id")
     correlation: Number = ABSENT
@@ -89,43 +89,43 @@ class Arguments(msgspec.Struct, gc=False):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How a kernel was launched, as `SHAPE` says; `NO_SHAPE` where the event does not."""
+        """How the kernel was launched, in the order of `SHAPE`; `NO_SHAPE` if unknown."""
         if self.grid is None:
             return NO_SHAPE
         return (
             whole(self.context),
-            *_three(self.grid),
-            *_three(self.block),
+            *_axes(self.grid),
+            *_axes(self.block),
             whole(self.registers),
             whole(self.shared_bytes),
         )
 
 
 NO_ARGUMENTS: Final = Arguments()
-"""Those of an event that has none; not to be changed."""
+"""The arguments of an event that has none; do not modify."""
 
 _FIELDS: Final = msgspec.structs.fields(Arguments)
 ATTRIBUTES: Final = {field.encode_name: field.name for field in _FIELDS}
-"""Names of arguments in a file → those of `Arguments`."""
+"""Name of an argument in a file → its attribute of `Arguments`."""
 NUMBER_ARGUMENTS: Final = tuple(
     field.encode_name
     for field in _FIELDS
     if field.default == ABSENT and field.name not in ("registers", "shared_bytes")
 )
-"""The arguments that are whole numbers; `ABSENT` where there is none."""
+"""Arguments that are whole numbers; `ABSENT` if the event has none."""
 TEXT_ARGUMENTS: Final = tuple(
     field.encode_name for field in _FIELDS if field.default == "" and field.name != "name"
 )
-"""Those that are texts; "" where there is none."""
+"""Arguments that are texts; "" if the event has none."""
 VALUE_ARGUMENTS: Final = tuple(field.encode_name for field in _FIELDS if field.default is _NO_VALUE)
-"""Those that are any JSON, as it is written; "" where there is none."""
+"""Arguments that are any JSON value, as written; "" if the event has none."""
 
 
 def whole(value: Any) -> int:
-    """Return the whole number in a JSON value; `ABSENT` where there is none that fits 64 bits."""
+    """Return a JSON value as a whole number; `ABSENT` if it is none or does not fit 64 bits."""
     if isinstance(value, str):
         text = value.removeprefix("-")
-        is_whole = text.isascii() and text.isdecimal() and len(text) <= LONGEST_WHOLE
+        is_whole = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
         value = int(value) if is_whole else ABSENT
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -134,14 +134,17 @@ def whole(value: Any) -> int:
     return int(value)
 
 
-APART: Final = 100_000_000
-"""Between the ids of processes that have one id in the file; above any real one."""
+PROCESS_ID_OFFSET: Final = 100_000_000
+"""Offset between the IDs of processes with one ID in the file; larger than any real ID."""
 _LABELLED: Final = re.compile(r"(.*\D)(\d{1,7})", re.DOTALL)
-_LABELS: Final = 1_000_000
+_N_LABELS: Final = 1_000_000
 
 
 def labelled_process(value: Any) -> int:
-    """Return a process whose id a merger wrote behind a label ("[TP00] 4000"), apart by label."""
+    """Return the process of an ID with a label as prefix, such as "[TP00] 4000".
+
+    Processes with different labels get different IDs.
+    """
     return _labelled(value) if isinstance(value, str) else whole(value)
 
 
@@ -150,16 +153,17 @@ def _labelled(value: str) -> int:
     found, number = _LABELLED.fullmatch(value), whole(value)
     if number != ABSENT or found is None:
         return number
-    return (1 + crc32(found[1].encode()) % _LABELS) * APART + int(found[2])
+    return (1 + crc32(found[1].encode()) % _N_LABELS) * PROCESS_ID_OFFSET + int(found[2])
 
 
 def label_of(value: Any) -> str:
-    """Return the label of such a process; "" where it has none."""
+    """Return the label of such an ID; "" if it has none."""
     found = _LABELLED.fullmatch(value) if isinstance(value, str) else None
     return "" if found is None or whole(value) != ABSENT else found[1].strip()
 
 
-def _three(sizes: Any) -> tuple[int, int, int]:
+def _axes(sizes: Any) -> tuple[int, int, int]:
+    """Return the sizes of the three axes; `ABSENT` unless there are three."""
     if not isinstance(sizes, list) or len(sizes) != len("xyz"):
         return (ABSENT, ABSENT, ABSENT)
     x, y, z = map(whole, sizes)
@@ -175,7 +179,7 @@ _Distinct = TypeVar("_Distinct")
 
 
 class Codes(dict[_Distinct, int]):
-    """Numbers what is distinct in the order in which it appears."""
+    """Numbers distinct values in the order in which they appear."""
 
     def __missing__(self, value: _Distinct) -> int:
         code = self[value] = len(self)
@@ -188,7 +192,7 @@ class Codes(dict[_Distinct, int]):
 
 @dataclass(frozen=True)
 class Batch:
-    """Events, and their exact times in ns, an element each; `NO_TIME` where there is none."""
+    """Events, and one element per event for its exact times in ns; `NO_TIME` if it has none."""
 
     events: Sequence[Any]
     start_ns: npt.NDArray[np.int64]
@@ -196,10 +200,10 @@ class Batch:
 
 
 NO_TIME: Final = int(np.iinfo(np.int64).min)
-"""Stands for a time that is not there, no number, or beyond all clocks."""
+"""Value of a time that is missing, not a number, or out of range."""
 
 _EXACT_BELOW_US: Final = float(1 << 43)
-_REPRESENTABLE_US: Final = 4e15  # the year 2096; twice it still fits 64 bits of ns
+_REPRESENTABLE_US: Final = 4e15  # the year 2096; twice this time still fits 64 bits of ns
 _REPRESENTABLE_NS: Final = int(_REPRESENTABLE_US) * 1000
 
 
@@ -214,12 +218,12 @@ class _Common(msgspec.Struct, gc=False):
 
     @property
     def arguments(self) -> Arguments:
-        """The arguments; all absent where the event has none."""
+        """The arguments; all absent if the event has none."""
         return self.args or NO_ARGUMENTS
 
 
 class KinetoEvent(_Common, gc=False):
-    """One event: phase ``ph``, category ``cat``, ``name``, where it was, and its arguments."""
+    """One event: phase ``ph``, category ``cat``, ``name``, process, thread, and arguments."""
 
     ts: int | float = math.nan
     dur: int | float = math.nan
@@ -231,22 +235,18 @@ class _VerbatimEvent(_Common, gc=False):
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What parsers raise of text that is not what they read."""
-_EVENTS: Final = msgspec.json.Decoder(list[KinetoEvent])
+"""Errors of parsers for text that is not the expected JSON."""
+decode_events: Final = msgspec.json.Decoder(list[KinetoEvent]).decode
+"""Returns the events in the JSON array ``text``; raises one of `UNREADABLE`."""
 _VERBATIM_EVENTS: Final = msgspec.json.Decoder(list[_VerbatimEvent])
 
 
 kind_of: Final = attrgetter("ph", "cat", "name")
-"""What returns the `Kind` of an event."""
-
-
-def decode_events(text: bytes) -> list[KinetoEvent]:
-    """Return the events in the JSON array ``text``; raises one of `UNREADABLE`."""
-    return _EVENTS.decode(text)
+"""Returns the `Kind` of an event."""
 
 
 def parse_batch(text: bytes) -> Batch | None:
-    """Return the events in the JSON array ``text``; None where it is not an array of events."""
+    """Return the events in the JSON array ``text``; None if it is not an array of events."""
     try:
         events = decode_events(text)
         starts = _ns_of([event.ts for event in events])
@@ -264,13 +264,13 @@ def parse_batch(text: bytes) -> Batch | None:
 
 
 def _batch(events: Sequence[Any], starts: Sequence[Any], durations: Sequence[Any]) -> Batch:
-    """Return events whose times are read digit by digit."""
+    """Return events with times parsed from their digits."""
     start_ns, duration_ns = (list(map(_time, values)) for values in (starts, durations))
     return Batch(events, np.array(start_ns, np.int64), np.array(duration_ns, np.int64))
 
 
 def _ns_of(microseconds: Sequence[int | float]) -> npt.NDArray[np.int64] | None:
-    """Return the times in ns; None where a double has lost the last digit of one."""
+    """Return the times in ns; None if a double lost the last digit of a time."""
     try:
         values = np.array(microseconds, np.float64)
     except OverflowError:
@@ -288,29 +288,28 @@ def _ns_of(microseconds: Sequence[int | float]) -> npt.NDArray[np.int64] | None:
 
 
 def batch_of_items(items: Sequence[Any]) -> Batch:
-    """Return the events among plain JSON values, numbers with a fraction being texts.
+    """Return the events among plain JSON values, in which numbers with a fraction are texts.
 
-    What is no event is left out.
+    Values that are not events are ignored.
     """
-    given = [item for item in items if isinstance(item, dict)]
-    starts, durations = ([item.get(name) for item in given] for name in ("ts", "dur"))
-    return _batch([_event_of(item) for item in given], starts, durations)
+    event_items = [item for item in items if isinstance(item, dict)]
+    starts, durations = ([item.get(name) for item in event_items] for name in ("ts", "dur"))
+    return _batch([_event_of(item) for item in event_items], starts, durations)
 
 
 def _time(microseconds: Any) -> int:
-    """Return a time in ns, `NO_TIME` where the value is none that a clock can have."""
+    """Return a time in ns; `NO_TIME` if the value is not a possible time."""
     ns = exact_ns(microseconds)
     return NO_TIME if ns is None or not -_REPRESENTABLE_NS < ns < _REPRESENTABLE_NS else ns
 
 
 def _event_of(item: Mapping[str, Any]) -> KinetoEvent:
-    given = item.get("args")
-    given = given if isinstance(given, dict) else {}
+    args = item.get("args")
+    args = args if isinstance(args, dict) else {}
     arguments = Arguments()
-    for key in given.keys() & ATTRIBUTES.keys():
-        value = given[key]
-        is_any = key in VALUE_ARGUMENTS
-        written = msgspec.Raw(msgspec.json.encode(value)) if is_any else value
+    for key in args.keys() & ATTRIBUTES.keys():
+        value = args[key]
+        written = msgspec.Raw(msgspec.json.encode(value)) if key in VALUE_ARGUMENTS else value
         setattr(arguments, ATTRIBUTES[key], written)
     return KinetoEvent(
         ph=str(item.get("ph", "")),
@@ -324,9 +323,10 @@ def _event_of(item: Mapping[str, Any]) -> KinetoEvent:
 
 
 def exact_ns(microseconds: Any) -> int | None:
-    """Return the nanoseconds of a JSON number of microseconds, exact to the last digit.
+    """Return a JSON number of microseconds in ns, exact to the last digit.
 
-    Of one beyond all clocks it is the first time that no trace can hold; None of what is no number.
+    A number that is out of range becomes the first time that no trace can contain. Values that are
+    not numbers become None.
     """
     if isinstance(microseconds, int) and not isinstance(microseconds, bool):
         return microseconds * 1000
@@ -335,7 +335,7 @@ def exact_ns(microseconds: Any) -> int | None:
     sign, digits = (-1, microseconds[1:]) if microseconds[:1] == "-" else (1, microseconds)
     full, _, fraction = digits.partition(".")
     if full.isdecimal() and (fraction.isdecimal() or not fraction):
-        if len(full) > LONGEST_WHOLE:
+        if len(full) > MAX_DIGITS:
             return sign * _REPRESENTABLE_NS
         return sign * (int(full) * 1000 + int(fraction[:3].ljust(3, "0")))
     try:

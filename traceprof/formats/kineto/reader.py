@@ -1,4 +1,4 @@
-"""Kineto (torch.profiler) Chrome traces, 2021 to 2026, NVIDIA and AMD, plain or gzip."""
+"""Read Kineto (torch.profiler) Chrome traces, 2021 to 2026, NVIDIA and AMD, plain or gzip."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
 from traceprof.formats.kineto.merged import devices_of, is_labelled, told_apart
-from traceprof.formats.kineto.rows import PASSED_OVER
+from traceprof.formats.kineto.rows import IGNORED_CATEGORIES
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.table import Table
@@ -28,31 +28,37 @@ from traceprof.model.trace import Trace, make_trace
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""
-    wanted = {
+    """Return the trace in a Kineto file.
+
+    Time 0 is its first event, or the start of its window if the file was cut and that is earlier.
+
+    Raises:
+        TraceError: the file contains no events to analyze.
+    """
+    details = {
         "with_shapes": options.wants("kernel_shapes"),
         "with_inputs": options.wants("operator_inputs"),
     }
-    events = read_kineto_events(path, kineto.is_taken, phases=("X", "i"), **wanted)
+    events = read_kineto_events(path, kineto.becomes_row, phases=("X", "i"), **details)
     if is_labelled(events):
         events = read_kineto_events(
-            path, kineto.is_taken, phases=("X", "i"), is_labelled=True, **wanted
+            path, kineto.becomes_row, phases=("X", "i"), is_labelled=True, **details
         )
     note = header.cut_note_in(events.header.get(header.NOTE))
     window = note.window
     has_time = kineto.have_times(events)
     if not has_time.any() and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
-    begins = [] if window is None else [window.start_ns]
-    zero_ns = min([*begins, *([int(events.start_ns[has_time].min())] if has_time.any() else [])])
+    starts_ns = [int(events.start_ns[has_time].min())] if has_time.any() else []
+    zero_ns = min(starts_ns if window is None else [*starts_ns, window.start_ns])
     rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
     n_untimed = int((~has_time).sum())
     rows = rows.where(has_time) if n_untimed else rows
     merged = told_apart(rows)
     rank_of = header.ranks_of(events, merged)
     tables = _tables(merged.rows, options, rank_of)
-    every = [table["process"] for table in tables.values() if "process" in table]
-    used = np.unique(np.concatenate(every))
+    process_columns = [table["process"] for table in tables.values() if "process" in table]
+    used = np.unique(np.concatenate(process_columns))
     used = used[used >= 0]
     tables |= {
         "devices": devices_of(header.make_devices(events.header), merged.given),
@@ -69,8 +75,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
     changed = {new: old for new, old in merged.given.items() if new != old}
     trace = replace(trace.with_warnings(*merged.warnings), own_devices=changed)
-    told = () if options.keeps_secrets else secrets_of_values(events.header)
-    trace = masked_trace(trace, told) if told else trace
+    secrets = () if options.keeps_secrets else secrets_of_values(events.header)
+    trace = masked_trace(trace, secrets) if secrets else trace
     if window is None:
         return trace
     covered = TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)
@@ -80,9 +86,10 @@ def read(path: Path, options: ReadOptions) -> Trace:
 def _tables(
     rows: kineto.Rows, options: ReadOptions, rank_of: Mapping[int, int]
 ) -> dict[str, Table]:
+    """Return the event tables of the trace."""
     operators, of_kernels = rows.of(*kineto.OPERATORS), rows.of(*kineto.KERNELS)
     made: Mapping[str, tuple[Callable[[kineto.Rows], Table], kineto.Rows]] = {
-        "kernels": (lambda own: kineto.make_kernels(own, options), of_kernels),
+        "kernels": (lambda table_rows: kineto.make_kernels(table_rows, options), of_kernels),
         "kernel_shapes": (kineto.make_kernel_shapes, of_kernels),
         "copies": (kineto.make_copies, rows.of(*kineto.COPIES)),
         "api_calls": (kineto.make_api_calls, rows.of(*kineto.API_CALLS)),
@@ -93,7 +100,8 @@ def _tables(
         "overheads": (kineto.make_overheads, rows.of(*kineto.OVERHEADS)),
     }
     tables = {
-        name: make(own) if len(own) else empty_table(name) for name, (make, own) in made.items()
+        name: make(table_rows) if len(table_rows) else empty_table(name)
+        for name, (make, table_rows) in made.items()
     }
     kernels, api_calls = tables["kernels"], tables["api_calls"]
     ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))
@@ -105,15 +113,15 @@ def _tables(
 
 
 def _recorded(has_rows: set[str]) -> set[str]:
-    """Return the tables that were asked for: CPU and CUDA are the profiler's two activities."""
+    """Return the tables that the user requested: the profiler's activities are CPU and CUDA."""
     activities = {"kernels", "copies", "api_calls"}, {"host_ops", "ranges"}
     return has_rows.union(*(activity for activity in activities if activity & has_rows))
 
 
-_OF_KINETO: Final = frozenset(
+_KINETO_KEYS: Final = frozenset(
     ("schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds", "trace_id")
 )
-"""What Kineto writes beside its events."""
+"""Top-level keys that Kineto writes."""
 _CATEGORIES_OF: Final = {
     "NCCL's profiler plugin": {"GROUP_API", "COLL_API", "P2P_API", "COLL", "P2P", "PROXY", "NET"}
 }
@@ -123,21 +131,22 @@ _PROCESSES_OF: Final = {
     "jax.profiler or TensorFlow": re.compile(r"/(device|host):"),
     "rocprof or rocmProfileData": re.compile(r"\b(HIP|HSA) API|^\d+ GPU\d+$"),
 }
-"""Other programs that write Chrome traces, and how these or their processes are called."""
+"""Other programs that write Chrome traces, and the names of their categories or processes."""
 
 
 def _why_nothing(events: KinetoEvents) -> str:
+    """Return the reason why a file has no events to analyze."""
     if not events.has_array:
         return "not a torch.profiler trace (the JSON contains no traceEvents)"
     if not events.is_complete:
         return "the torch.profiler trace is truncated before its first event; record it again"
     if len(events):
         return "no event has a timestamp (the profiler wrote 0 for all); record the trace again"
-    if said := header.left_out(events):
-        return f"no events to analyze: {said[0]}"
+    if sentences := header.left_out(events):
+        return f"no events to analyze: {sentences[0]}"
     unread = header.unread_kinds(events)
     kinds = header.listed(sorted(map(header.named, unread)))
-    if _OF_KINETO & events.header.keys() or PASSED_OVER & events.unread.keys():
+    if _KINETO_KEYS & events.header.keys() or IGNORED_CATEGORIES & events.unread.keys():
         if unread:
             return (
                 f"the torch.profiler trace contains only categories that traceprof cannot read "
@@ -147,9 +156,9 @@ def _why_nothing(events: KinetoEvents) -> str:
     if not unread:
         return "the Chrome trace is empty; record with torch.profiler or `traceprof record`"
     names = list(events.process_names.values())
-    programs = [name for name, own in _CATEGORIES_OF.items() if own & unread.keys()]
-    programs += [name for name, own in _PROCESSES_OF.items() if any(map(own.search, names))]
-    processes = f"; processes {', '.join(names[:_FEW])}" if names else ""
+    programs = [name for name, marks in _CATEGORIES_OF.items() if marks & unread.keys()]
+    programs += [name for name, marks in _PROCESSES_OF.items() if any(map(marks.search, names))]
+    processes = f"; processes {', '.join(names[:_MAX_LISTED_NAMES])}" if names else ""
     return (
         f"traceprof cannot read Chrome traces of {programs[0] if programs else 'another program'} "
         f"(event categories {kinds}{processes}); open the trace in ui.perfetto.dev, or record with "
@@ -157,4 +166,4 @@ def _why_nothing(events: KinetoEvents) -> str:
     )
 
 
-_FEW: Final = 5
+_MAX_LISTED_NAMES: Final = 5

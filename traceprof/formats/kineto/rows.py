@@ -1,7 +1,7 @@
-"""Rows of a Kineto trace by categories, and what they tell of devices and the host.
+"""Convert the rows of a Kineto trace to tables, by category.
 
-The categories are those of all versions; which events become rows is said here alone: time 0 of a
-trace is the first of them.
+The categories are those of all versions of Kineto. Only this module decides which events become
+rows, because time 0 of a trace is the first of these events.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.classes import classify
 
 _NAMELESS: Final = 0
-"""The process of a trace that has rows of devices only."""
+"""The process of a trace that has only GPU rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Events as columns; ``host_process`` is the process that was traced.
 
-    ``owner`` is the process of each row where there are several, also of the work of devices.
+    ``owner`` is the process of each row, including GPU rows, if there are several processes.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ class Rows:
 
     @property
     def owners(self) -> npt.NDArray[np.int64]:
-        """The process that each row is of."""
+        """The process of each row."""
         return np.full(len(self), self.host_process) if self.owner is None else self.owner
 
     def of(self, *categories: str) -> Rows:
@@ -58,36 +58,36 @@ class Rows:
         return self.where(self.category.isin(categories))
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Rows:
-        """Return the rows that are chosen."""
-        places = np.flatnonzero(chosen)  # few: quicker than to ask every row for every column
+        """Return the rows where ``chosen`` is true."""
+        places = np.flatnonzero(chosen)  # faster than a mask for each column if few are chosen
         taken: dict[str, Any] = {
             name: getattr(self, name)[places]
             for name in ("start_ns", "end_ns", "process", "thread", "category")
         }
         taken["name"] = self.name[places].used()
-        taken["arguments"] = _Taken(self.arguments, places)
+        taken["arguments"] = _SelectedArguments(self.arguments, places)
         taken["owner"] = None if self.owner is None else self.owner[places]
         return replace(self, shapes=None if self.shapes is None else self.shapes[places], **taken)
 
     def number(self, argument: str) -> npt.NDArray[np.int64]:
-        """Return an argument that is a whole number; `ABSENT` where a row has none."""
+        """Return an argument that is a whole number; `ABSENT` if a row has none."""
         values: npt.NDArray[np.int64] = self.arguments[argument]
         return values
 
     def text(self, argument: str) -> Names:
-        """Return an argument that is a text; "" where a row has none."""
+        """Return an argument that is a text; "" if a row has none."""
         values: Names = self.arguments[argument]
         return values
 
     def named(self, matches: Any) -> npt.NDArray[np.bool_]:
-        """Return for which rows ``matches(name)`` is true; asked once per distinct name."""
+        """Return the rows for which ``matches(name)`` is true, called once per distinct name."""
         names = self.name.texts.tolist()
         return self.name.by_text(np.array([bool(matches(name)) for name in names], np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken(Mapping[str, Any]):
-    """The arguments of some rows: of the many each is taken where it is asked for."""
+class _SelectedArguments(Mapping[str, Any]):
+    """The arguments of some rows; each argument is selected when it is read."""
 
     every: Mapping[str, Any]
     places: npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ class _Taken(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         values = self.every[name]
         if isinstance(values, np.ndarray) and values.strides == (0,):
-            return values[: len(self.places)]  # a single value for all (it is absent): no copy
+            return values[: len(self.places)]  # one value broadcast to all rows: no copy
         return values[self.places]
 
     def __iter__(self) -> Iterator[str]:
@@ -141,43 +141,47 @@ _CUDA_DEVICE: Final = 1
 def make_api_calls(rows: Rows) -> Table:
     """Return the calls of the CUDA or HIP runtime and driver."""
     names = Names.coded(map(plain_api_name, rows.name.texts), rows.name.packed, is_sorted=True)
-    own = {"correlation": rows.number("correlation"), "name": names}
-    return make_table("api_calls", {**_place_on_host(rows), **own})
+    return make_table(
+        "api_calls",
+        {**_place_on_host(rows), "correlation": rows.number("correlation"), "name": names},
+    )
 
 
 def make_host_ops(operators: Rows) -> Table:
     """Return the CPU operators of PyTorch."""
     rows = operators.where(~_is_early_annotation(operators))
-    own = {"source": Names.repeated("cpu_op", len(rows)), "name": rows.name}
-    return make_table("host_ops", {**_place_on_host(rows), **own})
+    return make_table(
+        "host_ops",
+        {**_place_on_host(rows), "source": Names.repeated("cpu_op", len(rows)), "name": rows.name},
+    )
 
 
 def make_operator_inputs(operators: Rows) -> Table:
-    """Return what operators were given, as far as the profiler noted it; until 2022 otherwise.
+    """Return the inputs of operators, as far as they were recorded; until 2022 under another key.
 
-    Kernels that Inductor makes say their FLOPs and bytes themselves, if they are benchmarked.
+    Kernels that Inductor generates record their FLOPs and bytes if Inductor benchmarks them.
     """
     early, dims = operators.text("Input dims"), operators.text("Input Dims")
     dims = early if not dims.codes.any() and len(early.texts) > 1 else dims
-    told = {"flop": operators.text("kernel_flop"), "gigabytes": operators.text("kernel_num_gb")}
-    has_any = np.logical_or.reduce([own != "" for own in (dims, *told.values())])
+    measured = {"flop": operators.text("kernel_flop"), "gigabytes": operators.text("kernel_num_gb")}
+    has_any = np.logical_or.reduce([texts != "" for texts in (dims, *measured.values())])
     rows = np.flatnonzero(has_any & ~_is_early_annotation(operators))
-    own = {
+    columns: dict[str, Any] = {
+        **_place_on_host(operators),
         "name": operators.name,
         "dims": dims,
         "types": operators.text("Input type"),
         "concrete": operators.text("Concrete Inputs"),
-        **told,
+        **measured,
     }
-    columns: dict[str, Any] = {**_place_on_host(operators), **own}
     return make_table("operator_inputs", {name: column[rows] for name, column in columns.items()})
 
 
 def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
-    """Return the annotations of the host and, in the domain ``nn.Module``, the modules.
+    """Return the CPU annotations and, in the domain ``nn.Module``, the modules.
 
-    Each step counts once: Kineto repeats annotations on every stream, which are left out, and
-    old versions repeat a step among the operators.
+    Kineto repeats annotations on every stream; these copies are ignored. Old versions repeat a step
+    among the operators; each step counts once.
     """
     modules = functions.where(functions.named(lambda name: name.startswith(MODULE_PREFIX)))
     plain = [name.removeprefix(MODULE_PREFIX) for name in modules.name.texts.tolist()]
@@ -195,9 +199,15 @@ def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
 
 
 def make_overheads(rows: Rows) -> Table:
-    """Return what the profiler itself took; it does not say on which thread."""
-    process = np.where(rows.process < 0, rows.host_process, rows.process)
-    return make_table("overheads", {**_place_on_host(rows), "process": process, "name": rows.name})
+    """Return the time that the profiler itself used; Kineto does not record its thread."""
+    return make_table(
+        "overheads",
+        {
+            **_place_on_host(rows),
+            "process": np.where(rows.process < 0, rows.host_process, rows.process),
+            "name": rows.name,
+        },
+    )
 
 
 def make_samples(rows: Rows) -> Table:
@@ -225,45 +235,55 @@ def make_samples(rows: Rows) -> Table:
 
 
 def _place_on_host(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
+    """Return times, process and thread of each row."""
     return {name: getattr(rows, name) for name in ("start_ns", "end_ns", "process", "thread")}
 
 
 def _ranges(rows: Rows, names: Names, domain: str) -> Table:
-    own = {"domain": Names.repeated(domain, len(rows)), "name": names}
-    own["kind"] = Names.repeated("push_pop", len(rows))
-    return make_table("ranges", {**_place_on_host(rows), **own})
+    """Return rows as nested ranges with these names."""
+    return make_table(
+        "ranges",
+        {
+            **_place_on_host(rows),
+            "domain": Names.repeated(domain, len(rows)),
+            "name": names,
+            "kind": Names.repeated("push_pop", len(rows)),
+        },
+    )
 
 
 def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
     """Return which operators are annotations: before 2022 both had the category Operator."""
     is_step = operators.named(lambda name: name.startswith(_STEP))
-    early = (operators.category == "Operator") | is_step
-    return early & operators.named(_EARLY_ANNOTATION.match)
+    return ((operators.category == "Operator") | is_step) & operators.named(_EARLY_ANNOTATION.match)
 
 
-_BY_DRIVER: Final = frozenset((*KERNELS, *COPIES, *API_CALLS, *SYNCS))
-"""The categories whose times the driver stamps: the start is 0 where it has none, the end often."""
+_DRIVER_CATEGORIES: Final = frozenset((*KERNELS, *COPIES, *API_CALLS, *SYNCS))
+"""Categories with times from the driver. A missing start is 0, and often the end, too."""
 YEAR_NS: Final = 365 * 86_400 * 10**9
-"""Nothing that is recorded takes as long."""
+"""Longer than any recorded event."""
 
 
 def is_stamped(category: str, start_ns: int, duration_ns: int) -> bool:
-    """Return whether an event has a time of its own, as far as it tells by itself."""
+    """Return whether an event has a time of its own, judging by this event only."""
     takes_time = 0 < duration_ns < YEAR_NS
-    return takes_time or start_ns != 0 or category not in _BY_DRIVER
+    return takes_time or start_ns != 0 or category not in _DRIVER_CATEGORIES
 
 
 def usual_years(counts: Mapping[int, int]) -> list[int]:
-    """Return the year that most events begin in, and those next to it, of the ``counts`` of all."""
+    """Return the year in which most events begin, and the years next to it.
+
+    ``counts`` maps years to numbers of events.
+    """
     most = max(counts, key=lambda year: counts[year], default=0)
     return [year for year in counts if abs(year - most) <= 1]
 
 
 def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
-    """Return which events have a time that can be: none of 0, and none years from most others."""
+    """Return which events have a possible time: not 0, and not years away from most events."""
     starts, lengths = events.start_ns, events.end_ns - events.start_ns
     takes_time = (lengths > 0) & (lengths < YEAR_NS)
-    is_by_driver = events.category.isin(tuple(_BY_DRIVER))
+    is_by_driver = events.category.isin(tuple(_DRIVER_CATEGORIES))
     found: npt.NDArray[np.bool_] = takes_time | (starts != 0) | ~is_by_driver
     years, counts = np.unique(starts[found] // YEAR_NS, return_counts=True)
     if len(years) > 1:
@@ -273,26 +293,28 @@ def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
 
 
 PHASES: Final = ("X", "i")
-_TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
-PASSED_OVER: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation"))
-"""What repeats others, or says how the program was called: not reading these loses nothing."""
+_READ_CATEGORIES: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
+IGNORED_CATEGORIES: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation"))
+"""Unread categories that repeat others, or show how the program was called."""
 
 
-def is_taken(event: KinetoEvent) -> bool:
+def becomes_row(event: KinetoEvent) -> bool:
     """Return whether an event of `PHASES` becomes a row."""
     if event.ph == "i":
         return event.cat in MEMORY
-    if event.cat in FUNCTIONS:  # by far the most events of a trace with stacks
+    if event.cat in FUNCTIONS:  # the most frequent category in a trace with stacks
         return str(event.name).startswith(MODULE_PREFIX)
-    return event.cat in _TAKEN
+    return event.cat in _READ_CATEGORIES
 
 
 _DIRECTION: Final = re.compile(
     r"(Host|Device|Peer|Array|[HDPA])[tT]o(Host|Device|Peer|Array|[HDPA])"
 )
-_ENDS: Final = "HH h2h HD h2d HA h2d DH d2h AH d2h PP p2p"
-_DIRECTIONS: Final = dict(zip(_ENDS.split()[::2], _ENDS.split()[1::2], strict=True))
-_KINDS: Final = re.compile(r"\((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+?)\)")
+_DIRECTION_PAIRS: Final = "HH h2h HD h2d HA h2d DH d2h AH d2h PP p2p"
+_DIRECTIONS: Final = dict(
+    zip(_DIRECTION_PAIRS.split()[::2], _DIRECTION_PAIRS.split()[1::2], strict=True)
+)
+_MEMORY_KINDS: Final = re.compile(r"\((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+?)\)")
 _SYNC_KINDS: Final = {
     "Event Sync": "event",
     "Stream Wait Event": "stream_wait",
@@ -300,11 +322,11 @@ _SYNC_KINDS: Final = {
     "Context Sync": "context",
 }
 _NO_STREAM: Final = (1 << 32) - 1
-"""What CUPTI writes where a wait concerns no stream; HIP's streams are pointers, far above it."""
+"""CUPTI's value for a wait that concerns no stream. HIP's streams are pointers, far larger."""
 
 
 def make_kernels(rows: Rows, options: ReadOptions) -> Table:
-    """Return the kernels. CPU rows of Triton that name a stream are none: they have a category."""
+    """Return the kernels. Triton's CPU rows with a stream have another category."""
     return make_table(
         "kernels",
         {
@@ -317,24 +339,25 @@ def make_kernels(rows: Rows, options: ReadOptions) -> Table:
 
 
 def make_kernel_shapes(rows: Rows) -> Table:
-    """Return how the kernels were launched: a row for each; none where no event says it."""
+    """Return how the kernels were launched, one row per kernel; empty if no event contains it."""
     shapes = rows.shapes
     if shapes is None or not len(shapes) or (shapes == NO_SHAPE).all():
         return empty_table("kernel_shapes")
-    columns = dict(zip(SHAPE, shapes.T, strict=True))
-    return make_table("kernel_shapes", {**_place_on_device(rows), **columns})
+    return make_table(
+        "kernel_shapes", {**_place_on_device(rows), **dict(zip(SHAPE, shapes.T, strict=True))}
+    )
 
 
 def make_copies(rows: Rows) -> Table:
-    """Return the copies and memsets; their names tell the direction and the kinds of memory."""
+    """Return the copies and memsets; their names contain the direction and the kinds of memory."""
     names = rows.name.texts.tolist()
     directions = [_direction(name) for name in names]
-    kinds = [_KINDS.search(name) for name in names]
+    kinds = [_MEMORY_KINDS.search(name) for name in names]
     sources = [
         "" if direction == "memset" else _kind(found, "source")
         for direction, found in zip(directions, kinds, strict=True)
     ]
-    told = {
+    parsed = {
         "direction": directions,
         "src_kind": sources,
         "dst_kind": [_kind(found, "target") for found in kinds],
@@ -344,7 +367,7 @@ def make_copies(rows: Rows) -> Table:
         "copies",
         {
             **_place_on_device(rows),
-            **{name: Names.coded(texts, codes, is_sorted=True) for name, texts in told.items()},
+            **{name: Names.coded(texts, codes, is_sorted=True) for name, texts in parsed.items()},
             "n_bytes": rows.number("bytes"),
             "src_device": rows.number("fromDevice"),
             "dst_device": rows.number("toDevice"),
@@ -354,14 +377,16 @@ def make_copies(rows: Rows) -> Table:
 
 
 def make_syncs(rows: Rows) -> Table:
-    """Return the synchronisations of host and streams."""
+    """Return the synchronizations of CPU threads and streams."""
     kinds = (_SYNC_KINDS.get(name, "unknown") for name in rows.name.texts.tolist())
-    own = {"kind": Names.coded(kinds, rows.name.packed, is_sorted=True)}
-    return make_table("syncs", {**_place_on_device(rows), **own})
+    return make_table(
+        "syncs",
+        {**_place_on_device(rows), "kind": Names.coded(kinds, rows.name.packed, is_sorted=True)},
+    )
 
 
 def _place_on_device(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
-    """Return when and where each row was. Device work bears the device in place of a process."""
+    """Return times and place of each row. GPU rows have the device in place of a process."""
     device, stream = rows.number("device"), rows.number("stream")
     stream = np.where(stream == ABSENT, rows.thread, stream)
     return {
@@ -380,8 +405,7 @@ def _direction(name: str) -> str:
     found = _DIRECTION.search(name)
     if not found:
         return "unknown"
-    ends = found.group(1)[0] + found.group(2)[0]
-    return _DIRECTIONS.get(ends, "d2d")
+    return _DIRECTIONS.get(found.group(1)[0] + found.group(2)[0], "d2d")
 
 
 def _kind(found: re.Match[str] | None, group: str) -> str:

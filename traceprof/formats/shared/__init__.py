@@ -1,1 +1,1 @@
-"""What several formats have in common: codes of CUPTI, collectives, launchers, packed files."""
+"""Code shared by several formats: CUPTI codes, collectives, launchers, files, secrets."""

@@ -1,4 +1,4 @@
-"""Collectives: those that only an annotation tells, and which kernels carry them out."""
+"""Find collectives that only an annotation records, and the kernels that execute collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEVER_NS: Final = np.iinfo(np.int64).max
 _LAUNCH: Final = ("process", "correlation")
 _LANE: Final = ("process", "thread")
 ANNOTATING_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
-"""What PyTorch's annotations of collectives begin with, before a colon."""
+"""Prefixes of PyTorch's annotations of collectives, followed by a colon."""
 _ANNOTATION: Final = re.compile(rf"({'|'.join(ANNOTATING_BACKENDS)}):(\w+)")
 
 
@@ -30,15 +30,14 @@ def is_annotated(name: str) -> bool:
 
 
 def is_exchange(name: str) -> bool:
-    """Return whether a kernel of this name carries out sends and receives."""
+    """Return whether a kernel of this name executes sends and receives."""
     return "sendrecv" in name.lower()
 
 
 def annotated_collectives(annotations: Table, kernels: Table, api_calls: Table) -> Table:
-    """Return the ranges or operators called ``nccl:all_reduce`` and the like.
+    """Return ranges or operators with names such as ``nccl:all_reduce``, linked to kernels.
 
-    They are tied to the kernels that they launch. `torch.autograd.profiler.emit_nvtx` writes
-    them with more behind the name.
+    `torch.autograd.profiler.emit_nvtx` appends more text to these names.
     """
     names = [_ANNOTATION.match(name) for name in annotations["name"].texts.tolist()]
     ops = [collective_op(found.group(2)) if found else "" for found in names]
@@ -66,46 +65,45 @@ def tied_by_launch(
 ) -> Table:
     """Return ``collectives`` with a correlation for those that have none.
 
-    It is that of the first communication kernel that the same thread launched inside the call
-    or, where ``latest_ns`` is given, between its start and that time.
+    The correlation is that of the first communication kernel that the same thread launched inside
+    the call or, if ``latest_ns`` is given, between the start of the call and that time.
     """
     is_open = collectives["correlation"] == ABSENT
     if not is_open.any():
         return collectives
     is_communication = kernels["activity"] == Activity.COMMUNICATION.value
     launches = _launches_of(kernels.take(is_communication), api_calls)
-    until = collectives["end_ns"] if latest_ns is None else latest_ns
-    return _tied(collectives, is_open, launches, until)
+    until_ns = collectives["end_ns"] if latest_ns is None else latest_ns
+    return _tied(collectives, is_open, launches, until_ns)
 
 
 def _launches_of(kernels: Table, api_calls: Table) -> Table:
     """Return the API calls that launched ``kernels``."""
-    some = api_calls.take(np.isin(api_calls["correlation"], kernels["correlation"]))
-    return some.take(first_alike(some, kernels, *_LAUNCH) >= 0)
+    candidates = api_calls.take(np.isin(api_calls["correlation"], kernels["correlation"]))
+    return candidates.take(first_alike(candidates, kernels, *_LAUNCH) >= 0)
 
 
 def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Table:
-    """Return ``collectives`` with the correlation of the batch that sends and receives are part of.
+    """Return ``collectives`` with the correlation of their batch, for sends and receives.
 
-    PyTorch's ``batch_isend_irecv`` launches one kernel for all of them when the group ends, after
-    the calls (pytorch#194693): it is the next SendRecv kernel that the thread launches and no
-    call claims, unless another collective with a kernel comes in between.
+    PyTorch's ``batch_isend_irecv`` launches one kernel for all calls when the group ends, after the
+    calls (pytorch#194693). That kernel is the next SendRecv kernel that the thread launches and
+    that no call has, unless another collective with a kernel comes in between.
     """
     is_tied = collectives["correlation"] != ABSENT
     is_open = collectives["op"].isin(_SINGLE) & ~is_tied
     names = kernels["name"]
-    exchanging = np.array(list(map(is_exchange, names.texts.tolist())), np.bool_)
-    if not is_open.any() or not exchanging.any():
+    is_send_recv = np.array(list(map(is_exchange, names.texts.tolist())), np.bool_)
+    if not is_open.any() or not is_send_recv.any():
         return collectives
-    launches = _launches_of(kernels.take(names.by_text(exchanging)), api_calls)
+    launches = _launches_of(kernels.take(names.by_text(is_send_recv)), api_calls)
     is_claimed = first_alike(launches, collectives.take(is_tied), *_LAUNCH) >= 0
     begins = collectives["start_ns"]
-    until = np.full(len(collectives), _NEVER_NS)
+    until_ns = np.full(len(collectives), _NEVER_NS)
     for rows in rows_by_values(*(collectives[name] for name in _LANE)).values():
         rivals = np.sort(begins[rows[is_tied[rows]]])
-        following = np.searchsorted(rivals, begins[rows])
-        until[rows] = np.append(rivals, _NEVER_NS)[following]
-    return _tied(collectives, is_open, launches.take(~is_claimed), until)
+        until_ns[rows] = np.append(rivals, _NEVER_NS)[np.searchsorted(rivals, begins[rows])]
+    return _tied(collectives, is_open, launches.take(~is_claimed), until_ns)
 
 
 def _tied(
@@ -114,20 +112,20 @@ def _tied(
     launches: Table,
     until_ns: npt.NDArray[np.int64],
 ) -> Table:
-    """Tie those that are open to the next of ``launches`` of their thread, if it is in time."""
+    """Link open collectives to the next of ``launches`` on their thread before ``until_ns``."""
     if launches.empty:
         return collectives
     begins, correlation = collectives["start_ns"], collectives["correlation"].copy()
-    wanted = rows_by_values(*(collectives[name][is_open] for name in _LANE))
+    open_rows = rows_by_values(*(collectives[name][is_open] for name in _LANE))
     launches = launches.in_order("start_ns")
     for lane, rows in rows_by_values(*(launches[name] for name in _LANE)).items():
-        if lane not in wanted:
+        if lane not in open_rows:
             continue
-        places = np.flatnonzero(is_open)[wanted[lane]]
+        places = np.flatnonzero(is_open)[open_rows[lane]]
         starts = launches["start_ns"][rows]
-        first = np.searchsorted(starts, begins[places])
-        found = first < len(starts)
-        places, first = places[found], first[found]
-        in_time = starts[first] < until_ns[places]
-        correlation[places[in_time]] = launches["correlation"][rows[first[in_time]]]
+        next_launch = np.searchsorted(starts, begins[places])
+        has_next = next_launch < len(starts)
+        places, next_launch = places[has_next], next_launch[has_next]
+        in_time = starts[next_launch] < until_ns[places]
+        correlation[places[in_time]] = launches["correlation"][rows[next_launch[in_time]]]
     return collectives.assign(correlation=correlation)

@@ -1,4 +1,4 @@
-"""What CUPTI records, with its codes, which nsys and nvprof write as they are; nested ranges."""
+"""Records and codes of CUPTI, which nsys and nvprof write unchanged; depth of nested ranges."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
 from traceprof.names.classes import OwnRule, classify
 
 Place: TypeAlias = Mapping[str, npt.NDArray[np.int64] | Packed]
-"""When and where device work was: start_ns, end_ns, device, stream, process, correlation."""
+"""Time and place of GPU activity: start_ns, end_ns, device, stream, process, correlation."""
 
 _CODED_DIRECTIONS: Final = "unknown h2d d2h h2d d2h d2d d2d d2d d2d h2h p2p h2d d2h p2p"
 _COPY_DIRECTIONS: Final = dict(enumerate(_CODED_DIRECTIONS.split()))
-"""3 and 4 are copies to an array, and from it."""
+"""CUPTI's code of a copy → its direction; 3 and 4 are copies to and from an array."""
 UNIFIED_MEMORY_COPIES: Final = (11, 12, 13)
-"""Copies that the driver makes on its own, to migrate pages of unified memory."""
+"""Codes of copies with which the driver migrates pages of unified memory."""
 
 MANAGED: Final = 4
 _MEMORY: Final = "pageable pinned device array managed device_static managed_static unknown"
@@ -45,55 +45,66 @@ KERNEL_SHAPE: Final = {
 }
 """How kernels were launched: column of `kernel_shapes` → column of the table of kernels.
 
-The last is traceprof's, for recorders that know only the sum.
+traceprof writes the last column, for recorders that know only the total.
 """
 plain_api_name: Final = partial(re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$").sub, "")
-"""Returns the name of an API call without the version of its binary interface."""
+"""Returns the name of an API call without the version of its ABI."""
 
 
 @cache
 def api_names(domain: str) -> Mapping[int, str]:
-    """Return the names of the calls of the CUDA ``runtime`` or ``driver`` by CUPTI's numbers.
+    """Return CUPTI's number → name of the calls of the CUDA ``runtime`` or ``driver``.
 
-    scripts/cuda_call_names.py makes the tables, of CUDA 11.8 and 13.5.
+    scripts/cuda_call_names.py generates the tables from CUDA 11.8 and 13.5.
     """
     file = Path(__file__).with_name(f"cuda_{domain}_calls.txt")
     return dict(enumerate(file.read_text(encoding="utf-8").split(), 1))
 
 
 def names_by_number(numbers: Column, name: Callable[[int], str]) -> Names:
-    """Return what ``name`` calls each of ``numbers``; each of them is asked for once."""
+    """Return ``name(number)`` of each of ``numbers``; it is called once per distinct number."""
     place, found = distinct(numbers)
     return Names.coded(map(name, found), place, is_sorted=True)
 
 
 def decode(codes: Column, meanings: Mapping[int, str]) -> Names:
-    """Return the names of ``codes``; a code without a name is "unknown"."""
+    """Return the meanings of ``codes``; "unknown" for other codes."""
     return names_by_number(codes, lambda code: meanings.get(code, "unknown"))
 
 
 def make_kernels(
     place: Place, names: Names, rules: Sequence[OwnRule], graph_nodes: Column
 ) -> Table:
-    """Return kernels with these names as the table of kernels."""
-    activity = classify(names, rules)
-    own = {"name": names, "activity": activity, "graph_node": known(graph_nodes)}
-    return make_table("kernels", {**place, **own})
+    """Return a table of kernels with these names."""
+    return make_table(
+        "kernels",
+        {
+            **place,
+            "name": names,
+            "activity": classify(names, rules),
+            "graph_node": known(graph_nodes),
+        },
+    )
 
 
 def make_traced_graphs(place: Place, graphs: Column) -> Table:
-    """Return the CUDA graphs with these ids, which were traced whole, as rows of kernels."""
+    """Return CUDA graphs that were traced as a whole, as rows of kernels.
+
+    ``graphs`` are the IDs of the graphs.
+    """
     names = names_by_number(graphs, "CUDA graph {}".format)
-    activity = Names.repeated(Activity.CUDA_GRAPH.value, len(names))
-    return make_table("kernels", {**place, "name": names, "activity": activity})
+    return make_table(
+        "kernels",
+        {**place, "name": names, "activity": Names.repeated(Activity.CUDA_GRAPH.value, len(names))},
+    )
 
 
 def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
-    """Return how kernels were launched, with static and dynamic shared memory together.
+    """Return how kernels were launched; shared memory is the sum of static and dynamic memory.
 
-    Where that is told alone, it stays where the two are not known.
+    If these two are unknown, a recorded total is kept.
     """
-    # As many rows as kernels: in few bytes before the next column is looked at.
+    # There is a row per kernel: pack each column before reading the next one.
     shape = {column: Packed(known(raw[stored])) for column, stored in KERNEL_SHAPE.items()}
     static, dynamic = (shape[f"{kind}_shared_bytes"].wide() for kind in ("static", "dynamic"))
     are_known = (static >= 0) & (dynamic >= 0)
@@ -111,32 +122,35 @@ def make_copies(
     dst_kinds: Column,
     kinds: Mapping[int, str] = MEMORY_KINDS,
 ) -> Table:
-    """Return copies as the table of copies; ``kinds`` tells what the codes of memory mean.
+    """Return a table of copies, or of memsets if there are no ``src_kinds``.
 
-    Without ``src_kinds`` they are memsets.
+    ``kinds`` maps codes of memory kinds to their meanings.
     """
-    own: dict[str, Column] = {
+    columns: dict[str, Column] = {
         "n_bytes": known(raw["bytes"]),
         "dst_kind": decode(dst_kinds, kinds),
         "graph_node": known(raw["graphNodeId"]),
     }
     if src_kinds is None:
-        own["direction"] = Names.repeated("memset", len(raw["bytes"]))
+        columns["direction"] = Names.repeated("memset", len(raw["bytes"]))
     else:
-        own["direction"] = decode(raw["copyKind"], _COPY_DIRECTIONS)
-        own["src_kind"] = decode(src_kinds, kinds)
-        own |= {"src_device": known(raw["srcDeviceId"]), "dst_device": known(raw["dstDeviceId"])}
-    return make_table("copies", {**place, **own})
+        columns["direction"] = decode(raw["copyKind"], _COPY_DIRECTIONS)
+        columns["src_kind"] = decode(src_kinds, kinds)
+        columns |= {
+            "src_device": known(raw["srcDeviceId"]),
+            "dst_device": known(raw["dstDeviceId"]),
+        }
+    return make_table("copies", {**place, **columns})
 
 
 def make_syncs(place: Place, codes: Column) -> Table:
-    """Return synchronisations with these codes as the table of them."""
+    """Return a table of synchronizations with these codes."""
     return make_table("syncs", {**place, "kind": decode(codes, SYNC_KINDS)})
 
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """NVTX: ranges, marks, and how many ranges were never closed."""
+    """NVTX annotations: ranges, marks, and the number of ranges that were never closed."""
 
     ranges: Table
     marks: Table
@@ -153,17 +167,20 @@ def make_annotations(
     points: Mapping[str, Column],
     n_unclosed: int,
 ) -> Annotations:
-    """Return ranges that end at ``ends``, with their depth, and the marks at ``points``."""
-    own = {
-        "end_ns": np.maximum(spans["start_ns"], ends),
-        "kind": Names.coded(["start_end", "push_pop"], codes_of(is_nested), is_sorted=True),
-    }
-    ranges = make_table("ranges", {**spans, **own})
+    """Return ranges with the given ``ends`` and their depth, and marks at ``points``."""
+    ranges = make_table(
+        "ranges",
+        {
+            **spans,
+            "end_ns": np.maximum(spans["start_ns"], ends),
+            "kind": Names.coded(["start_end", "push_pop"], codes_of(is_nested), is_sorted=True),
+        },
+    )
     return Annotations(with_depth(ranges), make_table("marks", points), n_unclosed)
 
 
 def with_depth(ranges: Table) -> Table:
-    """Return ``ranges`` with their depth: the number of ranges open around each on its thread."""
+    """Return ``ranges`` with their depth: the number of enclosing ranges on the same thread."""
     order = sort_order(ranges, TABLES["ranges"])
     ranges = ranges if order is None else ranges.take(order)
     depth = np.zeros(len(ranges), np.int64)

@@ -1,4 +1,4 @@
-"""Files before it is known what they are: what to know them by, and what gzip packed."""
+"""Examine files before their format is known, and unpack gzip files."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from traceprof.formats.sqlite.database import Database, reporting_undecodable_na
 from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 
 TABLE_FILES: Final = (".parquet", ".arrow")
-"""The suffixes of files that hold one table of a trace."""
+"""Suffixes of files that contain one table of a trace."""
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _PACKED_BYTES: Final = 1 << 18
 _UNPACKED_BYTES: Final = 1 << 22
-_MOST_UNPACKED: Final = 1 << 28
-_MOST_TIMES: Final = 100
-_LIMIT: Final = "TRACEPROF_UNPACKED_BYTES"
-"""The variable that allows more than 256 MiB and 100 times what a gzip file has itself."""
+_MAX_UNPACKED_BYTES: Final = 1 << 28
+_MAX_UNPACKED_RATIO: Final = 100
+_LIMIT_VARIABLE: Final = "TRACEPROF_UNPACKED_BYTES"
+"""Environment variable that raises the limit: 256 MiB, or 100 times the size of the gzip file."""
 
 
 def examine(path: Path) -> Candidate:
-    """Return what there is to know a file by: its first bytes and, if it is SQLite, its tables.
+    """Return the properties that identify a format: first bytes and, of SQLite, the table names.
 
-    Of a folder that holds tables as files it is what these are called.
+    For a folder that contains tables as files, return the names of its files.
 
     Raises:
-        TraceError: no file, an empty one, or a damaged database.
+        TraceError: the file does not exist, is empty, or is a damaged database.
     """
     if kind := kind_of_no_file(path):
         raise TraceError(f"{path}: {kind}, expected a file; write the data to a file first")
     try:
         if path.is_dir():
-            names = frozenset(one.name for one in path.iterdir() if one.is_file())
+            names = frozenset(entry.name for entry in path.iterdir() if entry.is_file())
             if any(Path(name).suffix in TABLE_FILES for name in names):
                 return Candidate(path, b"", files=names)
         with path.open("rb") as file:
@@ -60,8 +60,9 @@ def examine(path: Path) -> Candidate:
         return Candidate(path, head, _tables_in(path, *known))
 
 
-@lru_cache(maxsize=1 << 12)  # files of a run are examined when it is put together, and to be read
+@lru_cache(maxsize=1 << 12)  # files are examined once to find the run, and again to be read
 def _tables_in(path: Path, *_state: int) -> frozenset[str]:
+    """Return the table names of a database; ``_state`` changes when the file does."""
     with Database(path, only_names=True) as database:
         return database.tables
 
@@ -74,13 +75,13 @@ def is_packed_database(candidate: Candidate) -> bool:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Candidate]:
-    """Give the file ``path`` or, of a gzipped database, what is in it.
+    """Give the file ``path`` or, if it is a gzipped database, an unpacked copy.
 
-    The database stands in a temporary folder for as long as the context lasts. JSON is not
-    unpacked: it is read as a stream.
+    The copy is in a temporary folder and exists as long as the context. JSON is not unpacked,
+    because it is read as a stream.
 
     Raises:
-        TraceError: there is no room to unpack it, or it was cut off.
+        TraceError: the file is truncated, or the disk is full.
     """
     candidate = examine(path)
     if not is_packed_database(candidate):
@@ -97,7 +98,7 @@ def unpacked(path: Path) -> Iterator[Candidate]:
             raise TraceError(f"{path}: cannot be unpacked ({error.strerror})") from error
         try:
             yield examine(database)
-        except TraceError as error:  # it is the user's file that is damaged, by its name
+        except TraceError as error:  # report the name of the user's file
             raise type(error)(str(error).replace(str(database), str(path))) from error
 
 
@@ -107,57 +108,60 @@ def _new_member() -> Any:
 
 @dataclass(slots=True)
 class GzipSource:
-    """Unpacks a gzip file; it ends where the file was cut off, or ``is_damaged``.
+    """Unpacks a gzip file; it ends where the file is truncated or damaged (``is_damaged``).
 
-    `gzip.GzipFile` raises instead and loses what it had unpacked. A file that unpacks to far more
-    than traces do is refused: a few hundred kilobytes can hold gigabytes.
+    `gzip.GzipFile` raises an error instead and loses the data that it had unpacked. Files that
+    unpack to far more than any trace are rejected, because a few hundred kilobytes can contain
+    gigabytes.
     """
 
     file: BinaryIO
     is_damaged: bool = False
     _member: Any = field(default_factory=_new_member)
-    _rest: bytes = b""
+    _unread: bytes = b""
     _n_unpacked: int = 0
 
     def read(self, _size: int, /) -> bytes:
         """Return the next bytes, as many as one piece of the file unpacks to; b"" at the end.
 
         Raises:
-            TraceError: it is more than `_LIMIT` allows.
+            TraceError: the file unpacks to more than the limit.
         """
         data = self._next()
         self._n_unpacked += len(data)
-        if self._n_unpacked > _MOST_UNPACKED:
+        if self._n_unpacked > _MAX_UNPACKED_BYTES:
             self._check_size()
         return data
 
     def _next(self) -> bytes:
         while True:
-            packed = self._rest or self.file.read(_PACKED_BYTES)
+            packed = self._unread or self.file.read(_PACKED_BYTES)
             before = self._member.copy()
             try:
                 data: bytes = self._member.decompress(packed, _UNPACKED_BYTES)
             except zlib.error:
                 return self._last_of(before, packed)
-            self._rest = self._member.unconsumed_tail or self._member.unused_data
+            self._unread = self._member.unconsumed_tail or self._member.unused_data
             if self._member.eof:
                 self._member = _new_member()
-                self._rest = self._rest.lstrip(b"\0")  # padding, as tapes and block devices need
+                self._unread = self._unread.lstrip(b"\0")  # padding of tapes and block devices
             if data or not packed:
                 return data
 
     def _check_size(self) -> None:
-        most = max(_MOST_UNPACKED, _MOST_TIMES * os.fstat(self.file.fileno()).st_size)
-        told = os.environ.get(_LIMIT, "")
-        most = int(told) if told.isdecimal() and len(told) < 20 else most
-        if self._n_unpacked > most:
+        max_bytes = max(
+            _MAX_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(self.file.fileno()).st_size
+        )
+        setting = os.environ.get(_LIMIT_VARIABLE, "")
+        max_bytes = int(setting) if setting.isdecimal() and len(setting) < 20 else max_bytes
+        if self._n_unpacked > max_bytes:
             raise TraceError(
-                f"{self.file.name}: unpacks to more than {most} bytes, more than any trace needs; "
-                f"set {_LIMIT}=BYTES to raise the limit"
+                f"{self.file.name}: unpacks to more than {max_bytes} bytes, more than any trace "
+                f"needs; set {_LIMIT_VARIABLE}=BYTES to raise the limit"
             )
 
     def _last_of(self, member: Any, packed: bytes) -> bytes:
-        """Return what the sound beginning of ``packed`` holds; nothing more is read."""
+        """Return the data of the undamaged beginning of ``packed``, and stop reading."""
         data, step = b"", len(packed)
         while step:
             step //= 2
@@ -169,15 +173,22 @@ class GzipSource:
                 member = before
         self.is_damaged = True
         self.file.seek(0, os.SEEK_END)
-        self._rest = b""
+        self._unread = b""
         return data
 
 
+def unpacking_source(file: BinaryIO) -> BinaryIO | GzipSource:
+    """Return a source of the content of ``file``, which is unpacked if it is gzip."""
+    is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    file.seek(0)
+    return GzipSource(file) if is_packed else file
+
+
 def unpacked_head(path: Path, n_bytes: int) -> bytes:
-    """Return the first bytes of what the gzip file ``path`` holds."""
+    """Return the first bytes of the content of the gzip file ``path``."""
     head = b""
     with path.open("rb") as file:
         source = GzipSource(file)
-        while len(head) < n_bytes and (more := source.read(n_bytes)):
-            head += more
+        while len(head) < n_bytes and (data := source.read(n_bytes)):
+            head += data
     return head[:n_bytes]

@@ -1,14 +1,12 @@
-"""Reading the items of a huge JSON array one after another, in bounded memory.
+"""Read the items of a huge JSON array one after another, in bounded memory.
 
-The document is an object with the array under one key (other keys may stand before and after
-it), or the array alone. Numbers with a fraction come back as their text, so that the reader of
-a trace can turn microseconds into exact nanoseconds. A document that was cut off in the middle
-yields what is whole.
+The document is an object with the array under one key, or the array alone. Numbers with a fraction
+are returned as text, so that readers can convert microseconds to exact nanoseconds. A truncated
+document yields the items that are complete.
 
-Where speed matters, `JsonArrayStream.batches` hands whole runs of items to a faster parser. The
-end of a run is guessed and the parser is the judge of the guess: the text up to a comma is a
-valid array only where that comma stands between two items. What the parser does not take is
-read item by item.
+For speed, `JsonArrayStream.batches` passes runs of items to a faster parser. It guesses the end of
+a run, and the parser verifies the guess: text up to a comma is a valid array only if that comma
+separates two items. Runs that the parser rejects are read item by item.
 """
 
 from __future__ import annotations
@@ -17,25 +15,30 @@ import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias, TypeVar
+
+from traceprof.errors import TraceError
+from traceprof.formats.shared.files import unpacking_source
 
 _WINDOW_BYTES: Final = 1 << 16
-_GUESSES: Final = 8
-_LONGEST_WORD: Final = len("-Infinity") + len("\\u0000\\u0000")
+_MAX_GUESSES: Final = 8
+_MAX_TOKEN_BYTES: Final = len("-Infinity") + len("\\u0000\\u0000")
 _SPACE: Final = re.compile(rb"[ \t\r\n,]*")
 _PADDING: Final = b" \t\r\n\0"
 _BOUNDARY: Final = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\{")
 _LAST: Final = re.compile(rb"\}[ \t\r\n]*\]")
 _OTHER_LIST: Final = re.compile(rb'"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*\{')
-# Not those that stand for a byte.
+# Surrogates except those that represent an undecodable byte (surrogateescape).
 _ESCAPED_HALVES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-_LONGEST_NUMBER: Final = 1000
+_MAX_DIGITS: Final = 1000
 
 
 def _number(digits: str) -> int | str:
-    """Return a whole number; as its text where Python would refuse to read so many digits."""
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else digits
+    """Return a whole number; the digits as text if Python would refuse to convert so many."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else digits
 
 
 _JSON: Final = json.JSONDecoder(parse_float=str, parse_int=_number, strict=False)
@@ -45,7 +48,7 @@ _Parse: TypeAlias = Callable[[bytes], "_Batch | None"]
 
 
 class ByteSource(Protocol):
-    """What can be read from."""
+    """An object with ``read``, such as an open file."""
 
     def read(self, size: int, /) -> bytes:
         """Return about ``size`` bytes, b"" at the end."""
@@ -53,25 +56,40 @@ class ByteSource(Protocol):
 
 
 class TooDeepError(Exception):
-    """The document nests deeper than can be read."""
+    """The document is nested more deeply than traceprof can read."""
 
 
 class _CutOffError(Exception):
-    """The document ended where more was expected."""
+    """The document ends before it is complete."""
+
+
+@contextmanager
+def open_chrome_trace(
+    path: Path, chunk_bytes: int = 1 << 20
+) -> Iterator[tuple[JsonArrayStream, BinaryIO]]:
+    """Open a Chrome trace, plain or gzip; give a stream of its events, and the file.
+
+    Raises:
+        TraceError: the JSON is nested too deeply.
+    """
+    with path.open("rb") as file:
+        try:
+            yield JsonArrayStream(unpacking_source(file), "traceEvents", chunk_bytes), file
+        except TooDeepError:
+            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
 
 
 @dataclass(slots=True)
 class JsonArrayStream:
     """Iterates over the array at ``key`` of a JSON document.
 
-    After iteration ``header`` holds the other top-level values, and ``header_texts`` their keys and
-    values as they are written; ``has_array`` says whether the array was found, ``is_complete``
-    whether the document was whole, and ``is_damaged`` that it was not, because something in it is
-    no JSON. ``bytes_behind`` are those that follow on a whole document, without space around them:
-    another one, or what damage made of this. ``text`` is the last value as it is written, where it
-    was read by itself. A number with a fraction or an exponent, or of a thousand digits, is a
-    ``str``. Texts are Unicode (`mend_text`). Iteration raises `TooDeepError` where lists in lists
-    have no end.
+    After the iteration ``header`` contains the other top-level values, and ``header_texts`` their
+    keys and values as written. ``has_array``: the array was found. ``is_complete``: the document
+    was complete. ``is_damaged``: it was not, because a part of it is not JSON. ``bytes_behind``
+    counts bytes after a complete document (another document, or a result of damage), without
+    leading and trailing space. ``text`` is the latest single value as written. A number with a
+    fraction, an exponent, or more than a thousand digits is a ``str``. Texts are valid Unicode
+    (`mend_text`). The iteration raises `TooDeepError` if the JSON is nested too deeply.
     """
 
     file: ByteSource
@@ -94,10 +112,10 @@ class JsonArrayStream:
             yield from batch
 
     def batches(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
-        """Yield the items in runs: what ``parse`` makes of many, or a plain list.
+        """Yield the items in runs: the result of ``parse``, or a plain list.
 
-        ``parse`` gets the text of a JSON array and returns None where it is not one that it can
-        read; its items then come as `json` reads them.
+        ``parse`` gets the text of a JSON array and returns None if it cannot read it. The items of
+        such a run are then read by `json`.
         """
         try:
             yield from self._document(parse)
@@ -108,6 +126,7 @@ class JsonArrayStream:
             return
 
     def _document(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
+        """Read the document up to its closing bracket, and yield the runs of the array."""
         self._fill(len(BOM_UTF8))
         if self._buffer.startswith(BOM_UTF8):
             self._position = len(BOM_UTF8)
@@ -133,7 +152,7 @@ class JsonArrayStream:
                 self.header_texts.append((key_text, self.text))
 
     def _count_behind(self) -> None:
-        """Read what stands behind the document, and count it."""
+        """Read to the end of the file, and count the bytes after the document."""
         n_space = 0
         while not self._at_end or self._position < len(self._buffer):
             text = self._buffer[self._position :]
@@ -147,6 +166,7 @@ class JsonArrayStream:
             self._fill(self.chunk_bytes)
 
     def _items(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
+        """Yield the runs of the array, after its opening bracket."""
         self.has_array = True
         while self._peek() != b"]":
             self._fill(self.chunk_bytes)
@@ -161,6 +181,7 @@ class JsonArrayStream:
         self._position += 1
 
     def _run_of_items(self, parse: _Parse[_Batch]) -> _Batch | None:
+        """Return the result of ``parse`` for the longest accepted run; None if there is none."""
         for boundary in self._guesses():
             run = memoryview(self._buffer)[self._position : boundary.start() + 1]
             batch = parse(b"".join((b"[", run, b"]")))
@@ -170,24 +191,26 @@ class JsonArrayStream:
         return None
 
     def _guesses(self) -> Iterator[re.Match[bytes]]:
-        """Yield what may stand between two items, or behind all, the last first.
+        """Yield possible ends of a run: between two items or after the last item, the latest first.
 
-        Behind the last item there may be more of the document, with lists of its own.
+        After the last item the document may continue with other lists.
         """
         n_bytes = min(len(self._buffer) - self._position, self.chunk_bytes)
         end = self._position + n_bytes
         tail = max(self._position, end - _WINDOW_BYTES)
         if self._at_end and end == len(self._buffer):
-            other = _OTHER_LIST.search(self._buffer, tail)
-            yield from [*_LAST.finditer(self._buffer, tail, other.start() if other else end)][-1:]
-        yield from reversed(list(_BOUNDARY.finditer(self._buffer, tail, end))[-_GUESSES:])
+            next_list = _OTHER_LIST.search(self._buffer, tail)
+            yield from [
+                *_LAST.finditer(self._buffer, tail, next_list.start() if next_list else end)
+            ][-1:]
+        yield from reversed(list(_BOUNDARY.finditer(self._buffer, tail, end))[-_MAX_GUESSES:])
         for quarters in (3, 2, 1):
             found = _BOUNDARY.search(self._buffer, self._position + n_bytes * quarters // 4, end)
             if found:
                 yield found
 
     def _peek(self) -> bytes:
-        """Return the next byte that is not space or a comma, without taking it."""
+        """Return the next byte that is not space or a comma, without consuming it."""
         while True:
             match = _SPACE.match(self._buffer, self._position)
             self._position = match.end() if match else self._position
@@ -198,6 +221,7 @@ class JsonArrayStream:
             self._read(self.chunk_bytes)
 
     def _value(self) -> Any:
+        """Read one JSON value."""
         self._peek()
         size = _WINDOW_BYTES
         while True:
@@ -205,8 +229,8 @@ class JsonArrayStream:
             is_all = self._at_end and len(window) == len(self._buffer) - self._position
             try:
                 text = window.decode("utf-8", "surrogateescape")
-                given, end = _JSON.raw_decode(text)
-                value = _mended(given)
+                parsed, end = _JSON.raw_decode(text)
+                value = _mended(parsed)
             except RecursionError:
                 raise TooDeepError from None
             except json.JSONDecodeError as error:
@@ -214,7 +238,7 @@ class JsonArrayStream:
                 if is_all or self.is_damaged:
                     raise _CutOffError from None
             else:
-                # A number may go on behind the window: "12." reads as 12.
+                # A number may continue after the window: "12." is parsed as 12.
                 is_open = isinstance(value, int | str) and end >= len(text) - len(".e+")
                 if is_all or not is_open:
                     self.text = text[:end].encode("utf-8", "surrogateescape")
@@ -224,11 +248,12 @@ class JsonArrayStream:
             self._fill(size)
 
     def _fill(self, n_bytes: int) -> None:
-        """Read until ``n_bytes`` are at hand, or the document ends."""
+        """Read until ``n_bytes`` are in the buffer, or the document ends."""
         while len(self._buffer) - self._position < n_bytes and not self._at_end:
             self._read(n_bytes)
 
     def _read(self, n_bytes: int) -> None:
+        """Append the next bytes to the buffer, and drop those that were consumed."""
         data = self.file.read(n_bytes)
         self._at_end = not data
         self._buffer = self._buffer[self._position :] + data
@@ -236,23 +261,23 @@ class JsonArrayStream:
 
 
 def _is_inside(error: json.JSONDecodeError, text: str) -> bool:
-    """Return whether more text would not mend it: what is wrong does not lie at the end."""
-    return not error.msg.startswith("Unterminated") and error.pos < len(text) - _LONGEST_WORD
+    """Return whether the error is inside the text, so that more text would not resolve it."""
+    return not error.msg.startswith("Unterminated") and error.pos < len(text) - _MAX_TOKEN_BYTES
 
 
 def _mended(value: Any) -> Any:
-    """Return a value whose texts are Unicode, those in it too: see `mend_text`."""
+    """Return a value with all its texts mended by `mend_text`."""
     if isinstance(value, dict):
-        return {mend_text(key): _mended(own) for key, own in value.items()}
+        return {mend_text(key): _mended(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_mended(own) for own in value]
+        return [_mended(inner) for inner in value]
     return mend_text(value) if isinstance(value, str) else value
 
 
 def mend_text(text: str) -> str:
-    """Return ``text`` with replacement characters for bytes that were not UTF-8.
+    """Return ``text`` with replacement characters in place of bytes that are not UTF-8.
 
-    So it is for halves of characters, which JSON's escapes may write.
+    Unpaired surrogates, which JSON escapes can contain, are replaced, too.
     """
     if text.isascii():
         return text

@@ -1,4 +1,4 @@
-"""Texts of a Trace as they are passed on: without what is secret, and none of megabytes."""
+"""Remove secrets from the texts of a Trace, and shorten texts of extreme length."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from traceprof.secrets import MASK, masked_text, secrets_of
 
 _TEXTS_OF_MACHINE: Final = frozenset({"devices", "processes", "threads", "environment"})
 MOST_CHARACTERS: Final = 1 << 16
-"""Of longer names the beginning is kept: every page and every table would repeat them in full.
+"""Longer names are shortened, because every page and every table would repeat them in full.
 
-A mangled C++ name has some ten thousand at most.
+A mangled C++ name has at most some ten thousand characters.
 """
 _Change: TypeAlias = Callable[[str], str]
 
 
 def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
-    """Return ``trace`` without ``secrets``, and without what tells to be one.
+    """Return ``trace`` without ``secrets`` and without texts that have the form of a secret.
 
-    That is looked for in texts about the machine; what a program wrote into names of its ranges
-    is passed on as it is, as `traceprof.formats.cut` does.
+    The form is only checked in texts about the machine. Texts that a program writes into names of
+    its ranges are kept, as in `traceprof.formats.cut`.
     """
     of_names: _Change | None = None
     shown: _Change = masked_text
@@ -37,7 +37,7 @@ def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     warnings = tuple(map(shown, trace.info.warnings))
     info = replace(trace.info, host=shown(trace.info.host), warnings=warnings)
     masked = _with_texts(trace, of_names, shown, _TEXTS_OF_MACHINE)
-    # A variable's name may tell that its value is a secret.
+    # The name of a variable may indicate that its value is a secret.
     names, texts = trace.environment["name"], list(masked.environment["value"])
     values = [
         masked_text(f"{name}={text}").removeprefix(f"{name}=")
@@ -49,13 +49,15 @@ def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
 
 
 def _masked(text: str, secrets: Sequence[str]) -> str:
+    """Return ``text`` without ``secrets`` and without parts that have the form of a secret."""
     return masked_text(without_secrets(text, secrets))
 
 
 def shortened(trace: Trace) -> Trace:
-    """Return ``trace`` with the beginning of each name that has more than `MOST_CHARACTERS`.
+    """Return ``trace`` with each name that has more than `MOST_CHARACTERS` shortened.
 
-    What is left says how long it was and ends in a hash of all of it, so that names stay distinct.
+    The shortened name contains its original length and ends with a hash of it, so that names stay
+    distinct.
     """
 
     def shown(text: str) -> str:
@@ -68,11 +70,15 @@ def shortened(trace: Trace) -> Trace:
 
 
 def _with_texts(
-    trace: Trace, of_names: _Change | None, of_texts: _Change, told: Collection[str], most: int = 0
+    trace: Trace,
+    of_names: _Change | None,
+    of_texts: _Change,
+    tables: Collection[str],
+    max_characters: int = 0,
 ) -> Trace:
-    """Return ``trace`` with its names changed, and the texts of the tables ``told``.
+    """Return ``trace`` with its names changed, and the texts of ``tables``.
 
-    Texts of up to ``most`` characters stay: where none is longer, none is looked at.
+    Texts of up to ``max_characters`` are unchanged. Columns without longer texts are skipped.
     """
     changes: dict[str, Table] = {}
     for name, table in TABLES.items():
@@ -80,12 +86,12 @@ def _with_texts(
         for column, kind in table.columns.items():
             if kind is ColumnKind.NAME and of_names is not None:
                 before = rows[column]
-                if max(map(len, before.texts), default=0) > most:
+                if max(map(len, before.texts), default=0) > max_characters:
                     after = renamed(before, of_names)
                     columns |= {} if after is before else {column: after}
-            elif kind is ColumnKind.TEXT and name in told:
+            elif kind is ColumnKind.TEXT and name in tables:
                 texts = rows[column].tolist()
-                if max(map(len, texts), default=0) > most:
+                if max(map(len, texts), default=0) > max_characters:
                     shown = list(map(of_texts, texts))
                     columns |= {} if shown == texts else {column: shown}
         if columns:
@@ -94,47 +100,52 @@ def _with_texts(
 
 
 def renamed(names: Names, shown: _Change) -> Names:
-    """Return ``names`` as ``shown`` has each; the same object where none changes."""
+    """Return ``names`` with ``shown`` applied to each; the same object if none changes."""
     before = names.texts.tolist()
     after = list(map(shown, before))
     return names if after == before else Names.coded(after, names.packed)
 
 
 def without_secrets(text: str, secrets: Sequence[str]) -> str:
-    """Return ``text`` with a mask in the place of each of ``secrets``."""
+    """Return ``text`` with a mask in place of each of ``secrets``."""
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text
 
 
-_SHORTEST: Final = 6
-"""Shorter secrets are masked where they stand, but not looked for elsewhere."""
+_MIN_SECRET_CHARACTERS: Final = 6
+"""Shorter secrets are masked where they were found, but not searched for elsewhere."""
 _LINES: Final = re.compile(r"[\0\r\n]+")
 _VERSION: Final = re.compile(r"=*\d+(\.\w+)+")
-"""As in a list of packages: google-auth==2.40.3 is no secret."""
+"""A version in a list of packages: google-auth==2.40.3 is not a secret."""
 
 
 def worth_seeking(secrets: Iterable[str]) -> list[str]:
-    """Return the secrets to look for elsewhere, those that hold others first."""
-    found = {one for one in secrets if len(one) >= _SHORTEST and not _VERSION.fullmatch(one)}
-    return sorted(found, key=lambda one: (-len(one), one))
+    """Return the secrets to search for elsewhere; secrets that contain others come first."""
+    found = {
+        secret
+        for secret in secrets
+        if len(secret) >= _MIN_SECRET_CHARACTERS and not _VERSION.fullmatch(secret)
+    }
+    return sorted(found, key=lambda secret: (-len(secret), secret))
 
 
 def secrets_of_values(values: Mapping[str, Any]) -> Sequence[str]:
-    """Return the secrets to look for that named values tell: by their names, or by their shape.
+    """Return the secrets to search for in named values, detected by their names or their form.
 
-    Values may be texts, numbers, command lines, and mappings of such.
+    Values may be texts, numbers, command lines, and nested mappings of these.
     """
     return worth_seeking(_secrets_in_value(values, ""))
 
 
 def _secrets_in_value(value: Any, name: str) -> Iterator[str]:
+    """Yield the secrets in a value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _secrets_in_value(inner, str(key))
     elif isinstance(value, list):
-        told = secrets_of([one for one in value if isinstance(one, str)])
-        yield from (one for secret in told for one in secret.hidden)
+        secrets = secrets_of([inner for inner in value if isinstance(inner, str)])
+        yield from (hidden for secret in secrets for hidden in secret.hidden)
         for inner in value:
             yield from _secrets_in_value(inner, name)
     elif isinstance(value, str | int):
@@ -143,7 +154,8 @@ def _secrets_in_value(value: Any, name: str) -> Iterator[str]:
             yield from _secrets_in_line(line)
 
 
-@lru_cache(maxsize=1 << 12)  # the files of a run say the same
+@lru_cache(maxsize=1 << 12)  # the files of a run contain the same lines
 def _secrets_in_line(line: str) -> tuple[str, ...]:
-    found = (one for secret in secrets_of([line]) for one in secret.hidden)
-    return tuple(one.rstrip("\0\r\n") for one in found)
+    """Return the secrets in a line."""
+    found = (hidden for secret in secrets_of([line]) for hidden in secret.hidden)
+    return tuple(hidden.rstrip("\0\r\n") for hidden in found)

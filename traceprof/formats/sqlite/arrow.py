@@ -1,4 +1,7 @@
-"""Columns of any SQL, streamed out of SQLite through Arrow: the way that reads every file."""
+"""Read columns of any SQL query from SQLite through Arrow.
+
+This path reads every SQLite file, including those whose pages traceprof cannot decode itself.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ _BATCH_ROWS: Final = 65_536
 def stream_columns(
     path: Path, uri: str, queries: Sequence[str], kinds: Mapping[str, cells.ColumnType], table: str
 ) -> dict[str, Column]:
-    """Return the columns of the rows of all ``queries``, which run side by side.
+    """Return the columns of the rows of all ``queries``, which run in parallel.
 
-    They give columns of these ``kinds``, in their order, without NULL. ``path`` and ``table`` are
-    for messages.
+    The queries return columns of these ``kinds``, in this order, without NULL. ``path`` and
+    ``table`` are used in error messages.
 
     Raises:
-        TraceError: damaged data, or something else where whole numbers belong.
+        TraceError: the data is damaged, or a column of whole numbers contains other values.
     """
     streamed = made_side_by_side(
         lambda sql: list(_stream(path, uri, sql)), queries, n_threads=len(queries)
@@ -57,24 +60,24 @@ def _stream(path: Path, uri: str, sql: str) -> Iterator[pa.RecordBatch]:
 def _to_column(
     path: Path, table: str, name: str, kind: cells.ColumnType, parts: Sequence[pa.Array]
 ) -> Column:
-    whole = pa.chunked_array(parts) if parts else None
-    if whole is None or len(whole) == 0:
+    column = pa.chunked_array(parts) if parts else None
+    if column is None or len(column) == 0:
         return cells.all_null(kind, 0)
     if kind is cells.ColumnType.TEXT:
-        return _names_of(whole)
+        return _names_of(column)
     if kind is cells.ColumnType.INTEGER:
-        if not pa.types.is_integer(whole.type):
+        if not pa.types.is_integer(column.type):
             raise MistypedColumnError(path, table, name)
-        return np.asarray(whole.to_numpy(), np.int64)
-    values = np.array(whole.to_numpy(), np.float64)
+        return np.asarray(column.to_numpy(), np.int64)
+    values = np.array(column.to_numpy(), np.float64)
     values[values == cells.NULL_REAL] = np.nan
     return values
 
 
-def _names_of(whole: pa.ChunkedArray) -> Column:
-    if not pa.types.is_binary(whole.type):  # what ADBC makes of a result without rows
-        return cells.all_null(cells.ColumnType.TEXT, len(whole))
-    encoded = pc.dictionary_encode(whole).unify_dictionaries()
+def _names_of(column: pa.ChunkedArray) -> Column:
+    if not pa.types.is_binary(column.type):  # the type that ADBC uses for a result without rows
+        return cells.all_null(cells.ColumnType.TEXT, len(column))
+    encoded = pc.dictionary_encode(column).unify_dictionaries()
     names = cells.all_decoded(encoded.chunk(0).dictionary.to_pylist())
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
     return Names.coded(names, codes, is_sorted=True)

@@ -1,4 +1,4 @@
-"""Columns of SQLite tables as arrays: their types, and names by codes."""
+"""Types of SQLite columns, and conversion of their values to arrays and names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from traceprof.model.table import Column, Names
 from traceprof.model.tables import ABSENT
 
 NULL: Final = int(np.iinfo(np.int64).min)
-"""Stands for SQL NULL in a column of whole numbers."""
+"""Value that represents SQL NULL in a column of whole numbers."""
 NULL_REAL: Final = float(np.finfo(np.float64).min)
-"""Stands for SQL NULL in what SQL returns of a column of reals."""
+"""Value that represents SQL NULL in a column of reals that SQL returns."""
 
 
 class ColumnType(Enum):
-    """How a column is read, and what becomes of NULL."""
+    """How to read a column, and what replaces NULL."""
 
     INTEGER = "integer"  # int64; NULL → `NULL`
     REAL = "real"  # float64; NULL → NaN
@@ -30,14 +30,14 @@ class ColumnType(Enum):
 
 
 def known(values: Column) -> npt.NDArray[np.int64]:
-    """Return whole numbers with `ABSENT` in the place of SQL NULL."""
+    """Return whole numbers with `ABSENT` in place of SQL NULL."""
     numbers = np.asarray(values, np.int64)
     is_null = numbers == NULL
     return np.where(is_null, ABSENT, numbers) if is_null.any() else numbers
 
 
 def expression(column: str, kind: ColumnType) -> str:
-    """Return SQL of a column in which no value is NULL, so that its type is that of all rows."""
+    """Return SQL that replaces NULL in a column, so that all rows have values of one type."""
     match kind:
         case ColumnType.INTEGER:
             return f"coalesce({column}, {NULL})"
@@ -48,7 +48,7 @@ def expression(column: str, kind: ColumnType) -> str:
 
 
 def all_null(kind: ColumnType, length: int) -> Column:
-    """Return a column of NULLs."""
+    """Return a column of ``length`` NULLs."""
     match kind:
         case ColumnType.INTEGER:
             return np.full(length, NULL, np.int64)
@@ -59,22 +59,25 @@ def all_null(kind: ColumnType, length: int) -> Column:
 
 
 def distinct(values: Column) -> tuple[Packed, list[int]]:
-    """Return the place of each whole number among the distinct ones, and these, as `places_of`."""
+    """Return the index of each whole number among the distinct ones, and the distinct ones.
+
+    Same result as `places_of`, but NULL does not affect the choice of a fast counting method.
+    """
     numbers = np.asarray(values, np.int64)
     is_null = numbers == NULL
     if not is_null.any():
         return places_of(numbers)
-    # Beside the others NULL is counted with them.
+    # NULL is far from the other numbers: replace it by a number next to them.
     place, found = places_of(np.where(is_null, numbers[~is_null].min(initial=0) - 1, numbers))
     return place, [NULL, *found[1:]]
 
 
 decoded: Final = partial(str, encoding="utf-8", errors="replace")
-"""Returns the text in UTF-8 of bytes; those that are none are replaced."""
+"""Decode bytes as UTF-8; invalid bytes become replacement characters."""
 
 
 def all_decoded(values: Sequence[bytes]) -> list[str]:
-    """Return the texts in UTF-8, as `decoded`."""
+    """Return the decoded texts; invalid UTF-8 is replaced, as in `decoded`."""
     try:
         return list(map(bytes.decode, values))
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""Conditions on rows: as SQL, and on columns that were decoded.
+"""Conditions on rows: as SQL, and as masks over decoded columns.
 
-As in SQL, a comparison with NULL does not hold.
+As in SQL, a comparison with NULL is false.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from traceprof.formats.sqlite.schema import quoted
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
-"""Column → its smallest and greatest number in each of several groups of rows.
+"""Column → its smallest and largest number in each of several groups of rows.
 
-NULL is the smallest of all.
+NULL is smaller than all other numbers.
 """
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Condition:
-    """What holds for some rows: ``sql``, or ``holds`` of rows with columns of these ``kinds``.
+    """A condition on rows, as ``sql`` and as ``holds``, which evaluates decoded columns.
 
-    Such rows have the ``values`` of columns of whole numbers by their names, and tell which texts
-    contain words or start with prefixes, as `traceprof.formats.sqlite.pages.blocks` does.
-    ``within`` tells in which groups of rows it may hold (None: in all) by the bounds of the
-    columns ``bounded``.
+    ``kinds`` are the columns that ``holds`` needs. It receives an object with ``values`` (columns
+    of whole numbers by name), ``contains`` and ``starts_with``, such as
+    `traceprof.formats.sqlite.pages.blocks.RowBlock`. ``within`` returns a mask of the groups of
+    rows in which the condition may hold, from the bounds of the columns ``bounded``; None means any
+    group.
     """
 
     sql: str
@@ -41,9 +42,11 @@ class Condition:
 
 
 def between(column: str, least: int | None = None, most: int | None = None) -> Condition:
-    """A whole number that is not below ``least`` nor above ``most``, where these are given."""
+    """Return the condition that a whole number is ≥ ``least`` and ≤ ``most``, if given."""
     limits = ((">=", least), ("<=", most))
-    told = [f"{quoted(column)} {sign} {one}" for sign, one in limits if one is not None]
+    comparisons = [
+        f"{quoted(column)} {sign} {limit}" for sign, limit in limits if limit is not None
+    ]
 
     def holds(rows: Any) -> Mask:
         values = rows.values[column]
@@ -58,31 +61,31 @@ def between(column: str, least: int | None = None, most: int | None = None) -> C
         if column not in bounds:
             return None
         smallest, greatest = bounds[column]
-        may = np.ones(len(smallest), np.bool_)
+        may_hold = np.ones(len(smallest), np.bool_)
         if least is not None:
-            may &= greatest >= least
+            may_hold &= greatest >= least
         if most is not None:
-            may &= smallest <= most
-        return may
+            may_hold &= smallest <= most
+        return may_hold
 
-    sql = " AND ".join(told) or f"{quoted(column)} IS NOT NULL"
+    sql = " AND ".join(comparisons) or f"{quoted(column)} IS NOT NULL"
     return Condition(sql, {column: ColumnType.INTEGER}, holds, frozenset([column]), within)
 
 
 def among(column: str, values: Sequence[int]) -> Condition:
-    """A whole number that is one of ``values``."""
+    """Return the condition that a whole number is one of ``values``."""
     sql = f"{quoted(column)} IN ({', '.join(map(str, values))})"
-    sought = np.array(values, np.int64)
-    kind: Any = "sort" if len(values) <= 4 else None  # few are compared one by one
+    searched = np.array(values, np.int64)
+    kind: Any = "sort" if len(values) <= 4 else None  # numpy compares few values one by one
     return Condition(
         sql,
         {column: ColumnType.INTEGER},
-        lambda rows: np.isin(rows.values[column], sought, kind=kind),
+        lambda rows: np.isin(rows.values[column], searched, kind=kind),
     )
 
 
 def differs(column: str, value: int) -> Condition:
-    """A whole number other than ``value``."""
+    """Return the condition that a whole number differs from ``value``."""
     return Condition(
         f"{quoted(column)} <> {value}",
         {column: ColumnType.INTEGER},
@@ -91,50 +94,56 @@ def differs(column: str, value: int) -> Condition:
 
 
 def contains(column: str, words: Sequence[str], *, but_none_of: Sequence[str] = ()) -> Condition:
-    """A text with one of ``words`` (ASCII letters in lower case) in it, whatever their case."""
-    sought, others = ([word.encode() for word in own] for own in (words, but_none_of))
-    told = (
-        " OR ".join(f"{quoted(column)} LIKE '%{word}%'" for word in own) or "0"
-        for own in (words, but_none_of)
+    """Return the condition that a text contains one of ``words`` and none of ``but_none_of``.
+
+    Words consist of lower-case ASCII letters. The comparison ignores case.
+    """
+    searched, excluded = ([word.encode() for word in texts] for texts in (words, but_none_of))
+    alternatives = (
+        " OR ".join(f"{quoted(column)} LIKE '%{word}%'" for word in texts) or "0"
+        for texts in (words, but_none_of)
     )
     return Condition(
-        "({}) AND NOT ({})".format(*told),
+        "({}) AND NOT ({})".format(*alternatives),
         {column: ColumnType.TEXT},
-        lambda rows: rows.contains(column, sought) & ~rows.contains(column, others),
+        lambda rows: rows.contains(column, searched) & ~rows.contains(column, excluded),
     )
 
 
 def starts_with(column: str, prefixes: Sequence[str]) -> Condition:
-    """A text that starts with one of ``prefixes``: up to eight ASCII letters, digits or colons."""
+    """Return the condition that a text starts with one of ``prefixes``.
+
+    A prefix has up to eight ASCII letters, digits or colons.
+    """
     sql = " OR ".join(f"{quoted(column)} GLOB '{prefix}*'" for prefix in prefixes)
-    sought = [prefix.encode() for prefix in prefixes]
+    searched = [prefix.encode() for prefix in prefixes]
     return Condition(
-        f"({sql})", {column: ColumnType.TEXT}, lambda rows: rows.starts_with(column, sought)
+        f"({sql})", {column: ColumnType.TEXT}, lambda rows: rows.starts_with(column, searched)
     )
 
 
 def any_of(*parts: Condition) -> Condition:
-    """At least one of several conditions holds."""
+    """Return the condition that at least one of ``parts`` holds."""
     return _several(" OR ", np.logical_or, parts)
 
 
 def all_of(*parts: Condition) -> Condition:
-    """All of several conditions hold."""
+    """Return the condition that all of ``parts`` hold."""
     return _several(" AND ", np.logical_and, parts)
 
 
-def _several(word: str, joined: np.ufunc, parts: Sequence[Condition]) -> Condition:
+def _several(operator: str, combine: np.ufunc, parts: Sequence[Condition]) -> Condition:
     def within(bounds: Bounds) -> Mask | None:
-        told = [part.within(bounds) for part in parts]
-        known = [one for one in told if one is not None]
-        # Of alternatives one that is not known may hold anywhere.
-        is_told = len(known) == len(told) if joined is np.logical_or else bool(known)
-        return joined.reduce(known) if is_told else None
+        answers = [part.within(bounds) for part in parts]
+        known = [answer for answer in answers if answer is not None]
+        # An unknown alternative may hold in any group.
+        is_decided = len(known) == len(answers) if combine is np.logical_or else bool(known)
+        return combine.reduce(known) if is_decided else None
 
     return Condition(
-        word.join(f"({part.sql})" for part in parts),
+        operator.join(f"({part.sql})" for part in parts),
         {name: kind for part in parts for name, kind in part.kinds.items()},
-        lambda rows: joined.reduce([part.holds(rows) for part in parts]),
+        lambda rows: combine.reduce([part.holds(rows) for part in parts]),
         frozenset().union(*(part.bounded for part in parts)),
         within,
     )

@@ -1,8 +1,9 @@
-"""A part of a SQLite file as a new SQLite file: rows are copied by SQLite, none comes to Python.
+"""Copy a part of a SQLite file to a new SQLite file; SQLite copies the rows, not Python.
 
-Tables and columns are copied as they are, whatever they are called. What must not be in the copy
-is never written to it, so that no free page holds it; pages are written in the order of the rows.
-The copy says what it was cut from: it covers that window, though no event may be there.
+Tables and columns are copied unchanged, whatever their names. Rows and texts that must not be in
+the copy are never written to it, so that no free page can contain them. Pages are written in the
+order of the rows. The copy records which window it was cut from, because the window may be longer
+than the time from its first to its last event.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from traceprof.version import __version__
 
 _CHUNK_ROWS: Final = 500_000
 _CACHE_KIB: Final = 32_768
-_LAST_ROW: Final = 1 << 32
+_MAX_ROW_ID: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table of the source: its name, how it was made, its columns and their declared types."""
+    """A table of the source: its name, its CREATE statement, and the declared types of its columns.
+
+    ``last_row`` is its largest row ID, or None if the rows cannot be copied in ranges of row IDs.
+    """
 
     name: str
     sql: str
@@ -39,15 +43,16 @@ class SourceTable:
     last_row: int | None
 
     def has(self, *columns: str) -> bool:
-        """Return whether it has all these columns."""
+        """Return whether the table has all these columns."""
         return all(column in self.types for column in columns)
 
 
 @dataclass(slots=True)
 class DatabaseCopy:
-    """A new database, the one that it is copied from (as ``source`` in SQL), and their tables.
+    """A new database, its source (attached as ``source`` in SQL), and the source's tables.
 
-    ``left_out`` names what the source has and no copy can: tables of a module of SQLite.
+    ``left_out`` names the tables of the source that cannot be copied: virtual tables, which need a
+    module of SQLite. ``n_copied`` counts the copied rows by table.
     """
 
     connection: sqlite3.Connection
@@ -59,10 +64,10 @@ class DatabaseCopy:
     _n_done: int = 0
 
     def check_names(self, tables: Collection[str] | None) -> None:
-        """Check that each name is one of a table of the file or of a Trace.
+        """Check that each name is a table of the file or of a Trace.
 
         Raises:
-            UsageError: one is neither.
+            UsageError: a name is neither.
         """
         unknown = sorted(set(tables or ()) - TABLES.keys() - self.tables.keys())
         if unknown:
@@ -71,13 +76,13 @@ class DatabaseCopy:
             )
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run one statement."""
+        """Run one SQL statement."""
         return self.connection.execute(sql, parameters)
 
     def copy(self, name: str, condition: str = "1", shown: Mapping[str, str] | None = None) -> int:
-        """Copy the rows of a table that meet ``condition``; return how many.
+        """Copy the rows of a table that satisfy ``condition``; return their number.
 
-        ``shown`` is the SQL that stands in the copy in place of a column.
+        ``shown`` maps a column to the SQL expression that replaces it in the copy.
         """
         table, shown = self.tables[name], shown or {}
         self.execute(table.sql)
@@ -97,29 +102,30 @@ class DatabaseCopy:
                 reach = f"t._rowid_ > {first}" if first else "1"
                 total += self.execute(f"{sql} AND {reach} AND t._rowid_ <= {last}").rowcount
                 self._n_done += last - first
-                n_rows = sum(one.last_row or 0 for one in self.tables.values())
+                n_rows = sum(source_table.last_row or 0 for source_table in self.tables.values())
                 self.progress(self._n_done, n_rows, "rows")
         self.n_copied[name] = total
         return total
 
     def make_views(self) -> None:
-        """Make the views of the source."""
+        """Create the views of the source in the copy."""
         for sql in self.views:
             self.execute(sql)
 
 
 @contextmanager
 def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[DatabaseCopy]:
-    """Give the empty file ``target`` as a copy of ``source`` that has nothing in it yet.
+    """Open the empty file ``target`` as a copy of ``source`` without any tables yet.
 
     Raises:
-        TraceError: ``source`` cannot be read, or ``target`` not be written.
+        TraceError: ``source`` cannot be read.
+        UsageError: the disk of ``target`` is full.
     """
     address = f"{source.resolve().as_uri()}?mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as opened:
-            ((encoding,),) = opened.execute("PRAGMA encoding")
-        new = f"{target.resolve().as_uri()}"
+        with closing(sqlite3.connect(address, uri=True)) as original:
+            ((encoding,),) = original.execute("PRAGMA encoding")
+        new = target.resolve().as_uri()
         with closing(sqlite3.connect(new, uri=True, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA encoding = '{encoding}'")
             for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
@@ -142,7 +148,7 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
 
 
 def _check_names(source: Path, tables: Iterable[str]) -> None:
-    """Check that the tables of a profiler bear their names as it writes them."""
+    """Check that the tables of a profiler have the names that the profiler gives them."""
     for name in tables:
         if plain_table(name) != name:
             raise TraceError(
@@ -152,7 +158,7 @@ def _check_names(source: Path, tables: Iterable[str]) -> None:
 
 
 def _tables(connection: sqlite3.Connection) -> tuple[dict[str, SourceTable], tuple[str, ...]]:
-    """Return the tables of the source, and the names of those that no copy can have."""
+    """Return the tables of the source, and the names of those that cannot be copied."""
     kinds = {
         name: (kind, has_no_rowid)
         for schema, name, kind, _, has_no_rowid, *_ in connection.execute("PRAGMA table_list")
@@ -177,8 +183,8 @@ def _tables(connection: sqlite3.Connection) -> tuple[dict[str, SourceTable], tup
 
 
 def _last_row(connection: sqlite3.Connection, name: str) -> int | None:
-    """Return the number of the last row; None where rows are numbered in a way of their own."""
-    # Each alone is found at the edge of the tree, both together by a scan.
+    """Return the largest row ID; None if the table's row IDs are not suitable for ranges."""
+    # SQLite finds each edge at once if it is queried alone, but scans the table for both.
     edges = (f"SELECT {edge}(_rowid_) FROM source.{quoted(name)}" for edge in ("min", "max"))
     try:
         (first,), (last,) = (connection.execute(sql).fetchone() for sql in edges)
@@ -186,8 +192,8 @@ def _last_row(connection: sqlite3.Connection, name: str) -> int | None:
         return None
     if last is None:
         return 0
-    # A column of that name hides the numbers, and ids that are hashes make no chunks.
-    is_sound = type(first) is int and type(last) is int and first > 0 and last < _LAST_ROW
+    # A column named _rowid_ hides the row IDs, and IDs that are hashes cannot be split in ranges.
+    is_sound = type(first) is int and type(last) is int and first > 0 and last < _MAX_ROW_ID
     return last if is_sound else None
 
 
@@ -205,10 +211,10 @@ def note_cut(
     recorded: Collection[str],
     devices: Collection[int],
 ) -> None:
-    """Write down what the copy was cut from; what a cut file says of itself is kept.
+    """Record in the copy what it was cut from; keep the records of earlier cuts.
 
-    ``window`` is that of the request, in times of the file; ``recorded`` are the tables that the
-    source has, and ``devices`` those that worked in it, as far as they are kept.
+    ``window`` is the window of the request, in times of the file. ``recorded`` are the tables that
+    the source has. ``devices`` are the GPUs with activity in the source, as far as they are kept.
     """
     if not request.is_noted:
         return
@@ -253,24 +259,24 @@ def _listed(chosen: Collection[int] | Collection[str] | None) -> str | None:
     return None if chosen is None else json.dumps(sorted(chosen))
 
 
-_REFERS: Final = re.compile(r"StringId", re.IGNORECASE)
+_STRING_ID: Final = re.compile(r"StringId", re.IGNORECASE)
 
 
 def string_columns(table: SourceTable, known: Collection[str], *, is_known: bool) -> list[str]:
-    """Return the columns of ``table`` that refer to strings.
+    """Return the columns of ``table`` that contain IDs of strings.
 
-    Those called as in ``known`` do, those of which the table itself says so, and of a table that
-    nobody knows every column of whole numbers may.
+    These are columns whose names are in ``known``, and columns whose declaration mentions a string
+    ID. In an unknown table (not ``is_known``) every column of whole numbers may contain string IDs.
     """
-    said = {
+    declared = {
         words[0].strip('"[]`')
         for line in table.sql.splitlines()
-        if _REFERS.search(line) and (words := line.replace("(", " ").split())
+        if _STRING_ID.search(line) and (words := line.replace("(", " ").split())
     }
     return [
         column
         for column, kind in table.types.items()
-        if column in known or column in said or (not is_known and not kind.startswith("TEXT"))
+        if column in known or column in declared or (not is_known and not kind.startswith("TEXT"))
     ]
 
 
@@ -281,10 +287,11 @@ def copy_strings(
     references: Iterable[tuple[str, str, int]],
     shown: Callable[[int], str],
 ) -> None:
-    """Copy those of the table ``strings``, with ids in ``key``, that what was copied refers to.
+    """Copy the rows of the table ``strings`` that the copied rows refer to.
 
-    ``references`` are table, column and kind of each; the first of several kinds counts. ``shown``
-    gives the SQL that stands in place of the value, by the kind.
+    ``key`` is its ID column. ``references`` are tuples of table, column and kind. If a string
+    is referenced with several kinds, the smallest kind counts. ``shown`` returns the SQL
+    expression that replaces the string's value, for each kind.
     """
     copy.execute("CREATE TEMP TABLE wanted_string (id INTEGER PRIMARY KEY, kind INTEGER)")
     for name, column, kind in sorted(references, key=lambda reference: reference[2]):
@@ -308,34 +315,34 @@ def copy_strings(
 
 _FOREIGN_STARTS: Final = ("start", "timestamp", "start_ns", "startns", "timestamp_ns", "ts", "time")
 _FOREIGN_ENDS: Final = ("end", "end_ns", "endns")
-_LOOKED_AT: Final = 1000
+_SAMPLE_ROWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The columns of a table's times, in ns; ``end`` is "" where rows are instants."""
+    """The time columns of a table, in ns; ``end`` is "" if its rows are instants."""
 
     start: str
     end: str = ""
 
     @property
     def names(self) -> str:
-        """The columns, as one reads them."""
+        """The column names, separated by commas."""
         return ", ".join(filter(None, (self.start, self.end)))
 
     def overlap(self, window: TimeWindow) -> str:
-        """Return the condition on rows of which a part is in the window."""
+        """Return the SQL condition that a row overlaps the window."""
         start = f"t.{quoted(self.start)}"
-        inside = f"{start} >= {window.start_ns}"
+        is_after_start = f"{start} >= {window.start_ns}"
         if self.end:
-            inside = f"({inside} OR t.{quoted(self.end)} > {window.start_ns})"
-        return f"({start} < {window.end_ns} AND {inside})"
+            is_after_start = f"({is_after_start} OR t.{quoted(self.end)} > {window.start_ns})"
+        return f"({start} < {window.end_ns} AND {is_after_start})"
 
     def clipped(self, window: TimeWindow, first_ns: int | None = None) -> dict[str, str]:
-        """Return the SQL of the times of what crosses a border: only its part inside.
+        """Return SQL for the times of rows, clipped to the window.
 
-        What lies wholly outside stays as it is. ``first_ns`` is the lower border where launches
-        before the window are kept, too.
+        Rows entirely outside the window keep their times. ``first_ns`` is the lower limit if
+        launches before the window are kept, too.
         """
         if not self.end:
             return {}
@@ -348,11 +355,11 @@ class Times:
         }
 
     def is_on_clock(self, copy: DatabaseCopy, table: SourceTable, span: TimeWindow | None) -> bool:
-        """Return whether the first rows lie where the trace does, give or take its length."""
+        """Return whether the first rows are within one trace length of the trace's time span."""
         start = quoted(self.start)
         first, last, n_rows, n_whole = copy.execute(
             f"SELECT min({start}), max({start}), count(*), total(typeof({start}) = 'integer')"
-            f" FROM (SELECT {start} FROM source.{quoted(table.name)} LIMIT {_LOOKED_AT})"
+            f" FROM (SELECT {start} FROM source.{quoted(table.name)} LIMIT {_SAMPLE_ROWS})"
         ).fetchone()
         if not n_rows or n_whole < n_rows:
             return not n_rows
@@ -363,9 +370,9 @@ class Times:
 
 
 def times_of(table: SourceTable, *, foreign: bool = False) -> Times | None:
-    """Return the columns of a table's times, None where it has none.
+    """Return the time columns of a table; None if it has none.
 
-    ``foreign``: of a table that nobody knows, by more names.
+    ``foreign``: the table is not a profiler's, so search for more column names.
     """
     if not foreign and table.has("start"):
         return Times("start", "end" if table.has("end") else "")
@@ -383,10 +390,11 @@ def timed_tables(
     is_known: Callable[[str], bool],
     span: TimeWindow | None,
 ) -> tuple[dict[str, Times], dict[str, str]]:
-    """Return the time columns of the tables that are cut by them, and what is said of some.
+    """Return the time columns of the tables that are cut by time, and remarks about unknown tables.
 
-    ``is_cut``: whether a table is to be cut by times, if it has any. ``is_known``: whether the
-    profiler has such a table; of others the times must lie in ``span``, in times of the file.
+    ``is_cut`` decides whether a table is to be cut by time if it has any. ``is_known`` decides
+    whether a profiler writes this table. Times of unknown tables must be in ``span``, in times of
+    the file.
     """
     found: dict[str, Times] = {}
     unknown: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""The one seam to SQLite files: opened read-only and immutable, read column by column.
+"""Access to SQLite files: opened read-only and immutable, read by column.
 
-`Database.read_columns` is how every reader gets bulk data: numpy arrays, decoded from the pages of
-plain tables or else streamed through Arrow, never one Python object per value. Small look-ups go
-through `Database.rows`.
+All readers get bulk data from `Database.read_columns`: numpy arrays, decoded from the pages of
+plain tables or streamed through Arrow, never one Python object per value. Small queries use
+`Database.rows`.
 """
 
 from __future__ import annotations
@@ -39,58 +39,58 @@ _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 
 
 def _checked_identity(path: Path) -> FileIdentity:
-    """Return what identifies a file that is a whole SQLite database with nothing pending beside it.
+    """Return the identity of a complete SQLite database without pending changes.
 
     Raises:
-        TraceError: it is not.
+        TraceError: the file is not SQLite, is truncated, or has pending changes.
     """
     try:
-        found = identity_of(path)
+        identity = identity_of(path)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
-    if not found.is_sqlite:
+    if not identity.is_sqlite:
         raise TraceError(f"{path}: not a SQLite database")
-    expected = found.page_bytes * found.n_pages
-    if found.n_bytes < expected:
+    expected = identity.page_bytes * identity.n_pages
+    if identity.n_bytes < expected:
         raise TraceError(
-            f"{path}: truncated ({found.n_bytes} of {expected} bytes); copy or export it again"
+            f"{path}: truncated ({identity.n_bytes} of {expected} bytes); copy or export it again"
         )
-    # SQLite keeps log and journal beside the file itself, not beside a link to it. A journal that
-    # was ended is gone, empty, or begins with zeros.
-    real, heads = path.resolve(), {"-wal": b"", "-journal": b""}
+    # SQLite keeps WAL and journal next to the file itself, not next to a link to it. A finished
+    # journal is deleted, empty, or begins with zeros.
+    resolved, heads = path.resolve(), {"-wal": b"", "-journal": b""}
     for suffix in heads:
-        beside = real.with_name(real.name + suffix)
-        if kind := kind_of_no_file(beside):
-            raise TraceError(f"{beside}: {kind}, but SQLite needs this file name; remove it")
-        with suppress(OSError), beside.open("rb") as file:
+        companion = resolved.with_name(resolved.name + suffix)
+        if kind := kind_of_no_file(companion):
+            raise TraceError(f"{companion}: {kind}, but SQLite needs this file name; remove it")
+        with suppress(OSError), companion.open("rb") as file:
             heads[suffix] = file.read(len(_JOURNAL_MAGIC))
     if heads["-wal"]:
         raise TraceError(
-            f"{path}: has unmerged changes in {real.name}-wal; close the program that writes "
+            f"{path}: has unmerged changes in {resolved.name}-wal; close the program that writes "
             "the file first"
         )
     if heads["-journal"] == _JOURNAL_MAGIC:
         raise TraceError(
-            f"{path}: a change was interrupted ({real.name}-journal exists); open the file once "
-            "with sqlite3, which undoes the change, or export the trace again"
+            f"{path}: a change was interrupted ({resolved.name}-journal exists); open the file "
+            "once with sqlite3, which undoes the change, or export the trace again"
         )
-    return found
+    return identity
 
 
-_PARALLEL_ROWS: Final = 100_000
+_MIN_PARALLEL_ROWS: Final = 100_000
 _N_SCANS: Final = 2
 _MANY_LEAVES: Final = 64
-"""Of fewer, all are read as soon as those of a window are found."""
+"""With at most this many leaf pages, traceprof reads all of them to find the rows of a window."""
 
 
 T = TypeVar("T")
 
 
 def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = False) -> T:
-    """Return what ``read`` makes of a file, without the rows of its tables that cannot be.
+    """Return the result of ``read`` for a file, without impossible rows.
 
-    These are found while the file is read, in columns that are read anyway; it is then begun anew.
-    ``any_encoding``: its texts need not be in UTF-8.
+    Impossible rows are found in columns that ``read`` reads anyway. ``read`` is then called again.
+    ``any_encoding``: accept texts that are not UTF-8.
 
     Raises:
         TraceError: the file cannot be read.
@@ -110,21 +110,21 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
             except SpareColumnError as found:
                 database.spare(found.table, found.column)
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-                # What SQLite gives of a file that is cut off or written over meanwhile is anything.
+                # SQLite returns arbitrary values if the file is truncated or overwritten meanwhile.
                 if _checked_identity(path) != database.identity:
                     raise TraceError(f"{path}: changed during reading; try again") from error
                 raise
 
 
 class Database(AbstractContextManager["Database"]):
-    """A SQLite file that is only ever read.
+    """A SQLite file that is only read, never written.
 
-    It is opened immutable, so that not even a lock file appears beside it; a file with a
-    pending write-ahead log is refused, because its latest rows would be missed.
-    ``only_names``: nothing but the names of its tables is asked for.
+    The file is opened as immutable, so that SQLite does not create a lock file. A file with a
+    pending write-ahead log is rejected, because its latest rows would be missing.
+    ``only_names``: the caller needs only the names of the tables.
 
     Raises:
-        TraceError: no such file, not SQLite, cut off, or damaged.
+        TraceError: the file does not exist, is not SQLite, is truncated, or is damaged.
     """
 
     def __init__(self, path: Path, *, only_names: bool = False) -> None:
@@ -142,7 +142,7 @@ class Database(AbstractContextManager["Database"]):
             self.rows("PRAGMA trusted_schema = OFF")
             self.catalogue = Catalogue(path, self.rows)
             if not only_names:
-                self.catalogue.show_as_asked()
+                self.catalogue.show_profiler_names()
         except TraceError as error:
             connection.close()
             if (cause := error.__cause__) is None:
@@ -151,10 +151,10 @@ class Database(AbstractContextManager["Database"]):
         self.tables = self.catalogue.tables
         self.columns = self.catalogue.columns
         self.stored_name = self.catalogue.source
-        """What stands behind FROM for a table in SQL, whatever the file calls it."""
+        """Returns the SQL to put after FROM for a table, independent of its name in the file."""
         self._pages: dict[str, PageTable | None] = {}
         self.found: dict[tuple[Any, ...], Any] = {}
-        """What was found out about tables, kept while the file is open."""
+        """Results of scans of tables, cached while the file is open."""
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
@@ -166,15 +166,15 @@ class Database(AbstractContextManager["Database"]):
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a small query."""
         try:
-            with self._lock:  # threads make statements in turn
+            with self._lock:  # one statement at a time, from any thread
                 return self._connection.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
     def some_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query one by one: who has enough of them scans no further.
+        """Yield the rows of a query one by one, so that the caller can stop the scan early.
 
-        A table is called by `stored_name` there.
+        The query must use `stored_name` for its tables.
         """
         try:
             with closing(sqlite3.connect(self._uri, uri=True)) as connection:
@@ -184,14 +184,14 @@ class Database(AbstractContextManager["Database"]):
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
     def rows_of_each(self, queries: Iterable[str]) -> list[list[tuple[Any, ...]]]:
-        """Return the rows of each query, which may scan big tables: they run side by side.
+        """Return the rows of each query. The queries may scan big tables and run in parallel.
 
-        A table is called by `stored_name` there.
+        The queries must use `stored_name` for their tables.
         """
         return made_side_by_side(lambda sql: list(self.some_rows(sql)), queries, _N_SCANS)
 
     def settings(self, table: str) -> dict[str, str]:
-        """Return a (name, value) table as a dictionary; empty where there is none."""
+        """Return a (name, value) table as a dictionary; empty if the table does not exist."""
         if not {"name", "value"} <= self.columns(table):
             return {}
         return {
@@ -214,11 +214,11 @@ class Database(AbstractContextManager["Database"]):
         Args:
             table: a table that exists.
             columns: name → how to read it.
-            window: only rows that overlap it (the table needs ``start``; ``end`` is used where
-                there is one; a row without an end is an instant).
-            optional: columns that may be missing; they come back as all NULL.
-            where: only rows for which this holds; as SQL it is slower.
-            spare: optional columns; one that is not of whole numbers is left out (`reading`).
+            window: return only rows that overlap it. The table needs ``start``. Rows without an
+                ``end`` are instants.
+            optional: columns that may be missing. Missing columns are returned as all NULL.
+            where: return only rows that satisfy it. A condition given as SQL is slower.
+            spare: optional columns. `reading` ignores those that do not contain whole numbers.
 
         Raises:
             TraceError: a column that is not optional is missing, or the data is damaged.
@@ -241,7 +241,7 @@ class Database(AbstractContextManager["Database"]):
                 raise
         sound = self.catalogue.soundness(table)
         if sound is not None and sound.is_broken(found):
-            raise UnsoundRowsError(table)  # see `reading`
+            raise UnsoundRowsError(table)  # `reading` then reads again without these rows
         length = len(next(iter(found.values())))
         if not missing:
             return found
@@ -254,7 +254,7 @@ class Database(AbstractContextManager["Database"]):
         )
 
     def leave_out(self, table: str) -> None:
-        """Leave the rows that cannot be out of ``table``, whatever is read of it from now on."""
+        """Exclude the impossible rows of ``table`` from everything that is read after this call."""
         try:
             self.catalogue.leave_out(table)
         except MistypedColumnError as error:
@@ -264,7 +264,7 @@ class Database(AbstractContextManager["Database"]):
         self.found.clear()
 
     def spare(self, table: str, column: str) -> None:
-        """Leave out a column, or its table, in everything that is read after this."""
+        """Ignore a column, or its table, in everything that is read after this call."""
         self.catalogue.spare(table, column)
         self.tables = self.catalogue.tables
         self.found.clear()
@@ -272,16 +272,17 @@ class Database(AbstractContextManager["Database"]):
     def _from_pages(
         self, table: str, columns: Mapping[str, ColumnType], where: Condition | None
     ) -> Mapping[str, Column] | None:
-        """Return columns decoded from pages; None where SQLite has to read them."""
+        """Return columns decoded from pages; None if only SQLite can read them."""
         pages = self.pages_of(table)
         if pages is None:
             return None
         try:
             leaves = pages.leaves()
             if where is not None:
-                is_worth_it = len(leaves.pages) > _MANY_LEAVES
                 may_hold = where.within(
-                    bounds_of(pages, leaves, where.bounded) if is_worth_it else known_bounds(pages)
+                    bounds_of(pages, leaves, where.bounded)
+                    if len(leaves.pages) > _MANY_LEAVES
+                    else known_bounds(pages)
                 )
                 leaves = leaves if may_hold is None else leaves.only(may_hold)
             return read_pages(pages, self.rows, columns, leaves, where)
@@ -289,30 +290,33 @@ class Database(AbstractContextManager["Database"]):
             return None
 
     def pages_of(self, table: str) -> PageTable | None:
-        """Return ``table`` as pages that can be decoded; None where only SQLite can read it."""
+        """Return ``table`` as pages that can be decoded; None if only SQLite can read them."""
         name = self.catalogue.stored(table)
         if name is None or compiled.loaded() is None:
             return None
         if name not in self._pages:
             self._pages[name] = None
             with suppress(NotPlainError, TraceError):
-                layout = layout_of(self.rows, name, *self.catalogue.described(name))
-                self._pages[name] = PageTable(self.path, self.identity, layout)
+                self._pages[name] = PageTable(
+                    self.path,
+                    self.identity,
+                    layout_of(self.rows, name, *self.catalogue.described(name)),
+                )
         return self._pages[name]
 
     def _wanted(
         self, table: str, window: TimeWindow | None, where: Condition | None
     ) -> Condition | None:
-        """Return which rows are wanted."""
+        """Return the condition that combines ``window`` and ``where``."""
         if window is None:
             return where
-        inside: list[Condition] = [between("start", None, window.end_ns - 1)]
+        conditions: list[Condition] = [between("start", None, window.end_ns - 1)]
         after = between("start", window.start_ns)
         if "end" in self.columns(table):
-            inside.append(any_of(after, between("end", window.start_ns + 1)))
+            conditions.append(any_of(after, between("end", window.start_ns + 1)))
         else:
-            inside.append(after)
-        return all_of(*inside, *([where] if where else []))
+            conditions.append(after)
+        return all_of(*conditions, *([where] if where else []))
 
     def _from_sqlite(
         self,
@@ -322,27 +326,29 @@ class Database(AbstractContextManager["Database"]):
         where: Condition | str | None,
     ) -> dict[str, Column]:
         """Return columns that SQLite reads."""
-        # Not needed for most files, and slow to import.
+        # Slow to import, and not needed for most files.
         from traceprof.formats.sqlite.arrow import stream_columns
 
         kinds = columns or {"": ColumnType.INTEGER}
-        told = ", ".join(expression(quoted(name) if name else "1", kinds[name]) for name in kinds)
-        inside = self._wanted(table, window, None)
-        held = [inside.sql] if inside else []
+        values = ", ".join(expression(quoted(name) if name else "1", kinds[name]) for name in kinds)
+        overlap = self._wanted(table, window, None)
+        filters = [overlap.sql] if overlap else []
         if where is not None:
-            held.append(where if isinstance(where, str) else where.sql)
+            filters.append(where if isinstance(where, str) else where.sql)
         queries = []
         for part in self._row_ranges(table):
-            conditions = " AND ".join(f"({one})" for one in (part, *held) if one)
+            conditions = " AND ".join(
+                f"({condition})" for condition in (part, *filters) if condition
+            )
             rows = f"{self.stored_name(table)}{' WHERE ' if conditions else ''}{conditions}"
-            queries.append(f"SELECT {told} FROM {rows}")
+            queries.append(f"SELECT {values} FROM {rows}")
         return stream_columns(self.path, self._uri, queries, kinds, table)
 
     def read_strings(self, ids: npt.NDArray[np.int64], table: str = "StringIds") -> dict[int, str]:
-        """Return the strings with these ids; an id that is missing from the table is left out."""
-        wanted = sorted(set(ids.tolist()) - {NULL})
+        """Return the strings with these IDs; IDs that are missing from the table are omitted."""
+        sorted_ids = sorted(set(ids.tolist()) - {NULL})
         found: dict[int, str] = {}
-        for chunk in np.array_split(wanted, max(1, len(wanted) // 500)):
+        for chunk in np.array_split(sorted_ids, max(1, len(sorted_ids) // 500)):
             marks = ",".join("?" * len(chunk))
             sql = f"SELECT id, CAST(value AS BLOB) FROM {quoted(table)} WHERE id IN ({marks})"
             for key, value in self.rows(sql, [int(item) for item in chunk]):
@@ -350,24 +356,24 @@ class Database(AbstractContextManager["Database"]):
         return found
 
     def _row_ranges(self, table: str) -> list[str]:
-        """Return conditions that split a big table in two; SQLite reads with one core each."""
+        """Return SQL conditions that split a big table in two, so that two cores read it."""
         row_id = self.catalogue.row_id(table)
         if row_id is None:
             return [""]
         ((last,),) = self.rows(f"SELECT max({row_id}) FROM {self.stored_name(table)}")
-        if last is None or last < _PARALLEL_ROWS:
+        if last is None or last < _MIN_PARALLEL_ROWS:
             return [""]
         return [f"{row_id} <= {last // 2}", f"{row_id} > {last // 2}"]
 
 
 @contextmanager
 def reporting_undecodable_names(path: Path) -> Iterator[None]:
-    """Say that the file ``path`` is damaged where a name in it is no UTF-8.
+    """Report the file ``path`` as damaged if a name in it is not UTF-8.
 
-    Where such a name is in a message of SQLite, Python cannot even make the error of it.
+    If such a name is part of an SQLite error message, Python fails to create the exception.
 
     Raises:
-        TraceError: it is.
+        TraceError: a name in the file is not UTF-8.
     """
     try:
         yield
@@ -376,20 +382,20 @@ def reporting_undecodable_names(path: Path) -> Iterator[None]:
 
 
 NOTE: Final = "TRACEPROF_CUT"
-"""The table that says what a file was cut from: a row for each cut, times as the file has them."""
+"""The table that records what a file was cut from: one row per cut, in times of the file."""
 
 
 def cut_note(database: Database) -> CutNote:
-    """Return what a file says of how it was cut, windows in its own times."""
+    """Return what a file records about how it was cut, windows in times of the file."""
     names = sorted(database.columns(NOTE))
     if not {"windowStart", "windowEnd"} <= set(names):
         return WHOLE
-    told = ", ".join(map(quoted, names))
-    return cut_note_in(names, database.rows(f"SELECT {told} FROM {NOTE} ORDER BY rowid"))
+    columns = ", ".join(map(quoted, names))
+    return cut_note_in(names, database.rows(f"SELECT {columns} FROM {NOTE} ORDER BY rowid"))
 
 
 def cut_note_in(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> CutNote:
-    """Return what the notes of all cuts say together: the last window, what all of them kept."""
+    """Return the combined note of all cuts: the last window, and the tables that every cut kept."""
     notes = [dict(zip(names, row, strict=True)) for row in rows]
     edges = [note[name] for note in notes for name in ("windowStart", "windowEnd")]
     if not notes or not all(isinstance(edge, int) for edge in edges) or edges[-2] > edges[-1]:

@@ -1,4 +1,4 @@
-"""Putting columns into a SQLite database, with names kept once in a table of strings."""
+"""Insert columns into a SQLite database whose names are stored once in a string table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from traceprof.model.table import Names
 from traceprof.model.tables import ABSENT
 from traceprof.secrets import storable
 
-_ROWS_TOGETHER: Final = 20
-_MOST_VARIABLES: Final = 999  # of one statement, before SQLite 3.32
+_ROWS_PER_STATEMENT: Final = 20
+_MAX_VARIABLES: Final = 999  # of one statement, before SQLite 3.32
 
 
 class StringIds:
-    """The ``StringIds`` table of one database: text → id, new texts get new ids."""
+    """The ``StringIds`` table of one database: text → ID. New texts get new IDs."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -28,7 +28,7 @@ class StringIds:
         self._last: int = last
 
     def id_of(self, text: str) -> int:
-        """Return the id of ``text``."""
+        """Return the ID of ``text``; insert it if it is new."""
         text = storable(text)
         if text not in self._ids:
             self._last += 1
@@ -37,7 +37,7 @@ class StringIds:
         return self._ids[text]
 
     def ids_of(self, names: Names) -> list[int]:
-        """Return the ids of a column of names; new ones in the order in which these come first."""
+        """Return the IDs of a column of names; new IDs follow the order of first appearance."""
         number, first = numbered(names.packed)
         ids = np.array([self.id_of(text) for text in names[first]], np.int64)
         listed: list[int] = ids[number].tolist() if len(ids) else []
@@ -45,7 +45,7 @@ class StringIds:
 
 
 def without_absent(values: Any) -> list[int | None] | None:
-    """Return whole numbers with None in the place of `ABSENT`; None where all are absent."""
+    """Return whole numbers with None in place of `ABSENT`; None if all are absent."""
     array = np.asarray(values)
     is_absent = array == ABSENT
     if is_absent.all():
@@ -57,9 +57,9 @@ def without_absent(values: Any) -> list[int | None] | None:
 
 
 def insert_columns(connection: sqlite3.Connection, table: str, columns: Mapping[str, Any]) -> None:
-    """Insert the rows whose columns are given; the other columns of ``table`` become NULL.
+    """Insert rows given as columns; the other columns of ``table`` become NULL.
 
-    A column is a sequence, or a single value that stands in every row.
+    A column is a sequence, or a single value for all rows.
     """
     length = max(len(values) for values in columns.values() if _is_column(values))
     filled = {
@@ -67,21 +67,21 @@ def insert_columns(connection: sqlite3.Connection, table: str, columns: Mapping[
         for name, values in columns.items()
         if values is not None
     }
-    told = {
-        name: values  # all that has a value other than NULL, and NaN, which is NULL
+    written = {
+        name: values  # columns with a value other than NULL and NaN, which SQLite stores as NULL
         for name, values in filled.items()
         if any(value is not None and value == value for value in values)
     } or filled
-    names = ", ".join(f'"{name}"' for name in told)
-    row = f"({', '.join('?' * len(told))})"
-    rows = zip(*told.values(), strict=True)
-    # Several rows in one statement take half the time of as many statements.
-    n_together = max(1, min(_ROWS_TOGETHER, _MOST_VARIABLES // len(told)))
-    values = chain.from_iterable(islice(rows, length - length % n_together))
-    together = zip(*[values] * (n_together * len(told)), strict=True)
-    for n_rows, given in ((n_together, together), (1, rows)):
+    names = ", ".join(f'"{name}"' for name in written)
+    row = f"({', '.join('?' * len(written))})"
+    rows = zip(*written.values(), strict=True)
+    # Several rows per statement take half the time of one statement per row.
+    rows_per_statement = max(1, min(_ROWS_PER_STATEMENT, _MAX_VARIABLES // len(written)))
+    values = chain.from_iterable(islice(rows, length - length % rows_per_statement))
+    batches = zip(*[values] * (rows_per_statement * len(written)), strict=True)
+    for n_rows, parameters in ((rows_per_statement, batches), (1, rows)):
         insert = f'INSERT INTO "{table}" ({names}) VALUES {", ".join([row] * n_rows)}'
-        connection.executemany(insert, given)
+        connection.executemany(insert, parameters)
 
 
 def _is_column(values: Any) -> bool:

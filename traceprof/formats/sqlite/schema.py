@@ -1,10 +1,10 @@
-"""What is in an open SQLite file: its tables by the names that profilers give them.
+"""The tables and columns of an open SQLite file, under the names that profilers use.
 
-What stands under another name, in another case, or with rows that cannot be is read through a
-SELECT of its own: temporary views show it to this connection, `Catalogue.source` to others. Rows
-that cannot be (without a time, or on no device; those that end before they start) are left out of
-every sum, and counted. Nearly no file has any, so that they are looked for in columns that are read
-anyway: a smallest and a greatest number tell most.
+A table with another name, with names in another case, or with impossible rows is read through a
+SELECT: a temporary view for this connection, `Catalogue.source` for others. Impossible rows are
+rows without a time or a device, and rows that end before they start. They are excluded from all
+sums, and counted. Almost no file has any, so traceprof searches for them in columns that it reads
+anyway: the smallest and the largest number usually suffice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from traceprof.formats.sqlite.columns import NULL
 from traceprof.formats.sqlite.spare import MistypedColumnError, is_spare
 
 Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
-"""Runs SQL with parameters; raises TraceError where SQLite cannot."""
+"""Runs SQL with parameters; raises TraceError if SQLite fails."""
 
 _VERSIONED: Final = re.compile(r"(.+)_V([0-9]{1,6})")
 _UPPER: Final = (
@@ -31,7 +31,7 @@ _UPPER: Final = (
     *("GPU_METRICS", "META_DATA_", "MPI_", "NET_NIC_METRIC", "NIC_ID_MAP", "NVTX_", "OSRT_API"),
     *("PROCESSES", "PROFILER_OVERHEAD", "TARGET_INFO_", "TRACEPROF_", "UCP_"),
 )
-"""How names of tables begin that profilers write in capitals."""
+"""Prefixes of the table names that profilers write in capitals."""
 _MIXED: Final = {
     name.lower(): name for name in ("StringIds", "StringTable", "ThreadNames", "Version")
 }
@@ -48,28 +48,28 @@ _NAMES_OF_COLUMNS: Final = """
     uint64Value utcEpochNs value worldSize
 """
 _PLAIN_COLUMNS: Final = {name.lower(): name for name in _NAMES_OF_COLUMNS.split()}
-"""Lower-case name of a column → the name that profilers write."""
+"""Lower-case column name → the name that profilers use."""
 
 
 def quoted(identifier: str) -> str:
-    """Return a name as SQL takes it, whatever is in it."""
+    """Return an identifier quoted for SQL."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
 def is_of_profiler(name: str) -> bool:
-    """Return whether a table of this name, in whatever case, is one that a profiler writes."""
+    """Return whether a profiler writes a table of this name, ignoring case."""
     return name.upper().startswith(_UPPER) or name.lower() in _MIXED
 
 
 def plain_table(name: str) -> str:
-    """Return the name of a table as profilers write it: to SQLite case is all one."""
+    """Return a table name in the spelling of profilers; SQLite ignores case."""
     if name.lower() in _MIXED:
         return _MIXED[name.lower()]
     return name.upper() if name.upper().startswith(_UPPER) else name
 
 
 def versioned_tables(names: Iterable[str]) -> dict[str, str]:
-    """Return plain name → the table of its highest version, where there is no plain table."""
+    """Return plain name → the table of its highest version, if no plain table exists."""
     present = set(names)
     highest: dict[str, tuple[int, str]] = {}
     for name in present:
@@ -81,13 +81,13 @@ def versioned_tables(names: Iterable[str]) -> dict[str, str]:
 
 
 def codec_of(connection: sqlite3.Connection) -> str:
-    """Return how a database writes texts, as Python calls it."""
+    """Return the Python codec of a database's texts."""
     ((encoding,),) = connection.execute("PRAGMA encoding")
     return {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8")
 
 
 def text_by(function: str, column: str) -> str:
-    """Return the SQL of a text that a ``function`` of and to bytes changes; others stay."""
+    """Return SQL that applies ``function`` (bytes → bytes) to texts; other values are unchanged."""
     return (
         f"CASE WHEN typeof({column}) = 'text' THEN"
         f" CAST({function}(CAST({column} AS BLOB)) AS TEXT) ELSE {column} END"
@@ -97,7 +97,7 @@ def text_by(function: str, column: str) -> str:
 def register_text(
     connection: sqlite3.Connection, function: str, shown: Callable[[str], str]
 ) -> None:
-    """Give SQL a ``function`` for `text_by`: of and to bytes, with texts as ``shown`` has them."""
+    """Register a SQL ``function`` for `text_by` that applies ``shown`` to each text."""
     codec = codec_of(connection)
 
     def changed(value: bytes) -> bytes:
@@ -109,29 +109,29 @@ def register_text(
 
 
 LATEST_NS: Final = 1 << 62
-"""Times are nearer to 0 than this, 146 years: no difference of two leaves 64 bits."""
-MOST_BYTES: Final = 1 << 57
-"""No address space holds more."""
+"""Limit of valid times: 146 years from 0, so that the difference of two times fits 64 bits."""
+MAX_BYTES: Final = 1 << 57
+"""Limit of valid sizes: no address space is larger."""
 
 _START_COLUMNS: Final = ("start", "timestamp")
 _DAY_NS: Final = 86_400 * 10**9
-_BY_DRIVER: Final = "CUPTI_ACTIVITY_KIND_"
+_DRIVER_PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
 _MAY_BE_OPEN: Final = ("NVTX_EVENTS", "MPI_", "UCP_")
 _ON_DEVICES: Final = tuple(
     f"CUPTI_ACTIVITY_KIND_{kind}"
     for kind in ("KERNEL", "CONCURRENT_KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2", "MEMSET")
 )
-_COUNTING: Final = {
+_VALUE_COLUMNS: Final = {
     "CUDA_GPU_MEMORY_USAGE_EVENTS": "bytes",
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": "numberOfPageFaults",
     "GPU_METRICS": "value",
     "NET_NIC_METRIC": "value",
 }
-"""Of samples the column without which they say nothing."""
+"""Table of samples → the column that contains the sampled value."""
 
 
 class UnsoundRowsError(Exception):
-    """A table has rows that cannot be: it is to be read without them."""
+    """A table has impossible rows and must be read without them."""
 
     def __init__(self, table: str) -> None:
         super().__init__(table)
@@ -140,14 +140,14 @@ class UnsoundRowsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Soundness:
-    """Which rows of one table can be.
+    """The rule that decides which rows of one table are possible.
 
-    ``end`` is "" for instants. ``needed`` are columns that must be known, ``sizes`` those that
-    are neither negative nor more than any memory. ``zero_is_lost``: the profiler wrote times of 0
-    where it lost a record, which readers count by themselves, but for instants.
-    ``is_since_session``: times count from the beginning of the recording, and a record that was
-    lost has two of 0, or one of 0 on another clock, which is days before that. ``columns`` are all
-    that tell.
+    ``end`` is "" for instants. ``needed`` are columns that must not be NULL. ``sizes`` are columns
+    that must not be negative or larger than any memory. ``zero_is_lost``: the profiler wrote times
+    of 0 for records that it lost. Readers count those records themselves, except instants.
+    ``is_since_session``: times count from the start of the recording. A lost record then has two
+    times of 0, or a 0 of another clock, which is days before the start. ``columns`` are all columns
+    that the rule uses.
     """
 
     table: str
@@ -161,7 +161,7 @@ class Soundness:
     columns: tuple[str, ...]
 
     def is_broken(self, columns: Mapping[str, Any]) -> bool:
-        """Return whether a row is unsound, as far as those of its columns tell that are given."""
+        """Return whether a row is impossible, judging by the given columns."""
         starts, ends = columns.get(self.start), columns.get(self.end)
         if starts is None or not len(starts):
             return False
@@ -174,13 +174,14 @@ class Soundness:
         if any(((values == NULL) & ~lost).any() for values in needed):
             return True
         for values in (columns[name] for name in self.sizes if name in columns):
-            if int(values.min()) < 0 or int(values.max()) > MOST_BYTES:
-                is_bad = ((values < 0) & (values != NULL)) | (values > MOST_BYTES)
+            if int(values.min()) < 0 or int(values.max()) > MAX_BYTES:
+                is_bad = ((values < 0) & (values != NULL)) | (values > MAX_BYTES)
                 if (is_bad & ~lost).any():
                     return True
         return False
 
     def _has_bad_times(self, starts: Any, ends: Any, lost: Any) -> bool:
+        """Return whether a row that is not ``lost`` has impossible times."""
         is_early = int(starts.min()) <= -LATEST_NS and not (self.zero_is_lost and self.end)
         if is_early or int(starts.max()) >= LATEST_NS:
             return True
@@ -199,20 +200,20 @@ class Soundness:
         return bool((is_before & ~lost & ~is_open).any())
 
     def faults(self) -> dict[str, str]:
-        """Return what can be wrong with rows: in words, and as SQL that is never NULL."""
+        """Return the possible faults of rows: a description → SQL that is never NULL."""
         start, end = quoted(self.start), quoted(self.end)
         times = [start, end] if self.end else [start]
-        lost = " OR ".join(f"coalesce(CAST({one} AS INTEGER), 0) <= 0" for one in times)
+        lost = " OR ".join(f"coalesce(CAST({time} AS INTEGER), 0) <= 0" for time in times)
         open_end = self.end and self.may_be_open
-        known = [one for one in times if not (one == end and open_end)]
-        nothing = " OR ".join(f"{one} IS NULL" for one in known)
-        beyond = " OR ".join(
-            f"coalesce({one} <= -{LATEST_NS} OR {one} >= {LATEST_NS}, 0)" for one in times
+        required = [time for time in times if not (time == end and open_end)]
+        is_missing = " OR ".join(f"{time} IS NULL" for time in required)
+        is_out_of_range = " OR ".join(
+            f"coalesce({time} <= -{LATEST_NS} OR {time} >= {LATEST_NS}, 0)" for time in times
         )
-        found = {"no time": nothing}
+        found = {"no time": is_missing}
         if self.zero_is_lost:
             found = {} if self.end else {"no time": lost}
-        found["time more than 146 years from 0"] = beyond
+        found["time more than 146 years from 0"] = is_out_of_range
         if self.is_since_session:
             found["times lost by the profiler"] = (
                 f"coalesce({start} <= -{_DAY_NS} OR {start} = 0 AND {end} = 0, 0)"
@@ -223,32 +224,32 @@ class Soundness:
             found[f"no {name}"] = f"{quoted(name)} IS NULL"
         for name in self.sizes:
             size = quoted(name)
-            found[f"impossible {name}"] = f"coalesce({size} < 0 OR {size} > {MOST_BYTES}, 0)"
+            found[f"impossible {name}"] = f"coalesce({size} < 0 OR {size} > {MAX_BYTES}, 0)"
         if self.zero_is_lost and self.end:
             found = {words: f"NOT ({lost}) AND ({sql})" for words, sql in found.items()}
         return found
 
     def sql(self) -> str:
-        """Return SQL that holds for the sound rows."""
+        """Return SQL that is true for the possible rows."""
         return " AND ".join(f"NOT ({fault})" for fault in self.faults().values())
 
     def sought(self) -> str:
-        """Return SQL that holds for rows that need a look: unsound, or with no whole numbers."""
+        """Return SQL that is true for rows to inspect: impossible, or without whole numbers."""
         columns = () if self.zero_is_lost else self.columns
-        told = [f"typeof({quoted(one)}) NOT IN ('integer', 'null')" for one in columns]
-        return " OR ".join([f"NOT ({self.sql()})", *told])
+        type_checks = [f"typeof({quoted(name)}) NOT IN ('integer', 'null')" for name in columns]
+        return " OR ".join([f"NOT ({self.sql()})", *type_checks])
 
 
 def soundness_of(
     table: str, columns: Collection[str], *, zero_is_lost: bool = False
 ) -> Soundness | None:
-    """Return which rows of a table can be; None of one whose rows have no times."""
+    """Return the rule for the rows of a table; None if its rows have no times."""
     start = next((name for name in _START_COLUMNS if name in columns), "")
     if not start:
         return None
     needed = ["deviceId"] if table in _ON_DEVICES else []
-    needed += [_COUNTING[table]] if table in _COUNTING else []
-    is_sized = table in _ON_DEVICES or _COUNTING.get(table) == "bytes"
+    needed += [_VALUE_COLUMNS[table]] if table in _VALUE_COLUMNS else []
+    is_sized = table in _ON_DEVICES or _VALUE_COLUMNS.get(table) == "bytes"
     sizes = ["bytes"] if is_sized or table == "TRACEPROF_COLLECTIVES" else []
     end = "end" if "end" in columns else ""
     needed = [name for name in needed if name in columns]
@@ -256,26 +257,26 @@ def soundness_of(
     return Soundness(
         *(table, start, end, table.startswith(_MAY_BE_OPEN), tuple(needed), tuple(sizes)),
         zero_is_lost=zero_is_lost,
-        is_since_session=bool(end) and table.startswith(_BY_DRIVER) and not zero_is_lost,
+        is_since_session=bool(end) and table.startswith(_DRIVER_PREFIX) and not zero_is_lost,
         columns=tuple(filter(None, (start, end, *needed, *sizes))),
     )
 
 
 _ROW_IDS: Final = ("_rowid_", "rowid", "oid")
-_DESCRIBED: Final = (
+_COLUMNS_QUERY: Final = (
     "SELECT tables.name, columns.* FROM sqlite_master AS tables, "
     "pragma_table_xinfo(tables.name) AS columns WHERE tables.type = 'table' AND tables.name IN ({})"
 )
-_AT_ONCE: Final = 500
-"""Of so many tables columns are asked for: SQLite takes no more than some values at a time."""
-_HIDDEN: Final = 1  # a column of a virtual table that is no column; 2 and 3 are computed
+_NAMES_PER_QUERY: Final = 500
+"""Maximum number of table names in one query: SQLite limits the number of parameters."""
+_HIDDEN_COLUMN: Final = 1  # hidden column of a virtual table; 2 and 3 are computed columns
 
 
 class Catalogue:
-    """The tables of one file, their columns, and the rows that are left out of them.
+    """The tables of one file, their columns, and the rows that are excluded.
 
     Raises:
-        TraceError: a view stands where a profiler's table is expected, or the file is damaged.
+        TraceError: a profiler's table is a view, or the file is damaged.
     """
 
     def __init__(self, path: Path, query: Query) -> None:
@@ -287,7 +288,7 @@ class Catalogue:
         kinds = {name: kind for name, kind, _ in found}
         self._roots = {name: int(root or 0) for name, _, root in found}
         views = sorted(n for n, kind in kinds.items() if kind == "view" and is_of_profiler(n))
-        # Those of rocpd stand beside its own tables, and are not asked for.
+        # rocpd files contain views in addition to their tables; traceprof does not read them.
         if views and not any(name.startswith("rocpd_") for name in kinds):
             raise TraceError(
                 f"{path}: {views[0]} is a view, expected a table; convert the view to a table "
@@ -295,24 +296,28 @@ class Catalogue:
             )
         names = [str(name) for name, kind in kinds.items() if kind == "table"]
         self._stored = {plain_table(name): name for name in names}
-        versioned = versioned_tables(self._stored)
-        self._stored |= {plain: self._stored[name] for plain, name in versioned.items()}
+        self._stored |= {
+            plain: self._stored[name] for plain, name in versioned_tables(self._stored).items()
+        }
         self.tables = frozenset(self._stored)
         self.left_out: dict[str, dict[str, int]] = {}
-        """Table → what is wrong with rows that are left out → how many; none: it was looked for."""
+        """Table → fault → number of excluded rows; an empty mapping means all rows are possible."""
         self.spared: dict[str, str] = {}
-        """Table, or table.column, that is left out since it cannot be read → a sentence of that."""
+        """Ignored table, or table.column → a sentence that explains why."""
         self.zero_is_lost = False
         self._selects: dict[str, str] = {}
         self._columns: dict[str, frozenset[str]] = {}
         self._described: dict[str, list[tuple[Any, ...]]] = {}
 
-    def show_as_asked(self) -> None:
-        """Show tables and columns of profilers under the names that are asked for."""
-        asked = [*{name for table, name in self._stored.items() if is_of_profiler(table)}]
-        self._described = {name: [] for name in asked}
-        for names in (asked[at : at + _AT_ONCE] for at in range(0, len(asked), _AT_ONCE)):
-            for name, *row in self._query(_DESCRIBED.format(", ".join("?" * len(names))), names):
+    def show_profiler_names(self) -> None:
+        """Make tables and columns of profilers available under the names that readers use."""
+        every = [*{name for table, name in self._stored.items() if is_of_profiler(table)}]
+        self._described = {name: [] for name in every}
+        for first in range(0, len(every), _NAMES_PER_QUERY):
+            names = every[first : first + _NAMES_PER_QUERY]
+            for name, *row in self._query(
+                _COLUMNS_QUERY.format(", ".join("?" * len(names))), names
+            ):
                 self._described[name].append(tuple(row))
         for table, name in self._stored.items():
             rows, is_known = f"main.{quoted(name)}", is_of_profiler(table)
@@ -322,41 +327,44 @@ class Catalogue:
                 self._columns[table] = frozenset(plain)
             if plain != found:
                 pairs = zip(found, plain, strict=True)
-                told = ", ".join(f"{quoted(one)} AS {quoted(asked)}" for one, asked in pairs)
-                self._show(table, f"SELECT {told} FROM {rows}")
+                aliases = ", ".join(
+                    f"{quoted(stored)} AS {quoted(shown)}" for stored, shown in pairs
+                )
+                self._show(table, f"SELECT {aliases} FROM {rows}")
             elif table not in self._stored.values() and table.lower() != name.lower():
                 self._query(f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {rows}")
 
     def _columns_of(self, name: str) -> list[str]:
-        return [str(row[1]) for row in self.described(name)[1] if row[6] != _HIDDEN]
+        """Return the names of a stored table's columns."""
+        return [str(row[1]) for row in self.described(name)[1] if row[6] != _HIDDEN_COLUMN]
 
     def described(self, name: str) -> tuple[int, list[tuple[Any, ...]]]:
-        """Return the root page of a stored table, 0 without one, and its rows of `table_xinfo`."""
+        """Return the root page of a stored table (0 without one) and its rows of `table_xinfo`."""
         if name not in self._described:
             self._described[name] = self._query(f"PRAGMA table_xinfo({quoted(name)})")
         return self._roots.get(name, 0), self._described[name]
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the columns of ``table``; none where there is no such table."""
+        """Return the column names of ``table``; empty if the table does not exist."""
         if table not in self._columns:
             found = self._columns_of(self._stored[table]) if table in self.tables else []
             self._columns[table] = frozenset(found)
         return self._columns[table]
 
     def stored(self, table: str) -> str | None:
-        """Return the name of the table that holds the rows; None where a SELECT gives them."""
+        """Return the name of the stored table; None if a SELECT returns the rows."""
         return None if table in self._selects else self._stored.get(table, table)
 
     def source(self, table: str) -> str:
-        """Return what stands behind FROM for ``table``, in any connection to the file."""
+        """Return the SQL to put after FROM for ``table``, valid in any connection to the file."""
         select = self._selects.get(table)
         return f"({select})" if select else f"main.{quoted(self._stored.get(table, table))}"
 
     def row_id(self, table: str) -> str | None:
-        """Return a name of the row id; None where there is none, or every one is a column's."""
+        """Return a name of the row ID; None if there is none, or columns have all its names."""
         name = self.stored(table)
-        taken = {one.lower() for one in self.columns(table)}
-        free = next((one for one in _ROW_IDS if one not in taken), None)
+        taken = {column.lower() for column in self.columns(table)}
+        free = next((column for column in _ROW_IDS if column not in taken), None)
         if name is None or free is None:
             return None
         try:
@@ -366,20 +374,20 @@ class Catalogue:
         return free
 
     def soundness(self, table: str) -> Soundness | None:
-        """Return which rows of ``table`` can be; None where that needs no look (any more)."""
+        """Return the rule for the rows of ``table``; None if they need no check any more."""
         if table not in self.tables or table in self.left_out or not is_of_profiler(table):
             return None
         return soundness_of(table, self.columns(table), zero_is_lost=self.zero_is_lost)
 
     def is_sound(self, table: str) -> None:
-        """Take note that all rows of ``table`` can be."""
+        """Record that all rows of ``table`` are possible."""
         self.left_out.setdefault(table, {})
 
     def leave_out(self, table: str) -> None:
-        """Leave the rows that cannot be out of ``table`` from now on, and count them.
+        """Exclude the impossible rows of ``table`` from now on, and count them.
 
         Raises:
-            TraceError: its times are no whole numbers at all.
+            TraceError: a column that the rule uses does not contain whole numbers.
         """
         sound = self.soundness(table)
         self.left_out[table] = {}
@@ -397,7 +405,7 @@ class Catalogue:
             self._show(table, f"SELECT * FROM {self.source(table)} WHERE {sound.sql()}")
 
     def spare(self, table: str, column: str) -> None:
-        """Leave a column, or its table, out: to who reads on, the file does not have it."""
+        """Ignore a column, or its table, as if the file did not contain it."""
         why = f"column {table}.{column} contains non-integer values"
         if is_spare(table):
             self.tables -= {table}
@@ -408,8 +416,8 @@ class Catalogue:
             self.spared[f"{table}.{column}"] = f"traceprof ignored a column: {why}"
 
     def _check_types(self, table: str, sound: Soundness) -> None:
-        """Check that what tells of rows is numbers: a text is greater than all of them."""
-        if sound.zero_is_lost:  # and what is no number is read as 0
+        """Check that the rule's columns contain numbers: in SQL a text exceeds any number."""
+        if sound.zero_is_lost:  # values that are not numbers are read as 0
             return
         for column in sound.columns:
             rows = self._query(
@@ -420,17 +428,18 @@ class Catalogue:
                 raise MistypedColumnError(self._path, table, column, rows[0][0])
 
     def _show(self, table: str, select: str) -> None:
+        """Replace ``table`` by the rows of ``select`` for all later queries."""
         self._query(f"DROP VIEW IF EXISTS temp.{quoted(table)}")
         self._query(f"CREATE TEMP VIEW {quoted(table)} AS {select}")
         self._selects[table] = select
 
     def warnings(self) -> list[str]:
-        """Return a sentence about each table of which rows are left out."""
-        told = []
+        """Return a sentence about each table with excluded rows."""
+        sentences = []
         for table, faults in self.left_out.items():
             if faults:
                 n_rows = sum(faults.values())
                 rows = f"1 row of {table} is" if n_rows == 1 else f"{n_rows} rows of {table} are"
                 reasons = ", ".join(f"{words}: {n}" for words, n in faults.items())
-                told.append(f"{rows} damaged and ignored by traceprof ({reasons})")
-        return told
+                sentences.append(f"{rows} damaged and ignored by traceprof ({reasons})")
+        return sentences

@@ -1,6 +1,7 @@
-"""What other tables of a file are right without: columns and tables that are not of whole numbers.
+"""Optional columns and tables that traceprof ignores if they do not contain whole numbers.
 
-They are left out with a warning, as if the file did not have them: what does not need them answers.
+The other tables of the file are correct without them. traceprof adds a warning and behaves as if
+the file did not contain them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SPARE_TABLES: Final = (
 
 
 class MistypedColumnError(TraceError):
-    """A column holds something else than whole numbers."""
+    """A column of whole numbers contains other values."""
 
     def __init__(self, path: Path, table: str, column: str, kind: str = "") -> None:
         found = f" ({kind})" if kind else ""
@@ -29,7 +30,7 @@ class MistypedColumnError(TraceError):
 
 
 class SpareColumnError(Exception):
-    """A column is to be left out, or its table if that is one of `is_spare`."""
+    """A column must be ignored, or its whole table if `is_spare` says so."""
 
     def __init__(self, table: str, column: str) -> None:
         super().__init__(f"{table}.{column}")
@@ -37,19 +38,19 @@ class SpareColumnError(Exception):
 
 
 def is_spare(table: str) -> bool:
-    """Return whether the other tables of a file are right without ``table``."""
+    """Return whether the other tables of a file are correct without ``table``."""
     return table == "ThreadNames" or table.startswith(_SPARE_TABLES)
 
 
 def without_spared(
     trace: Trace, spared: Mapping[str, str], made_of: Mapping[str, Sequence[str]]
 ) -> Trace:
-    """Return ``trace`` with a warning of what is left out of the file, whose tables it lacks.
+    """Return ``trace`` with a warning for each ignored column or table, which it does not record.
 
     Args:
         trace: what was read.
-        spared: table, or table.column, that is left out → a sentence of that.
-        made_of: table of the trace → the tables, or columns, of the file that it takes.
+        spared: ignored table, or table.column → a sentence about it.
+        made_of: table of the trace → the tables, or columns, of the file that it uses.
     """
     lost = {name for name, sources in made_of.items() if not spared.keys().isdisjoint(sources)}
     new = [text for text in spared.values() if text not in trace.info.warnings]

@@ -1,6 +1,6 @@
-"""What is known of event tables whose rows are not read: how many, from when to when, and whose.
+"""Measure event tables without reading their rows: number of rows, time span, and owners.
 
-Found in one pass over each table of the file, by its pages or by aggregates in SQL.
+The measurement takes one pass over each table of the file, over its pages or in SQL.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Rows of a table of the file that become rows of a table of the Trace, each one of one.
+    """Rows of a table of the file, each of which becomes one row of a table of the Trace.
 
-    ``start``, ``end``, ``process`` and ``device`` are SQL. ``end`` is empty for instants, and
-    where it is smaller than the start or NULL the row ends where it starts. ``process_of`` makes
-    the process of what ``process`` gives; a negative one is not known. ``counted`` says the same by
-    columns, where that is possible: what can then be decoded from pages is.
+    ``start``, ``end``, ``process`` and ``device`` are SQL. ``end`` is empty for instants. A row
+    ends where it starts if ``end`` is NULL or smaller than the start. ``process_of`` converts the
+    value of ``process`` to a process; a negative process is unknown. ``counted`` describes the same
+    rows by columns, if possible, so that they can be decoded from pages.
     """
 
     table: str
@@ -49,23 +49,23 @@ class RowSource:
 
     @property
     def owner(self) -> tuple[str, ...]:
-        """The SQL of whom a row is: its process, and its device where it has one; of none ()."""
+        """The SQL of a row's owner: process, and device if it has one; () without a process."""
         return tuple(filter(None, (self.process, self.device))) if self.process else ()
 
     def place(self, owner: Sequence[Any]) -> tuple[int, int]:
-        """Return process and device of what ``owner`` gives; `ABSENT` where there is no device."""
+        """Return process and device of the values of ``owner``; device `ABSENT` without one."""
         device = owner[1] if len(owner) > 1 else ABSENT
         return self.process_of(owner[0]), ABSENT if isinstance(device, str) else int(device)
 
     def select(self, database: Database, what: str, *conditions: str) -> str:
-        """Return a query of these rows, on the table as it is stored."""
-        told = " AND ".join(f"({one})" for one in (self.where, *conditions) if one)
-        rows = f" WHERE {told}" if told else ""
+        """Return a query of ``what`` for these rows, from the stored table."""
+        condition = " AND ".join(f"({part})" for part in (self.where, *conditions) if part)
+        rows = f" WHERE {condition}" if condition else ""
         return f"SELECT {what} FROM {database.stored_name(self.table)}{rows}"
 
 
 def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0) -> list[Scan]:
-    """Return what each of ``sources`` holds: of tables that can be decoded in one pass over each.
+    """Return the scan of each of ``sources``; tables that can be decoded need one pass each.
 
     ``zero_ns`` is the time in the file that is time 0 of the Trace.
     """
@@ -75,25 +75,26 @@ def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0
             by_table.setdefault(source.table, {})[number] = source.counted
     found: dict[int, Scan] = {}
     for table, counted in by_table.items():
-        asked = tuple(counted.values())
-        scans, pages = database.found.get((table, asked)), database.pages_of(table)
+        requests = tuple(counted.values())
+        scans, pages = database.found.get((table, requests)), database.pages_of(table)
         if scans is None and pages is not None:
             with suppress(NotPlainError):
-                sound = database.catalogue.soundness(table)
-                scans = database.found[table, asked] = scans_of(pages, database.rows, asked, sound)
+                scans = database.found[table, requests] = scans_of(
+                    pages, database.rows, requests, database.catalogue.soundness(table)
+                )
         found |= dict(zip(counted, scans or (), strict=False))
-    rest = [number for number in range(len(sources)) if number not in found]
-    if rest:
-        by_sql = _scans_by_sql(database, [sources[number] for number in rest])
-        found |= dict(zip(rest, by_sql, strict=True))
-    every = [found[number] for number in range(len(sources))]
+    remaining = [number for number in range(len(sources)) if number not in found]
+    if remaining:
+        by_sql = _scans_by_sql(database, [sources[number] for number in remaining])
+        found |= dict(zip(remaining, by_sql, strict=True))
+    scans_in_order = [found[number] for number in range(len(sources))]
     if not zero_ns:
-        return every
-    return [replace(scan, extent=scan.extent.since(zero_ns)) for scan in every]
+        return scans_in_order
+    return [replace(scan, extent=scan.extent.since(zero_ns)) for scan in scans_in_order]
 
 
 def _scans_by_sql(database: Database, sources: Sequence[RowSource]) -> list[Scan]:
-    """Return what each source holds, by aggregates of SQLite."""
+    """Return the scan of each source, from aggregates of SQLite."""
     _check_rows(database, dict.fromkeys(source.table for source in sources))
     totals = [
         source.select(
@@ -103,15 +104,15 @@ def _scans_by_sql(database: Database, sources: Sequence[RowSource]) -> list[Scan
         )
         for source in sources
     ]
-    # To group is to sort: who has rows is found without.
+    # GROUP BY sorts all rows; DISTINCT finds the owners without sorting.
     owned = [source for source in sources if source.owner]
     distinct = [source.select(database, f"DISTINCT {', '.join(source.owner)}") for source in owned]
     answers = iter(database.rows_of_each([*totals, *distinct]))
     extents = []
     for ((n_rows, n_ended, first, latest, last),) in islice(answers, len(sources)):
         end = latest if last is None else max(latest, last)
-        told = n_rows, n_rows - n_ended, first, end
-        extents.append(TableExtent(*map(int, told)) if n_rows else TableExtent())
+        numbers = n_rows, n_rows - n_ended, first, end
+        extents.append(TableExtent(*map(int, numbers)) if n_rows else TableExtent())
     return [
         Scan(extent, next(answers) if source.owner else [])
         for source, extent in zip(sources, extents, strict=True)
@@ -119,14 +120,14 @@ def _scans_by_sql(database: Database, sources: Sequence[RowSource]) -> list[Scan
 
 
 def _check_rows(database: Database, tables: Iterable[str]) -> None:
-    """Check that the rows of ``tables`` can be, which no total tells of all that may be wrong."""
-    told = [(table, database.catalogue.soundness(table)) for table in tables]
-    asked = [(table, sound) for table, sound in told if sound is not None]
+    """Check that the rows of ``tables`` are possible; aggregates do not reveal all faults."""
+    rules = [(table, database.catalogue.soundness(table)) for table in tables]
+    checked = [(table, sound) for table, sound in rules if sound is not None]
     answers = database.rows_of_each(
         f"SELECT 1 FROM {database.stored_name(table)} WHERE {sound.sought()} LIMIT 1"
-        for table, sound in asked
+        for table, sound in checked
     )
-    for (table, _), rows in zip(asked, answers, strict=True):
+    for (table, _), rows in zip(checked, answers, strict=True):
         if rows:
             raise UnsoundRowsError(table)
         database.catalogue.is_sound(table)
@@ -136,18 +137,18 @@ EVENT_TABLES: Final = tuple(
     name for name, table in TABLES.items() if table.has_times and not table.detail_of
 )
 SELF_DESCRIPTION: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
-"""The tables that say what the file is of: devices, processes, threads, environment."""
+"""The tables that describe the recording: devices, processes, threads, environment."""
 
 
 @dataclass(eq=False)
 class Survey:
-    """What the event tables of a file are like as a whole, whichever of them were read.
+    """Totals of a file's event tables, whether or not their rows were read.
 
-    ``sources`` say where the rows of each table of the Trace come from; of ``tables``, which were
-    read whole, nothing is asked in SQL. ``corrections`` tell what no `RowSource` describes: table →
-    its extent of that of its sources. ``zero_ns`` is the time in the file that is time 0 of the
-    Trace. ``elsewhere`` are tables that were not read, and would be made of others: whether they
-    had rows.
+    ``sources`` maps each table of the Trace to its rows in the file. ``tables`` were read
+    completely and need no SQL. ``corrections`` adjust what no `RowSource` can describe: table → a
+    function that converts the extent of its sources to its extent. ``zero_ns`` is the time in the
+    file that is time 0 of the Trace. ``elsewhere`` are unread tables that are made of other data →
+    whether they have rows.
     """
 
     database: Database
@@ -159,7 +160,7 @@ class Survey:
     _extents: dict[str, TableExtent] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Look at all tables that were not read, which also tells where the rows of windows are."""
+        """Scan all unread tables, which also finds where the rows of windows are."""
         _ = self._scans
 
     def extent(self, name: str) -> TableExtent:
@@ -178,36 +179,36 @@ class Survey:
     def span(self) -> TimeWindow:
         """The time from the first to the last row of any table."""
         extents = [self.extent(name) for name in EVENT_TABLES if name not in self.elsewhere]
-        every = reduce(or_, extents, TableExtent())
-        return TimeWindow(every.start_ns or 0, every.end_ns or 0)
+        extent = reduce(or_, extents, TableExtent())
+        return TimeWindow(extent.start_ns or 0, extent.end_ns or 0)
 
     def with_rows(self) -> set[str]:
         """Return the names of the tables that have rows."""
         found = {name for name, has_rows in self.elsewhere.items() if has_rows()}
-        here = [name for name in EVENT_TABLES if name not in self.elsewhere]
-        return found | {name for name in here if self.extent(name).n_rows}
+        surveyed = [name for name in EVENT_TABLES if name not in self.elsewhere]
+        return found | {name for name in surveyed if self.extent(name).n_rows}
 
     @cached_property
     def processes(self) -> np.ndarray:
-        """The processes that have rows, in order."""
+        """The processes that have rows, in ascending order."""
         tables = (self.tables[name] for name in EVENT_TABLES if name in self.tables)
         owned = (table["process"] for table in tables if "process" in table)
-        found = {one for owners in owned for one in places_of(owners)[1]}
+        found = {process for owners in owned for process in places_of(owners)[1]}
         unread = self._owned(EVENT_TABLES)
-        found |= {one.process_of(owner[0]) for one, scan in unread for owner in scan.owners}
-        return np.array(sorted(one for one in found if one >= 0), np.int64)
+        found |= {source.process_of(owner[0]) for source, scan in unread for owner in scan.owners}
+        return np.array(sorted(process for process in found if process >= 0), np.int64)
 
     def process_rows(self, name: str) -> dict[int, int]:
-        """Return process → how many rows; of a table of `OUTLINED_TABLES` that was not read."""
+        """Return process → number of rows, of a table of `OUTLINED_TABLES` that was not read."""
         found = Counter[int]()
         for (process, _), n_rows in self.device_rows(name).items():
             found[process] += n_rows
         return found
 
     def device_rows(self, name: str) -> dict[tuple[int, int], int]:
-        """Return (process, device as the file numbers it) → how many kernels or copies.
+        """Return (process, device number in the file) → number of kernels or copies.
 
-        Of tables that were not read.
+        ``name`` is a table that was not read.
         """
         found = Counter[tuple[int, int]]()
         for source, scan in self._owned([name]):
@@ -218,32 +219,34 @@ class Survey:
     def worked(self, device_of: Callable[[int, int], int]) -> set[int]:
         """Return the devices that have kernels or copies.
 
-        ``device_of`` tells the device of the Trace, which tables have, of a process and the number
-        that the file gives it.
+        ``device_of`` converts a process and the device number in the file to the device number of
+        the Trace, which the tables contain.
         """
         tables = (self.tables[name] for name in DEVICE_TABLES if name in self.tables)
-        found = {one for table in tables for one in places_of(table["device"])[1]}
+        found = {device for table in tables for device in places_of(table["device"])[1]}
         unread = self._owned(DEVICE_TABLES)
-        places = {one.place(owner) for one, scan in unread for owner in scan.owners}
+        places = {source.place(owner) for source, scan in unread for owner in scan.owners}
         return found | {device_of(*place) for place in places}
 
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
-        """Return how many rows of a table satisfy a condition in SQL."""
-        sources = self.sources.get(name, ())
-        queries = [one.select(self.database, "count(*)", condition(one)) for one in sources]
+        """Return how many rows of a table satisfy a SQL condition."""
+        queries = [
+            source.select(self.database, "count(*)", condition(source))
+            for source in self.sources.get(name, ())
+        ]
         return sum(int(rows[0][0]) for rows in self.database.rows_of_each(queries))
 
     def unclosed(self, n_read: int | None) -> list[str]:
-        """Return what is to be said of ranges that were never closed; of what was read it is known.
+        """Return a sentence about ranges that were never closed, if there are any.
 
-        ``n_read`` is how many those are that were read, None where not all ranges were.
+        ``n_read`` is the number of unclosed ranges if all ranges were read, otherwise None.
         """
         n_rows = self.extent("ranges").n_open if n_read is None else n_read
-        told = f"{n_rows} NVTX ranges were never closed; traceprof ends them with the capture"
-        return [told] if n_rows else []
+        sentence = f"{n_rows} NVTX ranges were never closed; traceprof ends them with the capture"
+        return [sentence] if n_rows else []
 
     def _owned(self, names: Iterable[str]) -> list[tuple[RowSource, Scan]]:
-        """Return the sources of tables that were not read that say whose their rows are."""
+        """Return the sources of unread tables whose rows have an owner, and their scans."""
         return [
             (source, self._scans[name, source])
             for name in names
@@ -252,7 +255,7 @@ class Survey:
         ]
 
     def _n_of(self, source: RowSource, scan: Scan) -> Mapping[tuple[Any, ...], int]:
-        """Return how many rows each owner has."""
+        """Return owner → number of rows."""
         if scan.n_of is not None:
             return scan.n_of
         if len(scan.owners) <= 1:
@@ -264,11 +267,11 @@ class Survey:
 
     @cached_property
     def _scans(self) -> dict[tuple[str, RowSource], Scan]:
-        """What the sources of the tables that were not read hold."""
+        """The scans of the sources of unread tables."""
         unread = (name for name in EVENT_TABLES if name not in self.tables)
-        places = [(name, one) for name in unread for one in self.sources.get(name, ())]
-        found = scan_each(self.database, [source for _, source in places], self.zero_ns)
-        return dict(zip(places, found, strict=True))
+        keys = [(name, source) for name in unread for source in self.sources.get(name, ())]
+        found = scan_each(self.database, [source for _, source in keys], self.zero_ns)
+        return dict(zip(keys, found, strict=True))
 
 
 def outline_from(
@@ -276,7 +279,7 @@ def outline_from(
 ) -> Outline:
     """Return the outline of a file whose events were not read.
 
-    ``trace`` has the tables of `SELF_DESCRIPTION`; ``device_of`` is as in `Survey.worked`.
+    ``trace`` has the tables of `SELF_DESCRIPTION`. ``device_of`` is as in `Survey.worked`.
     """
     device_rows: dict[str, Counter[tuple[int, int]]] = {}
     for name in DEVICE_TABLES:

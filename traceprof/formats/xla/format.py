@@ -1,7 +1,7 @@
-"""How traces of jax.profiler and TensorFlow are recognised, plain or gzip.
+"""Recognize traces of jax.profiler and TensorFlow, plain or gzip.
 
-The profiler writes ``HOST.xplane.pb``, a protobuf, and beside it ``HOST.trace.json.gz`` for
-viewers, which holds less of the same.
+The profiler writes ``HOST.xplane.pb``, a protobuf, and for viewers ``HOST.trace.json.gz`` with a
+part of the same data.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _OF_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanos
 
 
 def _head(candidate: Candidate, n_bytes: int) -> bytes:
+    """Return the first bytes of the file's content."""
     if candidate.head.startswith(GZIP_MAGIC):
         return unpacked_head(candidate.path, n_bytes)
     if len(candidate.head) >= n_bytes:
@@ -31,11 +32,11 @@ def _head(candidate: Candidate, n_bytes: int) -> bytes:
 
 
 def recognises(candidate: Candidate) -> bool:
-    """Return whether the file is a list of planes: what a plane is called stands near its start."""
+    """Return whether the file is a list of planes: the name of a plane is near its start."""
     if candidate.tables or candidate.files:
         return False
     head = _head(candidate, len(candidate.head))
-    # Of a text that begins with an empty line no byte is as small as the type of a field.
+    # A text that begins with an empty line contains no byte as small as the type of a field.
     is_message = head[:1] == b"\n" and any(byte < 9 for byte in head)
     return is_message and any(plane in head[:_FIRST_BYTES] for plane in _PLANES)
 
@@ -52,8 +53,7 @@ def recognises_json(candidate: Candidate) -> bool:
     """Return whether the file is a Chrome trace whose processes are planes."""
     if candidate.tables or candidate.files:
         return False
-    start = _head(candidate, len(candidate.head)).lstrip()[:1]
-    if start not in (b"{", b"["):
+    if _head(candidate, len(candidate.head)).lstrip()[:1] not in (b"{", b"["):
         return False
     head = _head(candidate, _HEAD_BYTES)
     return _NAMED.search(head) is not None and not any(key in head for key in _OF_KINETO)

@@ -1,7 +1,7 @@
-"""What a profiler of XLA recorded, as planes of lines of events: of its protobuf or Chrome JSON.
+"""Read the planes that a profiler of XLA recorded, from its protobuf or its Chrome JSON.
 
-A plane is a device or the host, a line a stream or a thread. Of the messages of ``xplane.proto``
-the fields that are needed are read by their numbers, which never change.
+A plane is a device or the host. It has lines (streams or threads) of events. The messages of
+``xplane.proto`` are read by the numbers of their fields, which never change.
 """
 
 from __future__ import annotations
@@ -10,33 +10,35 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
-from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, TooDeepError
+from traceprof.formats.shared.files import unpacking_source
+from traceprof.formats.shared.json_stream import ByteSource, open_chrome_trace
 from traceprof.model.table import objects
+from traceprof.protobuf import read_fields, to_signed
 
-_PS: Final = 1000
+_PS_PER_NS: Final = 1000
 _LATEST_NS: Final = 1 << 62
 NO_STATS: Final[Mapping[str, Any]] = {}
-WANTED: Final = frozenset(
+WANTED_STATS: Final = frozenset(
     {
         *("correlation_id", "cuda_graph_node_id", "hlo_category", "step_num"),
         *("kernel_details", "memcpy_details", "memset_details"),
     }
 )
-"""The statistics of events that are read."""
+"""The statistics of events that traceprof reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a plane: when its events were (ns), their names, and of each what is `WANTED`."""
+    """A line of a plane: times (ns), names, and `WANTED_STATS` statistics of its events."""
 
     number: int
     name: str
@@ -51,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A plane: its lines and what is said of it as a whole. ``number`` is that of Chrome JSON."""
+    """A plane: its lines and its statistics. ``number`` is its process in Chrome JSON."""
 
     name: str
     number: int
@@ -61,7 +63,7 @@ class Plane:
 
 @dataclass(slots=True)
 class Space:
-    """All planes of a file; ``left_out`` counts events at no time that can be."""
+    """All planes of a file; ``left_out`` counts events with an invalid time."""
 
     planes: list[Plane] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
@@ -69,165 +71,139 @@ class Space:
     is_complete: bool = True
 
 
-class _DamagedError(Exception):
-    pass
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise _DamagedError
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each field of a message: an int, or the bytes of what has more."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            length, at = _varint(data, at)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
-            raise _DamagedError
-        if at + length > end:
-            raise _DamagedError
-        yield key >> 3, data[at : at + length]
-        at += length
-
-
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
 def _entry(data: bytes) -> tuple[int, dict[int, Any], list[bytes]]:
-    """Return key and value of an entry of a map of metadata, and the statistics in the value."""
-    entry = dict(_fields(data))
-    own, stats = dict[int, Any](), list[bytes]()
-    for number, value in _fields(entry.get(2, b"")):
+    """Return key and value of an entry of a metadata map, and the statistics in the value."""
+    entry = dict(read_fields(data))
+    fields_of_value, stats = dict[int, Any](), list[bytes]()
+    for number, value in read_fields(entry.get(2, b"")):
         if number == 5 and isinstance(value, bytes):
             stats.append(value)
         else:
-            own[number] = value
-    return int(entry.get(1, 0)), own, stats
+            fields_of_value[number] = value
+    return int(entry.get(1, 0)), fields_of_value, stats
 
 
 _VALUES: Final[Mapping[int, Callable[[Any], Any]]] = {
-    2: lambda own: struct.unpack("<d", own)[0],
+    2: lambda data: struct.unpack("<d", data)[0],
     3: int,
-    4: _signed,
+    4: to_signed,
     5: _text,
 }
-"""How the value of a statistic is read, by the number of the field that has it."""
+"""Number of the field that contains the value of a statistic → function that decodes it."""
 
 
 class _PlaneReader:
-    """Reads one plane, whose names of statistics and events stand in maps of its own."""
+    """Reads one plane, which has its own maps of names of statistics and events."""
 
     def __init__(self, data: bytes) -> None:
         self.plane: dict[int, Any] = {}
         self.lines: list[bytes] = []
-        self.told: list[bytes] = []
+        self.plane_stats: list[bytes] = []
         self.stat_names: dict[int, str] = {}
         entries = []
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             match number:
                 case 3:
                     self.lines.append(value)
                 case 4:
                     entries.append(_entry(value))
                 case 5:
-                    key, own, _ = _entry(value)
-                    self.stat_names[key] = _text(own.get(2))
+                    key, metadata, _ = _entry(value)
+                    self.stat_names[key] = _text(metadata.get(2))
                 case 6:
-                    self.told.append(value)
+                    self.plane_stats.append(value)
                 case _:
                     self.plane[number] = value
-        self.known: dict[bytes, tuple[str, Any]] = {}
+        self.cached_stats: dict[bytes, tuple[str, Any]] = {}
         self.events = {
-            # What is shown, of an operation its name instead of all of its text.
-            key: (_text(own.get(4)) or _text(own.get(2)), self.wanted(stats))
-            for key, own, stats in entries
+            # The display name: an operation's name instead of its full text.
+            key: (_text(metadata.get(4)) or _text(metadata.get(2)), self.wanted(stats))
+            for key, metadata, stats in entries
         }
         self.left_out = 0
 
     def stat(self, data: bytes) -> tuple[str, Any]:
-        """Return name and value of a statistic; most are repeated many times."""
-        found = self.known.get(data)
-        if found is None:
+        """Return name and value of a statistic. Most statistics repeat, so results are cached."""
+        cached = self.cached_stats.get(data)
+        if cached is None:
             (name, value), names = ("", None), self.stat_names
-            for number, own in _fields(data):
+            for number, field_value in read_fields(data):
                 if number == 1:
-                    name = names.get(own, "")
+                    name = names.get(field_value, "")
                 elif number == 7:
-                    value = names.get(own, "")
+                    value = names.get(field_value, "")
                 elif number in _VALUES:
-                    value = _VALUES[number](own)
-            found = self.known[data] = name, value
-        return found
+                    value = _VALUES[number](field_value)
+            cached = self.cached_stats[data] = name, value
+        return cached
 
     def wanted(self, stats: list[bytes]) -> Mapping[str, Any]:
-        """Return those statistics that are `WANTED`."""
+        """Return the statistics that are `WANTED_STATS`."""
         found = dict(map(self.stat, stats))
-        return {name: found[name] for name in WANTED & found.keys()} or NO_STATS
+        return {name: found[name] for name in WANTED_STATS & found.keys()} or NO_STATS
 
     def read(self) -> Plane:
         """Return the plane."""
-        lines = [self.line(data) for data in self.lines]
-        stats = dict(map(self.stat, self.told))
-        return Plane(_text(self.plane.get(2)), int(self.plane.get(1, 0)), lines, stats)
+        return Plane(
+            _text(self.plane.get(2)),
+            int(self.plane.get(1, 0)),
+            [self.line(data) for data in self.lines],
+            dict(map(self.stat, self.plane_stats)),
+        )
 
     def line(self, data: bytes) -> Line:
-        """Return a line; of what happened so often no time is told, and it is no event."""
-        own, events = dict[int, Any](), list[bytes]()
-        for number, value in _fields(data):
+        """Return a line. Aggregated occurrences without a time are not events."""
+        line_fields, events = dict[int, Any](), list[bytes]()
+        for number, value in read_fields(data):
             if number == 4:
                 events.append(value)
             else:
-                own[number] = value
+                line_fields[number] = value
         rows = _Rows()
-        base = _signed(own.get(3, 0)) * _PS
+        base = to_signed(line_fields.get(3, 0)) * _PS_PER_NS
         for event in events:
             self.add_event(event, base, rows)
         self.left_out += rows.left_out
-        # As viewers have it: of the address of a thread its low half.
-        number = own.get(10) or own.get(1, 0)
-        return rows.line(number & 0xFFFFFFFF, _text(own.get(11)) or _text(own.get(2)))
+        # Viewers show the low half of a thread's address.
+        number = line_fields.get(10) or line_fields.get(1, 0)
+        return rows.line(
+            number & 0xFFFFFFFF, _text(line_fields.get(11)) or _text(line_fields.get(2))
+        )
 
     def add_event(self, data: bytes, base_ps: int, rows: _Rows) -> None:
         """Add an event of a line that begins at ``base_ps``."""
-        own, stats = dict[int, int](), list[bytes]()
-        for number, value in _fields(data):
+        event_fields, stats = dict[int, int](), list[bytes]()
+        for number, value in read_fields(data):
             if number == 4:
                 stats.append(value)
             else:
-                own[number] = value
-        if 2 not in own:
+                event_fields[number] = value
+        if 2 not in event_fields:
             return
-        name, told = self.events.get(own.get(1, 0), ("", NO_STATS))
-        start = base_ps + _signed(own[2])
-        more = self.wanted(stats) if stats else NO_STATS
-        both = {**told, **more} if told and more else (more or told)
-        rows.add(start // _PS, (start + _signed(own.get(3, 0))) // _PS, name, both)
+        name, shared_stats = self.events.get(event_fields.get(1, 0), ("", NO_STATS))
+        start = base_ps + to_signed(event_fields[2])
+        event_stats = self.wanted(stats) if stats else NO_STATS
+        all_stats = (
+            {**shared_stats, **event_stats}
+            if shared_stats and event_stats
+            else (event_stats or shared_stats)
+        )
+        rows.add(
+            start // _PS_PER_NS,
+            (start + to_signed(event_fields.get(3, 0))) // _PS_PER_NS,
+            name,
+            all_stats,
+        )
 
 
 @dataclass(slots=True)
 class _Rows:
+    """The events of one line while they are read."""
+
     starts: array[int] = field(default_factory=lambda: array("q"))
     ends: array[int] = field(default_factory=lambda: array("q"))
     names: list[str] = field(default_factory=list)
@@ -244,38 +220,32 @@ class _Rows:
         self.stats.append(stats)
 
     def line(self, number: int, name: str) -> Line:
-        starts, ends = (np.array(own, np.int64) for own in (self.starts, self.ends))
+        starts, ends = (np.array(times, np.int64) for times in (self.starts, self.ends))
         return Line(number, name, starts, ends, objects(self.names), objects(self.stats))
 
 
 def read_space(path: Path) -> Space:
-    """Return what an XPlane file holds.
+    """Return the content of an XPlane file.
 
     Raises:
-        TraceError: it is damaged or was cut off.
+        TraceError: the file is damaged or truncated.
     """
     with path.open("rb") as file:
-        data = b"".join(_pieces(_source(file)))
+        data = b"".join(_pieces(unpacking_source(file)))
     space = Space()
     try:
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             if number == 1:
                 reader = _PlaneReader(value)
                 space.planes.append(reader.read())
                 space.left_out += reader.left_out
             elif number == 4:
                 space.hosts.append(_text(value))
-    except (_DamagedError, IndexError, TypeError, ValueError, struct.error) as error:
+    except (IndexError, TypeError, ValueError, struct.error) as error:
         raise TraceError(
             f"{path}: damaged or truncated XPlane file; copy or record it again"
         ) from error
     return space
-
-
-def _source(file: BinaryIO) -> ByteSource:
-    is_packed = file.read(2) == GZIP_MAGIC
-    file.seek(0)
-    return GzipSource(file) if is_packed else file
 
 
 def _pieces(source: ByteSource) -> Iterator[bytes]:
@@ -311,45 +281,44 @@ def _converted(item: Any) -> Iterator[_ChromeEvent]:
 
 
 def read_chrome(path: Path) -> Space:
-    """Return what the Chrome JSON of such a profiler holds.
+    """Return the content of the Chrome JSON of jax.profiler or TensorFlow.
 
     Raises:
-        TraceError: its values nest deeper than can be read.
+        TraceError: the JSON is nested too deeply.
     """
     names: dict[tuple[int, int | None], str] = {}
     rows: dict[tuple[int, int], _Rows] = {}
-    with path.open("rb") as file:
-        stream = JsonArrayStream(_source(file), "traceEvents", 1 << 21)
-        try:
-            for found in stream.batches(_decoded):
-                for item in found:
-                    given = [item] if isinstance(item, _ChromeEvent) else _converted(item)
-                    for event in given:
-                        _take(event, names, rows)
-        except TooDeepError:
-            raise TraceError(f"{path}: not a trace (the JSON is nested too deeply)") from None
+    with open_chrome_trace(path, 1 << 21) as (stream, _):
+        for item in chain.from_iterable(stream.batches(_decoded)):
+            for event in [item] if isinstance(item, _ChromeEvent) else _converted(item):
+                _add_event(event, names, rows)
     planes: dict[int, Plane] = {}
-    for (pid, tid), own in rows.items():
+    for (pid, tid), line_rows in rows.items():
         plane = planes.setdefault(pid, Plane(names.get((pid, None), ""), pid, [], NO_STATS))
-        plane.lines.append(own.line(tid & 0xFFFFFFFF, names.get((pid, tid), "")))
-    n_left_out = sum(own.left_out for own in rows.values())
-    return Space(list(planes.values()), [], n_left_out, stream.is_complete)
+        plane.lines.append(line_rows.line(tid & 0xFFFFFFFF, names.get((pid, tid), "")))
+    return Space(
+        list(planes.values()),
+        [],
+        sum(line_rows.left_out for line_rows in rows.values()),
+        stream.is_complete,
+    )
 
 
-def _take(
+def _add_event(
     event: _ChromeEvent,
     names: dict[tuple[int, int | None], str],
     rows: dict[tuple[int, int], _Rows],
 ) -> None:
+    """Add an event to the rows of its line, or a name to ``names``."""
     arguments = event.args or NO_STATS
     if event.ph == "X":
-        own = rows.setdefault((event.pid, event.tid), _Rows())
-        if not 0 <= abs(event.ts) + event.dur < _LATEST_NS / _PS:
-            own.left_out += 1
+        line_rows = rows.setdefault((event.pid, event.tid), _Rows())
+        if not 0 <= abs(event.ts) + event.dur < _LATEST_NS / _PS_PER_NS:
+            line_rows.left_out += 1
             return
-        start, length = round(event.ts * _PS), round(event.dur * _PS)
-        told = {name: arguments[name] for name in WANTED & arguments.keys()} or NO_STATS
-        own.add(start, start + length, event.name, told)
+        start, length = round(event.ts * _PS_PER_NS), round(event.dur * _PS_PER_NS)
+        stats = {name: arguments[name] for name in WANTED_STATS & arguments.keys()} or NO_STATS
+        line_rows.add(start, start + length, event.name, stats)
     elif event.name == "process_name":
         names[event.pid, None] = str(arguments.get("name", ""))
     elif event.name == "thread_name":

@@ -1,4 +1,4 @@
-"""Traces of jax.profiler and TensorFlow on GPUs of NVIDIA and AMD, and TPUs, as Traces."""
+"""Read traces of jax.profiler and TensorFlow on NVIDIA and AMD GPUs, and TPUs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _STEP_WORD: Final = re.compile(r"(step|iter(ation)?|batch)$", re.IGNORECASE)
 _COLLECTIVE: Final = re.compile(
     r"all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast)|ragged-all-to-all"
 )
-_FIRST_EPOCH_NS: Final = 10**17  # 1973: an earlier time is counted from the start of the profiler
-_MOST_IN_JSON: Final = 1_000_000
+_FIRST_EPOCH_NS: Final = 10**17  # 1973: earlier times count from the start of the profiler
+_MAX_JSON_EVENTS: Final = 1_000_000
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -54,14 +54,21 @@ def read_json(path: Path, options: ReadOptions) -> Trace:
 
 
 def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> Trace:
-    starts = [int(line.starts_ns.min()) for one in space.planes for line in one.lines if len(line)]
+    starts = [
+        int(line.starts_ns.min())
+        for plane_read in space.planes
+        for line in plane_read.lines
+        if len(line)
+    ]
     if not starts:
-        why = "".join(f"; {said}" for said in _left_out(space))
+        why = "".join(f"; {sentence}" for sentence in _left_out(space))
         raise TraceError(f"{path}: the jax.profiler or TensorFlow trace contains no events{why}")
-    names = chain.from_iterable((one.name, *(n.name for n in one.lines)) for one in space.planes)
-    if odd := next(filter(_TOO_LARGE.match, names), ""):
+    names = chain.from_iterable(
+        (plane_read.name, *(n.name for n in plane_read.lines)) for plane_read in space.planes
+    )
+    if impossible := next(filter(_TOO_LARGE.match, names), ""):
         raise TraceError(
-            f"{path}: damaged trace (impossible device or stream number in {odd[:60]!r})"
+            f"{path}: damaged trace (impossible device or stream number in {impossible[:60]!r})"
         )
     zero_ns = min(starts)
     process = _process(space)
@@ -84,14 +91,14 @@ def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> 
 
 
 def _process(space: Space) -> int:
-    """Return the process that was traced; in Chrome JSON it is the number of the host's plane."""
-    told = [_whole(plane.stats.get("process_id")) for plane in space.planes]
-    told += [_whole(plane.number) for plane in space.planes if _HOST.match(plane.name)]
-    return next((one for one in told if one != ABSENT), 0)
+    """Return the traced process; in Chrome JSON it is the number of the host's plane."""
+    candidates = [_whole(plane.stats.get("process_id")) for plane in space.planes]
+    candidates += [_whole(plane.number) for plane in space.planes if _HOST.match(plane.name)]
+    return next((number for number in candidates if number != ABSENT), 0)
 
 
 class _Tables:
-    """The tables of a Trace, as they grow plane by plane."""
+    """The tables of a Trace, to which planes are added."""
 
     def __init__(self, process: int, zero_ns: int, options: ReadOptions) -> None:
         self.process = process
@@ -103,23 +110,23 @@ class _Tables:
         self.has_device = self.has_host = False
 
     def add_device(self, plane: Plane, device: int, kind: str) -> None:
-        """Add kernels and copies: what ran on streams, or else the operations of XLA."""
+        """Add kernels and copies: events on streams or, without streams, XLA's operations."""
         self.has_device = True
         streams = [(line, found) for line in plane.lines if (found := _STREAM.match(line.name))]
         for line, stream in streams:
             self._add_work(line, device, int(stream[1]))
         for line in plane.lines:
             if not streams and line.name in _OPERATIONS:
-                leaves = _leaves(line)
-                self._add_work(leaves, device, _OPERATIONS.index(line.name))
+                self._add_work(_leaves(line), device, _OPERATIONS.index(line.name))
             elif kind == "TPU" and line.name == _STEPS:
                 self.steps_of_device.append(self._ranges(line, [f"step {n}" for n in line.names]))
 
     def _add_work(self, line: Line, device: int, stream: int) -> None:
+        """Add the events of a line as kernels or copies."""
         is_copy = np.array(
             [
-                _COPY.match(name) is not None or not _OF_COPIES.isdisjoint(told)
-                for name, told in zip(line.names, line.stats, strict=True)
+                _COPY.match(name) is not None or not _OF_COPIES.isdisjoint(stats)
+                for name, stats in zip(line.names, line.stats, strict=True)
             ],
             np.bool_,
         )
@@ -127,23 +134,28 @@ class _Tables:
             ("kernels", self._kernels, ~is_copy),
             ("copies", self._copies, is_copy),
         ):
-            own = _taken(line, chosen)
+            work = _taken(line, chosen)
             place = {
-                **self._times(own),
-                "device": np.full(len(own), device),
-                "stream": np.full(len(own), stream),
-                "process": np.full(len(own), self.process),
-                "correlation": _numbers(own, "correlation_id"),
+                **self._times(work),
+                "device": np.full(len(work), device),
+                "stream": np.full(len(work), stream),
+                "process": np.full(len(work), self.process),
+                "correlation": _numbers(work, "correlation_id"),
             }
-            node = {"graph_node": _numbers(own, "cuda_graph_node_id")}
-            self._add(name, make_table(name, {**place, **node, **make(own)}))
-            if name == "kernels" and any("kernel_details" in told for told in own.stats):
-                self._add("kernel_shapes", make_table("kernel_shapes", {**place, **_shapes(own)}))
+            self._add(
+                name,
+                make_table(
+                    name,
+                    {**place, "graph_node": _numbers(work, "cuda_graph_node_id"), **make(work)},
+                ),
+            )
+            if name == "kernels" and any("kernel_details" in stats for stats in work.stats):
+                self._add("kernel_shapes", make_table("kernel_shapes", {**place, **_shapes(work)}))
 
     def _kernels(self, line: Line) -> dict[str, Any]:
         names = Names.of(line.names)
         activity = classify(names, self.options.rules)
-        categories = [str(told.get("hlo_category", "")) for told in line.stats]
+        categories = [str(stats.get("hlo_category", "")) for stats in line.stats]
         if any(categories):
             exchanged = [
                 _COLLECTIVE.search(category or name) is not None
@@ -156,31 +168,33 @@ class _Tables:
 
     @staticmethod
     def _copies(line: Line) -> dict[str, Any]:
-        told = [_details(own) for own in line.stats]
+        details = [_details(copy_details) for copy_details in line.stats]
         return {
             "direction": [_direction(name) for name in line.names],
-            "n_bytes": [_whole(own.get("size")) for own in told],
-            "src_kind": [own.get("kind_src", "") for own in told],
-            "dst_kind": [own.get("kind_dst", own.get("kind", "")) for own in told],
+            "n_bytes": [_whole(copy_details.get("size")) for copy_details in details],
+            "src_kind": [copy_details.get("kind_src", "") for copy_details in details],
+            "dst_kind": [
+                copy_details.get("kind_dst", copy_details.get("kind", ""))
+                for copy_details in details
+            ],
         }
 
     def add_host(self, plane: Plane) -> None:
-        """Add calls of CUDA, steps, and everything else that threads did.
+        """Add CUDA calls, steps, and all other events of threads.
 
-        What the program annotates looks like what the runtime does, but for the names of phases.
+        Annotations of the program look like events of the runtime, except the names of phases.
         """
         self.has_host = True
         for line in plane.lines:
             self.threads[line.number] = line.name
-            is_step = np.array(["step_num" in told for told in line.stats], np.bool_)
+            is_step = np.array(["step_num" in stats for stats in line.stats], np.bool_)
             is_call = np.array(
                 [_CUDA_CALL.match(name) is not None for name in line.names], np.bool_
             )
             calls = _taken(line, is_call)
             names = [plain_api_name(name.split()[0]) for name in calls.names]
-            correlation = _numbers(calls, "correlation_id")
-            own = {"name": names, "correlation": correlation}
-            self._add("api_calls", make_table("api_calls", {**self._on_thread(calls), **own}))
+            columns = {"name": names, "correlation": _numbers(calls, "correlation_id")}
+            self._add("api_calls", make_table("api_calls", {**self._on_thread(calls), **columns}))
             steps = _taken(line, is_step)
             self._add("ranges", self._ranges(steps, _named_steps(steps)))
             is_phase = np.array([phase_of(name, "") is not None for name in line.names], np.bool_)
@@ -188,26 +202,28 @@ class _Tables:
             self._add("ranges", self._ranges(phases, list(phases.names)))
             others = _taken(line, ~(is_step | is_call | is_phase))
             sources = ["python" if name.startswith("$") else "xla" for name in others.names]
-            own = {"source": sources, "name": list(others.names)}
-            self._add("host_ops", make_table("host_ops", {**self._on_thread(others), **own}))
+            columns = {"source": sources, "name": list(others.names)}
+            self._add("host_ops", make_table("host_ops", {**self._on_thread(others), **columns}))
 
     def _ranges(self, line: Line, names: Sequence[str]) -> Table:
-        own = {"name": list(names), "kind": ["push_pop"] * len(line)}
-        return make_table("ranges", {**self._on_thread(line), **own})
+        return make_table(
+            "ranges",
+            {**self._on_thread(line), "name": list(names), "kind": ["push_pop"] * len(line)},
+        )
 
     def tables(self) -> dict[str, Table]:
-        """Return what was added, each table as one; steps of devices where the host has none."""
+        """Return the tables; the steps of devices are used if the host recorded no ranges."""
         if not any(map(len, self.parts.get("ranges", ()))):
             self.parts["ranges"] = self.steps_of_device
         found = {name: stack(name, parts) for name, parts in self.parts.items()}
         found["ranges"] = with_depth(found.get("ranges", empty_table("ranges")))
-        named = [number for number, name in self.threads.items() if name]
+        named_threads = [number for number, name in self.threads.items() if name]
         found["threads"] = make_table(
             "threads",
             {
-                "process": [self.process] * len(named),
-                "thread": named,
-                "name": [self.threads[number] for number in named],
+                "process": [self.process] * len(named_threads),
+                "thread": named_threads,
+                "name": [self.threads[number] for number in named_threads],
             },
         )
         return found
@@ -227,6 +243,7 @@ class _Tables:
 
 
 def _taken(line: Line, chosen: npt.NDArray[np.bool_]) -> Line:
+    """Return the chosen events of a line."""
     return replace(
         line,
         starts_ns=line.starts_ns[chosen],
@@ -237,7 +254,7 @@ def _taken(line: Line, chosen: npt.NDArray[np.bool_]) -> Line:
 
 
 def _leaves(line: Line) -> Line:
-    """Return the operations of a line that enclose no others: a loop is the sum of its turns."""
+    """Return the operations that enclose no others: a loop is the sum of its iterations."""
     order = np.lexsort((-line.ends_ns, line.starts_ns))
     starts, ends = line.starts_ns[order], line.ends_ns[order]
     encloses = np.zeros(len(order), np.bool_)
@@ -248,31 +265,34 @@ def _leaves(line: Line) -> Line:
 
 
 def _named_steps(line: Line) -> list[str]:
-    """Return what steps are called with their numbers: of "train" and 3 "train step 3"."""
+    """Return the names of steps with their numbers: "train" and 3 become "train step 3"."""
     found = []
-    for name, told in zip(line.names, line.stats, strict=True):
+    for name, stats in zip(line.names, line.stats, strict=True):
         word = name if _STEP_WORD.search(name) else f"{name} step"
-        found.append(f"{word} {told['step_num']}".strip())
+        found.append(f"{word} {stats['step_num']}".strip())
     return found
 
 
 def _numbers(line: Line, name: str) -> npt.NDArray[np.int64]:
-    return np.array([_whole(told.get(name)) for told in line.stats], np.int64)
+    """Return a statistic of each event as a whole number; `ABSENT` if it has none."""
+    return np.array([_whole(stats.get(name)) for stats in line.stats], np.int64)
 
 
 def _whole(value: object) -> int:
-    """Return a whole number, which may be a text; `ABSENT` of what is none."""
+    """Return a whole number, which may be given as text; `ABSENT` for other values."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
     return value if isinstance(value, int) and 0 <= value < 1 << 63 else ABSENT
 
 
-def _details(told: Mapping[str, Any]) -> dict[str, str]:
-    text = told.get("memcpy_details") or told.get("memset_details") or ""
+def _details(stats: Mapping[str, Any]) -> dict[str, str]:
+    """Return the details of a copy or memset: key → value."""
+    text = stats.get("memcpy_details") or stats.get("memset_details") or ""
     return dict(_DETAIL.findall(str(text)))
 
 
 def _direction(name: str) -> str:
+    """Return the direction of a copy from its name."""
     found = _COPY.match(name)
     if found is not None and found[2].lower() == "set":
         return "memset"
@@ -281,52 +301,59 @@ def _direction(name: str) -> str:
 
 
 def _shapes(line: Line) -> dict[str, Any]:
-    told = [dict(_DETAIL.findall(str(own.get("kernel_details", "")))) for own in line.stats]
+    """Return the columns of `kernel_shapes` from the details of kernels."""
+    kernels = [dict(_DETAIL.findall(str(stats.get("kernel_details", "")))) for stats in line.stats]
 
-    def of(name: str) -> list[int]:
-        return [_whole(own.get(name)) for own in told]
+    def whole_numbers(name: str) -> list[int]:
+        return [_whole(kernel.get(name)) for kernel in kernels]
 
     def axes(name: str) -> dict[str, list[int]]:
-        values = [(own.get(name, "").split(",") + [""] * 3)[:3] for own in told]
+        sizes = [(kernel.get(name, "").split(",") + [""] * 3)[:3] for kernel in kernels]
         return {
-            f"{name}_{axis}": [_whole(own[place]) for own in values]
+            f"{name}_{axis}": [_whole(xyz[place]) for xyz in sizes]
             for place, axis in enumerate("xyz")
         }
 
-    static, dynamic = of("static_shared"), of("dynamic_shared")
-    both = [
+    static, dynamic = whole_numbers("static_shared"), whole_numbers("dynamic_shared")
+    total = [
         _whole(a + b) if min(a, b) >= 0 else ABSENT for a, b in zip(static, dynamic, strict=True)
     ]
     return {
         **axes("grid"),
         **axes("block"),
-        "registers": of("regs"),
+        "registers": whole_numbers("regs"),
         "static_shared_bytes": static,
         "dynamic_shared_bytes": dynamic,
-        "shared_bytes": both,
+        "shared_bytes": total,
     }
 
 
-def _capability(told: Mapping[str, Any]) -> int:
-    major, minor = (_whole(told.get(f"compute_cap_{part}")) for part in ("major", "minor"))
-    is_nvidia = str(told.get("device_vendor", "")).lower() == "nvidia"
+def _capability(stats: Mapping[str, Any]) -> int:
+    """Return the compute capability of an NVIDIA GPU; `ABSENT` for other devices."""
+    major, minor = (_whole(stats.get(f"compute_cap_{part}")) for part in ("major", "minor"))
+    is_nvidia = str(stats.get("device_vendor", "")).lower() == "nvidia"
     return major * 10 + minor if is_nvidia and major > 0 and minor >= 0 else ABSENT
 
 
-_OF_DEVICE: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
-    "name": lambda told: str(told.get("gpu_device_name") or told.get("device_type_string") or ""),
-    "memory_bytes": lambda told: _whole(told.get("memory_size")),
-    "memory_bytes_per_s": lambda told: _whole(told.get("memory_bandwidth")),
-    "sm_count": lambda told: _whole(told.get("core_count")),
+_DEVICE_COLUMNS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "name": lambda stats: str(
+        stats.get("gpu_device_name") or stats.get("device_type_string") or ""
+    ),
+    "memory_bytes": lambda stats: _whole(stats.get("memory_size")),
+    "memory_bytes_per_s": lambda stats: _whole(stats.get("memory_bandwidth")),
+    "sm_count": lambda stats: _whole(stats.get("core_count")),
     "compute_capability": _capability,
 }
 
 
 def _devices(space: Space) -> dict[str, list[Any]]:
-    found = [(plane, one) for plane in space.planes if (one := _DEVICE.match(plane.name))]
-    numbers = [int(one["number"]) for _, one in found]
-    own = {name: [of(plane.stats) for plane, _ in found] for name, of in _OF_DEVICE.items()}
-    return {"device": numbers, **own}
+    found = [(plane, match) for plane in space.planes if (match := _DEVICE.match(plane.name))]
+    numbers = [int(match["number"]) for _, match in found]
+    columns = {
+        name: [read_stat(plane.stats) for plane, _ in found]
+        for name, read_stat in _DEVICE_COLUMNS.items()
+    }
+    return {"device": numbers, **columns}
 
 
 _VERSIONS: Final = {
@@ -340,12 +367,12 @@ _VERSIONS: Final = {
 
 def _environment(space: Space) -> Table:
     stats = {name: value for plane in space.planes for name, value in plane.stats.items()}
-    found = {own: str(stats[name]) for name, own in _VERSIONS.items() if stats.get(name)}
+    found = {plain: str(stats[name]) for name, plain in _VERSIONS.items() if stats.get(name)}
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def _profiler(space: Space, version: object) -> str:
-    """Return who recorded: TensorFlow writes such files, too, but only JAX has pjit."""
+    """Return the recording program: TensorFlow writes such files, too, but only JAX has pjit."""
     names = (name for plane in space.planes for line in plane.lines for name in line.names)
     if not version and not any(name.startswith("PjitFunction(") for name in names):
         return RecordedBy.XLA
@@ -354,12 +381,12 @@ def _profiler(space: Space, version: object) -> str:
 
 def _left_out(space: Space) -> list[str]:
     """Return a sentence about the events that are in no table, if there are any."""
-    said = f"traceprof ignored {space.left_out} events without a valid time"
-    return [said] if space.left_out else []
+    sentence = f"traceprof ignored {space.left_out} events without a valid time"
+    return [sentence] if space.left_out else []
 
 
 def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo:
-    """Return where the trace comes from; times are of the day, or since the profiler started."""
+    """Return the origin of the trace; times are absolute, or since the start of the profiler."""
     stats = {name: value for plane in space.planes for name, value in plane.stats.items()}
     started, utc_ns = stats.get("profile_start_time"), zero_ns
     if zero_ns < _FIRST_EPOCH_NS:
@@ -370,10 +397,10 @@ def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo
         warnings.append("the file is truncated; the rest of the trace is missing")
     warnings += _left_out(space)
     n_events = sum(len(line) for plane in space.planes for line in plane.lines)
-    if format_name == JSON_FORMAT.name and n_events >= _MOST_IN_JSON:
+    if format_name == JSON_FORMAT.name and n_events >= _MAX_JSON_EVENTS:
         warnings.append(
-            f"this JSON format is limited to {_MOST_IN_JSON} events; give the .xplane.pb file in "
-            "the same folder"
+            f"this JSON format is limited to {_MAX_JSON_EVENTS} events; give the .xplane.pb file "
+            "in the same folder"
         )
     return TraceInfo(
         path=str(path),

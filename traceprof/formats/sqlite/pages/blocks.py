@@ -1,4 +1,4 @@
-"""The rows in some leaves, decoded together by ``pages.c``: numbers, texts, and words in texts."""
+"""Decode the rows of several leaf pages together with ``pages.c``."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _FAULTS: Final = {
     -3: "row ids that are negative or huge",
     -4: "the file ends early",
 }
-_LEAST_CELL: Final = 4
-"""Bytes of a row in its page, at least."""
-_PAGES_AT_ONCE: Final = 16
-_PADDING: Final = 1 << 10
-"""Bytes after the pages that were read: texts are compared in bulk beyond their ends."""
-_MOST_OWNERS: Final = 64
-_LONGEST: Final = 256
-"""Texts of more bytes are looked at one by one."""
+_MIN_CELL_BYTES: Final = 4
+"""Minimum size of a row in its page."""
+_PAGES_PER_READ: Final = 16
+_PADDING_BYTES: Final = 1 << 10
+"""Bytes after the pages in the buffer: bulk comparisons of texts read beyond their ends."""
+_MAX_OWNERS: Final = 64
+_MAX_HASHED_BYTES: Final = 256
+"""Longer texts are not grouped by hash; each is treated as distinct at first."""
 _RANDOM: Final = random.Random(1)
 _FACTORS: Final = np.array(
-    [1 + _RANDOM.getrandbits(63) for _ in range(_LONGEST // 8 + 1)], np.uint64
+    [1 + _RANDOM.getrandbits(63) for _ in range(_MAX_HASHED_BYTES // 8 + 1)], np.uint64
 )
-_KEPT: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+_BYTE_MASKS: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The text of each row: ``distinct[codes]``."""
+    """The text of each row is ``distinct[codes]``."""
 
     codes: tree.Numbers
     distinct: list[bytes]
@@ -49,11 +49,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows in their order; of each column that was wanted a value a row, by its name.
+    """Decoded rows in order: for each requested column, by name, one value per row.
 
-    Of texts ``values`` are where they start in ``data``, and ``lengths`` are in bytes. ``n_rows``
-    counts the rows of each leaf; of some of the rows it tells no more than before. ``odd`` are the
-    rows that SQLite has to read: every value of them is NULL.
+    ``values`` of a text column are offsets into ``data``; ``lengths`` are in bytes. ``n_rows``
+    counts the rows of each leaf; after `only` it still counts all of them. ``odd`` are the rows
+    that SQLite has to read; all their values are NULL.
     """
 
     data: npt.NDArray[np.uint8]
@@ -64,7 +64,7 @@ class RowBlock:
     lengths: Mapping[str, tree.Numbers]
 
     def only(self, rows: tree.Numbers) -> RowBlock:
-        """Return some of the rows."""
+        """Return the block with only these rows."""
         odd = np.flatnonzero(np.isin(rows, self.odd))
         values, lengths = (
             {name: column[rows] for name, column in columns.items()}
@@ -73,22 +73,22 @@ class RowBlock:
         return RowBlock(self.data, self.n_rows, self.ids[rows], odd, values, lengths)
 
     def column(self, name: str, kind: ColumnType) -> Any:
-        """Return a column of this kind: of reals NaN stands for NULL.
+        """Return a column of this kind. In reals NaN replaces NULL.
 
-        Of texts they are `Texts`; "" for NULL, and of rows that SQLite has to read.
+        A text column is returned as `Texts`; NULL and rows that SQLite has to read are "".
         """
         starts = self.values[name]
         if kind is not ColumnType.TEXT:
             return starts if kind is ColumnType.INTEGER else starts.view(np.float64)
         lengths = self.lengths[name]
         codes = np.zeros(len(self.ids), np.int64)
-        rows = np.zeros(0, np.int64)  # in which there is each distinct text
-        short = np.flatnonzero((lengths > 0) & (lengths <= _LONGEST))
+        rows = np.zeros(0, np.int64)  # a row with each distinct text
+        short = np.flatnonzero((lengths > 0) & (lengths <= _MAX_HASHED_BYTES))
         if len(short):
             codes[short], first = _grouped(self.data, starts[short], lengths[short])
             codes[short] += 1
             rows = short[first]
-        long = np.flatnonzero(lengths > _LONGEST)
+        long = np.flatnonzero(lengths > _MAX_HASHED_BYTES)
         codes[long] = np.arange(len(rows) + 1, len(rows) + 1 + len(long))
         rows = np.append(rows, long)
         data, ends = self.data.tobytes() if len(rows) else b"", starts + lengths
@@ -96,20 +96,22 @@ class RowBlock:
         return Texts(codes, [b"", *(data[start:end] for start, end in places)])
 
     def contains(self, name: str, words: Sequence[bytes]) -> Mask:
-        """Return which texts contain one of ``words`` (ASCII letters in lower case) in any case.
+        """Return which texts contain one of ``words`` (lower-case ASCII letters), ignoring case.
 
-        As for LIKE, a text ends at its first zero byte.
+        As in LIKE, a text ends at its first zero byte.
 
         Raises:
-            tree.NotPlainError: the library was compiled before it could tell.
+            tree.NotPlainError: the compiled library is too old to search texts.
         """
         if not hasattr(loaded(), "traceprof_contains"):
             raise tree.NotPlainError("words in texts")
         found = np.zeros(len(self.ids), np.bool_)
-        texts = [np.ascontiguousarray(own[name]) for own in (self.values, self.lengths)]
-        sought = b"".join(word + b"\0" for word in words)
+        text_arrays = [
+            np.ascontiguousarray(columns[name]) for columns in (self.values, self.lengths)
+        ]
+        searched = b"".join(word + b"\0" for word in words)
         loaded().traceprof_contains(
-            *(len(found), address(self.data), *map(address, texts), sought, address(found))
+            *(len(found), address(self.data), *map(address, text_arrays), searched, address(found))
         )
         return found
 
@@ -119,20 +121,20 @@ class RowBlock:
         found = np.zeros(len(self.ids), np.bool_)
         for prefix in prefixes:
             mask = np.uint64((1 << 8 * len(prefix)) - 1)
-            wanted = np.uint64(int.from_bytes(prefix, "little"))
-            found |= ((words & mask) == wanted) & (self.lengths[name] >= len(prefix))
+            prefix_word = np.uint64(int.from_bytes(prefix, "little"))
+            found |= ((words & mask) == prefix_word) & (self.lengths[name] >= len(prefix))
         return found
 
 
 Decode: TypeAlias = Callable[[tree.Leaves], RowBlock]
-"""Makes a block of the rows in some leaves, valid until the next one is made.
+"""Decodes the rows of some leaves to a block, which is valid until the next call.
 
-It raises `NotPlainError` where something is wrong with a page or a row. It belongs to one thread.
+It raises `NotPlainError` if a page or a row is damaged or unusual. Only one thread may call it.
 """
 
 
 def decoder_of(file: tree.PageFile, layout: tree.Layout, kinds: Mapping[str, ColumnType]) -> Decode:
-    """Return what decodes leaves of a table of which these columns are wanted."""
+    """Return a function that decodes these columns of a table's leaves."""
     names = sorted(kinds.keys() - {layout.alias}, key=layout.places.__getitem__)
     texts = [name for name in names if kinds[name] is ColumnType.TEXT]
     places = [layout.places[name] for name in names]
@@ -146,24 +148,26 @@ def decoder_of(file: tree.PageFile, layout: tree.Layout, kinds: Mapping[str, Col
     def decode(leaves: tree.Leaves) -> RowBlock:
         nonlocal buffer
         file.check_numbers(leaves.pages)
-        n_kept = len(leaves.pages) if texts else _PAGES_AT_ONCE
-        if len(buffer) < n_kept * file.page_bytes + _PADDING:
-            buffer = np.zeros(n_kept * file.page_bytes + _PADDING, np.uint8)
-        # As many rows as there are row ids and places; the first and the last are unbounded.
+        n_kept = len(leaves.pages) if texts else _PAGES_PER_READ
+        if len(buffer) < n_kept * file.page_bytes + _PADDING_BYTES:
+            buffer = np.zeros(n_kept * file.page_bytes + _PADDING_BYTES, np.uint8)
+        # No more rows than row IDs, and than fit a page; the outermost row IDs are unbounded.
         n_ids = leaves.highs.astype(np.float64) - leaves.lows
-        room = int(np.minimum(n_ids, (file.page_bytes - 8) // (2 + _LEAST_CELL)).sum())
-        values = {name: np.empty(room, np.int64) for name in names}
-        lengths = {name: np.empty(room, np.int64) for name in texts}
-        ids, is_odd = np.empty(room, np.int64), np.empty(room, np.bool_)
+        capacity = int(np.minimum(n_ids, (file.page_bytes - 8) // (2 + _MIN_CELL_BYTES)).sum())
+        values = {name: np.empty(capacity, np.int64) for name in names}
+        lengths = {name: np.empty(capacity, np.int64) for name in texts}
+        ids, is_odd = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
         n_rows = np.zeros(len(leaves.pages), np.int64)
-        told = [np.ascontiguousarray(one) for one in (leaves.pages, leaves.lows, leaves.highs)]
-        pages, lows, highs = map(address, told)
+        arrays = [
+            np.ascontiguousarray(array) for array in (leaves.pages, leaves.lows, leaves.highs)
+        ]
+        pages, lows, highs = map(address, arrays)
         n = decode_pages(
             *(file.descriptor, pages, len(n_rows), file.page_bytes, lows, highs),
             *(address(buffer), n_kept, n_columns, address(slots)),
             *(len(names), address(kind_of), addresses(list(values.values()))),
             addresses([lengths.get(name) for name in names]),
-            *(address(ids), address(is_odd), room, address(n_rows)),
+            *(address(ids), address(is_odd), capacity, address(n_rows)),
         )
         if n < 0:
             raise tree.NotPlainError(_FAULTS[n])
@@ -188,16 +192,16 @@ def decoder_of(file: tree.PageFile, layout: tree.Layout, kinds: Mapping[str, Col
 def owners_of(
     numbers: tree.Numbers, bits: int, devices: tree.Numbers | None
 ) -> tuple[tree.Numbers, tree.Numbers]:
-    """Return the first row of each owner, and how many rows each has.
+    """Return the first row of each owner, and the number of rows of each owner.
 
-    An owner is a number without its lowest ``bits`` and, where there are devices, a device.
+    An owner is a number without its lowest ``bits`` and, if ``devices`` are given, a device.
     """
-    firsts, counts = np.empty(_MOST_OWNERS, np.int64), np.empty(_MOST_OWNERS, np.int64)
+    firsts, counts = np.empty(_MAX_OWNERS, np.int64), np.empty(_MAX_OWNERS, np.int64)
     numbers = np.ascontiguousarray(numbers)
     devices = None if devices is None else np.ascontiguousarray(devices)
     n = loaded().traceprof_owners(
         *(len(numbers), address(numbers), bits, address(devices)),
-        *(_MOST_OWNERS, address(firsts), address(counts)),
+        *(_MAX_OWNERS, address(firsts), address(counts)),
     )
     if n >= 0:
         return firsts[:n], counts[:n]
@@ -206,37 +210,41 @@ def owners_of(
 
 
 def joined_texts(parts: Sequence[Texts]) -> Texts:
-    """Return the texts of all parts one after another; the distinct ones are sorted.
+    """Return the texts of all parts, concatenated; the distinct texts are sorted.
 
-    Of millions of texts a dictionary is slow: those of the same hash are compared instead.
+    For millions of texts a dictionary is slow, so texts with equal hashes are compared instead.
     """
-    every = [text for part in parts for text in part.distinct]
-    hashes = np.fromiter(map(hash, every), np.int64, len(every))
-    leader = leaders_of(hashes)
-    for one in np.flatnonzero(leader != np.arange(len(every))).tolist():
-        if every[one] != every[leader[one]]:
-            leader[one] = one  # it may stand there twice: that does no harm
-    rows = np.flatnonzero(leader == np.arange(len(every))).tolist()
-    rows.sort(key=every.__getitem__)
-    place = np.empty(len(every), np.int64)
-    place[rows] = np.arange(len(rows))
+    texts = [text for part in parts for text in part.distinct]
+    leader = leaders_of(np.fromiter(map(hash, texts), np.int64, len(texts)))
+    for text_index in np.flatnonzero(leader != np.arange(len(texts))).tolist():
+        if texts[text_index] != texts[leader[text_index]]:
+            leader[text_index] = text_index  # the text may be listed twice, which is harmless
+    distinct_rows = np.flatnonzero(leader == np.arange(len(texts))).tolist()
+    distinct_rows.sort(key=texts.__getitem__)
+    place = np.empty(len(texts), np.int64)
+    place[distinct_rows] = np.arange(len(distinct_rows))
     place = place[leader]
-    first = np.cumsum([0, *(len(part.distinct) for part in parts)]).tolist()
-    codes = [place[part.codes + begin] for part, begin in zip(parts, first[:-1], strict=True)]
-    distinct = [every[row] for row in rows]
-    return Texts(np.concatenate(codes) if codes else np.zeros(0, np.int64), distinct)
+    first_text_of_part = np.cumsum([0, *(len(part.distinct) for part in parts)]).tolist()
+    codes = [
+        place[part.codes + begin]
+        for part, begin in zip(parts, first_text_of_part[:-1], strict=True)
+    ]
+    return Texts(
+        np.concatenate(codes) if codes else np.zeros(0, np.int64),
+        [texts[row] for row in distinct_rows],
+    )
 
 
 def _grouped(
     data: npt.NDArray[np.uint8], starts: tree.Numbers, lengths: tree.Numbers
 ) -> tuple[tree.Numbers, tree.Numbers]:
-    """Return the group of rows with the same text that each row is in, and the first of each."""
+    """Return for each row the number of its group of equal texts, and each group's first row."""
     n_words = -(-int(lengths.max()) // 8)
     table = tree.windows(data, f"V{8 * n_words}")[starts].view("<u8").reshape(len(starts), -1)
     words = []
     mixed = lengths.view(np.uint64) * _FACTORS[-1]
     for number in range(n_words):
-        word = table[:, number] & _KEPT.take(np.clip(lengths - 8 * number, 0, 8))
+        word = table[:, number] & _BYTE_MASKS.take(np.clip(lengths - 8 * number, 0, 8))
         mixed ^= (word ^ (word >> np.uint64(29))) * _FACTORS[number]
         words.append(word)
     mixed ^= mixed >> np.uint64(32)
@@ -244,7 +252,7 @@ def _grouped(
     differs = lengths != lengths[leader]
     for word in words:
         differs |= word != word[leader]
-    leader = np.where(differs, rows, leader)  # the same hash, another text
+    leader = np.where(differs, rows, leader)  # equal hashes of different texts
     first = np.flatnonzero(leader == rows)
     codes = np.empty(len(rows), np.int64)
     codes[first] = np.arange(len(first))

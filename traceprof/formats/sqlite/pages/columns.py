@@ -1,4 +1,4 @@
-"""A plain table of a SQLite file, and its columns as SQLite itself would give them."""
+"""Read columns of a plain table from the pages of a SQLite file, as SQLite returns them."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from traceprof.processes import made_side_by_side
 
 _BLOCK_BYTES: Final = 2 << 20
 _N_THREADS: Final = 2
-_PARALLEL_BLOCKS: Final = 3
-_MOST_ODD: Final = 1000
-_ODD_SHARE: Final = 50
-"""Of rows that SQLite has to read there may be so many, and one of so many: else it reads all."""
-_AT_ONCE: Final = 500
-_LEAST_ROW_BYTES: Final = 6
-_MANY_ROWS: Final = 100_000
-"""Columns of fewer lie in memory."""
-_IN_PLACE: Final = {cells.ColumnType.INTEGER: np.int64, cells.ColumnType.REAL: np.float64}
+_MIN_PARALLEL_BLOCKS: Final = 3
+_MAX_ODD_ROWS: Final = 1000
+_ROWS_PER_ODD_ROW: Final = 50
+"""SQLite may read up to `_MAX_ODD_ROWS` rows, or 1 in this many rows; else it reads all of them."""
+_IDS_PER_QUERY: Final = 500
+_MIN_ROW_BYTES: Final = 6
+_MIN_ROWS_ON_DISK: Final = 100_000
+"""Columns with fewer rows are kept in memory."""
+_NUMBER_DTYPES: Final = {cells.ColumnType.INTEGER: np.int64, cells.ColumnType.REAL: np.float64}
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table of rows with row ids; ``identity`` is what its file was when its schema was read."""
+    """A table with row IDs; ``identity`` is that of its file when its schema was read."""
 
     path: Path
     identity: tree.FileIdentity
     layout: tree.Layout
 
     def leaves(self) -> tree.Leaves:
-        """Return the pages of its rows.
+        """Return the leaf pages that contain its rows.
 
         Raises:
-            tree.NotPlainError: they cannot be found.
+            tree.NotPlainError: the pages cannot be found.
         """
         with tree.open_pages(self.path, self.identity) as file:
             return tree.leaves_of(file, self.layout.root)
@@ -62,36 +62,38 @@ class PageTable:
         leaves: tree.Leaves | None,
         made_of: Callable[[RowBlock, int], T],
     ) -> list[T]:
-        """Return what ``made_of`` makes of each block of the rows and the number of its first leaf.
+        """Return ``made_of(block, number of its first leaf)`` for each block of rows.
 
-        It runs in several threads, and must copy what it keeps of the bytes of a block. ``kinds``
-        are the columns that it asks for; without ``leaves`` it is given all rows.
+        ``made_of`` runs in several threads, and must copy the bytes of a block that it keeps.
+        ``kinds`` are the columns that it needs. Without ``leaves`` it gets all rows.
 
         Raises:
             tree.NotPlainError: not every row can be decoded.
         """
-        place = threading.local()  # what a thread keeps from block to block
+        thread_state = threading.local()  # each thread keeps its decoder from block to block
         with tree.open_pages(self.path, self.identity) as file:
-            every = leaves or tree.leaves_of(file, self.layout.root)
+            all_leaves = leaves or tree.leaves_of(file, self.layout.root)
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
 
             def run(first: int) -> T:
-                if not hasattr(place, "decode"):
-                    place.decode = decoder_of(file, self.layout, kinds)
-                return made_of(place.decode(every.only(slice(first, first + n_leaves))), first)
+                if not hasattr(thread_state, "decode"):
+                    thread_state.decode = decoder_of(file, self.layout, kinds)
+                return made_of(
+                    thread_state.decode(all_leaves.only(slice(first, first + n_leaves))), first
+                )
 
-            starts = range(0, len(every.pages), n_leaves)
-            if len(starts) < _PARALLEL_BLOCKS:
+            starts = range(0, len(all_leaves.pages), n_leaves)
+            if len(starts) < _MIN_PARALLEL_BLOCKS:
                 return [run(first) for first in starts]
             return made_side_by_side(run, starts, _N_THREADS)
 
 
 @dataclass(slots=True)
 class _Room:
-    """Room for columns of numbers of a table whose row ids count from 1 on, in memory or on disk.
+    """Preallocated number columns of a table whose row IDs count from 1, in memory or on disk.
 
-    Parts that are put together later are held twice, in pieces that are not given back. Where row
-    ids have gaps, how many rows there are in a leaf is known when it was decoded.
+    Concatenating parts would need the memory twice, in pieces that are not returned to the system.
+    If row IDs have gaps, the number of rows in a leaf is unknown until the leaf is decoded.
     """
 
     first_rows: tree.Numbers
@@ -103,24 +105,28 @@ class _Room:
 def _room_for(
     leaves: tree.Leaves, page_bytes: int, columns: Mapping[str, cells.ColumnType], *, on_disk: bool
 ) -> _Room | None:
-    """Return room for all rows of these leaves; None where their number cannot be foreseen."""
-    most = page_bytes // _LEAST_ROW_BYTES
+    """Return arrays for all rows of these leaves; None if their number cannot be predicted."""
+    max_rows_per_page = page_bytes // _MIN_ROW_BYTES
     n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])[: len(leaves.pages) - 1]
-    if len(n_rows) and (int(n_rows.min()) < 1 or int(n_rows.max()) > most):
+    if len(n_rows) and (int(n_rows.min()) < 1 or int(n_rows.max()) > max_rows_per_page):
         return None
-    first_rows = np.cumsum([0, *n_rows.tolist(), most])
-    in_place = {name: _IN_PLACE[kind] for name, kind in columns.items() if kind in _IN_PLACE}
-    room: dict[str, npt.NDArray[Any] | DiskArray] = {}
-    for name, dtype in in_place.items():
+    first_rows = np.cumsum([0, *n_rows.tolist(), max_rows_per_page])
+    dtypes = {
+        name: _NUMBER_DTYPES[kind] for name, kind in columns.items() if kind in _NUMBER_DTYPES
+    }
+    arrays: dict[str, npt.NDArray[Any] | DiskArray] = {}
+    for name, dtype in dtypes.items():
         n_rows = int(first_rows[-1])
-        aside = scratch.reserved(n_rows, dtype) if on_disk and n_rows >= _MANY_ROWS else None
-        room[name] = np.empty(n_rows, dtype) if aside is None else aside
-    return _Room(first_rows, room)
+        on_disk_array = (
+            scratch.reserved(n_rows, dtype) if on_disk and n_rows >= _MIN_ROWS_ON_DISK else None
+        )
+        arrays[name] = np.empty(n_rows, dtype) if on_disk_array is None else on_disk_array
+    return _Room(first_rows, arrays)
 
 
 @dataclass(slots=True)
 class _Part:
-    """Columns of some rows, and which of these SQLite has to read."""
+    """Columns of some rows, and which of these rows SQLite has to read."""
 
     n_rows: int
     odd: tree.Numbers
@@ -146,35 +152,39 @@ def read_pages(
     page_bytes = table.identity.page_bytes
     room = None if where else _room_for(leaves, page_bytes, columns, on_disk=True)
     try:
-        parts = _parts(table, leaves, kinds, columns, where, room)
+        parts = _read_parts(table, leaves, kinds, columns, where, room)
     except OSError:  # the disk is full
         room = None if where else _room_for(leaves, page_bytes, columns, on_disk=False)
-        parts = _parts(table, leaves, kinds, columns, where, room)
+        parts = _read_parts(table, leaves, kinds, columns, where, room)
     if room is not None and room.has_gaps:
         room = None
-        parts = _parts(table, leaves, kinds, columns, where, room)
+        parts = _read_parts(table, leaves, kinds, columns, where, room)
     n_rows = np.cumsum([0, *(part.n_rows for part in parts)])
     odd = [part.odd + first for part, first in zip(parts, n_rows[:-1], strict=True)]
     ids = np.concatenate([part.odd_ids for part in parts])
-    if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
+    if len(ids) > max(_MAX_ODD_ROWS, int(n_rows[-1]) // _ROWS_PER_ODD_ROW):
         raise tree.NotPlainError("too many rows that are not plain")
     places, dropped, rows = ids, ids, list[tuple[Any, ...]]()
     if len(ids):
-        known, rows = _read_by_sqlite(table.layout, query, columns, where, ids)
+        is_kept, rows = _read_by_sqlite(table.layout, query, columns, where, ids)
         places = np.concatenate(odd)
-        places, dropped = places[known], places[~known]
+        places, dropped = places[is_kept], places[~is_kept]
     result: dict[str, Column | DiskArray] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
-            found = [room.columns.pop(name)[: room.n_rows]]
-        else:  # the memory of one column at a time is held twice
-            found = [part.columns.pop(name) for part in parts]
-        result[name] = _patched(kind, found, places, dropped, [row[place] for row in rows])
-    here = {name: own for name, own in result.items() if not isinstance(own, DiskArray)}
-    return here if len(here) == len(result) else Opened(result)
+            parts_of_column = [room.columns.pop(name)[: room.n_rows]]
+        else:  # only one column at a time is in memory twice
+            parts_of_column = [part.columns.pop(name) for part in parts]
+        result[name] = _patched(
+            kind, parts_of_column, places, dropped, [row[place] for row in rows]
+        )
+    in_memory = {
+        name: column for name, column in result.items() if not isinstance(column, DiskArray)
+    }
+    return in_memory if len(in_memory) == len(result) else Opened(result)
 
 
-def _parts(
+def _read_parts(
     table: PageTable,
     leaves: tree.Leaves,
     kinds: Mapping[str, cells.ColumnType],
@@ -182,7 +192,7 @@ def _parts(
     where: Condition | None,
     room: _Room | None,
 ) -> list[_Part]:
-    """Return the columns of the rows of each block, but for those for which there is room."""
+    """Return the columns of each block of rows, except columns that are written to ``room``."""
 
     def part_of(block: RowBlock, first_leaf: int) -> _Part:
         if where is not None and len(block.ids):
@@ -214,7 +224,7 @@ def kinds_to_decode(
     """Return the columns to decode, and how.
 
     Raises:
-        tree.NotPlainError: a column is asked for in two ways, or in one that only SQLite knows.
+        tree.NotPlainError: a column is requested in two ways, or in one that only SQLite supports.
     """
     kinds = dict(columns)
     for name, kind in (where.kinds if where else {}).items():
@@ -236,43 +246,43 @@ def _patched(
     dropped: tree.Numbers,
     values: list[Any],
 ) -> Column | DiskArray:
-    """Return a column of all rows, whose parts were decoded, with ``values`` at some ``places``.
+    """Return a column of all rows: the decoded ``parts``, with ``values`` at some ``places``.
 
-    Rows at the places ``dropped`` are not wanted after all.
+    Rows at the places ``dropped`` are removed.
     """
     if kind is cells.ColumnType.TEXT:
         n_rows = sum(len(part.codes) for part in parts)
-        every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
-        codes = every.codes[:n_rows]
-        codes[places] = every.codes[n_rows:]
+        texts = joined_texts([*parts, Texts(np.arange(len(values)), values)])
+        codes = texts.codes[:n_rows]
+        codes[places] = texts.codes[n_rows:]
         codes = np.delete(codes, dropped)
         if not len(codes):
             return cells.all_null(kind, 0)
-        is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
-        distinct = list(compress(every.distinct, is_used.tolist()))
+        is_used = np.bincount(codes, minlength=len(texts.distinct)) > 0
+        distinct = list(compress(texts.distinct, is_used.tolist()))
         used_codes = Packed(np.cumsum(is_used) - 1)[codes]
         if (packed := PackedTexts.of(distinct)) is not None:
             return Names(used_codes, packed)
         return Names.coded(cells.all_decoded(distinct), used_codes, is_sorted=True)
     if isinstance(parts[0], DiskArray):
-        own = parts[0].open()
+        disk_values = parts[0].open()
         is_real = kind is cells.ColumnType.REAL
         if (
             not len(places)
             and not len(dropped)
-            and not (is_real and (own == cells.NULL_REAL).any())
+            and not (is_real and (disk_values == cells.NULL_REAL).any())
         ):
             return parts[0]
-        parts = [own.copy()]
-    whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        parts = [disk_values.copy()]
+    column: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
             raise tree.NotPlainError("something else where whole numbers belong")
-        whole[places] = np.array(values, np.int64)
+        column[places] = np.array(values, np.int64)
     else:
-        whole[places] = np.array(values, np.float64)
-        whole[whole == cells.NULL_REAL] = np.nan
-    return np.delete(whole, dropped) if len(dropped) else whole
+        column[places] = np.array(values, np.float64)
+        column[column == cells.NULL_REAL] = np.nan
+    return np.delete(column, dropped) if len(dropped) else column
 
 
 def _read_by_sqlite(
@@ -282,15 +292,15 @@ def _read_by_sqlite(
     where: Condition | None,
     ids: tree.Numbers,
 ) -> tuple[npt.NDArray[np.bool_], list[tuple[Any, ...]]]:
-    """Return which of the rows with these ids are wanted, and what SQLite reads of those."""
-    told = [cells.expression(quoted(name), kind) for name, kind in columns.items()]
-    select = f"SELECT {', '.join([layout.row_id, *told])} FROM {quoted(layout.table)}"
+    """Return which of the rows with these IDs satisfy ``where``, and their values from SQLite."""
+    expressions = [cells.expression(quoted(name), kind) for name, kind in columns.items()]
+    select = f"SELECT {', '.join([layout.row_id, *expressions])} FROM {quoted(layout.table)}"
     condition = f" AND ({where.sql})" if where else ""
     keys: list[int] = ids.tolist()
     found: dict[int, tuple[Any, ...]] = {}
-    for first in range(0, len(keys), _AT_ONCE):
-        some = ", ".join(map(str, keys[first : first + _AT_ONCE]))
-        sql = f"{select} WHERE {layout.row_id} IN ({some}){condition}"
+    for first in range(0, len(keys), _IDS_PER_QUERY):
+        listed = ", ".join(map(str, keys[first : first + _IDS_PER_QUERY]))
+        sql = f"{select} WHERE {layout.row_id} IN ({listed}){condition}"
         found |= {int(row[0]): row[1:] for row in query(sql)}
     is_found = np.array([key in found for key in keys], np.bool_)
     if where is None and not is_found.all():

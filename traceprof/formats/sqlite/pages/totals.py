@@ -1,8 +1,9 @@
-"""What the rows of a table are like as a whole, and in each of its leaves.
+"""Totals of a table, and bounds of its columns in each leaf page.
 
-How many there are, from when to when, and whose; and between which numbers columns lie in each
-leaf. Rows are nearly in the order of time, so that most leaves have no row of a small window;
-which, is exact: every row was looked at once. Of files that were read before it is remembered.
+Totals are the number of rows, their time span, and their owners. Bounds are the smallest and the
+largest number of a column in a leaf. Rows are almost in the order of time, so most leaves have no
+row of a small window. The bounds are exact, because every row was read once. They are cached for
+files that were read before.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Numbers
 from traceprof.formats.sqlite.schema import Query, Soundness, UnsoundRowsError
 from traceprof.model.table import Table
 
-_MOST_BYTES: Final = 64 << 20
+_MAX_CACHE_BYTES: Final = 64 << 20
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-class _Known(OrderedDict[object, Bounds]):
-    """Bounds by table, and the memory of all of them: of a thousand files there are thousands."""
+class _BoundsCache(OrderedDict[object, Bounds]):
+    """Bounds by table, and their memory in bytes: a thousand files have thousands of tables."""
 
     n_bytes = 0
 
 
-_known: Final = _Known()
+_cache: Final = _BoundsCache()
 _lock: Final = Lock()
 
 
 def bounds_of(table: PageTable, leaves: Leaves, columns: Collection[str]) -> Bounds:
-    """Return the bounds of columns in each of all ``leaves``, remembered or looked for.
+    """Return the bounds of columns in each of all ``leaves``, cached or measured.
 
     Raises:
         NotPlainError: SQLite itself has to read the table.
@@ -48,18 +49,18 @@ def bounds_of(table: PageTable, leaves: Leaves, columns: Collection[str]) -> Bou
     missing = [name for name in columns if name not in known_bounds(table)]
     if missing:
         kinds = kinds_to_decode(table.layout, dict.fromkeys(missing, ColumnType.INTEGER))
-        _keep(table, table.map(kinds, leaves, lambda block, _: _bounds_in(block, missing)))
+        _remember(table, table.map(kinds, leaves, lambda block, _: _bounds_in(block, missing)))
     return known_bounds(table)
 
 
 def known_bounds(table: PageTable) -> Bounds:
-    """Return the bounds that are remembered of a table of this very file."""
+    """Return the cached bounds of a table of this unchanged file."""
     with _lock:
-        return dict(_known.get((table.identity, table.layout.table), {}))
+        return dict(_cache.get((table.identity, table.layout.table), {}))
 
 
 def _bounds_in(block: RowBlock, columns: Collection[str]) -> Bounds:
-    """Return the bounds in each leaf of a block with all its rows."""
+    """Return the bounds in each leaf of a block that contains all rows of its leaves."""
     found = {}
     n_leaves = len(block.n_rows)
     for name in columns:
@@ -68,15 +69,15 @@ def _bounds_in(block: RowBlock, columns: Collection[str]) -> Bounds:
             values = block.values[name]
             first = np.cumsum(block.n_rows) - block.n_rows
             least, most = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
-            # What is in rows that were not decoded was not seen.
+            # The values of rows that were not decoded are unknown.
             leaves = np.searchsorted(first, block.odd, "right") - 1
             least[leaves], most[leaves] = _FIRST, _LAST
         found[name] = least, most
     return found
 
 
-def _keep(table: PageTable, parts: Sequence[Bounds]) -> None:
-    """Remember bounds of leaves; what was kept first is forgotten where it is too much."""
+def _remember(table: PageTable, parts: Sequence[Bounds]) -> None:
+    """Cache bounds of leaves; evict the oldest entries if the cache is too large."""
     key = table.identity, table.layout.table
     found = {
         name: (
@@ -86,23 +87,24 @@ def _keep(table: PageTable, parts: Sequence[Bounds]) -> None:
         for name in parts[0]
     }
     with _lock:
-        known = _known.get(key, {})
-        _known[key] = {**known, **found}
-        _known.move_to_end(key)
+        known = _cache.get(key, {})
+        _cache[key] = {**known, **found}
+        _cache.move_to_end(key)
         new = [pair for name, pair in found.items() if name not in known]
-        _known.n_bytes += sum(array.nbytes for pair in new for array in pair)
-        while len(_known) > 1 and _known.n_bytes > _MOST_BYTES:
-            _, dropped = _known.popitem(last=False)
-            _known.n_bytes -= sum(array.nbytes for pair in dropped.values() for array in pair)
+        _cache.n_bytes += sum(array.nbytes for pair in new for array in pair)
+        while len(_cache) > 1 and _cache.n_bytes > _MAX_CACHE_BYTES:
+            _, dropped = _cache.popitem(last=False)
+            _cache.n_bytes -= sum(array.nbytes for pair in dropped.values() for array in pair)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows that are looked at as a whole, by the columns that tell them.
+    """Rows to measure as a whole, described by their columns.
 
-    Without ``end`` they are instants; an empty ``number`` or ``device`` tells nobody. The process
-    of a row is what ``processes`` makes of ``number`` (the same for numbers that differ in the
-    lowest ``number_bits`` alone). ``sought`` are columns by whose bounds rows are found later.
+    Without ``end`` they are instants. Without ``number`` they have no owner, without ``device`` no
+    device. ``processes`` converts ``number`` to processes; it returns the same process for numbers
+    that differ only in the lowest ``number_bits``. ``sought`` are columns whose bounds are cached,
+    to find rows later.
     """
 
     start: str
@@ -116,19 +118,19 @@ class Counted:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are looked at."""
+        """The names of the columns to read."""
         return [name for name in (self.start, self.end, self.number, self.device) if name]
 
 
 Owners = list[tuple[Any, ...]]
-"""Whose rows are: process, or process and device, as the file has them."""
+"""Owners of rows: process, or process and device, with the numbers of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableExtent:
-    """How many rows a table has, how many of them without an end, and the time they cover (ns).
+    """Number of rows of a table, number of rows without an end, and the time that they cover (ns).
 
-    Without rows it covers nothing: ``start_ns`` and ``end_ns`` are None.
+    ``start_ns`` and ``end_ns`` are None if there are no rows.
     """
 
     n_rows: int = 0
@@ -138,8 +140,8 @@ class TableExtent:
 
     def __or__(self, other: TableExtent) -> TableExtent:
         """Return the extent of the rows of both."""
-        starts = [one for one in (self.start_ns, other.start_ns) if one is not None]
-        ends = [one for one in (self.end_ns, other.end_ns) if one is not None]
+        starts = [time_ns for time_ns in (self.start_ns, other.start_ns) if time_ns is not None]
+        ends = [time_ns for time_ns in (self.end_ns, other.end_ns) if time_ns is not None]
         return TableExtent(
             self.n_rows + other.n_rows,
             self.n_open + other.n_open,
@@ -148,7 +150,7 @@ class TableExtent:
         )
 
     def since(self, zero_ns: int) -> TableExtent:
-        """Return it with times that count from ``zero_ns``."""
+        """Return the extent with times relative to ``zero_ns``."""
         if self.start_ns is None or self.end_ns is None:
             return self
         return replace(self, start_ns=self.start_ns - zero_ns, end_ns=self.end_ns - zero_ns)
@@ -164,9 +166,9 @@ class TableExtent:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What some rows are, and whose; ``n_of`` says how many each owner has, where it is known.
+    """The extent of some rows, and their owners; ``n_of`` counts rows by owner, if known.
 
-    An owner is (process, device), or a process alone.
+    An owner is (process, device), or (process,).
     """
 
     extent: TableExtent
@@ -175,30 +177,30 @@ class Scan:
 
 
 def scans_of(
-    table: PageTable, query: Query, asked: Sequence[Counted], sound: Soundness | None = None
+    table: PageTable, query: Query, requests: Sequence[Counted], sound: Soundness | None = None
 ) -> list[Scan]:
-    """Return what rows of one table are, in one pass over it.
+    """Return the scan of each of ``requests``, in one pass over the table.
 
     Raises:
-        NotPlainError: SQLite itself has to look.
-        UnsoundRowsError: some rows are not ``sound``.
+        NotPlainError: SQLite itself has to read the table.
+        UnsoundRowsError: some rows violate the rule ``sound``.
     """
-    sought = sorted({name for one in asked for name in one.sought})
-    wanted = {*sought, *(sound.columns if sound else ())}
-    wanted |= {name for one in asked for name in one.columns}
-    kinds = kinds_to_decode(table.layout, dict.fromkeys(sorted(wanted), ColumnType.INTEGER))
-    for one in asked:
-        kinds |= kinds_to_decode(table.layout, {}, one.where)
+    bounded = sorted({name for counted in requests for name in counted.sought})
+    names_to_read = {*bounded, *(sound.columns if sound else ())}
+    names_to_read |= {name for counted in requests for name in counted.columns}
+    kinds = kinds_to_decode(table.layout, dict.fromkeys(sorted(names_to_read), ColumnType.INTEGER))
+    for counted in requests:
+        kinds |= kinds_to_decode(table.layout, {}, counted.where)
     parts = table.map(
         kinds,
         None,
         lambda block, _: (
-            _scans_in(block, asked, sound),
-            _bounds_in(block, sought),
+            _scans_in(block, requests, sound),
+            _bounds_in(block, bounded),
             block.odd.size,
         ),
     )
-    _keep(table, [bounds for _, bounds, _ in parts])
+    _remember(table, [bounds for _, bounds, _ in parts])
     if any(n_odd for *_, n_odd in parts):
         leaves = table.leaves()
         if sound is not None:
@@ -206,23 +208,25 @@ def scans_of(
             if sound.is_broken(read_pages(table, query, names, leaves)):
                 raise UnsoundRowsError(sound.table)
         found = []
-        for one in asked:
-            names = dict.fromkeys(one.columns, ColumnType.INTEGER)
-            read = read_pages(table, query, names, leaves, one.where)
-            found.append(_scan({name: np.asarray(column) for name, column in read.items()}, one))
+        for counted in requests:
+            names = dict.fromkeys(counted.columns, ColumnType.INTEGER)
+            read = read_pages(table, query, names, leaves, counted.where)
+            found.append(
+                _scan({name: np.asarray(column) for name, column in read.items()}, counted)
+            )
         return found
     scans = []
-    for place in range(len(asked)):
-        some = [found[place] for found, *_ in parts]
+    for place in range(len(requests)):
+        parts_of_scan = [found[place] for found, *_ in parts]
         n_of = Counter[tuple[int, ...]]()
-        for scan in some:
+        for scan in parts_of_scan:
             n_of.update(scan.n_of or {})
-        scans.append(Scan(reduce(or_, (scan.extent for scan in some)), list(n_of), n_of))
+        scans.append(Scan(reduce(or_, (scan.extent for scan in parts_of_scan)), list(n_of), n_of))
     return scans
 
 
-def _scans_in(block: RowBlock, asked: Sequence[Counted], sound: Soundness | None) -> list[Scan]:
-    """Return what the rows of a block are; what SQLite has to read is not looked at."""
+def _scans_in(block: RowBlock, requests: Sequence[Counted], sound: Soundness | None) -> list[Scan]:
+    """Return the scans of the rows of a block, without the rows that SQLite has to read."""
     if sound is not None:
         columns = {name: block.values[name] for name in sound.columns}
         if len(block.odd):
@@ -230,38 +234,39 @@ def _scans_in(block: RowBlock, asked: Sequence[Counted], sound: Soundness | None
         if sound.is_broken(columns):
             raise UnsoundRowsError(sound.table)
     found = []
-    for one in asked:
-        columns = {name: block.values[name] for name in one.columns}
-        if one.where is not None and len(block.ids):
-            holds = one.where.holds(block)
+    for counted in requests:
+        columns = {name: block.values[name] for name in counted.columns}
+        if counted.where is not None and len(block.ids):
+            holds = counted.where.holds(block)
             if not holds.all():
                 columns = {name: values[holds] for name, values in columns.items()}
-        found.append(_scan(columns, one))
+        found.append(_scan(columns, counted))
     return found
 
 
-def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
-    starts = columns[asked.start]
+def _scan(columns: Mapping[str, Numbers], counted: Counted) -> Scan:
+    """Return the scan of rows with these columns."""
+    starts = columns[counted.start]
     if not len(starts):
         return Scan(TableExtent(), [], {})
     n_open = 0
     first, last = int(starts.min()), int(starts.max())
     if first == NULL:
         raise NotPlainError("rows without a time")
-    if asked.end:
-        ends = columns[asked.end]
+    if counted.end:
+        ends = columns[counted.end]
         last = max(last, int(ends.max()))
         if int(ends.min()) == NULL:
             n_open = int((ends == NULL).sum())
     n_of = Counter[tuple[int, ...]]()
-    if asked.number:
-        numbers = columns[asked.number]
-        # Without its lowest bits NULL would be one with other negative numbers.
-        bits = asked.number_bits if int(numbers.min()) >= 0 else 0
-        devices = columns[asked.device] if asked.device else None
+    if counted.number:
+        numbers = columns[counted.number]
+        # Without its lowest bits NULL would equal other negative numbers.
+        bits = counted.number_bits if int(numbers.min()) >= 0 else 0
+        devices = columns[counted.device] if counted.device else None
         places, n_rows = owners_of(numbers, bits, devices)
-        owners = [asked.processes(numbers[places]).tolist()]
+        owners = [counted.processes(numbers[places]).tolist()]
         owners += [devices[places].tolist()] if devices is not None else []
         for owner, n in zip(zip(*owners, strict=True), n_rows.tolist(), strict=True):
-            n_of[owner] += n  # who owns rows may come several times
+            n_of[owner] += n  # different numbers may belong to the same process
     return Scan(TableExtent(len(starts), n_open, first, last), list(n_of), n_of)

@@ -1,6 +1,6 @@
-"""The pages of a SQLite file: reading them, which hold the rows of a table, and how.
+"""Read the pages of a SQLite file, and find the leaf pages that contain a table's rows.
 
-See https://www.sqlite.org/fileformat2.html. What is not plain is SQLite's to read, or to refuse.
+See https://www.sqlite.org/fileformat2.html. SQLite itself reads, or rejects, unusual files.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import numpy.typing as npt
 from traceprof.formats.sqlite.schema import Query, quoted
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
-_LOCK_AT: Final = 0x4000_0000
-_INTERIOR: Final = 5
-_MOST_LEVELS: Final = 20
+_LOCK_OFFSET_BYTES: Final = 0x4000_0000
+_INTERIOR_PAGE: Final = 5
+_MAX_LEVELS: Final = 20
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class NotPlainError(Exception):
-    """What only SQLite itself can read, or must say what is wrong with."""
+    """Only SQLite itself can read these data, or report what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """What changes when a file does, and what its header says of itself.
+    """Properties of a file that change when its content changes, and values of its header.
 
-    ``encoding`` is how texts are written: 1 is UTF-8, 2 UTF-16LE, 3 UTF-16BE.
+    ``encoding`` is the encoding of its texts: 1 UTF-8, 2 UTF-16LE, 3 UTF-16BE.
     """
 
     device: int
@@ -49,16 +49,16 @@ class FileIdentity:
     encoding: int
 
     def is_of(self, status: os.stat_result, head: bytes) -> bool:
-        """Return whether a file of this ``status`` that begins with ``head`` is the same still."""
-        told = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, head
-        return told == (self.device, self.inode, self.n_bytes, self.modified_ns, self.head)
+        """Return whether a file with this ``status`` that begins with ``head`` is unchanged."""
+        current = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, head
+        return current == (self.device, self.inode, self.n_bytes, self.modified_ns, self.head)
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """Return what identifies the content of a file.
+    """Return the identity of a file's content.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb", buffering=0) as file:
         status = os.fstat(file.fileno())
@@ -76,9 +76,14 @@ def identity_of(path: Path) -> FileIdentity:
 
 
 def _read_at(descriptor: int, n_bytes: int, at: int) -> bytes:
-    """Return so many bytes from ``at`` on, fewer where the file ends: network disks give some."""
+    """Return ``n_bytes`` bytes from offset ``at``, or fewer at the end of the file.
+
+    It reads repeatedly, because network disks may return fewer bytes than requested.
+    """
     found = b""
-    while (more := n_bytes - len(found)) and (part := os.pread(descriptor, more, at + len(found))):
+    while (n_missing := n_bytes - len(found)) and (
+        part := os.pread(descriptor, n_missing, at + len(found))
+    ):
         found += part
     return found
 
@@ -92,22 +97,21 @@ class PageFile:
     n_pages: int
 
     def check_numbers(self, numbers: Numbers) -> None:
-        """Raise `NotPlainError` unless there are pages with all these numbers."""
+        """Raise `NotPlainError` unless the file has pages with all these numbers."""
         first, last = int(numbers.min()), int(numbers.max())
-        is_lock = numbers == _LOCK_AT // self.page_bytes + 1
+        is_lock = numbers == _LOCK_OFFSET_BYTES // self.page_bytes + 1
         if first < 1 or last > self.n_pages or bool(is_lock.any()):
             raise NotPlainError("no such page")
 
     def read(self, number: int) -> npt.NDArray[np.uint8]:
-        """Return the page with this number (from 1 on), and 8 bytes more.
+        """Return the page with this number (from 1), followed by 8 zero bytes.
 
         Raises:
-            NotPlainError: there is no such page.
+            NotPlainError: the file has no such page.
         """
         self.check_numbers(np.array([number]))
         try:
-            at = (number - 1) * self.page_bytes
-            found = _read_at(self.descriptor, self.page_bytes, at)
+            found = _read_at(self.descriptor, self.page_bytes, (number - 1) * self.page_bytes)
         except OSError as error:
             raise NotPlainError(str(error)) from error
         if len(found) < self.page_bytes:
@@ -117,17 +121,17 @@ class PageFile:
 
 @contextmanager
 def open_pages(path: Path, expected: FileIdentity) -> Iterator[PageFile]:
-    """Give a SQLite file whose pages are read; ``expected`` is what it was when its schema was.
+    """Open a SQLite file to read its pages; ``expected`` is its identity when its schema was read.
 
     Raises:
-        NotPlainError: it has changed since, or until the end; is being written, or is not plain:
-            text in UTF-16, bytes reserved in pages, or a header that does not fit the file.
+        NotPlainError: the file changed, is being written, or is unusual: text in UTF-16, reserved
+            bytes in pages, or a header that does not match the file.
     """
     head, size, n_pages = expected.head, expected.page_bytes, expected.n_pages
-    # Version of the format (2: WAL, harmless where there is none), reserved bytes, fractions.
+    # Format version (2: WAL, harmless without a WAL file), reserved bytes, payload fractions.
     is_usual = {*head[18:20]} <= {1, 2} and head[20:24] == b"\x00\x40\x20\x20"
     is_fitting = head[24:28] == head[92:96] and 0 < n_pages * size <= expected.n_bytes
-    for is_so, fault in (
+    for is_met, fault in (
         (expected.is_sqlite, "not a SQLite file"),
         (size >= 512 and not size & (size - 1), "an impossible size of pages"),
         (is_usual, "an unusual header"),
@@ -135,7 +139,7 @@ def open_pages(path: Path, expected: FileIdentity) -> Iterator[PageFile]:
         (is_fitting, "a header that does not fit the file"),
         (not path.with_name(path.name + "-journal").exists(), "is being written"),
     ):
-        if not is_so:
+        if not is_met:
             raise NotPlainError(fault)
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -152,33 +156,33 @@ def open_pages(path: Path, expected: FileIdentity) -> Iterator[PageFile]:
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """The pages with the rows of a table, in the order of the rows.
+    """The leaf pages that contain a table's rows, in the order of the rows.
 
-    The row ids in page ``i`` are above ``lows[i]`` and not above ``highs[i]``. The root of a table
-    without rows is an empty leaf.
+    The row IDs in page ``i`` are larger than ``lows[i]`` and at most ``highs[i]``. A table without
+    rows has an empty leaf as its root.
     """
 
     pages: Numbers
     lows: Numbers
     highs: Numbers
 
-    def only(self, wanted: npt.NDArray[np.bool_] | slice) -> Leaves:
-        """Return some of them."""
-        return Leaves(self.pages[wanted], self.lows[wanted], self.highs[wanted])
+    def only(self, chosen: npt.NDArray[np.bool_] | slice) -> Leaves:
+        """Return only these leaves."""
+        return Leaves(self.pages[chosen], self.lows[chosen], self.highs[chosen])
 
 
 def leaves_of(file: PageFile, root: int) -> Leaves:
     """Return the leaves of the table whose tree starts at page ``root``.
 
     Raises:
-        NotPlainError: it is no table, or its tree is damaged.
+        NotPlainError: the page is not the root of a table, or the tree is damaged.
     """
     level, bounds = np.array([root], np.int64), np.array([_FIRST, _LAST])
     levels = [level]
-    for _ in range(_MOST_LEVELS):
-        if file.read(int(level[0]))[0] != _INTERIOR:
+    for _ in range(_MAX_LEVELS):
+        if file.read(int(level[0]))[0] != _INTERIOR_PAGE:
             break
-        level, bounds = _below(file, level, bounds)
+        level, bounds = _children_of(file, level, bounds)
         levels.append(level)
     everything = np.sort(np.concatenate(levels))
     if bool((everything[1:] == everything[:-1]).any()) or int(everything[0]) < 2:
@@ -186,18 +190,18 @@ def leaves_of(file: PageFile, root: int) -> Leaves:
     return Leaves(level, bounds[:-1], bounds[1:])
 
 
-def _below(file: PageFile, level: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the pages under those of ``level``, and between which row ids they stand."""
+def _children_of(file: PageFile, level: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the child pages of the pages of ``level``, and the row IDs that separate them."""
     children, keys = [], [bounds[:1]]
     for number, page in enumerate(map(file.read, level.tolist()), 1):
         n_cells = int(page[3]) << 8 | int(page[4])
         after = 12 + 2 * n_cells
-        if page[0] != _INTERIOR or not n_cells or after + 5 * n_cells > file.page_bytes:
+        if page[0] != _INTERIOR_PAGE or not n_cells or after + 5 * n_cells > file.page_bytes:
             raise NotPlainError("a damaged tree")
         cells = page[12:after].view(">u2").astype(np.int64)
         if int(cells.min()) < after or int(cells.max()) > file.page_bytes - 5:
             raise NotPlainError("a damaged tree")
-        # Of all but the last page the greatest row id stands beside its number.
+        # Each cell contains a child page and its largest row ID; the last child has no cell.
         children += [windows(page, ">u4")[cells], page[8:12].view(">u4")]
         keys += [_varints(windows(page, ">u8")[cells + 4].astype(np.uint64))]
         keys += [bounds[number : number + 1]]
@@ -208,13 +212,13 @@ def _below(file: PageFile, level: Numbers, bounds: Numbers) -> tuple[Numbers, Nu
 
 
 def windows(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
-    """Return ``data`` seen as values of ``dtype`` that start at each byte."""
+    """Return ``data`` viewed as one value of ``dtype`` starting at each byte."""
     kind = np.dtype(dtype)
     return np.ndarray((len(data) - kind.itemsize + 1,), kind, data, 0, (1,))
 
 
 def _varints(words: npt.NDArray[np.uint64]) -> Numbers:
-    """Return the numbers of variable length with which each word of eight bytes begins."""
+    """Return the variable-length number at the start of each 8-byte word (SQLite varint)."""
     found, goes_on = np.zeros(len(words), np.int64), np.ones(len(words), np.bool_)
     for shift in range(56, -1, -8):
         byte = (words >> np.uint64(shift)).astype(np.int64) & 0xFF
@@ -232,10 +236,10 @@ _IS_OTHER: Final = re.compile("INT|CHAR|CLOB|TEXT|BLOB")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A table of rows with row ids: its root page, and where each column stands.
+    """A table with row IDs: its root page, and the index of each column in a row.
 
-    ``row_id`` is a name that means the row id; ``alias`` the column that is the row id itself,
-    ``as_real`` those in which SQLite makes reals of whole numbers.
+    ``row_id`` is an SQL name of the row ID. ``alias`` is the column that is the row ID itself.
+    ``as_real`` are the columns in which SQLite stores whole numbers as reals.
     """
 
     table: str
@@ -249,10 +253,10 @@ class Layout:
 def layout_of(query: Query, table: str, root: int, columns: Sequence[tuple[Any, ...]]) -> Layout:
     """Return the layout of ``table``, whose tree starts at page ``root``.
 
-    ``columns`` are what ``PRAGMA table_xinfo`` says of it.
+    ``columns`` are the rows of ``PRAGMA table_xinfo``.
 
     Raises:
-        NotPlainError: a view, a virtual table, or one with columns that are computed.
+        NotPlainError: a view, a virtual table, or a table with computed columns.
     """
     if not root or not columns:
         raise NotPlainError("not a table with rows")
@@ -271,7 +275,7 @@ def layout_of(query: Query, table: str, root: int, columns: Sequence[tuple[Any, 
     keys = [place for place, column in enumerate(columns) if column[5]]
     alias = None
     if len(keys) == 1 and declared[keys[0]] == "INTEGER":
-        # The row id is a primary key for which there is no index.
+        # An INTEGER PRIMARY KEY is the row ID unless it has an index of its own.
         indexes = query(f"PRAGMA index_list({quoted(table)})")
         alias = None if any(index[3] == "pk" for index in indexes) else names[keys[0]]
     places = {name: place for place, name in enumerate(names)}
