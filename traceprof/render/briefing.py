@@ -87,7 +87,7 @@ def briefing_of(document: Document) -> Briefing:
         format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
     )
     place = f"at {start}" if start == end else f"from {start} to {end}"
-    length, whole = (format_duration(own.duration_ns) for own in (window, document.span))
+    length, whole = (format_duration(span.duration_ns) for span in (window, document.span))
     warnings = document.info.warnings
     if len(warnings) > MOST_ALIKE:
         warnings = told_once(warnings)

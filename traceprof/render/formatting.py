@@ -244,12 +244,12 @@ def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, .
     """
     for name in _NAMES_OF_THINGS.intersection(table, (column.name for column in columns)):
         table = table.assign(**{name: objects(names_in_words(table[name].tolist()))})
-    own = [column.name for column in columns if column.name in _OF_REMARK]
-    if len(own) > 1 and _OF_REMARK[0] in table:
-        rows = zip(*(table[name].tolist() for name in own), strict=True)
-        words = [_word_step(dict(zip(own, row, strict=True))) for row in rows]
-        table = table.without(*own).assign(**{_REMARK.name: objects(words)})
-        columns = (*(column for column in columns if column.name not in own), _REMARK)
+    remark_names = [column.name for column in columns if column.name in _OF_REMARK]
+    if len(remark_names) > 1 and _OF_REMARK[0] in table:
+        rows = zip(*(table[name].tolist() for name in remark_names), strict=True)
+        words = [_word_step(dict(zip(remark_names, row, strict=True))) for row in rows]
+        table = table.without(*remark_names).assign(**{_REMARK.name: objects(words)})
+        columns = (*(column for column in columns if column.name not in remark_names), _REMARK)
     numbers = [c.name for c in columns if c.unit is Unit.NUMBER and not c.is_key]
     if not numbers or all(column.name != "unit" for column in columns):
         return columns, table
@@ -286,14 +286,14 @@ def saving_words(finding: Mapping[str, Any]) -> str:
     if words is None or not base_ns or not finding["saving_ns"] > 0:
         return ""
     ends = [finding.get(f"{end}_saving_ns") for end in ("least", "most")]
-    told = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
-    lies = f", range {with_one_unit('–'.join(told))}" if len(told) > 1 else ""
+    bounds = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
+    range_text = f", range {with_one_unit('–'.join(bounds))}" if len(bounds) > 1 else ""
     return words.format(
         format_duration(finding["saving_ns"]),
         format_duration(base_ns),
         _PER[finding["base"]],
         format_ratio(finding["saving_ns"] / base_ns),
-        lies,
+        range_text,
     )
 
 
@@ -349,12 +349,12 @@ def _text_of(value: Any, line: str) -> str:
     if not any(isinstance(part, _NESTED) for part in parts):
         text = _encoder(inner).encode(value)
         return f"{text[0]}{inner}{text[1:-1]}{line}{text[-1]}"
-    told = [_text_of(part, inner) for part in parts]
+    texts = [_text_of(part, inner) for part in parts]
     if isinstance(value, dict):
         names = [_encoder(inner).encode(str(name)) for name in value]
-        told = [f"{name}: {text}" for name, text in zip(names, told, strict=True)]
+        texts = [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
     opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}{inner}{f',{inner}'.join(told)}{line}{closing}"
+    return f"{opening}{inner}{f',{inner}'.join(texts)}{line}{closing}"
 
 
 _NESTED: Final = (dict, list, tuple)

@@ -140,8 +140,12 @@ def format_more(ratio: float) -> str:
 def _ranks(table: Table) -> Table:
     """Return process, label and host of the ranks in their places, those of a host together."""
     rows = [
-        {"process": process, "host": str(own["host"][0]), "number": own["rank"].astype(float)[0]}
-        for process, own in split_by(table, "process")
+        {
+            "process": process,
+            "host": str(process_rows["host"][0]),
+            "number": process_rows["rank"].astype(float)[0],
+        }
+        for process, process_rows in split_by(table, "process")
     ]
     first: dict[str, float] = {}
     for row in rows:
@@ -203,10 +207,10 @@ class _Cells:
     def __init__(
         self, table: Table, rank: _Places, column: _Places, shape: tuple[int, int]
     ) -> None:
-        own = table["own_ns"].astype(np.float64)
+        self_ns = table["own_ns"].astype(np.float64)
         usual = np.empty(len(table))
         for rows in rows_by_value(table["step"]).values():
-            usual[rows] = np.median(own[rows])
+            usual[rows] = np.median(self_ns[rows])
         place = rank * shape[1] + column
         values = table.assign(usual_ns=usual)
         size = shape[0] * shape[1]
@@ -217,7 +221,7 @@ class _Cells:
             for name in _SUMS
         }
         # Of equal places the last one stays: the slowest step of each cell.
-        order = np.argsort(own - usual, kind="stable")
+        order = np.argsort(self_ns - usual, kind="stable")
         worst = np.full(size, -1, np.int64)
         worst[place[order]] = order
         self._worst = worst.reshape(shape)
@@ -233,8 +237,8 @@ class _Cells:
 
     def over_all(self) -> _Ratios:
         """By rank, over all its steps."""
-        own, usual = (self._sums[name].sum(axis=1) for name in ("own_ns", "usual_ns"))
-        return _share(own, usual, self._counts.sum(axis=1))
+        self_ns, usual = (self._sums[name].sum(axis=1) for name in ("own_ns", "usual_ns"))
+        return _share(self_ns, usual, self._counts.sum(axis=1))
 
     def describe(self, names: Sequence[str], rank: int, column: int) -> str:
         """Return a cell in words; "" for one without a step."""
@@ -260,10 +264,10 @@ class _Cells:
         return "; ".join(filter(None, parts))
 
 
-def _share(own: _Ratios, usual: _Ratios, counts: npt.NDArray[np.int64]) -> _Ratios:
+def _share(self_ns: _Ratios, usual: _Ratios, counts: npt.NDArray[np.int64]) -> _Ratios:
     """Return how much more than usual; infinite where it is usual to do nothing but wait."""
-    beyond = np.where(own > 0, np.inf, 0.0)
-    ratios = np.where(usual > 0, own / np.where(usual > 0, usual, 1) - 1, beyond)
+    without_usual = np.where(self_ns > 0, np.inf, 0.0)
+    ratios = np.where(usual > 0, self_ns / np.where(usual > 0, usual, 1) - 1, without_usual)
     return np.where(counts > 0, ratios, np.nan)
 
 

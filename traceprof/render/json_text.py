@@ -101,7 +101,7 @@ def _verdict_of(verdict: Verdict) -> dict[str, Any]:
     notes = ("sentences", "made_of", "fine", "unknown", "once", "periodic", "lost")
     return {
         "bound_by": verdict.bound_by,
-        **{name: [plain(one) for one in getattr(verdict, name)] for name in notes},
+        **{name: [plain(note) for note in getattr(verdict, name)] for name in notes},
         "parts": dict(verdict.parts),
         "next_command": verdict.next_command,
     }
@@ -183,17 +183,17 @@ def render_json(document: Answered, options: Options) -> str:
     found = document_of(document)
     if chosen := columns_of(document.results.values(), document.ranks, options.columns):
         for result in found["results"].values():
-            tables = {name: _chosen(own, chosen) for name, own in result["tables"].items()}
-            result["tables"] = {name: own for name, own in tables.items() if own["columns"]}
+            tables = {name: _chosen(table, chosen) for name, table in result["tables"].items()}
+            result["tables"] = {name: table for name, table in tables.items() if table["columns"]}
     return to_json(found)
 
 
 def _chosen(table: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return a table with the columns called ``names``, and the key of each row."""
-    own = {column["name"]: column for column in table["columns"]}
-    names = [name for name in names if name in own]
+    declared = {column["name"]: column for column in table["columns"]}
+    names = [name for name in names if name in declared]
     return {
         "keys": [name for name in table["keys"] if name in names],
-        "columns": [own[name] for name in names],
+        "columns": [declared[name] for name in names],
         "rows": [{name: row[name] for name in (KEY, *names)} for row in table["rows"]],
     }

@@ -225,8 +225,8 @@ def schema_text(views: Iterable[View]) -> str:
     texts = []
     for view in views:
         wide = max(len(column.name) for column in view.columns)
-        told = (f"  {one.name:{wide}}  {one.type:7}  {one.meaning}" for one in view.columns)
-        texts.append("\n".join([f"{view.name}: {view.summary}", *map(str.rstrip, told)]) + "\n")
+        lines = (f"  {one.name:{wide}}  {one.type:7}  {one.meaning}" for one in view.columns)
+        texts.append("\n".join([f"{view.name}: {view.summary}", *map(str.rstrip, lines)]) + "\n")
     return "\n".join(texts)
 
 

@@ -16,8 +16,8 @@ from traceprof.render.formatting import in_words
 from traceprof.render.formatting import is_known as is_told
 
 (_RANK,) = columns("same rank: rank of the process")
-_FEW_ROWS: Final = 5
-_FIRST: Final = 100
+_MAX_SMALL_TABLE_ROWS: Final = 5
+_SAMPLED_ROWS: Final = 100
 """A column that says something mostly does so in its first rows."""
 
 Row = Mapping[str, Any]
@@ -49,8 +49,8 @@ class ShownTable:
 
     def chosen(self, names: Sequence[str]) -> ShownTable:
         """Return it with those of its columns that ``names`` names, in this order."""
-        own = {column.name: column for column in self.columns}
-        return replace(self, columns=tuple(own[name] for name in names if name in own))
+        by_name = {column.name: column for column in self.columns}
+        return replace(self, columns=tuple(by_name[name] for name in names if name in by_name))
 
 
 def tables_of(result: Result, ranks: Mapping[int, int]) -> Iterator[ShownTable]:
@@ -113,26 +113,26 @@ def table_for_people(
         if all(map(is_told, of_processes)) and len({*of_processes}) == len(of_processes):
             columns = tuple(column for column in columns if column.name != "process")
     columns, values = in_words(columns, values)
-    return _telling(replace(table, columns=columns, values=values))
+    return _without_empty_columns(replace(table, columns=columns, values=values))
 
 
 def shown_table(spec: TableSpec, values: Table) -> ShownTable:
     """Return a table that no analysis made, without columns that say nothing."""
-    return _telling(declared_table(spec, values))
+    return _without_empty_columns(declared_table(spec, values))
 
 
-def _telling(table: ShownTable) -> ShownTable:
-    told = []
+def _without_empty_columns(table: ShownTable) -> ShownTable:
+    filled = []
     for column in table.columns:
         values = np.asarray(table.values[column.name])
-        for own in (values[:_FIRST], values):
-            says = own if own.dtype == np.bool_ else is_known(own)
-            if own.dtype.kind == "O":
-                says &= own != ""
-            if not len(values) or says.any():
-                told.append(column)
+        for sample in (values[:_SAMPLED_ROWS], values):
+            is_filled = sample if sample.dtype == np.bool_ else is_known(sample)
+            if sample.dtype.kind == "O":
+                is_filled &= sample != ""
+            if not len(values) or is_filled.any():
+                filled.append(column)
                 break
-    return replace(table, columns=tuple(told))
+    return replace(table, columns=tuple(filled))
 
 
 def columns_of(
@@ -162,5 +162,5 @@ def further_tables(result: Result, asked: Sequence[str]) -> list[str]:
         spec.name
         for spec in result.spec.tables[1:]
         if spec.name in result.tables
-        and (spec.name in asked or 0 < len(result.tables[spec.name]) <= _FEW_ROWS)
+        and (spec.name in asked or 0 < len(result.tables[spec.name]) <= _MAX_SMALL_TABLE_ROWS)
     ]

@@ -119,7 +119,7 @@ def markdown_table(table: ShownTable, most_rows: int) -> str:
     texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
     forms = [typed_text if column.is_typed else markdown_text for column in table]
     pairs = zip(forms, texts, strict=True)
-    columns = [[form(text.rstrip()) for text in own] for form, own in pairs]
+    columns = [[form(text.rstrip()) for text in column_cells] for form, column_cells in pairs]
     lines = [
         [form(title) for form, title in zip(forms, headings(table).values(), strict=True)],
         rules,

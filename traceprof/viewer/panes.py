@@ -141,7 +141,7 @@ class Search:
                     continue
                 edges = [channel.starts[items], channel.ends[items]]
                 bins = [((edge - window.start_ns) // bin_ns).astype(np.int64) for edge in edges]
-                begin, end = (np.clip(own, 0, width - 1) for own in bins)
+                begin, end = (np.clip(places, 0, width - 1) for places in bins)
                 depth = found.setdefault(self._groups[place], np.zeros(width + 1, np.int64))
                 np.add.at(depth, begin, 1)
                 np.subtract.at(depth, end + 1, 1)
@@ -157,7 +157,9 @@ class Search:
         """
         wanted = [self._correlation_of(event) for event in events]
         launches = self._launches({key for key in wanted if key is not None})
-        return [self._range_around(*launches[key]) if key in launches else None for key in wanted]
+        return [
+            self._enclosing_range(*launches[key]) if key in launches else None for key in wanted
+        ]
 
     def _correlation_of(self, event: FoundEvent) -> tuple[int, int] | None:
         _, group, row = self._places[event.row]
@@ -182,7 +184,7 @@ class Search:
                     found[key] = (group, int(channel.starts[item]))
         return found
 
-    def _range_around(self, group: LaneGroup, at_ns: int) -> int:
+    def _enclosing_range(self, group: LaneGroup, at_ns: int) -> int:
         best, name = -1, -1
         for channel in (c for row in group.rows if row.kind == "range" for c in row.channels):
             item = int(np.searchsorted(channel.starts, np.int64(at_ns), "right")) - 1
@@ -258,13 +260,13 @@ class Alike:
         channels = self._rows[row][3] if row < len(self._rows) else ()
         if channel >= len(channels):
             return None
-        own = channels[channel]
-        item = int(np.searchsorted(own.starts, np.int64(start_ns)))
-        if item >= len(own) or own.starts[item] != start_ns:
+        events = channels[channel]
+        item = int(np.searchsorted(events.starts, np.int64(start_ns)))
+        if item >= len(events) or events.starts[item] != start_ns:
             return None
-        return int(own.names[item]), int(own.ends[item] - own.starts[item])
+        return int(events.names[item]), int(events.ends[item] - events.starts[item])
 
-    def _population(self, name: int, kind: str, own_ns: int) -> dict[str, Any]:
+    def _population(self, name: int, kind: str, duration_ns: int) -> dict[str, Any]:
         """Return the same numbers as `assets/population.mjs`."""
         parts = [
             (c.ends - c.starts)[c.names == name]
@@ -280,7 +282,7 @@ class Alike:
             "min": int(durations[0]),
             "median": float(np.median(durations)),
             "max": int(durations[-1]),
-            "place": n - int(np.searchsorted(durations, own_ns, side="right")) + 1,
+            "place": n - int(np.searchsorted(durations, duration_ns, side="right")) + 1,
             "bins": _bins(durations),
         }
 
@@ -303,21 +305,21 @@ class Alike:
             return {"peers": [], "by_number": True}
         for events in parties.values():
             events.sort()
-        own = parties[mine].index(event)
+        number_of_event = parties[mine].index(event)
         by_number = len({len(events) for events in parties.values()}) == 1
         peers = []
         for party, events in parties.items():
-            is_own = party == mine
+            is_same_party = party == mine
             same = (
-                events[own]
-                if is_own or by_number
+                events[number_of_event]
+                if is_same_party or by_number
                 else min(events, key=lambda one: (abs(one[0] - event[0]), one))
             )
             start, row, number = same
             channel = self._rows[row][3][number]
             end = int(channel.ends[np.searchsorted(channel.starts, np.int64(start))])
-            told = asdict(FoundEvent(row, number, start, end))
-            peers.append({**told, "group": groups[same], "is_own": is_own})
+            fields = asdict(FoundEvent(row, number, start, end))
+            peers.append({**fields, "group": groups[same], "is_own": is_same_party})
         return {"peers": peers, "by_number": by_number}
 
 

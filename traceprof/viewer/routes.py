@@ -78,8 +78,8 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
         if not window.duration_ns:
             abort(400, "end must be after start")
         width = whole_number(request.args, "width", 1, _WIDEST)
-        told = request.args.get("groups", "").split(",")
-        groups = {int(text) for text in told if _PLACE.fullmatch(text)}
+        numbers = request.args.get("groups", "").split(",")
+        groups = {int(text) for text in numbers if _PLACE.fullmatch(text)}
         return Response(mimetype=_BINARY, response=pane_of(place).store.view(window, width, groups))
 
     _add_questions(app, pane_of)
@@ -137,9 +137,9 @@ def _instant(name: str) -> int:
 
 def _add_files(app: Flask) -> None:
     folder = files("traceprof.viewer") / "modules"
-    own = {name: (folder / name).read_text(encoding="utf-8") for name in _MODULES}
+    viewer_modules = {name: (folder / name).read_text(encoding="utf-8") for name in _MODULES}
     shared = {name: read_asset(name) for name in module_order("main.mjs")}
-    modules = {**shared, **own}
+    modules = {**shared, **viewer_modules}
     styles = {"page.css": page_style(), "timeline.css": page_style() + read_asset("timeline.css")}
     plotly = plotly_bundle().gzip
 

@@ -162,7 +162,9 @@ def _check_origin(address: Address) -> None:
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         abort(403, "cross-site requests are not allowed")
     origin = request.headers.get("Origin")
-    if origin is not None and origin not in {f"http://{own}" for own in address.authorities}:
+    if origin is not None and origin not in {
+        f"http://{authority}" for authority in address.authorities
+    }:
         abort(403, "cross-site requests are not allowed")
 
 

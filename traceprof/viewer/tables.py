@@ -121,8 +121,8 @@ def _card(place: int, row: Row) -> html.Li:
     head: list[Any] = [plain_text(_title(row), 300)]
     if saving:
         head += [" ", html.Span(saving, className="saving")]
-    told = row["evidence"] if isinstance(row["evidence"], tuple | list) else (row["evidence"],)
-    evidence = [html.Li(plain_text(value_text(Unit.TEXT, fact), 400)) for fact in told]
+    facts = row["evidence"] if isinstance(row["evidence"], tuple | list) else (row["evidence"],)
+    evidence = [html.Li(plain_text(value_text(Unit.TEXT, fact), 400)) for fact in facts]
     body: list[Any] = [
         html.H4(head),
         html.Ul(evidence),
@@ -222,7 +222,7 @@ class Differences:
         except TraceprofError as error:
             title = html.H2(plain_text(self._panes[place].title, 200))
             return html.Section([title, html.P(plain_text(error, 400), className="missing")])
-        return html.Section([html.H2(plain_text(found.title, 200)), *_told(brief(found))])
+        return html.Section([html.H2(plain_text(found.title, 200)), *_comparison(brief(found))])
 
     def _summary(self, place: int, window: str | None) -> Summary:
         with self._one_asks:
@@ -241,7 +241,7 @@ class Differences:
         return f"{title} ({place + 1})" if titles.count(title) > 1 else title
 
 
-def _told(found: Comparison) -> Iterator[Any]:
+def _comparison(found: Comparison) -> Iterator[Any]:
     head = head_of(found)
     for number, sentence in enumerate(head.sentences):
         text = plain_text(sentence, 400)
@@ -250,4 +250,4 @@ def _told(found: Comparison) -> Iterator[Any]:
         yield html.P(plain_text(remark, 400), className="note")
     for section in sections_of(found, Options()):
         yield html.H3(plain_text(section.title, 200))
-        yield from (_table(own, None) for own in (section.table, *section.more) if len(own))
+        yield from (_table(table, None) for table in (section.table, *section.more) if len(table))

@@ -82,7 +82,9 @@ def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
     part = slice(first, max(first, last))
     # Columns of a file may be narrower.
     columns = {name: channel.column(name)[part] for name in channel.columns}
-    return channel.changed(**{n: own.astype(np.int64, copy=False) for n, own in columns.items()})
+    return channel.changed(
+        **{n: values.astype(np.int64, copy=False) for n, values in columns.items()}
+    )
 
 
 class About(NamedTuple):
@@ -183,7 +185,7 @@ class TimelineStore:
     ) -> tuple[tuple[LaneGroup, ...], dict[str, Any]]:
         pixel_ns = window.duration_ns // max(1, width)
         margin = window.duration_ns // 4
-        around = TimeWindow(window.start_ns - margin, window.end_ns + margin)
+        loaded = TimeWindow(window.start_ns - margin, window.end_ns + margin)
         widest = 0
 
         def cut(channel: Channel, is_wanted: bool) -> Channel:
@@ -191,7 +193,7 @@ class TimelineStore:
             level = level_for(self._timeline.levels_of(channel), pixel_ns)
             if is_wanted:
                 widest = max(widest, level.bin_ns)
-            return cut_channel(level.channel, around if is_wanted else _NOTHING)
+            return cut_channel(level.channel, loaded if is_wanted else _NOTHING)
 
         def cut_group(group: LaneGroup, is_open: bool) -> LaneGroup:
             is_device = group.kind == "device"
@@ -203,7 +205,7 @@ class TimelineStore:
         places = enumerate(self.lanes.groups)
         groups = tuple(cut_group(group, place in open_groups) for place, group in places)
         shown = sorted(place for place in open_groups if place < len(groups))
-        head = {"loaded": [around.start_ns, around.end_ns], "bin_ns": widest, "shown": shown}
+        head = {"loaded": [loaded.start_ns, loaded.end_ns], "bin_ns": widest, "shown": shown}
         return groups, head
 
 
@@ -219,12 +221,12 @@ def write_timeline(timeline: Timeline, path: Path) -> None:
     with path.open("wb") as file:
         columns = _Columns(file)
 
-        def channel(own: Channel) -> dict[str, Any]:
+        def channel(channel_values: Channel) -> dict[str, Any]:
             levels = [
                 {"bin_ns": level.bin_ns, **columns.of_channel(level.channel)}
-                for level in timeline.build_levels(own)
+                for level in timeline.build_levels(channel_values)
             ]
-            return {"category": own.category, "levels": levels}
+            return {"category": channel_values.category, "levels": levels}
 
         head = {
             "groups": [group.described(channel) for group in timeline.lanes.groups],

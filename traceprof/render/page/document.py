@@ -154,8 +154,8 @@ def html_table(
     rows = table.rows(max_rows)
     texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
     body = "".join(
-        f"<tr>{_cells(table, row, own, link, leading)}</tr>"
-        for row, own in zip(rows, zip(*texts, strict=True), strict=True)
+        f"<tr>{_cells(table, row, row_texts, link, leading)}</tr>"
+        for row, row_texts in zip(rows, zip(*texts, strict=True), strict=True)
     )
     left_out = len(table) - max_rows
     more = f" · first {max_rows} of {len(table)} rows" if left_out > 0 else ""

@@ -19,7 +19,7 @@ from traceprof.render.text.tables import printed, table_view
 
 _ROWS: Final = 5
 
-_TOLD: Final = ("idle",)
+_SHOWN_ON_PAGE: Final = ("idle",)
 """What the page has told of in its first lines."""
 
 _HOST_ONLY: Final = ("ranges", "operators")
@@ -36,7 +36,7 @@ _VIEWS: Final[Mapping[str, str]] = {
 }
 """What draws a result above its tables, or in their place: named, since few are needed at once."""
 
-_WHOLE: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
+_WITHOUT_TABLES: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
 """Results whose views say all that their tables do."""
 
 
@@ -45,29 +45,31 @@ def render_text(document: Answered, options: Options) -> str:
 
     That is the page that answers where there is a verdict, else the results one by one.
     """
-    told: Sequence[str] = ()
+    hidden: Sequence[str] = ()
     if isinstance(document, Comparison):
         head = head_of(document)
-        above: list[RenderableType] = [
+        top: list[RenderableType] = [
             Text(plain_text(head.title, 400), style="bold"),
             *(Text(sentence) for sentence in head.sentences),
             *(Text(f"note: {note}", "dim") for note in head.remarks),
-            *(Text(doubt, "yellow") for doubt in head.doubts),
+            *(Text(caveat, "yellow") for caveat in head.doubts),
         ]
     elif document.verdict is None:
-        above = where_view(document)
+        top = where_view(document)
     else:
-        above = [page_view(document, document.verdict, options)]
+        top = [page_view(document, document.verdict, options)]
         if not options.is_full:
-            return printed(Group(*above), options)
-        told = [*_TOLD, *(_HOST_ONLY if "breakdown" in document.results else ())]
-    return printed(Group(*above, *_sections(document, options, told)), options)
+            return printed(Group(*top), options)
+        hidden = [*_SHOWN_ON_PAGE, *(_HOST_ONLY if "breakdown" in document.results else ())]
+    return printed(Group(*top, *_sections(document, options, hidden)), options)
 
 
-def _sections(document: Answered, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
+def _sections(
+    document: Answered, options: Options, hidden: Sequence[str]
+) -> Iterator[RenderableType]:
     rows, width = options.rows or _ROWS, options.line_width
     for section in sections_of(document, options):
-        if section.name in but:
+        if section.name in hidden:
             continue
         yield Text(f"{section.title} ".ljust(options.width, "─"), style="dim")
         more = section.more
@@ -75,11 +77,13 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
         if section.name in _VIEWS and not is_plain:
             module, _, function = _VIEWS[section.name].partition(":")
             view = getattr(import_module(f".{module}", __package__), function)
-            yield view(section.result, rows, width if section.name in _WHOLE else options.width)
+            yield view(
+                section.result, rows, width if section.name in _WITHOUT_TABLES else options.width
+            )
         if section.name == "findings" and not is_plain:
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
-        elif section.name in _WHOLE and not is_plain:
+        elif section.name in _WITHOUT_TABLES and not is_plain:
             more = ()
         else:
             empty = "none" if isinstance(document, Comparison) else "no data in this window"

@@ -63,13 +63,13 @@ def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator
     parts = sorted(result.tables["parts"].rows(), key=lambda row: -abs(row["difference_ns"]))
     causes = result.tables["causes"].rows()
     phases = result.tables["phases"].rows() if "phases" in result.tables else []
-    told = (*parts, *causes) or phases
-    scale = max((abs(row["difference_ns"]) for row in told), default=0)
+    scaled = (*parts, *causes) or phases
+    scale = max((abs(row["difference_ns"]) for row in scaled), default=0)
     longest = max((len(f"  {_named(row)}{_counted(row, sides)}") for row in causes), default=0)
     lines = _Lines(width, longest, scale, sides)
     scalars = result.scalars
-    own = [str(scalars[name]) for name in sides[:2]] if sides is _OF_WINDOWS else sides[:2]
-    yield lines.head(own)
+    names = [str(scalars[name]) for name in sides[:2]] if sides is _OF_WINDOWS else sides[:2]
+    yield lines.head(names)
     for part in parts:
         if not part[f"{sides.new}_ns"] and not part[f"{sides.base}_ns"]:
             continue
@@ -95,12 +95,12 @@ def _headline(result: Result) -> Text:
 
 def _below(causes: Sequence[Row], rows: int, lines: _Lines) -> Iterator[Text]:
     """Yield the causes that are worth a line, and the others together: they add up to the part."""
-    worth = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * lines.scale > 0]
-    told = worth[:rows]
-    for row in told:
+    large = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * lines.scale > 0]
+    listed = large[:rows]
+    for row in listed:
         yield lines.line(f"  {_named(row)}", row, suffix=_counted(row, lines.sides))
-    if told:
-        yield from lines.rest(causes[len(told) :])
+    if listed:
+        yield from lines.rest(causes[len(listed) :])
 
 
 def _named(row: Row) -> str:
@@ -122,8 +122,10 @@ def _counted(row: Row, sides: _Sides) -> str:
         where += f" ({row['state']})"
     if row["part"] == IDLE or row["kind"] in _UNCOUNTED:
         return where
-    own, against = (format_number(row[f"{name}_count"]) for name in (sides.new, sides.base))
-    return (f" ×{own}" if own == against else f" ×{own} instead of ×{against}") + where
+    count, other_count = (format_number(row[f"{name}_count"]) for name in (sides.new, sides.base))
+    return (
+        f" ×{count}" if count == other_count else f" ×{count} instead of ×{other_count}"
+    ) + where
 
 
 class _Lines:
@@ -197,12 +199,12 @@ def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
     )
     lines = _SizeLines(table, result, width)
     shown: list[RenderableType] = [lines.head()]
-    for name, own in split_by(table.head(rows), "group"):
+    for name, sizes in split_by(table.head(rows), "group"):
         title = name or ("all runs" if len({*table["group"].tolist()}) > 1 else "")
         if title:
             shown.append(Text(plain_text(title, 400), style="bold"))
-        shown += [lines.line(row) for row in own.rows()]
-        shown += _losses(losses[name], own, width) if name in losses else ()
+        shown += [lines.line(row) for row in sizes.rows()]
+        shown += _losses(losses[name], sizes, width) if name in losses else ()
         shown += [_law(row) for row in laws[name].rows()] if name in laws else ()
     if len(table) > rows:
         shown.append(rows_left_view(len(table) - rows))
@@ -216,8 +218,8 @@ class _SizeLines:
         spec = result.spec.table("scaling")
         self.width = width
         # Where all are of one kind the sentences above say it, and a line has room for more.
-        self.tells_kind = len({*table["scaling"].tolist()} - {_BASE}) > 1
-        self.columns = [spec.column(name) for name in _TITLES if _is_told(table, name)]
+        self.shows_kind = len({*table["scaling"].tolist()} - {_BASE}) > 1
+        self.columns = [spec.column(name) for name in _TITLES if _has_column(table, name)]
         self.bar = _LONG_BAR if width >= _WIDE else _SHORT_BAR
         titles = {**_TITLES, "devices_count": str(result.scalars["devices"])}
         self.titles = {column: titles[column.name] for column in self.columns}
@@ -238,7 +240,7 @@ class _SizeLines:
         )
         text = Text(f"{_GAP}{_GAP.join(numbers)}{_GAP}")
         text.append(_bar(row["efficiency_ratio"], self.bar).ljust(self.bar), style="green")
-        remarks = "; ".join(_remarks(row, tells_kind=self.tells_kind))
+        remarks = "; ".join(_remarks(row, shows_kind=self.shows_kind))
         if remarks:
             text.append(f"{_GAP}{plain_text(remarks)}", style="default")
         text.truncate(self.width, overflow="ellipsis")
@@ -246,7 +248,7 @@ class _SizeLines:
         return text
 
 
-def _is_told(table: Table, name: str) -> bool:
+def _has_column(table: Table, name: str) -> bool:
     """Return whether a column has a place in the lines: known, and of nodes and batches not one."""
     known = {value for value in table[name].tolist() if is_known(value)} if name in table else ()
     return len(known) > (name in ("nodes_count", "global_batch_count"))
@@ -265,10 +267,10 @@ def _bar(ratio: Any, width: int) -> str:
     return "█" * (cells - 1) + "+" if ratio > 1 + 1 / width else "█" * cells
 
 
-def _remarks(row: Row, *, tells_kind: bool) -> Iterator[str]:
+def _remarks(row: Row, *, shows_kind: bool) -> Iterator[str]:
     """Yield what must be said of a size: kinds, the interval, what was printed of it."""
-    is_told = row["scaling"] == _BASE or (tells_kind and row["scaling"] != "unknown")
-    if row["scaling"] and is_told:
+    has_kind = row["scaling"] == _BASE or (shows_kind and row["scaling"] != "unknown")
+    if row["scaling"] and has_kind:
         yield str(row["scaling"])
     if row["ranks"] == "independent":
         yield "mean of independent ranks"

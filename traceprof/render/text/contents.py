@@ -63,8 +63,10 @@ def render_contents(contents: Contents, options: Options) -> str:
         ("Attempts", _LIVES, contents.lives),
     ):
         if rows:
-            own = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
-            table = table_view(shown_table(spec, ModelTable.of_rows(own)), most, options.line_width)
+            shown = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
+            table = table_view(
+                shown_table(spec, ModelTable.of_rows(shown)), most, options.line_width
+            )
             parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
             parts += [Text(f"{n} more ({_ALL})", "dim")] if (n := len(rows) - most) > 0 else []
     warnings = told_once(contents.info.warnings)
@@ -114,8 +116,8 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
 
 def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
     recorded = {name: count for name, count in contents.rows.items() if count is not None}
-    told = (f"{format_count(n)} {name.replace('_', ' ')}" for name, n in recorded.items())
-    yield "recorded", ", ".join(told) or "nothing"
+    counts = (f"{format_count(n)} {name.replace('_', ' ')}" for name, n in recorded.items())
+    yield "recorded", ", ".join(counts) or "nothing"
     for name in ("kernels", "ranges"):
         if name not in recorded:
             yield "not recorded", f"{name}: {how_to_record(name, contents.info, recorded)}"

@@ -111,19 +111,21 @@ def _bar(shares: Sequence[float], width: int, idle: Mapping[str, float] | None =
     for n, part in zip(cells[:-1], PART_STYLES[:-1], strict=True):
         bar.append(part.glyph * n, style=part.category.dark)
     last = PART_STYLES[-1]
-    told = _by_cause(cells[-1], last.glyph, idle) if idle else last.glyph * cells[-1]
-    return bar.append(told, style=last.category.dark)
+    idle_cells = _by_cause(cells[-1], last.glyph, idle) if idle else last.glyph * cells[-1]
+    return bar.append(idle_cells, style=last.category.dark)
 
 
 def _by_cause(width: int, glyph: str, causes: Mapping[str, float]) -> str:
     """Return idle time as ``width`` cells, each cause with its name where that has room."""
-    whole, told = sum(causes.values()), ""
+    whole, cells_text = sum(causes.values()), ""
     for name, share in causes.items():
         cells = round(width * share / whole)
         if cells < len(name) + 2:
             continue
-        told += f"│{name}".ljust(cells, glyph) if told else f"{glyph}{name}".ljust(cells, glyph)
-    return told[:width].ljust(width, glyph)
+        cells_text += (
+            f"│{name}".ljust(cells, glyph) if cells_text else f"{glyph}{name}".ljust(cells, glyph)
+        )
+    return cells_text[:width].ljust(width, glyph)
 
 
 def _in_numbers(row: Row, shares: Sequence[float], whole_ns: float) -> Iterator[RenderableType]:
@@ -264,8 +266,8 @@ def _answer(
     if words.answer:
         yield from _labeled("Bottleneck", Text(words.answer, style="bold"), options.line_width)
     if verdict.parts:
-        own = min(options.width, _WIDEST_BAR)
-        yield from stacked_bar(verdict.parts, own, LEAST_SHARE, verdict.idle)
+        width = min(options.width, _WIDEST_BAR)
+        yield from stacked_bar(verdict.parts, width, LEAST_SHARE, verdict.idle)
     for text in words.made_of:
         yield from _by_label(text, options.line_width)
     if verdict.has_steps:

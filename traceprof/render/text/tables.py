@@ -158,7 +158,9 @@ def _layout(
         *(column for name, column in reversed(others.items()) if name not in _LESS_TELLING),
     ]
     for least in dispensable:
-        rest = sum(own + _GAP for column, own in widths.items() if column != first)
+        rest = sum(
+            column_width + _GAP for column, column_width in widths.items() if column != first
+        )
         if rest + min(widths[first], _NAME_WIDTH) <= width:
             break
         del widths[least]
