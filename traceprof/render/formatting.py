@@ -137,6 +137,11 @@ def is_known(value: object) -> bool:
     return not is_unknown(value)
 
 
+def process_label(process: int, rank: float | None) -> str:
+    """Return "rank N", or "process N" if the rank is unknown."""
+    return f"rank {rank:.0f}" if rank is not None and is_known(rank) else f"process {process}"
+
+
 _FIELD: Final = re.compile(
     r"\{\{|\}\}|\{(?P<name>\w+)(?::(?P<unit>[^{}]*))?\}|\((?:(?P<one>\w+)\|)?(?P<more>s|es|ies)\)"
 )

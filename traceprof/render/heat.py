@@ -6,9 +6,9 @@ The self time of a rank in a step is the step's duration without waiting for oth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from traceprof.model.results import Result
 from traceprof.model.table import Table
 from traceprof.render.charts.svg import drawing, text, theme_style
 from traceprof.render.escape import html_text, plain_text
-from traceprof.render.formatting import capitalized
+from traceprof.render.formatting import capitalized, process_label
 from traceprof.render.palette import HEAT
 from traceprof.units import format_duration, format_ratio
 
@@ -158,17 +158,12 @@ def _ranks(table: Table) -> Table:
     ]
     first: dict[str, float] = {}
     for row in rows:
-        row["label"] = _label_of(row)
+        row["label"] = process_label(row["process"], row["number"])
         numbers = [n for n in (first.get(row["host"]), row["number"]) if n is not None and n == n]
         first[row["host"]] = min(numbers, default=math.nan)
     ranks = Table.of_rows(rows, ("process", "host", "number", "label"))
     firsts = np.array([first[host] for host in ranks["host"]])
     return ranks.assign(first=firsts).in_order("first", "host", "number", "process")
-
-
-def _label_of(row: Mapping[str, Any]) -> str:
-    known = row["number"] == row["number"]
-    return f"rank {row['number']:.0f}" if known else f"process {row['process']}"
 
 
 def _lines(ranks: Table, most: int) -> tuple[_Places, list[str], list[str]]:

@@ -83,24 +83,15 @@ RENDERERS: Final[Registry[Renderer]] = Registry(
 )
 
 
-def renderer_named(name: str) -> Renderer:
-    """Return the renderer called ``name``.
-
-    Raises:
-        UsageError: no renderer has this name.
-    """
-    for renderer in RENDERERS:
-        if renderer.name == name:
-            return renderer
-    raise UsageError(f"unknown format {name!r}; use {', '.join(r.name for r in RENDERERS)}")
-
-
 def render(name: str, document: Answered, options: Options | None = None) -> str:
     """Return ``document`` in the format called ``name``.
 
     Raises:
         UsageError: no format has this name, or the format cannot represent the document.
     """
-    module, _, function = renderer_named(name).function.partition(":")
+    functions = {renderer.name: renderer.function for renderer in RENDERERS}
+    if name not in functions:
+        raise UsageError(f"unknown format {name!r}; use {', '.join(functions)}")
+    module, _, function = functions[name].partition(":")
     write: Render = getattr(import_module(module, __package__), function)
     return write(document, options or Options())

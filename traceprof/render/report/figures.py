@@ -28,7 +28,7 @@ from traceprof.render.charts.figure import (
     scale_of,
 )
 from traceprof.render.escape import plotly_text
-from traceprof.render.formatting import is_known, round_text
+from traceprof.render.formatting import process_label, round_text
 from traceprof.render.palette import CATEGORY_INDEX, PART_STYLES
 from traceprof.render.report.places import Around
 from traceprof.units import format_count, format_duration
@@ -44,7 +44,7 @@ def ranks_figure(ranks: Result, _: Around) -> str:
     parts = {part.column: table[part.column].astype(np.float64) for part in PART_STYLES}
     scale = scale_of(Unit.NS, sum(parts.values()))
     names = [
-        f"rank {rank:g}" if is_known(rank) else f"process {process}"
+        process_label(process, rank)
         for rank, process in zip(table["rank"].tolist(), table["process"].tolist(), strict=True)
     ]
     traces = [

@@ -16,7 +16,7 @@ from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_prose, html_text
-from traceprof.render.formatting import is_known, saving_words, sentences, value_text
+from traceprof.render.formatting import process_label, saving_words, sentences, value_text
 from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.places import StillPictures, link_to, ranks_named
 from traceprof.render.shown import Row
@@ -91,7 +91,7 @@ def late_html(document: Document) -> str:
     if result is None or result.table.empty:
         return ""
     names = ", ".join(
-        f"rank {row['rank']}" if is_known(row["rank"]) else f"process {row['process']}"
+        process_label(row["process"], row["rank"])
         for row in result.table.rows()
         if row["is_straggler"]
     )

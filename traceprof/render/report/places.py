@@ -30,7 +30,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.charts.svg import drawing, element, text
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import is_known
+from traceprof.render.formatting import is_known, process_label
 from traceprof.render.page.document import Link
 from traceprof.render.palette import category_of
 from traceprof.render.shown import Row
@@ -145,8 +145,7 @@ class Around:
 
     def process_label(self, process: int) -> str:
         """Return "rank N", or "process N" if the rank is unknown."""
-        rank = self.ranks.get(process)
-        return f"process {process}" if rank is None else f"rank {rank}"
+        return process_label(process, self.ranks.get(process))
 
 
 def places_of_row(row: Row) -> Mapping[str, Collection[int]]:

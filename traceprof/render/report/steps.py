@@ -47,6 +47,17 @@ _MIN_AXIS_STEPS: Final = 12
 _WARMUP_OPACITY: Final = 0.4
 _MIN_REST_RATIO: Final = 0.001
 """Time outside all pieces is drawn if it exceeds this share of a bar."""
+_THROUGHPUT_AXIS: Final[Mapping[str, Any]] = {
+    "yaxis2": {
+        "overlaying": "y",
+        "side": "right",
+        # plotly's default repeats the number of ticks of the first axis, at 1,790, 3,580, ….
+        "tickmode": "auto",
+        "title": {"text": "samples/s"},
+        "showgrid": False,
+        "rangemode": "tozero",
+    }
+}
 
 
 def steps_figure(steps: Result, context: Around) -> str:
@@ -97,7 +108,7 @@ def _step_bars(table: Table, pieces: _Pieces, context: Around, noun: str) -> tup
             **({} if by_rank else _axis_range(table)),
         },
         yaxis={"title": {"text": f"duration, {scale.unit}"}, "rangemode": "tozero"},
-        **_throughput_axis(any(trace.get("yaxis") == "y2" for trace in traces)),
+        **(_THROUGHPUT_AXIS if any(trace.get("yaxis") == "y2" for trace in traces) else {}),
         meta={name: chart.links(rows) for name, rows in groups},
         **choice([name for name, _ in groups], [len(group_traces) for group_traces in drawn]),
     )
@@ -281,19 +292,6 @@ class _StepBars:
             "line": {"color": "var(--fg)", "width": 1.5},
             "hovertemplate": f"{self.noun} %{{x}}: %{{y:,.1f}} samples/s<extra></extra>",
         }
-
-
-def _throughput_axis(is_needed: bool) -> dict[str, Any]:
-    axis = {
-        "overlaying": "y",
-        "side": "right",
-        # plotly's default repeats the number of ticks of the first axis, at 1,790, 3,580, ….
-        "tickmode": "auto",
-        "title": {"text": "samples/s"},
-        "showgrid": False,
-        "rangemode": "tozero",
-    }
-    return {"yaxis2": axis} if is_needed else {}
 
 
 _PATH_LABELS: Final = {
