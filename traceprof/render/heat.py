@@ -363,20 +363,26 @@ class _Layout:
 
 
 def _cells_svg(heat: HeatMap, layout: _Layout, link: Callable[[int, int], str]) -> str:
+    """Return the cells of the map, grouped by level."""
     levels = heat.levels
+    cells = {level: np.argwhere(levels == level).tolist() for level in range(len(HEAT))}
     return "".join(
-        f'<g class="heat{level}">{"".join(_cells_of(heat, layout, link, levels == level))}</g>'
-        for level in range(len(HEAT))
-        if (levels == level).any()
+        f'<g class="heat{level}">{"".join(_cells_of(heat, layout, link, places))}</g>'
+        for level, places in cells.items()
+        if places
     )
 
 
 def _cells_of(
-    heat: HeatMap, layout: _Layout, link: Callable[[int, int], str], chosen: object
+    heat: HeatMap,
+    layout: _Layout,
+    link: Callable[[int, int], str],
+    places: Sequence[tuple[int, int]],
 ) -> Iterator[str]:
+    """Yield the cells at ``places`` (line and column), each with a description and a link."""
     gap = 1 if layout.cell > _MIN_SEPARATED_WIDTH else 0
     size = f'width="{layout.cell - gap:.2f}" height="{layout.line - 1}"'
-    for row, column in zip(*chosen.nonzero(), strict=True):  # type: ignore[attr-defined]
+    for row, column in places:
         worst = heat.worst[row][column]
         address = worst and link(*worst)
         to = f' data-to="{html_text(address)}"' if address else ""

@@ -20,7 +20,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
-from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals
+from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes, NameTotals
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.doubts import selected
 from traceprof.session.run import Run, open_run
@@ -59,13 +59,13 @@ class Search:
         self.n_names = len(lanes.names)
         self._lanes = lanes
         self._all_totals = totals
-        self._all_rows = [
-            (number, group, row) for number, group in enumerate(lanes.groups) for row in group.rows
-        ]
-        self._rows = [
-            (place, row.channels)
-            for place, (_, _, row) in enumerate(self._all_rows)
+        self._rows = _rows_of(lanes)
+        # Numbers of row and channel, and the channel, of all channels that are searched.
+        self._channels = [
+            (place, number, channel)
+            for place, (_, _, row) in enumerate(self._rows)
             if kinds is None or row.kind in kinds
+            for number, channel in enumerate(row.channels)
         ]
         self._totals = totals if kinds is None else self._sum_totals()
 
@@ -74,8 +74,9 @@ class Search:
         return Search(self._lanes, self._all_totals, kinds) if kinds else self
 
     def _sum_totals(self) -> NameTotals:
+        """Return the number and total duration of the events of each name in the searched rows."""
         counts, times_ns = np.zeros(self.n_names, np.int64), np.zeros(self.n_names, np.int64)
-        for channel in (channel for _, channels in self._rows for channel in channels):
+        for _, _, channel in self._channels:
             counts += np.bincount(channel.names, minlength=self.n_names)
             np.add.at(times_ns, channel.names, channel.ends - channel.starts)
         return NameTotals(counts, times_ns)
@@ -107,24 +108,22 @@ class Search:
     def count_before(self, is_match: BoolArray, t_ns: int) -> int:
         """Return the number of matching events that start before ``t_ns``."""
         total = 0
-        for _, channels in self._rows:
-            for channel in channels:
-                last = int(np.searchsorted(channel.starts, np.int64(t_ns)))
-                total += int(is_match[channel.names[:last]].sum())
+        for _, _, channel in self._channels:
+            end = int(np.searchsorted(channel.starts, np.int64(t_ns)))
+            total += int(is_match[channel.names[:end]].sum())
         return total
 
     def listed(self, is_match: BoolArray, order: str, limit: int) -> list[ListedEvent]:
         """Return at most ``limit`` matching events, longest first, or earliest (order "first")."""
         found: list[tuple[int, int, ListedEvent]] = []
-        for place, channels in self._rows:
-            for number, channel in enumerate(channels):
-                items = np.flatnonzero(is_match[channel.names])
-                rank = channel.starts if order == "first" else channel.starts - channel.ends
-                items = items[np.argsort(rank[items], kind="stable")[:limit]]
-                for item in items.tolist():
-                    start, end = int(channel.starts[item]), int(channel.ends[item])
-                    event = ListedEvent(place, number, start, end, int(channel.names[item]))
-                    found.append((int(rank[item]), start, event))
+        for place, number, channel in self._channels:
+            items = np.flatnonzero(is_match[channel.names])
+            rank = channel.starts if order == "first" else channel.starts - channel.ends
+            items = items[np.argsort(rank[items], kind="stable")[:limit]]
+            for item in items.tolist():
+                start, end = int(channel.starts[item]), int(channel.ends[item])
+                event = ListedEvent(place, number, start, end, int(channel.names[item]))
+                found.append((int(rank[item]), start, event))
         return [event for _, _, event in sorted(found, key=lambda entry: entry[:2])[:limit]]
 
     def lit(self, is_match: BoolArray, window: TimeWindow, width: int) -> dict[int, list[int]]:
@@ -134,20 +133,20 @@ class Search:
         """
         depths: dict[int, npt.NDArray[np.int64]] = {}
         bin_ns = window.duration_ns / width
-        for place, channels in self._rows:
-            for channel in channels:
-                first = int(np.searchsorted(channel.ends, np.int64(window.start_ns)))
-                last = int(np.searchsorted(channel.starts, np.int64(window.end_ns)))
-                items = first + np.flatnonzero(is_match[channel.names[first:last]])
-                if not len(items):
-                    continue
-                edges = [channel.starts[items], channel.ends[items]]
-                bins = [((edge - window.start_ns) // bin_ns).astype(np.int64) for edge in edges]
-                begin, end = (np.clip(places, 0, width - 1) for places in bins)
-                group = self._all_rows[place][0]
-                depth = depths.setdefault(group, np.zeros(width + 1, np.int64))
-                np.add.at(depth, begin, 1)
-                np.subtract.at(depth, end + 1, 1)
+        for place, _, channel in self._channels:
+            first = int(np.searchsorted(channel.ends, np.int64(window.start_ns)))
+            last = int(np.searchsorted(channel.starts, np.int64(window.end_ns)))
+            items = first + np.flatnonzero(is_match[channel.names[first:last]])
+            if not len(items):
+                continue
+            edges = [channel.starts[items], channel.ends[items]]
+            bins = [((edge - window.start_ns) // bin_ns).astype(np.int64) for edge in edges]
+            begin, end = (np.clip(indices, 0, width - 1) for indices in bins)
+            group = self._rows[place][0]
+            # +1 where an event begins and -1 after its end: the running sum counts events per bin.
+            depth = depths.setdefault(group, np.zeros(width + 1, np.int64))
+            np.add.at(depth, begin, 1)
+            np.subtract.at(depth, end + 1, 1)
         return {
             group: np.flatnonzero(np.cumsum(depth)[:width]).tolist()
             for group, depth in depths.items()
@@ -166,7 +165,7 @@ class Search:
 
     def _launch_call(self, event: FoundEvent) -> tuple[int, int] | None:
         """Return process and correlation of the call that launched a device event."""
-        _, group, row = self._all_rows[event.row]
+        _, group, row = self._rows[event.row]
         channel = row.channels[event.channel]
         if channel.correlations is None:
             return None
@@ -179,7 +178,7 @@ class Search:
         """Return the thread and the start time of each call (process, correlation)."""
         numbers = np.array(sorted({number for _, number in calls}), np.int64)
         launches = {}
-        for _, group, row in self._all_rows:
+        for _, group, row in self._rows:
             for channel in row.channels if row.kind == "api" else ():
                 if channel.correlations is None:
                     continue
@@ -204,18 +203,19 @@ class Search:
 
         ``direction`` is 1 or -1. If ``row`` is given, only that row is searched.
         """
-        best: FoundEvent | None = None
-        for place, channels in self._rows:
-            if row is not None and place != row:
-                continue
-            for number, channel in enumerate(channels):
-                item = _next_item(channel, is_match, from_ns, direction)
-                if item is None:
-                    continue
-                start = int(channel.starts[item])
-                if best is None or (start - best.start) * direction < 0:
-                    best = FoundEvent(place, number, start, int(channel.ends[item]))
-        return best
+        found: list[FoundEvent] = []
+        for place, number, channel in self._channels:
+            in_row = row is None or place == row
+            item = _next_item(channel, is_match, from_ns, direction) if in_row else None
+            if item is not None:
+                start, end = int(channel.starts[item]), int(channel.ends[item])
+                found.append(FoundEvent(place, number, start, end))
+        return min(found, key=lambda event: event.start * direction, default=None)
+
+
+def _rows_of(lanes: Lanes) -> list[tuple[int, LaneGroup, LaneRow]]:
+    """Return all rows in the order of their numbers, each with the number of its group."""
+    return [(number, group, row) for number, group in enumerate(lanes.groups) for row in group.rows]
 
 
 def _next_item(channel: Channel, is_match: BoolArray, from_ns: int, direction: int) -> int | None:
@@ -254,11 +254,7 @@ class SameName:
     """
 
     def __init__(self, lanes: Lanes) -> None:
-        self._rows: list[tuple[int, LaneGroup, str, tuple[Channel, ...]]] = [
-            (place, group, row.kind, row.channels)
-            for place, group in enumerate(lanes.groups)
-            for row in group.rows
-        ]
+        self._rows = _rows_of(lanes)
 
     def of(self, row: int, channel: int, start_ns: int) -> dict[str, Any] | None:
         """Return statistics of all events with this event's name, and its peers.
@@ -269,7 +265,7 @@ class SameName:
         if event is None:
             return None
         name, duration = event
-        kind = self._rows[row][2]
+        kind = self._rows[row][2].kind
         return {
             "population": self._population(name, kind, duration),
             **self._peers(name, kind, (start_ns, row, channel)),
@@ -277,7 +273,7 @@ class SameName:
 
     def _event(self, row: int, channel: int, start_ns: int) -> tuple[int, int] | None:
         """Return name and duration of an event; None if there is no such event."""
-        channels = self._rows[row][3] if row < len(self._rows) else ()
+        channels = self._rows[row][2].channels if row < len(self._rows) else ()
         if channel >= len(channels):
             return None
         events = channels[channel]
@@ -290,9 +286,9 @@ class SameName:
         """Return the same numbers as `assets/population.mjs`: statistics of durations."""
         parts = [
             (c.ends - c.starts)[c.names == name]
-            for _, _, row_kind, channels in self._rows
-            if (row_kind == _DEVICE_ROW) == (kind == _DEVICE_ROW)
-            for c in channels
+            for _, _, row in self._rows
+            if (row.kind == _DEVICE_ROW) == (kind == _DEVICE_ROW)
+            for c in row.channels
         ]
         durations = np.sort(np.concatenate(parts))
         n = len(durations)
@@ -316,16 +312,16 @@ class SameName:
         parties: dict[tuple[bool, int], list[_Event]] = defaultdict(list)
         groups: dict[_Event, int] = {}
         party_of_event: tuple[bool, int] | None = None
-        for row, (place, group, row_kind, channels) in enumerate(self._rows):
-            if row_kind != kind:
+        for place, (group_number, group, row) in enumerate(self._rows):
+            if row.kind != kind:
                 continue
             is_device = group.kind == "device"
-            party = (is_device, place if is_device else group.process)
-            party_of_event = party if row == event[1] else party_of_event
-            for number, channel in enumerate(channels):
+            party = (is_device, group_number if is_device else group.process)
+            party_of_event = party if place == event[1] else party_of_event
+            for number, channel in enumerate(row.channels):
                 for start in channel.starts[channel.names == name].tolist():
-                    parties[party].append((start, row, number))
-                    groups[start, row, number] = place
+                    parties[party].append((start, place, number))
+                    groups[start, place, number] = group_number
         if len(parties) < 2 or party_of_event is None:
             return {"peers": [], "by_number": True}
         for events in parties.values():
@@ -340,10 +336,10 @@ class SameName:
                 if is_same_party or by_number
                 else min(events, key=lambda other: (abs(other[0] - event[0]), other))
             )
-            start, row, number = peer
-            channel = self._rows[row][3][number]
+            start, place, number = peer
+            channel = self._rows[place][2].channels[number]
             end = int(channel.ends[np.searchsorted(channel.starts, np.int64(start))])
-            fields = asdict(FoundEvent(row, number, start, end))
+            fields = asdict(FoundEvent(place, number, start, end))
             peers.append({**fields, "group": groups[peer], "is_own": is_same_party})
         return {"peers": peers, "by_number": by_number}
 
