@@ -137,7 +137,7 @@ def make_heat_map(table: Table, lines: HeatLines, most_columns: int) -> HeatMap:
     return HeatMap(rows, steps, ratios, words, notes, worst)
 
 
-def format_more(ratio: float) -> str:
+def format_excess(ratio: float) -> str:
     """Return an excess as a signed percentage; from 100% on as a factor: 1.0 is "2.0×"."""
     if ratio >= 1:
         return f"{ratio + 1:.1f}×" if ratio < _MAX_SHOWN_FACTOR else f"> {_MAX_SHOWN_FACTOR}×"
@@ -257,7 +257,7 @@ class _Cells:
         mean = {
             name: format_duration(sums[rank, column] / count) for name, sums in self._sums.items()
         }
-        more = format_more(self.ratios[rank, column])
+        more = format_excess(self.ratios[rank, column])
         worst = self._worst[rank, column]
         phase = str(self._phases[worst])
         parts = (
@@ -324,7 +324,7 @@ def heat_chart(result: Result, link: Callable[[int, int], str] = lambda _process
     name = f"{slowest.host} {slowest.label}".strip()
     label = (
         f"Self time by rank and step, compared with the median rank. Slowest: {name}, "
-        f"{format_more(slowest.slower_ratio)}"
+        f"{format_excess(slowest.slower_ratio)}"
     )
     notes = "".join(f" {capitalized(note)}." for note in heat.notes)
     parts = (_cells_svg(heat, layout, link), _row_names(heat, layout), _step_names(heat, layout))
@@ -334,7 +334,7 @@ def heat_chart(result: Result, link: Callable[[int, int], str] = lambda _process
         f"{drawing((_WIDTH, layout.height), 'chart heat', label, *parts)}</div>"
         '<p class="note">Self time (without waiting for other ranks) of each rank and step, '
         "compared with the median rank of the step. The right column combines all steps."
-        f"{notes} Slowest: <b>{html_text(name)}</b> ({format_more(slowest.slower_ratio)}).</p>"
+        f"{notes} Slowest: <b>{html_text(name)}</b> ({format_excess(slowest.slower_ratio)}).</p>"
     )
 
 
@@ -400,7 +400,7 @@ def _row_names(heat: HeatMap, layout: _Layout) -> str:
         if layout.has_hosts and is_first:
             parts.append(text(0, y, plain_text(row.host or "unknown host", _MAX_HOST_LETTERS)))
         parts.append(text(layout.left - 6, y, row.label, "end"))
-        parts.append(text(right, y, format_more(row.slower_ratio)))
+        parts.append(text(right, y, format_excess(row.slower_ratio)))
     return "".join(parts)
 
 

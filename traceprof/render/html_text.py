@@ -15,7 +15,7 @@ from traceprof.render.charts.nodes import nodes_chart, nodes_style
 from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_prose, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
-from traceprof.render.page.document import KNOWN_WITH_IT, html_table, write_document
+from traceprof.render.page.document import WARNINGS_TITLE, html_table, write_document
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, further_tables, table_for_people
 from traceprof.snapshots import MEMORY_NAME
@@ -107,7 +107,7 @@ def render_html(document: Answered, options: Options) -> str:
             for section in sections
             if section.name in charts
         ),
-        _card(KNOWN_WITH_IT, warnings) if warnings else "",
+        _card(WARNINGS_TITLE, warnings) if warnings else "",
         *(_tables(section, options.rows or _DEFAULT_ROWS, charts) for section in sections),
         html_list(f"{name}: {reason}" for name, reason in document.missing.items()),
     ]

@@ -169,6 +169,7 @@ def _keys_of(table: ShownTable, rows: Sequence[Row]) -> list[str]:
 
 
 def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -> str:
+    """Return "name=value" of a key column; ``places`` are the positions of processes."""
     if name == "process" and plain(row.get("rank")) is None:
         return f"process={places[row[name]]}"
     name = "rank" if name == "process" else name

@@ -56,6 +56,7 @@ def window_text(window: str | None) -> str | None:
 
 
 def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> html.Section:
+    """Return the analyses ``names`` of a run in the window ``text``, or an error message."""
     title = html.H2(plain_text(pane.title, 200))
     try:
         document = pane.answer(text, names)
@@ -98,6 +99,7 @@ def _briefing(document: Document) -> Iterator[Any]:
 
 
 def _analysis(place: int, document: Document, name: str) -> html.Div:
+    """Return the result of an analysis, or why it is missing."""
     result = document.results.get(name)
     if result is None:
         body: list[Any] = [html.P(plain_text(document.missing[name], 400), className="missing")]
@@ -118,6 +120,7 @@ def _cards(place: int, document: Document, rows: Sequence[Row]) -> Iterator[Any]
 
 
 def _card(place: int, row: Row) -> html.Li:
+    """Return a finding: title, saving, evidence, action, caveat, and worst case."""
     saving = saving_words(row)
     head: list[Any] = [plain_text(_title(row), 300)]
     if saving:
@@ -234,6 +237,7 @@ class Differences:
         return html.Section([title, *_comparison(brief(comparison))])
 
     def _summary(self, place: int, window: str | None) -> Summary:
+        """Return the summary of a run, from the last summaries if it is there."""
         with self._lock:
             summary = self._summaries.get((place, window))
             if summary is None:

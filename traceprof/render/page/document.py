@@ -123,7 +123,7 @@ def write_document(
     )
 
 
-KNOWN_WITH_IT: Final = "Warnings and notes"
+WARNINGS_TITLE: Final = "Warnings and notes"
 """Title of the section with warnings and remarks, which follows the result and its charts."""
 
 _MAX_SHORT_LENGTH: Final = 60
@@ -175,6 +175,7 @@ def html_table(
 def _cells(
     table: ShownTable, row: Row, texts: Sequence[str], link: Link | None, leading: str
 ) -> str:
+    """Return the cells of a row, whose values are formatted as ``texts``."""
     address = link(row) if link else None
     leading = leading or ("at_ns" if table.has("at_ns") else "step")
     cells = []

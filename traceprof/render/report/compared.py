@@ -20,7 +20,7 @@ from traceprof.render.charts.roofline import roofline_of_both
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
 from traceprof.render.formatting import is_known, round_text, sentences, signed_duration, value_text
-from traceprof.render.page.document import KNOWN_WITH_IT, Link, html_table, write_document
+from traceprof.render.page.document import WARNINGS_TITLE, Link, html_table, write_document
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
@@ -143,6 +143,7 @@ def _bars_of_causes(difference: Result) -> list[Row]:
 
 
 def _cause_label(row: Row) -> str:
+    """Return the label of a cause, with its part and kind if the name does not imply them."""
     name = str(row["name"]).removeprefix("void ")
     if row["kind"] == "waiting":
         name = f"waiting for {name.strip('()')}"
@@ -288,7 +289,7 @@ def render_compared(
         *_charts(found),
         *_timelines(beside),
         *([card("roofline", "Roofline of base and new", roofline)] if roofline else []),
-        *([card("known", KNOWN_WITH_IT, warnings)] if warnings else []),
+        *([card("known", WARNINGS_TITLE, warnings)] if warnings else []),
         *(
             card(section.name, section.title, "".join(_tables(section, rows, link)))
             for section in sections_of(found, options)
@@ -356,6 +357,7 @@ def _longest_executions(trace: Trace) -> dict[str, tuple[int, int]]:
 
 
 def _charts(found: Comparison) -> Iterator[str]:
+    """Yield the cards with charts of the results that the comparison has."""
     difference = found.results.get("difference")
     if difference is not None and len(difference.tables["parts"]):
         yield card("sum", "Step time changes from base to new", waterfall_chart(difference))

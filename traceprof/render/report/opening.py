@@ -74,8 +74,11 @@ def first_page_html(stills: StillPictures, findings: Result, window: TimeWindow)
     return f'<div class="printed"><ol class="findings">{items}</ol></div>' if items else ""
 
 
-def explaining_html(document: Document) -> str:
-    """Return the command that explains the slowest step; "" if no slow step lacks a cause."""
+def explain_command_html(document: Document) -> str:
+    """Return the command that explains the slowest of the slow steps whose cause is unknown.
+
+    Returns "" if there is no such step.
+    """
     table = document.results["steps"].table
     slow = table.take((table["excess_ns"] > 0) & (table["excess_cause"] == ""))
     if slow.empty:
@@ -85,7 +88,7 @@ def explaining_html(document: Document) -> str:
     return f'<p class="note">To explain why step {step} is slow: {html_text(command)}</p>'
 
 
-def late_html(document: Document) -> str:
+def stragglers_html(document: Document) -> str:
     """Return the ranks that the other ranks wait for; "" if stragglers were not analyzed."""
     result = document.results.get("stragglers")
     if result is None or result.table.empty:

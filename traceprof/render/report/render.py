@@ -44,12 +44,12 @@ from traceprof.render.report.figures import (
     tree_figure,
 )
 from traceprof.render.report.opening import (
-    explaining_html,
+    explain_command_html,
     findings_html,
     first_page_html,
     heading_html,
-    late_html,
     places_of_findings,
+    stragglers_html,
     summary_html,
 )
 from traceprof.render.report.places import Around, StillPictures, links_of_rows
@@ -322,10 +322,10 @@ def _section(document: Document, section: Section, context: Around, rows: int) -
     """Return one result: its chart, its notes, its tables, and a remark if it has one."""
     result = section.result
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
-    remark = explaining_html(document) if section.name == "steps" else ""
+    remark = explain_command_html(document) if section.name == "steps" else ""
     if section.name == _RANK_STEPS:
         chart = heat_chart(result, context.step_link(document.results.get("steps")))
-        remark = late_html(document)
+        remark = stragglers_html(document)
     if figure := _FIGURES.get(section.name):
         chart += figure(result, context)
     tables = "".join(_tables(document, section, context, rows))

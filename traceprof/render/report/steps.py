@@ -238,6 +238,7 @@ class _StepBars:
         return table.assign(at_ns=at_ns, end_ns=at_ns + table["duration_ns"])
 
     def _parts(self, bars: Table, x: Any, links: str) -> Iterator[Trace]:
+        """Yield the pieces of all bars, and the time outside all pieces if it is visible."""
         rest = bars["duration_ns"].astype(np.float64)
         for column in self.columns:
             rest = rest - bars[column]
@@ -279,6 +280,7 @@ class _StepBars:
         }
 
     def _throughput(self, bars: Table) -> Iterator[Trace]:
+        """Yield the throughput as a line on the second axis, if the number of samples is known."""
         rates = bars.get("samples_per_s")
         if rates is None or not np.isfinite(rates).any():
             return

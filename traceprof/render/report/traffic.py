@@ -50,6 +50,7 @@ def _largest_groups(table: Table, *keys: str) -> list[tuple[str, Table]]:
 
 
 def _rates_over_time(lines: Sequence[tuple[str, Table]], context: Around, label: str) -> str:
+    """Return a figure of rates over time; ``lines`` are names and samples. "" without lines."""
     if not lines:
         return ""
     rate = scale_of(Unit.BYTES_PER_S, *(samples["rate_bytes_per_s"] for _, samples in lines))
@@ -196,6 +197,7 @@ def _peak(
 
 
 def _bandwidth_by_size(traces: Sequence[Trace], rate: Scale, label: str) -> str:
+    """Return a figure of bandwidth (on scale ``rate``) over size, with logarithmic axes."""
     sizes = [size for trace in traces for size in np.asarray(trace["x"]).tolist()]
     return figure_html(
         traces,

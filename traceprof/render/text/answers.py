@@ -129,6 +129,7 @@ def _change(row: Row) -> Iterator[RenderableType]:
 
 
 def _change_lines(row: Row) -> Iterator[str]:
+    """Yield why a change failed, or its effect on step time, loss, and memory, and its code."""
     if row["reason"]:
         yield str(row["reason"])
         return

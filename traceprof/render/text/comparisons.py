@@ -16,7 +16,7 @@ from traceprof.model.results import Column, Result, Unit
 from traceprof.model.table import Table
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, signed_duration, value_text
-from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_more, make_heat_map
+from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_excess, make_heat_map
 from traceprof.render.palette import HEAT, PART_STYLES
 from traceprof.render.shown import Row
 from traceprof.render.text.tables import rows_left_view
@@ -395,7 +395,7 @@ def heat_lines(table: Table, most_rows: int, width: int) -> list[Text]:
                 line.append(_NO_STEP * cell_width)
             else:
                 line.append(HEAT[level].glyph * cell_width, style=HEAT[level].dark)
-        line.append(format_more(row.slower_ratio).rjust(_EXCESS_WIDTH), style="default")
+        line.append(format_excess(row.slower_ratio).rjust(_EXCESS_WIDTH), style="default")
         if row.slowest and row.slower_ratio >= _MIN_NAMED_RATIO:
             line.append(f"  {row.slowest}", style="default")
         lines.append(line)
