@@ -285,7 +285,7 @@ def _pane(place: int, pane: Pane) -> html.Div:
 
 
 def _add_callbacks(app: Any, panes: Sequence[Pane]) -> None:
-    """Connect the window and the choice of tables with the tables, also in the page's address."""
+    """Connect the inputs "window" and "names" with the tables, and with the URL of the page."""
     differences = Differences(panes)
     app.clientside_callback(
         ClientsideFunction("traceprof", "recall"),

@@ -86,11 +86,8 @@ def _briefing(document: Document) -> Iterator[Any]:
     if document.verdict is None:
         return
     words = briefing_of(document)
-    if words.workload:
-        yield html.P(plain_text(words.workload_line))
-    yield from (html.P(plain_text(sentence)) for sentence in words.lost)
-    if words.pace:
-        yield html.P(plain_text(words.pace))
+    first = (words.workload and words.workload_line, *words.lost, words.pace)
+    yield from (html.P(plain_text(sentence)) for sentence in first if sentence)
     if words.answer:
         yield html.P(html.Strong(plain_text(words.answer)))
     yield from (html.P(plain_text(sentence)) for sentence in words.made_of)
