@@ -107,7 +107,7 @@ def briefing_of(document: Document) -> Briefing:
     warnings = document.info.warnings
     if len(warnings) > MOST_ALIKE:
         warnings = told_once(warnings)
-    words = Briefing(
+    briefing = Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
         window=plain_text(document.selection.label),
@@ -116,11 +116,11 @@ def briefing_of(document: Document) -> Briefing:
         warnings=tuple(map(plain_text, warnings)),
     )
     if verdict is None:
-        return replace(words, lost=tuple(map(note_text, document.lost)))
+        return replace(briefing, lost=tuple(map(note_text, document.lost)))
     workload, because = _workload_of(document)
     bottleneck = [f"{capitalized(verdict.bound_by)}."] if verdict.bound_by else []
     return replace(
-        words,
+        briefing,
         workload=capitalized(workload),
         because=because,
         nothing=_sentence_without_findings(document),
@@ -239,16 +239,23 @@ def head_of(document: Answered) -> Head:
     if isinstance(document, Comparison):
         parts = (document.notes, document.warnings, document.verdict)
         return Head(document.title, "", *(tuple(sentences(notes)) for notes in parts))
-    words = briefing_of(document)
-    remarks = (": ".join(remark) for remark in words.remarks)
-    verdict = (words.workload_line, *words.lost, words.pace, words.answer, *words.made_of, *remarks)
+    briefing = briefing_of(document)
+    remarks = (": ".join(remark) for remark in briefing.remarks)
+    verdict = (
+        briefing.workload_line,
+        *briefing.lost,
+        briefing.pace,
+        briefing.answer,
+        *briefing.made_of,
+        *remarks,
+    )
     return Head(
         document.info.path,
-        f"Window {document.selection.label}: {words.times}",
-        words.notes,
-        words.warnings,
+        f"Window {document.selection.label}: {briefing.times}",
+        briefing.notes,
+        briefing.warnings,
         tuple(filter(None, verdict)) if document.verdict else (),
-        () if document.verdict else tuple(f"{INCOMPLETE}{text}" for text in words.lost),
+        () if document.verdict else tuple(f"{INCOMPLETE}{text}" for text in briefing.lost),
     )
 
 

@@ -377,7 +377,7 @@ def _cells_of(
     heat: HeatMap,
     layout: _Layout,
     link: Callable[[int, int], str],
-    places: Sequence[tuple[int, int]],
+    places: Sequence[Sequence[int]],
 ) -> Iterator[str]:
     """Yield the cells at ``places`` (line and column), each with a description and a link."""
     gap = 1 if layout.cell > _MIN_SEPARATED_WIDTH else 0

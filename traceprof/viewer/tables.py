@@ -85,13 +85,13 @@ def _briefing(document: Document) -> Iterator[Any]:
     """Yield the verdict in the sentences of the terminal's page, if findings were requested."""
     if document.verdict is None:
         return
-    words = briefing_of(document)
-    first = (words.workload and words.workload_line, *words.lost, words.pace)
+    briefing = briefing_of(document)
+    first = (briefing.workload and briefing.workload_line, *briefing.lost, briefing.pace)
     yield from (html.P(plain_text(sentence)) for sentence in first if sentence)
-    if words.answer:
-        yield html.P(html.Strong(plain_text(words.answer)))
-    yield from (html.P(plain_text(sentence)) for sentence in words.made_of)
-    remarks = [f"{label}: {text}" for label, text in words.remarks]
+    if briefing.answer:
+        yield html.P(html.Strong(plain_text(briefing.answer)))
+    yield from (html.P(plain_text(sentence)) for sentence in briefing.made_of)
+    remarks = [f"{label}: {text}" for label, text in briefing.remarks]
     yield html.Ul([html.Li(plain_text(remark)) for remark in remarks], className="remarks")
 
 

@@ -28,31 +28,31 @@ _UNFOLDED_FINDINGS: Final = 5
 """Further findings are folded."""
 
 
-def heading_html(document: Document, words: Briefing) -> str:
+def heading_html(document: Document, briefing: Briefing) -> str:
     """Return the first lines of the page: profiler, host, workload, window, notes, and warnings."""
-    source = " · ".join(filter(None, (words.profiler, document.info.host)))
+    source = " · ".join(filter(None, (briefing.profiler, document.info.host)))
     return (
         f'<div class="sub">{html_text(source, 400)}</div>'
-        + (f'<p class="what">{html_text(words.workload_line)}</p>' if words.workload else "")
-        + f'<p class="what">Window <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
-        + html_list([*words.notes, *(f"warning: {text}" for text in words.warnings)])
+        + (f'<p class="what">{html_text(briefing.workload_line)}</p>' if briefing.workload else "")
+        + f'<p class="what">Window <b>{html_text(briefing.window)}</b> {html_text(briefing.times)}</p>'
+        + html_list([*briefing.notes, *(f"warning: {text}" for text in briefing.warnings)])
     )
 
 
-def summary_html(document: Document, words: Briefing, advice: str) -> str:
+def summary_html(document: Document, briefing: Briefing, advice: str) -> str:
     """Return the verdict as sentences and a bar, then remarks; "" if nothing is known.
 
     ``advice`` is HTML with the findings for the first page of a printout.
     """
     parts = {} if document.verdict is None else document.verdict.parts
-    lines = filter(None, (*words.lost, words.pace, words.answer))
+    lines = filter(None, (*briefing.lost, briefing.pace, briefing.answer))
     text = "".join(f'<p class="answer">{html_text(line)}</p>' for line in lines)
     items = "".join(
         f"<dt>{html_text(label)}</dt><dd>{html_text(remark)}</dd>"
-        for label, remark in words.remarks
+        for label, remark in briefing.remarks
     )
     remarks = f'<dl class="remarks">{items}</dl>' if items else ""
-    made_of = "".join(f'<p class="note">{html_text(sentence)}</p>' for sentence in words.made_of)
+    made_of = "".join(f'<p class="note">{html_text(sentence)}</p>' for sentence in briefing.made_of)
     return f"{text}{parts_bar(parts) if parts else ''}{advice}{made_of}{remarks}"
 
 
@@ -104,7 +104,7 @@ def stragglers_html(document: Document) -> str:
 
 
 def findings_html(
-    stills: StillPictures, findings: Result, window: TimeWindow, words: Briefing
+    stills: StillPictures, findings: Result, window: TimeWindow, briefing: Briefing
 ) -> str:
     """Return the findings as a list; ``window`` is the time span that the timeline shows."""
     items = [
@@ -114,9 +114,9 @@ def findings_html(
     if (n_more := len(items) - _UNFOLDED_FINDINGS) > 0:
         more = _list(items[_UNFOLDED_FINDINGS:], _UNFOLDED_FINDINGS + 1)
         advice += f"<details><summary>{n_more} more</summary>{more}</details>"
-    if words.nothing:
-        advice = f"<p>{html_text(words.nothing)}</p>"
-    notes = html_list(note for note in sentences(findings.notes) if note != words.nothing)
+    if briefing.nothing:
+        advice = f"<p>{html_text(briefing.nothing)}</p>"
+    notes = html_list(note for note in sentences(findings.notes) if note != briefing.nothing)
     return advice + (f"<details><summary>Not checked</summary>{notes}</details>" if notes else "")
 
 

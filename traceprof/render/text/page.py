@@ -206,13 +206,13 @@ _MAX_WIDTH: Final = 160
 
 def page_view(document: Document, verdict: Verdict, options: Options) -> RenderableType:
     """Return the page with the verdict: about 25 lines, or 40 lines at 80 columns."""
-    words = briefing_of(document)
+    briefing = briefing_of(document)
     blocks = (
-        _heading(words),
-        _lost(words),
-        _answer(document, words, verdict, options),
-        _findings(document, words, options.line_width),
-        _remarks(words, options.line_width),
+        _heading(briefing),
+        _lost(briefing),
+        _answer(document, briefing, verdict, options),
+        _findings(document, briefing, options.line_width),
+        _remarks(briefing, options.line_width),
     )
     lines: list[RenderableType] = []
     for block in map(list, blocks):
@@ -222,45 +222,45 @@ def page_view(document: Document, verdict: Verdict, options: Options) -> Rendera
 
 def where_view(document: Document) -> list[RenderableType]:
     """Return the heading of an answer without verdict, then warnings about missing data."""
-    words = briefing_of(document)
-    lost = [Text(f"{INCOMPLETE}{text}", "yellow") for text in words.lost]
-    return [*_heading(words), *lost]
+    briefing = briefing_of(document)
+    lost = [Text(f"{INCOMPLETE}{text}", "yellow") for text in briefing.lost]
+    return [*_heading(briefing), *lost]
 
 
-def _heading(words: Briefing) -> list[Text]:
+def _heading(briefing: Briefing) -> list[Text]:
     """Return the analyzed trace, workload, and window, then notes and warnings."""
-    because = f"  ({words.because})" if words.because else ""
-    workload = [Text.assemble(words.workload, (because, "dim"))] if words.workload else []
-    recorder = f"  recorded by {words.profiler}" if words.profiler else ""
+    because = f"  ({briefing.because})" if briefing.because else ""
+    workload = [Text.assemble(briefing.workload, (because, "dim"))] if briefing.workload else []
+    recorder = f"  recorded by {briefing.profiler}" if briefing.profiler else ""
     return [
-        Text.assemble((words.title, "bold"), (recorder, "dim")),
+        Text.assemble((briefing.title, "bold"), (recorder, "dim")),
         *workload,
-        Text.assemble(("Window ", "dim"), words.window, (f"  {words.times}", "dim")),
-        *[Text(f"note: {note}", "dim") for note in words.notes],
-        *[Text(f"warning: {warning}", style="yellow") for warning in words.warnings],
+        Text.assemble(("Window ", "dim"), briefing.window, (f"  {briefing.times}", "dim")),
+        *[Text(f"note: {note}", "dim") for note in briefing.notes],
+        *[Text(f"warning: {warning}", style="yellow") for warning in briefing.warnings],
     ]
 
 
-def _lost(words: Briefing) -> Iterator[Text]:
+def _lost(briefing: Briefing) -> Iterator[Text]:
     """Yield which GPU activity is missing and why, and last how to record it."""
-    for text in words.lost[:-1]:
-        yield Text(f"{INCOMPLETE}{text}" if text == words.lost[0] else text, style="yellow")
-    for text in words.lost[-1:]:
+    for text in briefing.lost[:-1]:
+        yield Text(f"{INCOMPLETE}{text}" if text == briefing.lost[0] else text, style="yellow")
+    for text in briefing.lost[-1:]:
         yield Text(f"→ {text}", style="green")
 
 
 def _answer(
-    document: Document, words: Briefing, verdict: Verdict, options: Options
+    document: Document, briefing: Briefing, verdict: Verdict, options: Options
 ) -> Iterator[RenderableType]:
     """Yield step time, bottleneck, the time breakdown as a bar, and a sparkline of the steps."""
-    if words.pace:
-        yield from _by_label(words.pace, options.line_width)
-    if words.answer:
-        yield from _labeled("Bottleneck", Text(words.answer, style="bold"), options.line_width)
+    if briefing.pace:
+        yield from _by_label(briefing.pace, options.line_width)
+    if briefing.answer:
+        yield from _labeled("Bottleneck", Text(briefing.answer, style="bold"), options.line_width)
     if verdict.parts:
         width = min(options.width, _MAX_WIDTH)
         yield from stacked_bar(verdict.parts, width, LEAST_SHARE, verdict.idle)
-    for text in words.made_of:
+    for text in briefing.made_of:
         yield from _by_label(text, options.line_width)
     if verdict.has_steps:
         yield from _step_line(document, options.width)
@@ -298,26 +298,28 @@ def _step_line(document: Document, width: int) -> Iterator[Text]:
         yield line
 
 
-def _findings(document: Document, words: Briefing, width: int) -> Iterator[RenderableType]:
+def _findings(document: Document, briefing: Briefing, width: int) -> Iterator[RenderableType]:
     """Yield the most important findings and the command that lists all of them."""
     findings = document.results.get("findings")
     if findings is None:
         return
-    if words.nothing:
-        yield Text(words.nothing)
+    if briefing.nothing:
+        yield Text(briefing.nothing)
         return
     rows = findings_for_people(findings)
     yield from findings_in_brief(rows[:_MAX_FINDINGS], width)
     if (n_more := len(rows) - _MAX_FINDINGS) > 0:
         noun = "finding" if n_more == 1 else "findings"
-        yield unbroken(Text(f"{n_more} more {noun}: {words.all_findings}", "dim"))
+        yield unbroken(Text(f"{n_more} more {noun}: {briefing.all_findings}", "dim"))
 
 
-def _remarks(words: Briefing, width: int) -> Iterator[Text]:
+def _remarks(briefing: Briefing, width: int) -> Iterator[Text]:
     """Yield one-time and periodic costs, checks with and without result, and the next command."""
-    for label, text in words.remarks:
+    for label, text in briefing.remarks:
         shown = Text(text)
-        yield from _labeled(label, unbroken(shown) if text == words.next_command else shown, width)
+        yield from _labeled(
+            label, unbroken(shown) if text == briefing.next_command else shown, width
+        )
 
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
