@@ -31,10 +31,12 @@ _UNFOLDED_FINDINGS: Final = 5
 def heading_html(document: Document, briefing: Briefing) -> str:
     """Return the first lines of the page: profiler, host, workload, window, notes, and warnings."""
     source = " · ".join(filter(None, (briefing.profiler, document.info.host)))
+    workload = f'<p class="what">{html_text(briefing.workload_line)}</p>'
     return (
         f'<div class="sub">{html_text(source, 400)}</div>'
-        + (f'<p class="what">{html_text(briefing.workload_line)}</p>' if briefing.workload else "")
-        + f'<p class="what">Window <b>{html_text(briefing.window)}</b> {html_text(briefing.times)}</p>'
+        + (workload if briefing.workload else "")
+        + f'<p class="what">Window <b>{html_text(briefing.window)}</b> '
+        + f"{html_text(briefing.times)}</p>"
         + html_list([*briefing.notes, *(f"warning: {text}" for text in briefing.warnings)])
     )
 
