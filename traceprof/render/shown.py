@@ -159,6 +159,17 @@ def columns_of(
     return tuple(dict.fromkeys(names))
 
 
+SELF_EXPLAINING_KINDS: Final = ("kernel", "copy", "collective")
+"""Kinds of causes of a difference whose names need no prefix."""
+_MIN_CAUSE_RATIO: Final = 0.02
+
+
+def largest_causes(causes: Sequence[Row], largest_ns: float, limit: int) -> Sequence[Row]:
+    """Return the first ``limit`` causes of a difference of at least 2% of ``largest_ns``."""
+    min_ns = _MIN_CAUSE_RATIO * largest_ns
+    return [row for row in causes if abs(row["difference_ns"]) >= min_ns > 0][:limit]
+
+
 def further_tables(result: Result, requested: Sequence[str]) -> list[str]:
     """Return the names of the tables to show after the first: small tables, and ``asked``."""
     return [

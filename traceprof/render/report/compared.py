@@ -24,7 +24,7 @@ from traceprof.render.page.document import WARNINGS_TITLE, Link, html_table, wri
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
-from traceprof.render.shown import Row
+from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.timeline.beside import BesideTimeline
 from traceprof.render.timeline.render import timeline_fragment
 from traceprof.units import format_duration, format_ratio
@@ -34,8 +34,6 @@ _LEFT: Final = 330
 _RIGHT: Final = 110
 _ROW: Final = 22
 _MAX_CAUSES: Final = 10
-_MIN_CAUSE_RATIO: Final = 0.02
-"""A cause below this share of the largest cause has no bar of its own."""
 _MAX_CAUSE_LETTERS: Final = 48
 _HEIGHT: Final = 240
 _FOOT: Final = 18
@@ -46,8 +44,6 @@ _TOTAL_TO_CAUSE_RATIO: Final = 1.5
 _UNDECIDED: Final = ("no difference shown", "not clear", "not judged")
 """Verdicts that do not call a change better or worse."""
 _PARTS: Final = {part.key: part for part in PART_STYLES}
-_SELF_EXPLAINING_KINDS: Final = ("kernel", "copy", "collective")
-"""Kinds of causes whose names need no prefix."""
 _STYLE: Final = """
 .chart.sum { max-height: none; }
 .chart .longer { fill: #c2410c; } .chart .shorter { fill: #15803d; }
@@ -129,8 +125,7 @@ def _bars_of_causes(difference: Result) -> list[Row]:
     """Return label and difference of each bar: the largest causes, then the rest of each part."""
     causes = difference.tables["causes"].rows()
     largest = max((abs(row["difference_ns"]) for row in causes), default=0)
-    large = [row for row in causes if abs(row["difference_ns"]) >= _MIN_CAUSE_RATIO * largest > 0]
-    listed = large[:_MAX_CAUSES]
+    listed = largest_causes(causes, largest, _MAX_CAUSES)
     bars: list[Row] = [
         {"label": _cause_label(row), "difference_ns": row["difference_ns"]} for row in listed
     ]
@@ -147,7 +142,7 @@ def _cause_label(row: Row) -> str:
     name = str(row["name"]).removeprefix("void ")
     if row["kind"] == "waiting":
         name = f"waiting for {name.strip('()')}"
-    elif row["kind"] not in _SELF_EXPLAINING_KINDS:
+    elif row["kind"] not in SELF_EXPLAINING_KINDS:
         name = f"{_PARTS[row['part']].label}: {row['kind']} {name}".strip()
     state = f" ({row['state']})" if row["state"] in ("new", "gone", "renamed") else ""
     return plain_text(name, _MAX_CAUSE_LETTERS - len(state)) + state

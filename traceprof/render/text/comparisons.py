@@ -18,7 +18,7 @@ from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, signed_duration, value_text
 from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_excess, make_heat_map
 from traceprof.render.palette import HEAT, PART_STYLES
-from traceprof.render.shown import Row
+from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.text.tables import rows_left_view
 from traceprof.units import format_duration, format_number
 
@@ -26,13 +26,7 @@ _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10
 _MIN_NAME_WIDTH: Final = 28
 _MAX_NAME_WIDTH: Final = 120
-_MIN_CAUSE_RATIO: Final = 0.02
-"""A cause below this share of the largest difference has no line of its own."""
-
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
-_SELF_EXPLAINING_KINDS: Final = ("kernel", "copy", "collective")
-"""Kinds of causes whose names need no prefix."""
-
 _UNCOUNTED_KINDS: Final = ("waiting", "rest")
 
 
@@ -108,8 +102,7 @@ def _waterfall(
 
 def _causes(causes: Sequence[Row], rows: int, lines: _DifferenceLines) -> Iterator[Text]:
     """Yield the largest causes of a part and the sum of the others: they add up to the part."""
-    min_ns = _MIN_CAUSE_RATIO * lines.scale
-    listed = [row for row in causes if abs(row["difference_ns"]) >= min_ns > 0][:rows]
+    listed = largest_causes(causes, lines.scale, rows)
     for row in listed:
         yield lines.line(f"  {_cause(row)}", row, suffix=_details(row, lines.sides))
     if listed:
@@ -119,7 +112,7 @@ def _causes(causes: Sequence[Row], rows: int, lines: _DifferenceLines) -> Iterat
 def _cause(row: Row) -> str:
     """Return the name of a cause, with its kind if the name does not imply the kind."""
     name, kind = plain_text(row["name"]).removeprefix("void "), row["kind"]
-    if kind in _SELF_EXPLAINING_KINDS:
+    if kind in SELF_EXPLAINING_KINDS:
         return name
     if kind == "waiting":
         return f"waiting for {name}" if not name.startswith("(") else f"waiting for {name[1:-1]}"
