@@ -26,7 +26,7 @@ from traceprof.session.doubts import selected
 from traceprof.session.run import Run, open_run
 from traceprof.viewer.timeline import About, Timeline, TimelineStore, read_timeline, write_timeline
 
-_CHUNK_EVENTS: Final = 1 << 16
+_CHUNK_EVENTS: Final = 1 << 16  # names are compared in chunks, so that a near match is found fast
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -127,10 +127,7 @@ class Search:
         return [event for _, _, event in sorted(found, key=lambda entry: entry[:2])[:limit]]
 
     def lit(self, is_match: BoolArray, window: TimeWindow, width: int) -> dict[int, list[int]]:
-        """Return, for each group with matches in ``window``, the bins that contain matches.
-
-        The window is divided into ``width`` bins. Keys are numbers of groups.
-        """
+        """Return, by group number, which of ``width`` bins of ``window`` contain matches."""
         depths: dict[int, npt.NDArray[np.int64]] = {}
         bin_ns = window.duration_ns / width
         for place, _, channel in self._channels:
@@ -219,10 +216,7 @@ def _rows_of(lanes: Lanes) -> list[tuple[int, LaneGroup, LaneRow]]:
 
 
 def _next_item(channel: Channel, is_match: BoolArray, from_ns: int, direction: int) -> int | None:
-    """Return the index of the next (1) or previous (-1) match in a channel; None without any.
-
-    The names are searched in chunks, so that a near match is found fast.
-    """
+    """Return the index of the next (1) or previous (-1) match in a channel; None without any."""
     if direction > 0:
         after = int(np.searchsorted(channel.starts, np.int64(from_ns), "right"))
         for begin in range(after, len(channel), _CHUNK_EVENTS):
@@ -248,10 +242,7 @@ _Event = tuple[int, int, int]
 
 
 class SameName:
-    """Finds all events with the name of an event, for the panel of the page.
-
-    The browser has loaded only some of them.
-    """
+    """Finds all events with the name of an event, of which the browser has loaded only some."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._rows = _rows_of(lanes)
@@ -428,11 +419,7 @@ class Pane:
 
 
 def open_pane(title: str, run: Run) -> Pane:
-    """Return ``run`` with its timeline in all levels of detail.
-
-    The timeline is read from the cache. If it is not there, building it takes some seconds per
-    million events.
-    """
+    """Return ``run`` with its timeline, cached or newly built (some seconds per million events)."""
     timeline = _cached_timeline(run) or _new_timeline(run)
     store = TimelineStore(timeline, run.cache.get(*_OVERVIEW_KEY))
     run.cache.put({_OVERVIEW_KEY: store.overview})
