@@ -15,7 +15,7 @@ from tests.measures.generated_run import MS, Plan, make_trace_of
 from tests.running import run
 from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.model.table import Table
-from traceprof.render.heat import HeatMap, find_lines, format_more, heat_chart, make_heat_map
+from traceprof.render.heat import HeatMap, find_lines, format_excess, heat_chart, make_heat_map
 from traceprof.render.palette import HEAT
 from traceprof.render.text.comparisons import heat_lines
 
@@ -92,7 +92,7 @@ def test_a_step_that_a_rank_does_not_have_is_no_zero() -> None:
 def test_where_the_others_do_nothing_but_wait_the_slow_one_still_shows() -> None:
     heat = heat_of(ranks_by_steps(lambda r, _: 100 if r == 3 else 0, 4, 1))
     assert heat.levels.tolist() == [[2], [2], [2], [6]]
-    assert format_more(heat.slowest.slower_ratio) == "> 99×"
+    assert format_excess(heat.slowest.slower_ratio) == "> 99×"
 
 
 def test_many_steps_share_columns_and_say_so() -> None:
@@ -141,7 +141,7 @@ def test_one_rank_is_no_heat_map() -> None:
     [(0.0, "0.0%"), (-0.0004, "0.0%"), (0.05, "+5.0%"), (-0.2, "-20.0%"), (1.4, "2.4×")],
 )
 def test_more_and_less_have_a_sign(ratio: float, text: str) -> None:
-    assert format_more(ratio) == text
+    assert format_excess(ratio) == text
 
 
 def in_colour(lines: list[Text]) -> str:

@@ -20,7 +20,7 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render import registry
-from traceprof.render.registry import RENDERERS, Options, Renderer, render, renderer_named
+from traceprof.render.registry import RENDERERS, Options, Renderer, render
 from traceprof.session.answer import Document
 from traceprof.session.verdict import Verdict
 
@@ -55,7 +55,6 @@ def test_a_form_that_is_none_is_refused_with_those_that_are() -> None:
 
 @pytest.mark.parametrize("renderer", RENDERERS, ids=lambda renderer: renderer.name)
 def test_every_line_says_what_it_is_for(renderer: Renderer) -> None:
-    assert renderer_named(renderer.name) is renderer
     assert renderer.summary
 
 

@@ -68,7 +68,7 @@ def test_one_gpu_that_ranks_share_is_said_to_be_one_wherever_devices_are_listed(
     labels = [own.label for own in build_lanes(ranks.merged(), ranks.span).groups]
     assert "GPU 1 (the same GPU as GPU 0) · rank 1 NVIDIA H100" in labels
     pictures = StillPictures(ranks)
-    assert [pictures._name(device) for device in pictures.devices] == [
+    assert [pictures._label(device) for device in pictures.devices] == [
         "rank 0 · GPU 0",
         "rank 1 · GPU 0",
         "rank 2 · GPU 2",

@@ -12,7 +12,7 @@ from tests.render.timeline.tasks import MS, Reader, steps_of_ten, two_ranks
 from tests.viewer.conftest import View
 from traceprof.model.trace import Trace
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.viewer.panes import Alike
+from traceprof.viewer.panes import SameName
 
 pytestmark = pytest.mark.chromium
 
@@ -139,7 +139,7 @@ def test_a_search_lights_lanes_that_are_folded_and_not_loaded(view: View) -> Non
 
 def test_the_server_answers_nothing_of_events_that_are_not_there() -> None:
     trace = two_ranks(n_steps=2)
-    alike = Alike(build_lanes(trace, trace.span))
+    alike = SameName(build_lanes(trace, trace.span))
     assert alike.of(99, 0, 0) is None
     assert alike.of(0, 9, 0) is None
     assert alike.of(0, 0, 1) is None

@@ -80,7 +80,7 @@ def _told(pane: Pane) -> tuple[Any, ...]:
         pane.store.overview,
         views,
         pane.search.listed(names, "longest", 5),
-        pane.alike.of(*_first_kernel(pane)),
+        pane.same_name.of(*_first_kernel(pane)),
         {name: found[name].table.to_frame().to_json() for name in TABLES},
     )
 
@@ -106,7 +106,7 @@ def test_the_second_start_says_the_same_and_reads_no_trace(
 
 def test_of_a_large_run_nothing_is_held(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = open_pane("x", open_run([file]))
-    monkeypatch.setattr(panes, "_MOST_HELD", 100)
+    monkeypatch.setattr(panes, "_MAX_EVENTS_IN_MEMORY", 100)
     large = open_pane("x", open_run([file]))
     for pane, is_held in ((small, True), (large, False)):
         pane.answer("0ns..100us", TABLES)

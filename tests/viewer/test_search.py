@@ -51,10 +51,10 @@ def test_kinds_are_searched_alone_and_kernels_know_the_range_that_launched_them(
     lanes = build_lanes(trace, trace.span)
     search = Search(lanes, NameTotals.of(lanes, every=True))
     every = search.matching(b"")
-    kernels, ranges = search.among(["gpu"]), search.among(["range"])
+    kernels, ranges = search.within_kinds(["gpu"]), search.within_kinds(["range"])
     assert (kernels.count(every), kernels.total_ns(every), kernels.count_names(every)) == (3, 45, 2)
     assert (ranges.count(every), ranges.total_ns(every)) == (2, 580)
-    assert search.among(()) is search
+    assert search.within_kinds(()) is search
     longest = kernels.listed(every, "longest", 9)
     assert [event.start for event in longest] == [100, 200, 300]
     names = [None if n is None else lanes.names[n] for n in search.launched_in(longest)]
@@ -68,7 +68,7 @@ def test_bins_with_matches_are_told_by_group() -> None:
     lanes = build_lanes(trace, trace.span)
     search = Search(lanes, NameTotals.of(lanes, every=True))
     bits = np.packbits([name == "b" for name in lanes.names], bitorder="little").tobytes()
-    kernels, wanted = search.among(["gpu"]), search.matching(bits)
+    kernels, wanted = search.within_kinds(["gpu"]), search.matching(bits)
     assert kernels.lit(wanted, TimeWindow(0, 1000), 10) == {0: [1, 2, 4]}
     assert kernels.lit(wanted, TimeWindow(150, 410), 26) == {0: [0, 1, 2, 3, 4, 5, 6, 25]}
     assert kernels.lit(wanted, TimeWindow(500, 900), 4) == {}

@@ -1,1 +1,1 @@
-"""Renderers: results and Traces become text, pages and pictures."""
+"""Render results and Traces as text, JSON, CSV, HTML pages, and pictures."""

@@ -1,4 +1,7 @@
-"""What stands above the results of an answer, in words, and the results one after the other."""
+"""Collect the sentences at the top of an answer, and its results in the order of display.
+
+All renderers for people use them, so that text, Markdown, and HTML say the same.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from traceprof.measures.workload import UNKNOWN
 from traceprof.model.results import Result
 from traceprof.model.trace import DEVICE_TABLES, MOST_ALIKE, told_once
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import note_text, sentences
+from traceprof.render.formatting import capitalized, note_text, sentences
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, columns_of, further_tables, table_for_people
 from traceprof.session.answer import Document
@@ -23,23 +26,36 @@ from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "No problem found."
 _NOTHING_KNOWN: Final = "No GPU activity was recorded, so traceprof can evaluate little."
-_MOST_OF_A_COMMAND: Final = 4_000
-_NOT_JUDGED: Final = (
+_MAX_COMMAND_LENGTH: Final = 4_000
+_NOT_EVALUATED: Final = (
     "Idle time, launches, and kernels are not evaluated because GPU activity is missing."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """The words of a page; "" and () for what is not known.
+    """The sentences of a page, as plain text; "" and () if unknown.
 
-    ``workload`` is what runs on what, ``because`` why one thinks so. ``window`` is what it is
-    called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
-    ``pace`` is how long steps are and how many a second, ``answer`` the bottleneck in a word and
-    where the time goes, ``made_of`` what compute and idle time are, ``nothing`` what to say instead
-    of findings where there are none, ``all_findings`` the command that shows all, and ``remarks``
-    what stands apart, each with its label. ``lost`` is what of the devices' work is missing; of a
-    page also why, and what to do.
+    Attributes:
+        title: file name of the trace.
+        profiler: name and version of the recorder.
+        window: name of the analyzed window.
+        times: duration of the window and its position in the run.
+        notes: why this window was chosen (the reason first), and other notes on it.
+        warnings: warnings of the reader.
+        workload: kind of workload and hardware.
+        because: evidence for the kind of workload.
+        nothing: sentence that replaces the findings if there are none.
+        pace: step time and throughput.
+        answer: bottleneck and time breakdown.
+        made_of: composition of compute time and of idle time.
+        all_findings: command that lists all findings.
+        once: one-time costs.
+        periodic: periodic costs.
+        fine: subjects that were checked without a problem.
+        unknown: subjects that were not checked, and why.
+        next_command: command to continue with.
+        lost: missing GPU activity. On a page with a verdict also why, and how to record it.
     """
 
     title: str
@@ -64,91 +80,85 @@ class Briefing:
 
     @property
     def workload_line(self) -> str:
-        """What runs on what, and why one thinks so."""
+        """Workload and hardware, with the evidence for the workload in parentheses."""
         return f"{self.workload} ({self.because})" if self.because else self.workload
 
     @property
     def remarks(self) -> tuple[tuple[str, str], ...]:
-        """What stands apart from the findings, each with its label."""
-        every = (
+        """Label and text of each remark below the findings."""
+        labeled = (
             ("One-time", self.once),
             ("Periodic", self.periodic),
             ("No problem", self.fine),
             *(("Not checked", text) for text in self.unknown),
             ("Next", self.next_command),
         )
-        return tuple((label, text) for label, text in every if text)
+        return tuple((label, text) for label, text in labeled if text)
 
 
 def briefing_of(document: Document) -> Briefing:
-    """Return what a page about ``document`` says before its tables; much needs a verdict."""
+    """Return the sentences of a page about ``document``; most of them need a verdict."""
     window, verdict = document.selection.window, document.verdict
     start, end = (
         format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
     )
-    place = f"at {start}" if start == end else f"from {start} to {end}"
-    length, whole = (format_duration(own.duration_ns) for own in (window, document.span))
+    position = f"at {start}" if start == end else f"from {start} to {end}"
+    length, run_length = (format_duration(span.duration_ns) for span in (window, document.span))
     warnings = document.info.warnings
     if len(warnings) > MOST_ALIKE:
         warnings = told_once(warnings)
-    words = Briefing(
+    briefing = Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
         window=plain_text(document.selection.label),
-        times=f"{length}, {place} of {whole}",
+        times=f"{length}, {position} of {run_length}",
         notes=tuple(sentences(document.selection.notes)),
         warnings=tuple(map(plain_text, warnings)),
     )
     if verdict is None:
-        return replace(words, lost=tuple(map(note_text, document.lost)))
-    workload, because = _what_runs(document)
-    bound_by = verdict.bound_by
-    first = [f"{_capitalized(bound_by)}."] if bound_by else []
+        return replace(briefing, lost=tuple(map(note_text, document.lost)))
+    workload, because = _workload_of(document)
+    bottleneck = [f"{capitalized(verdict.bound_by)}."] if verdict.bound_by else []
     return replace(
-        words,
-        workload=_capitalized(workload),
+        briefing,
+        workload=capitalized(workload),
         because=because,
-        nothing=_instead_of_findings(document),
+        nothing=_sentence_without_findings(document),
         pace=" ".join(map(note_text, verdict.pace)),
-        answer=" ".join((*first, *map(note_text, verdict.sentences[len(verdict.pace) :]))),
+        answer=" ".join((*bottleneck, *map(note_text, verdict.sentences[len(verdict.pace) :]))),
         made_of=tuple(map(note_text, verdict.made_of)),
-        all_findings=_pasted(document, "traceprof findings TRACE"),
+        all_findings=_complete_command(document, "traceprof findings TRACE"),
         once="; ".join(map(note_text, verdict.once)),
         periodic="; ".join(map(note_text, verdict.periodic)),
         fine=_checked(verdict.fine),
         unknown=tuple(map(note_text, verdict.unknown)),
-        next_command=_pasted(document, verdict.next_command),
+        next_command=_complete_command(document, verdict.next_command),
         lost=tuple(map(note_text, verdict.lost)),
     )
 
 
-def _capitalized(text: str) -> str:
-    """Return ``text`` with a capital first letter; the others stay."""
-    return text[:1].upper() + text[1:]
-
-
 def _checked(subjects: Sequence[str]) -> str:
-    """Return how many subjects were checked without a problem, and which."""
+    """Return number and names of the subjects that were checked without a problem."""
     if not subjects:
         return ""
     return f"{len(subjects)} check{'s' if len(subjects) > 1 else ''}: {', '.join(subjects)}"
 
 
-def _pasted(document: Document, command: str) -> str:
-    """Return a command about TRACE as one can paste it: with the path, and the same window."""
-    asked = "" if command.startswith("traceprof explain") else document.selection.asked
-    window = f" --window {shlex.quote(asked)}" if asked else ""
+def _complete_command(document: Document, command: str) -> str:
+    """Return ``command`` with the path for TRACE and the user's window, ready to paste."""
+    requested = "" if command.startswith("traceprof explain") else document.selection.asked
+    window = f" --window {shlex.quote(requested)}" if requested else ""
     path = shlex.quote(document.info.path)
-    return plain_text(command.replace("TRACE", path) + window, _MOST_OF_A_COMMAND)
+    return plain_text(command.replace("TRACE", path) + window, _MAX_COMMAND_LENGTH)
 
 
 def findings_for_people(findings: Result) -> list[Row]:
-    """Return the findings that are worth a place on a page, the most important first."""
+    """Return the findings that are not minor, the most important first."""
     return [row for row in findings.table.rows() if not row.get("is_minor")]
 
 
-def _what_runs(document: Document) -> tuple[str, str]:
-    """Return what runs on what devices, and why one thinks so, or what there is instead."""
+def _workload_of(document: Document) -> tuple[str, str]:
+    """Return workload and hardware, and the evidence for the workload; "" if unknown."""
     models = ((plain_text(name), n) for name, n in document.hardware.items())
     hardware = ", ".join(f"{n}× {name}" for name, n in models)
     found = document.workload
@@ -162,13 +172,13 @@ def _what_runs(document: Document) -> tuple[str, str]:
     return " on ".join(filter(None, (kind, hardware))), because
 
 
-def _instead_of_findings(document: Document) -> str:
-    """Return what to say where no rule found anything worth a page; "" where one did."""
+def _sentence_without_findings(document: Document) -> str:
+    """Return the sentence that replaces the findings; "" if there are findings to show."""
     findings = document.results.get("findings")
     if findings is None or findings_for_people(findings):
         return ""
     if not findings.scalars.get("is_idle_known", True):
-        return _NOT_JUDGED
+        return _NOT_EVALUATED
     breakdown = document.results.get("breakdown")
     is_known = breakdown is not None and not breakdown.table.empty
     return _NOTHING_FOUND if is_known else _NOTHING_KNOWN
@@ -178,13 +188,13 @@ _TITLES: Final = {
     **{entry.name: entry.summary for entry in measures.ANALYSES},
     EXPLAIN: "where the difference is",
 }
-_SAYS_WHY: Final = "breakdown"
-"""Where nothing worked on a device, a page says so."""
+_SHOWN_IF_EMPTY: Final = "breakdown"
+"""Its notes explain why there is no GPU activity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """One result for people: ``table`` answers, ``more`` tables stand below it."""
+    """One result for people: its main ``table``, and ``more`` tables below it."""
 
     name: str
     title: str
@@ -195,9 +205,15 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands above the results: what was looked at, what to know of it, and the answer.
+    """The sentences above the results.
 
-    ``warnings`` are those of readers, ``lost`` says what is missing where the answer does not.
+    Attributes:
+        title: path of the trace, or title of the comparison.
+        where: the analyzed window ("" for a comparison).
+        remarks: notes on the window or the comparison.
+        warnings: warnings of the readers.
+        sentences: the verdict.
+        lost: missing data, if ``sentences`` do not report it.
     """
 
     title: str
@@ -209,35 +225,42 @@ class Head:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What must be read with every number, in sentences."""
+        """Warnings and missing data, which affect every number, as sentences."""
         return (*map(as_warning, self.warnings), *self.lost)
 
 
 def as_warning(text: str) -> str:
-    """Return a warning as a line that says what it is."""
+    """Return ``text`` with the prefix of a warning, unless it has a prefix."""
     return text if text.startswith((INCOMPLETE, WARNING)) else f"{WARNING}{text}"
 
 
 def head_of(document: Answered) -> Head:
-    """Return what stands above the results of a document."""
+    """Return the sentences above the results of a document."""
     if isinstance(document, Comparison):
-        every = (document.notes, document.warnings, document.verdict)
-        return Head(document.title, "", *(tuple(sentences(notes)) for notes in every))
-    words = briefing_of(document)
-    remarks = (": ".join(remark) for remark in words.remarks)
-    said = (words.workload_line, *words.lost, words.pace, words.answer, *words.made_of, *remarks)
+        parts = (document.notes, document.warnings, document.verdict)
+        return Head(document.title, "", *(tuple(sentences(notes)) for notes in parts))
+    briefing = briefing_of(document)
+    remarks = (": ".join(remark) for remark in briefing.remarks)
+    verdict = (
+        briefing.workload_line,
+        *briefing.lost,
+        briefing.pace,
+        briefing.answer,
+        *briefing.made_of,
+        *remarks,
+    )
     return Head(
         document.info.path,
-        f"Window {document.selection.label}: {words.times}",
-        words.notes,
-        words.warnings,
-        tuple(filter(None, said)) if document.verdict else (),
-        () if document.verdict else tuple(f"{INCOMPLETE}{text}" for text in words.lost),
+        f"Window {document.selection.label}: {briefing.times}",
+        briefing.notes,
+        briefing.warnings,
+        tuple(filter(None, verdict)) if document.verdict else (),
+        () if document.verdict else tuple(f"{INCOMPLETE}{text}" for text in briefing.lost),
     )
 
 
 def sections_of(document: Answered, options: Options) -> Iterator[Section]:
-    """Yield the results; of several, those that are empty are left out.
+    """Yield the results with the tables to show. Empty results are left out if there are several.
 
     Raises:
         UsageError: a column that was chosen is in no table.
@@ -245,16 +268,16 @@ def sections_of(document: Answered, options: Options) -> Iterator[Section]:
     chosen = columns_of(document.results.values(), document.ranks, options.columns)
     titles = dict(document.about) if isinstance(document, Comparison) else _TITLES
     for name, result in document.results.items():
-        if len(document.results) > 1 and result.table.empty and name != _SAYS_WHY:
+        if len(document.results) > 1 and result.table.empty and name != _SHOWN_IF_EMPTY:
             continue
-        title = titles.get(name, name)
         first = result.spec.tables[0].name
         names = [first, *(result.tables if chosen else further_tables(result, options.tables))]
         tables = [
-            table_for_people(result, document.ranks, one, chosen) for one in dict.fromkeys(names)
+            table_for_people(result, document.ranks, table_name, chosen)
+            for table_name in dict.fromkeys(names)
         ]
         if chosen:
             tables = [table for table in tables if table.columns]
         if tables:
-            heading = f"{title[:1].upper()}{title[1:]}"
-            yield Section(name, heading, result, tables[0], tuple(tables[1:]))
+            title = capitalized(titles.get(name, name))
+            yield Section(name, title, result, tables[0], tuple(tables[1:]))

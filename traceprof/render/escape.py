@@ -1,8 +1,8 @@
-"""Names in a trace are untrusted: every way out of traceprof into a page goes through here.
+"""Escape untrusted text, such as the names in a trace, for terminals, HTML, and plotly.
 
-plotly interprets a subset of HTML in every text that it draws (links, styles that fetch
-addresses), templates (``%{…}``) and mathematics (``$…$``); a page interprets HTML; a script
-block ends at ``</script``; and bidirectional controls reorder what a reader sees.
+All text of a page goes through this module. An HTML page interprets HTML, and a script block ends
+at ``</script``. plotly interprets a subset of HTML (links, styles that load addresses), templates
+(``%{…}``), and math (``$…$``). Bidirectional control characters reorder the displayed text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_NAME_LENGTH: Final = 1_000
-"""Of a name on a page of HTML."""
+"""Maximum length of a name on an HTML page, in characters."""
 _MAX_LENGTH: Final = 10_000
 
 # C0 and C1 controls, line and paragraph separators, bidirectional marks and isolates, BOM,
@@ -22,30 +22,31 @@ _UNPRINTABLE: Final = re.compile(
 )
 
 
-_OBEYED: Final = re.compile(f"(?![\\n\\t]){_UNPRINTABLE.pattern}")
-_ESCAPED: Final = re.compile(rf"{_OBEYED.pattern}|\\(?=u[0-9a-f]{{4}})")
+_CONTROLS: Final = re.compile(f"(?![\\n\\t]){_UNPRINTABLE.pattern}")
+"""Unprintable characters except line feed and tab."""
+_ESCAPED: Final = re.compile(rf"{_CONTROLS.pattern}|\\(?=u[0-9a-f]{{4}})")
 
 
 def plain_text(text: object, max_length: int = _MAX_LENGTH) -> str:
-    """Return ``text`` on one line, without controls, at most ``max_length`` characters long."""
+    """Return ``text`` on one line, without control characters, cut to ``max_length`` characters."""
     clean = str(text)
-    if not clean.isprintable():  # nearly every name is
+    if not clean.isprintable():  # skips the regular expression for nearly all names
         clean = _UNPRINTABLE.sub(" ", clean)
     return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
 
 
 def visible_text(text: str) -> str:
-    """Return ``text`` with what a terminal would obey, or hide, escaped as JSON does it.
+    r"""Return ``text`` with control and invisible characters escaped as in JSON (``\u001b``).
 
-    Lines and tabs stay. Within JSON it means the same as before.
+    Line feeds and tabs stay. In JSON the escaped text has the same value.
     """
-    return _OBEYED.sub(_escape, text)
+    return _CONTROLS.sub(_escape, text)
 
 
 def escaped_text(text: str) -> str:
-    """Return ``text`` with the same characters escaped, so that it can be restored exactly.
+    """Return ``text`` escaped like `visible_text`, but so that it can be restored exactly.
 
-    A backslash that begins what looks like an escape becomes an escape.
+    A backslash at the start of a sequence that looks like an escape is escaped, too.
     """
     return text if text.isprintable() and "\\u" not in text else _ESCAPED.sub(_escape, text)
 
@@ -56,7 +57,8 @@ def _escape(found: re.Match[str]) -> str:
 
 def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return ``text`` for the body or a quoted attribute of an HTML page."""
-    import html  # noqa: PLC0415 (terminals need none, and it takes as long as all else here)
+    # Commands that print text do not need this import, which doubles the import time of the module.
+    import html  # noqa: PLC0415
 
     return html.escape(plain_text(text, max_length), quote=True)
 
@@ -65,18 +67,18 @@ _CODE: Final = re.compile(r"`([^`]+)`")
 
 
 def html_prose(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return a sentence for the body of an HTML page, with code for what is in backticks."""
+    """Return a sentence for the body of an HTML page; text in backticks becomes ``<code>``."""
     return _CODE.sub(r"<code>\1</code>", html_text(text, max_length))
 
 
 def html_list(items: Iterable[object]) -> str:
-    """Return a list of plain texts as HTML; nothing where there are none."""
+    """Return plain texts as an HTML list; "" without items."""
     entries = "".join(f"<li>{html_prose(item, 400)}</li>" for item in items)
     return f'<ul class="warnings">{entries}</ul>' if entries else ""
 
 
 def plotly_text(text: object, max_length: int = 200) -> str:
-    """Return ``text`` for any text of a plotly figure: drawn as written, nothing interpreted."""
+    """Return ``text`` for a plotly figure, escaped so that plotly draws it unchanged."""
     clean = plain_text(text, max_length).replace("&", "&amp;")
     clean = clean.replace("<", "&lt;").replace(">", "&gt;")
     return clean.replace("$", "&#36;").replace("%{", "%&#123;")

@@ -1,4 +1,4 @@
-"""How values are written, for people by their units and for programs as JSON; and sentences."""
+"""Format values for people by their units and for programs as JSON, and format sentences."""
 
 from __future__ import annotations
 
@@ -41,9 +41,14 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnitStyle:
-    """How the values of a unit look: ``suffix`` is what names of such columns end with.
+    """How values of a unit are shown.
 
-    A heading leaves the suffix out and ends with ``mark``. Shares draw a bar behind the number.
+    Attributes:
+        write: formats a known value.
+        suffix: the end of the names of columns with this unit. A heading leaves it out.
+        mark: the end of the heading.
+        is_number: align the values to the right.
+        has_bar: draw a bar behind the number (for shares).
     """
 
     write: Callable[[Any], str]
@@ -68,11 +73,16 @@ STYLES: Final[Mapping[Unit, UnitStyle]] = {
     Unit.TEXT: UnitStyle(_text, is_number=False),
     Unit.FLAG: UnitStyle(lambda value: "yes" if value else "", is_number=False),
 }
-"""Every unit; numbers are aligned to the right."""
+"""The style of every unit."""
+
+
+def capitalized(text: str) -> str:
+    """Return ``text`` with an uppercase first letter. The other letters stay unchanged."""
+    return text[:1].upper() + text[1:]
 
 
 def heading(column: Column) -> str:
-    """Return the heading of ``column``: its name without the unit, in words."""
+    """Return the heading of ``column``: its name without the unit, with spaces."""
     if column.is_proper:
         return column.name
     style = STYLES[column.unit]
@@ -80,7 +90,7 @@ def heading(column: Column) -> str:
 
 
 def headings(columns: Iterable[Column]) -> dict[Column, str]:
-    """Return the heading of each column of a table; where two would be alike, with their units."""
+    """Return the heading of each column of a table; two equal headings keep their units."""
     found = {column: heading(column) for column in columns}
     counts = Counter(found.values())
     return {
@@ -90,9 +100,9 @@ def headings(columns: Iterable[Column]) -> dict[Column, str]:
 
 
 def value_text(unit: Unit, value: Any) -> str:
-    """Return ``value`` for people, on one line; what is not known is a dash.
+    """Return ``value`` for people, on one line; an unknown value is a dash.
 
-    A cell may hold a note, or several: they become sentences.
+    A value may also be a note or several notes, which become sentences.
     """
     if isinstance(value, Note):
         return note_text(value)
@@ -108,20 +118,28 @@ _ZEROS: Final = re.compile(r"(\.\d*?)0+(?!\d)")
 
 
 def round_text(unit: Unit, value: Any) -> str:
-    """Return a round value, as it stands at an axis: without zeros behind the point."""
+    """Return a round value as the label of an axis: without trailing zeros after the point."""
     return _ZEROS.sub(lambda found: found[1].rstrip("."), value_text(unit, value)) if value else "0"
 
 
 def column_texts(unit: Unit, values: Sequence[Any]) -> list[str]:
-    """Return the values of a column as `value_text` does, different instants told apart."""
+    """Return the values of a column as `value_text` does, with enough digits to tell times apart.
+
+    Only instants (`Unit.AT_NS`) get more digits.
+    """
     if unit is not Unit.AT_NS or any(isinstance(value, str | Note) for value in values):
         return [value_text(unit, value) for value in values]
     return format_instants([value if is_known(value) else None for value in values])
 
 
 def is_known(value: object) -> bool:
-    """Return whether a cell holds anything: neither None nor NaN."""
+    """Return whether a value is known: neither None nor NaN."""
     return not is_unknown(value)
+
+
+def process_label(process: int, rank: float | None) -> str:
+    """Return "rank N", or "process N" if the rank is unknown."""
+    return f"rank {rank:.0f}" if rank is not None and is_known(rank) else f"process {process}"
 
 
 _FIELD: Final = re.compile(
@@ -131,32 +149,33 @@ _UNITS: Final = frozenset(Unit)
 
 
 def note_text(note: Note) -> str:
-    """Return the sentence of ``note``: ``{lost:ns}`` is its value "lost" as nanoseconds.
+    """Return the sentence of ``note`` with its values: ``{lost:ns}`` is "lost" in nanoseconds.
 
-    What follows a count is written as it asks: "{n:count} step(s)", "{n:count} cop(y|ies)".
-    Nothing is escaped; renderers do that. A name that has no value stays as it is written, and a
-    value of no known unit is text.
+    Plurals follow the last count: "{n:count} step(s)", "{n:count} cop(y|ies)". A placeholder whose
+    name has no value stays unchanged. A value without a known unit is text. The sentence is not
+    escaped; renderers do that.
     """
     count: Any = None
 
-    def filled(match: re.Match[str]) -> str:
+    def fill(match: re.Match[str]) -> str:
         nonlocal count
-        name, unit = match["name"], match["unit"] or Unit.TEXT.value
-        if match["more"] is not None:
-            return (
-                match[0] if count is None else (match["one"] or "") if count == 1 else match["more"]
-            )
-        if unit == Unit.COUNT.value and name in note.values:
-            count = note.values[name]
-        if name is None:
+        name, unit_name = match["name"], match["unit"] or Unit.TEXT.value
+        if match["more"] is not None:  # a plural
+            if count is None:
+                return match[0]
+            return (match["one"] or "") if count == 1 else match["more"]
+        if name is None:  # "{{" or "}}"
             return match[0][0]
         if name not in note.values:
             return match[0]
-        kind, value = Unit(unit) if unit in _UNITS else Unit.TEXT, note.values[name]
-        is_plain = kind is Unit.TEXT and not isinstance(value, Note | tuple | list | None)
-        return str(value) if is_plain else value_text(kind, value)
+        value = note.values[name]
+        if unit_name == Unit.COUNT.value:
+            count = value
+        unit = Unit(unit_name) if unit_name in _UNITS else Unit.TEXT
+        is_plain = unit is Unit.TEXT and not isinstance(value, Note | tuple | list | None)
+        return str(value) if is_plain else value_text(unit, value)
 
-    return plain_text(with_one_unit(_FIELD.sub(filled, note.text)), _SENTENCE_LENGTH)
+    return plain_text(with_one_unit(_FIELD.sub(fill, note.text)), _SENTENCE_LENGTH)
 
 
 _RANGE: Final = re.compile(
@@ -165,12 +184,12 @@ _RANGE: Final = re.compile(
 
 
 def with_one_unit(text: str) -> str:
-    """Return ``text`` with the unit of a range only at its end: "5.2 ms–11 ms" is "5.2–11 ms"."""
+    """Return ``text`` with units only at the end of ranges: "5.2 ms–11 ms" -> "5.2–11 ms"."""
     return _RANGE.sub(r"\g<low>–\g<high>", text)
 
 
 def sentences(notes: Iterable[Note]) -> list[str]:
-    """Return the sentences of ``notes``, each once, in their order."""
+    """Return the distinct sentences of ``notes``, in their order."""
     return list(dict.fromkeys(map(note_text, notes)))
 
 
@@ -178,21 +197,21 @@ _PARTS: Final = {part.key: part.label for part in PART_STYLES}
 _PHASES: Final = {"profiler": "the profiler itself"}
 
 
-def _word_step(row: Mapping[str, Any]) -> str:
-    """Return by how much a step differs and what grew in it; "" for an ordinary one."""
+def _step_remark(row: Mapping[str, Any]) -> str:
+    """Return by how much the duration of an outlier differs, and why; "" for an ordinary step."""
     excess_ns = row["excess_ns"]
     if not is_known(excess_ns) or not excess_ns:
         return ""
     if cause := _name(row.get("excess_cause")):
         return f"longer by {format_duration(excess_ns)}: {cause}"
     grown = [
-        f"{words.get(name, name.replace('_', ' '))} {signed_duration(row.get(f'{column}_ns'))}"
-        for column, words in (("grown_part", _PARTS), ("grown_phase", _PHASES))
+        f"{labels.get(name, name.replace('_', ' '))} {signed_duration(row.get(f'{column}_ns'))}"
+        for column, labels in (("grown_part", _PARTS), ("grown_phase", _PHASES))
         if (name := _name(row.get(column)))
     ]
-    word = "slow" if excess_ns > 0 else "fast"
+    kind = "slow" if excess_ns > 0 else "fast"
     why = ", ".join(grown) or "no part of it stands out"
-    return f"{word} by {format_duration(abs(excess_ns))}: {why}"
+    return f"{kind} by {format_duration(abs(excess_ns))}: {why}"
 
 
 def _name(value: object) -> str:
@@ -200,27 +219,27 @@ def _name(value: object) -> str:
 
 
 def signed_duration(ns: float | None) -> str:
-    """Return a difference of times with its sign, "" where it is not known."""
+    """Return a time difference with its sign; "" if it is unknown."""
     if ns is None or not is_known(ns):
         return ""
     return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns))}"
 
 
 (_REMARK,) = columns("derived remark: by how much an outlier differs, and what grew in it")
-_OF_REMARK: Final = (
+_REMARK_COLUMNS: Final = (
     *("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phase_ns", "excess_cause"),
 )
-"""The columns that a remark stands for."""
+"""The columns that the column "remark" replaces."""
 
 
-_NAMES_OF_THINGS: Final = frozenset({"measure", "measures", "rule", "rules", "loss"})
-"""Columns whose cells are names of ours, which people read as words."""
+_IDENTIFIER_COLUMNS: Final = frozenset({"measure", "measures", "rule", "rules", "loss"})
+"""Columns whose cells are identifiers of traceprof. People read them as words."""
 
 
 def names_in_words(names: Sequence[Any]) -> list[Any]:
-    """Return names such as "step_period_ns" in words: "step period"; what is no text stays.
+    """Return names such as "step_period_ns" as words: "step period". Other types stay unchanged.
 
-    Where two would be alike they keep their units.
+    Two names that would be equal keep their units.
     """
     suffixes = sorted((style.suffix for style in STYLES.values() if style.suffix), key=len)
     short = {
@@ -237,27 +256,27 @@ def names_in_words(names: Sequence[Any]) -> list[Any]:
 
 
 def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, ...], Table]:
-    """Return columns and table with sentences, at the end, for what is read together.
+    """Return columns and table with words instead of identifiers and of some numbers.
 
-    Where each row says its unit in a column of that name, numbers are written in these units and
-    the column is left out.
+    A remark in the last column replaces the columns about an outlier. If a table has a column
+    "unit", numbers are formatted in the unit of their row and the column is left out.
     """
-    for name in _NAMES_OF_THINGS.intersection(table, (column.name for column in columns)):
+    for name in _IDENTIFIER_COLUMNS.intersection(table, (column.name for column in columns)):
         table = table.assign(**{name: objects(names_in_words(table[name].tolist()))})
-    own = [column.name for column in columns if column.name in _OF_REMARK]
-    if len(own) > 1 and _OF_REMARK[0] in table:
-        rows = zip(*(table[name].tolist() for name in own), strict=True)
-        words = [_word_step(dict(zip(own, row, strict=True))) for row in rows]
-        table = table.without(*own).assign(**{_REMARK.name: objects(words)})
-        columns = (*(column for column in columns if column.name not in own), _REMARK)
+    remark_names = [column.name for column in columns if column.name in _REMARK_COLUMNS]
+    if len(remark_names) > 1 and _REMARK_COLUMNS[0] in table:
+        rows = zip(*(table[name].tolist() for name in remark_names), strict=True)
+        remarks = [_step_remark(dict(zip(remark_names, row, strict=True))) for row in rows]
+        table = table.without(*remark_names).assign(**{_REMARK.name: objects(remarks)})
+        columns = (*(column for column in columns if column.name not in remark_names), _REMARK)
     numbers = [c.name for c in columns if c.unit is Unit.NUMBER and not c.is_key]
     if not numbers or all(column.name != "unit" for column in columns):
         return columns, table
     units = [Unit(name) if name in _UNITS else Unit.NUMBER for name in table["unit"]]
     table = table.without("unit")
     for name in numbers:
-        words = [value_text(u, v) for u, v in zip(units, table[name].tolist(), strict=True)]
-        table = table.assign(**{name: objects(words)})
+        texts = [value_text(u, v) for u, v in zip(units, table[name].tolist(), strict=True)]
+        table = table.assign(**{name: objects(texts)})
     return tuple(column for column in columns if column.name != "unit"), table
 
 
@@ -272,35 +291,35 @@ _PER: Final = {
     "the mean step with slow steps": "per step including slow steps",
     "the window": "in the window",
 }
-"""What follows the length of the base of a saving."""
+"""The words after the length of a saving's base."""
 
 
 def saving_words(finding: Mapping[str, Any]) -> str:
-    """Return what a finding saves, of which base, how certain that is, and its range.
+    """Return the saving of a finding with its base, certainty, and range; "" if it is unknown.
 
-    "" if the saving is not known.
+    A one-time cost is returned instead of a saving.
     """
     if is_known(once_ns := finding.get("once_ns")):
         return f"costs {format_duration(once_ns)} once"
-    words, base_ns = _SAVES.get(str(finding.get("kind"))), finding.get("base_ns")
-    if words is None or not base_ns or not finding["saving_ns"] > 0:
+    template, base_ns = _SAVES.get(str(finding.get("kind"))), finding.get("base_ns")
+    if template is None or not base_ns or not finding["saving_ns"] > 0:
         return ""
     ends = [finding.get(f"{end}_saving_ns") for end in ("least", "most")]
-    told = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
-    lies = f", range {with_one_unit('–'.join(told))}" if len(told) > 1 else ""
-    return words.format(
+    bounds = dict.fromkeys(map(format_duration, ends)) if all(map(is_known, ends)) else ()
+    range_text = f", range {with_one_unit('–'.join(bounds))}" if len(bounds) > 1 else ""
+    return template.format(
         format_duration(finding["saving_ns"]),
         format_duration(base_ns),
         _PER[finding["base"]],
         format_ratio(finding["saving_ns"] / base_ns),
-        lies,
+        range_text,
     )
 
 
 def note_of(note: Note) -> dict[str, Any]:
-    """Return a note: the sentence, and exactly what it says in numbers.
+    """Return a note as JSON: its sentence, and the exact values in the sentence.
 
-    ``template`` is the sentence with the names and units of the values.
+    "template" is the sentence with the names and units of the values.
     """
     return {
         "text": note_text(note),
@@ -310,7 +329,7 @@ def note_of(note: Note) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it; what is not known, and no finite number, is null."""
+    """Return ``value`` as JSON types; an unknown value or a number that is not finite is null."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in _PLAIN:
@@ -332,32 +351,33 @@ _PLAIN: Final = frozenset({str, int, bool})
 
 
 def to_json(document: Any) -> str:
-    """Return ``document`` as text that ends with a newline; controls in it are escaped."""
-    return visible_text(_text_of(document, "\n")) + "\n"
+    """Return ``document`` as JSON text with a final newline; control characters are escaped."""
+    return visible_text(_indented_json(document, "\n")) + "\n"
 
 
-def _text_of(value: Any, line: str) -> str:
-    """Return what json.dumps makes of ``value`` with an indent of 2, at a third of its cost.
+def _indented_json(value: Any, line: str) -> str:
+    """Return the text of ``json.dumps(value, indent=2)`` in a third of its time.
 
-    ``line`` is a line break with the indent around ``value``. json writes indented text in Python,
-    but with separators of ours in C: so are written all mappings and lists of plain values.
+    ``line`` is a line feed followed by the indentation of ``value``. With ``indent``, json runs in
+    Python. Without it json runs in C, also with separators that contain a line break, so this
+    function uses such separators for every container that has no containers in it.
     """
-    if not isinstance(value, _NESTED) or not value:
+    if not isinstance(value, _CONTAINERS) or not value:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     inner = line + "  "
     parts = list(value.values()) if isinstance(value, dict) else list(value)
-    if not any(isinstance(part, _NESTED) for part in parts):
+    if not any(isinstance(part, _CONTAINERS) for part in parts):
         text = _encoder(inner).encode(value)
         return f"{text[0]}{inner}{text[1:-1]}{line}{text[-1]}"
-    told = [_text_of(part, inner) for part in parts]
+    texts = [_indented_json(part, inner) for part in parts]
     if isinstance(value, dict):
         names = [_encoder(inner).encode(str(name)) for name in value]
-        told = [f"{name}: {text}" for name, text in zip(names, told, strict=True)]
+        texts = [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
     opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}{inner}{f',{inner}'.join(told)}{line}{closing}"
+    return f"{opening}{inner}{f',{inner}'.join(texts)}{line}{closing}"
 
 
-_NESTED: Final = (dict, list, tuple)
+_CONTAINERS: Final = (dict, list, tuple)
 
 
 @cache

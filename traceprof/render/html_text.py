@@ -1,4 +1,4 @@
-"""Results as HTML tables: a page without scripts, and pieces for notebooks."""
+"""Render results as HTML tables: a page without scripts, and fragments for notebooks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from traceprof.render.charts.nodes import nodes_chart, nodes_style
 from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_prose, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
-from traceprof.render.page.document import KNOWN_WITH_IT, html_table, write_document
+from traceprof.render.page.document import WARNINGS_TITLE, html_table, write_document
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, further_tables, table_for_people
 from traceprof.snapshots import MEMORY_NAME
 
-_ADVICE: Final = "findings"
-_MOST_ROWS: Final = 100
+_DEFAULT_ROWS: Final = 100
 _CHARTS: Final[Mapping[str, tuple[Callable[[Result], str], Callable[[], str]]]] = {
     SCALING: (scaling_charts, curves_style),
     TIMELINE_NAME: (elastic_chart, elastic_style),
@@ -30,10 +29,10 @@ _CHARTS: Final[Mapping[str, tuple[Callable[[Result], str], Callable[[], str]]]] 
     TRIED: (tried_chart, tried_style),
     MEMORY_NAME: (memory_chart, memory_style),
 }
-"""What is drawn above the tables of a result, and its style."""
+"""Functions that return the chart above the tables of a result, and its style."""
 
-_PIECE: Final = 'class="traceprof" style="max-width:100%;overflow-x:auto"'
-_PIECE_STYLE: Final = (
+_FRAGMENT: Final = 'class="traceprof" style="max-width:100%;overflow-x:auto"'
+_FRAGMENT_STYLE: Final = (
     "<style>.traceprof table{width:auto;margin:6px 0;border-collapse:collapse}"
     ".traceprof caption{text-align:left;opacity:.75}"
     ".traceprof :is(th,td){text-align:left;vertical-align:top;padding:2px 8px}"
@@ -41,26 +40,26 @@ _PIECE_STYLE: Final = (
     ".traceprof .long{display:block;max-width:46ch;overflow:hidden;text-overflow:ellipsis;"
     "white-space:nowrap}</style>"
 )
-"""Notebooks bring styles of their own: these hold inside what we show, whatever they are."""
+"""Overrides the notebook's styles inside the fragment."""
 
 
 def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -> str:
-    """Return a result as a piece of HTML for notebooks: its tables, the long ones cut; its notes.
+    """Return a result as an HTML fragment for notebooks: the start of its tables, and its notes.
 
-    It is no wider than the page: wide tables scroll. Findings are a list.
+    Wide tables scroll, so the fragment is not wider than the page. Findings are a list.
     """
-    if result.name == _ADVICE and (rows := findings_for_people(result)):
-        pieces = [f"<ol>{''.join(map(_finding, rows[:most_rows]))}</ol>"]
+    if result.name == "findings" and (rows := findings_for_people(result)):
+        body = f"<ol>{''.join(map(_finding, rows[:most_rows]))}</ol>"
     else:
         names = [None, *further_tables(result, ())]
-        shown = [table_for_people(result, ranks, name) for name in names]
-        pieces = [html_table(table, table.about or table.name, most_rows) for table in shown]
+        shown = (table_for_people(result, ranks, name) for name in names)
+        body = "".join(html_table(table, table.about or table.name, most_rows) for table in shown)
     notes = html_list(sentences(result.notes))
-    return f"<div {_PIECE}>{_PIECE_STYLE}{''.join(pieces)}{notes}</div>"
+    return f"<div {_FRAGMENT}>{_FRAGMENT_STYLE}{body}{notes}</div>"
 
 
 def _finding(row: Row) -> str:
-    """Return a finding as people read it: what and how much, the evidence, what to do."""
+    """Return the list item of a finding: title, saving, evidence, action, and window."""
     texts = {name: value_text(Unit.TEXT, row[name]) for name in ("title", "evidence", "action")}
     window = f"<br>--window {html_text(row['window'])}" if row["window"] else ""
     return (
@@ -70,19 +69,22 @@ def _finding(row: Row) -> str:
 
 
 def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    """Return facts by name as a piece of HTML, for notebooks."""
+    """Return a table of named facts as an HTML fragment for notebooks."""
     rows = "".join(
         f'<tr><th scope="row">{html_text(name)}</th><td>{html_text(value)}</td></tr>'
         for name, value in facts
     )
     table = f"<table><caption>{html_text(title)}</caption>{rows}</table>"
-    return f"<div {_PIECE}>{_PIECE_STYLE}{table}</div>"
+    return f"<div {_FRAGMENT}>{_FRAGMENT_STYLE}{table}</div>"
 
 
 def render_html(document: Answered, options: Options) -> str:
-    """Return all results as one page that needs nothing else and runs nothing.
+    """Return all results as one HTML page without scripts that needs no other file.
 
-    The answer comes first, then what is drawn, then what must be read with both, then tables.
+    The page has the verdict, charts, warnings and notes, and tables, in this order.
+
+    Raises:
+        UsageError: a column that was chosen is in no table.
     """
     head = head_of(document)
     title = options.title or head.title
@@ -94,27 +96,27 @@ def render_html(document: Answered, options: Options) -> str:
     )
     sections = list(sections_of(document, options))
     charts = {
-        section.name: drawn
+        section.name: chart
         for section in sections
-        if section.name in _CHARTS and (drawn := _CHARTS[section.name][0](section.result))
+        if section.name in _CHARTS and (chart := _CHARTS[section.name][0](section.result))
     }
-    known = html_list([*head.warnings, *head.lost, *head.remarks])
+    warnings = html_list([*head.warnings, *head.lost, *head.remarks])
     body = [
         *(
-            _card(section.title, _region(section.title, charts[section.name]))
+            _card(section.title, _scrolling(section.title, charts[section.name]))
             for section in sections
             if section.name in charts
         ),
-        _card(KNOWN_WITH_IT, known) if known else "",
-        *(_tables(section, options.rows or _MOST_ROWS, charts) for section in sections),
+        _card(WARNINGS_TITLE, warnings) if warnings else "",
+        *(_tables(section, options.rows or _DEFAULT_ROWS, charts) for section in sections),
         html_list(f"{name}: {reason}" for name, reason in document.missing.items()),
     ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
     return write_document(title, f"{top}<main>{''.join(body)}</main>", styles)
 
 
-def _region(title: str, chart: str) -> str:
-    """Return a chart that a narrow window scrolls: its words stay legible."""
+def _scrolling(title: str, chart: str) -> str:
+    """Return a chart that scrolls in a narrow window, so that its text stays readable."""
     label = html_text(title)
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{chart}</div>'
 
@@ -123,8 +125,8 @@ def _card(title: str, html: str) -> str:
     return f'<section class="card"><h2>{html_text(title)}</h2>{html}</section>'
 
 
-def _tables(section: Section, most: int, charts: Mapping[str, str]) -> str:
+def _tables(section: Section, max_rows: int, charts: Mapping[str, str]) -> str:
     shown = (section.table, *section.more)
-    tables = "".join(html_table(table, table.about or section.name, most) for table in shown)
+    tables = "".join(html_table(table, table.about or section.name, max_rows) for table in shown)
     title = f"{section.title}: tables" if section.name in charts else section.title
     return _card(title, f"{tables}{html_list(sentences(section.result.notes))}")

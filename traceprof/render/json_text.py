@@ -1,8 +1,8 @@
-"""Results as JSON: one versioned document, the same shape for every analysis.
+"""Render results as JSON: one versioned document with the same structure for every analysis.
 
-Its JSON Schema is `docs/schema/analysis-2.json`. Times are in ns and sizes in bytes; instants are
-ns after the start of the run; unknown is null. Every row has a ``key`` that no other row of its
-table has and that means the same thing in another recording of the same program.
+Its JSON Schema is `docs/schema/analysis-2.json`. Times are in ns and sizes in bytes. Instants are
+in ns after the start of the run. Unknown values are null. Every row has a ``key`` that is unique
+in its table and identifies the same thing in another recording of the same program.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from traceprof.session.answer import ONE_OFF, Document
 from traceprof.session.verdict import Verdict
 
 SCHEMA: Final = "traceprof.analysis/2"
-"""The shape of the document; the number grows when a reader of the old one would break."""
+"""Name and version of the document. The version increases with every incompatible change."""
 
 COMPARISON_SCHEMA: Final = "traceprof.comparison/1"
-"""The same of results about several runs."""
+"""Name and version of the document for results about several runs."""
 
 KEY: Final = "key"
 _ONLY_ROW: Final = "all"
 
 
 def document_of(document: Answered) -> dict[str, Any]:
-    """Return the document as plain values."""
+    """Return the document as JSON types."""
     if isinstance(document, Comparison):
         return _comparison_of(document)
     info, window = document.info, document.selection.window
@@ -51,7 +51,7 @@ def document_of(document: Answered) -> dict[str, Any]:
             "warnings": list(info.warnings),
             "incomplete": [note_of(note) for note in document.lost],
         },
-        "clock": {  # what time 0 is: on the wall clock, and on that of the trace
+        "clock": {  # time 0 of all instants, on the wall clock and on the clock of the trace
             "zero": "start of the run",
             "utc_epoch_ns": epoch_ns + span.start_ns if is_known else None,
             "trace_clock_ns": span.start_ns,
@@ -89,7 +89,7 @@ def _comparison_of(document: Comparison) -> dict[str, Any]:
 
 
 def records_of(table: ShownTable) -> list[dict[str, Any]]:
-    """Return the rows of a table as plain values, each with its key."""
+    """Return the rows of a table as JSON types, each with its key."""
     rows = table.rows()
     return [
         {KEY: key, **{name: plain(value) for name, value in row.items()}}
@@ -101,14 +101,14 @@ def _verdict_of(verdict: Verdict) -> dict[str, Any]:
     notes = ("sentences", "made_of", "fine", "unknown", "once", "periodic", "lost")
     return {
         "bound_by": verdict.bound_by,
-        **{name: [plain(one) for one in getattr(verdict, name)] for name in notes},
+        **{name: [plain(note) for note in getattr(verdict, name)] for name in notes},
         "parts": dict(verdict.parts),
         "next_command": verdict.next_command,
     }
 
 
 def _workload_of(document: Document) -> dict[str, Any]:
-    """Return what the run does and what it paid once, where that was asked."""
+    """Return the workload and the one-time costs of the run, if they were analyzed."""
     found: dict[str, Any] = {}
     if document.workload is not None:
         reasons = [note_of(note) for note in document.workload.reasons]
@@ -147,10 +147,10 @@ def _table_of(table: ShownTable) -> dict[str, Any]:
 
 
 def _keys_of(table: ShownTable, rows: Sequence[Row]) -> list[str]:
-    """Return the key of each row, which another recording of the program has, too.
+    """Return a key for each row that is the same in another recording of the program.
 
-    A process is named by its rank, else by its place among the processes, which counts for
-    nothing where there is but one.
+    A key contains the rank of a process, or its position in the order of process numbers if the
+    rank is unknown. With a single process, keys do not contain it. Equal keys are numbered.
     """
     names = [column.name for column in table if column.is_key]
     places: dict[Any, int] = {}
@@ -169,6 +169,7 @@ def _keys_of(table: ShownTable, rows: Sequence[Row]) -> list[str]:
 
 
 def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -> str:
+    """Return "name=value" of a key column; ``places`` are the positions of processes."""
     if name == "process" and plain(row.get("rank")) is None:
         return f"process={places[row[name]]}"
     name = "rank" if name == "process" else name
@@ -179,21 +180,25 @@ def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -
 
 
 def render_json(document: Answered, options: Options) -> str:
-    """Return the document as JSON; nothing is left out but columns, where some were chosen."""
+    """Return the document as JSON with all tables and rows, and the chosen or all columns.
+
+    Raises:
+        UsageError: a column that was chosen is in no table.
+    """
     found = document_of(document)
     if chosen := columns_of(document.results.values(), document.ranks, options.columns):
         for result in found["results"].values():
-            tables = {name: _chosen(own, chosen) for name, own in result["tables"].items()}
-            result["tables"] = {name: own for name, own in tables.items() if own["columns"]}
+            tables = {name: _chosen(table, chosen) for name, table in result["tables"].items()}
+            result["tables"] = {name: table for name, table in tables.items() if table["columns"]}
     return to_json(found)
 
 
 def _chosen(table: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a table with the columns called ``names``, and the key of each row."""
-    own = {column["name"]: column for column in table["columns"]}
-    names = [name for name in names if name in own]
+    """Return a table with only the columns ``names`` and the key of each row."""
+    declared = {column["name"]: column for column in table["columns"]}
+    names = [name for name in names if name in declared]
     return {
         "keys": [name for name in table["keys"] if name in names],
-        "columns": [own[name] for name in names],
+        "columns": [declared[name] for name in names],
         "rows": [{name: row[name] for name in (KEY, *names)} for row in table["rows"]],
     }

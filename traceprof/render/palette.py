@@ -1,8 +1,8 @@
-"""The colours of traceprof, the same in every picture: light and dark, safe for colour-blind eyes.
+"""Define the colors of all pictures, for the light and dark theme and for color-blind people.
 
-The device colours are those of Okabe and Ito with a few neighbours; they were checked under
-simulated protanopia, deuteranopia and tritanopia (tests/render/test_palette.py). Colour is
-never the only carrier of a meaning: lanes, legends and hovers say the same in words.
+The colors of device activity are the palette of Okabe and Ito and a few similar colors. A test
+checks them under simulated protanopia, deuteranopia, and tritanopia (tests/render/test_palette.py).
+Color never is the only carrier of a meaning: lanes, legends, and hover texts state it in words.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from traceprof.model.activity import PARTS, Part
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A kind of event: its key, its name for people and its colour on light and dark.
+    """A kind of event: its key, its label, and its colors in the light and dark theme.
 
-    ``part`` is the part of a device's time that it occupies; None for what is on the host.
-    ``like`` is the key of the category whose colour it has, where what is exposed of something
-    looks like that ("" for a colour of its own).
+    ``part`` is the part of GPU time that its events belong to; None for other events. ``like`` is
+    the key of the category with the same color ("" for none): exposed transfers look like copies.
     """
 
     key: str
@@ -64,19 +63,19 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("idle", "Idle", "#C9CED6", "#3A4452"),
     Category("not_recorded", "Not recorded", "#EDE8DC", "#241F1A"),
 )
-"""Every category; those with a part are what a device does, the last six what state it is in."""
+"""All categories: those with a part are device activity, the last six are states of a device."""
 
 STATES: Final = (PARTS[0], "overlap", *PARTS[1:])
-"""What a device is doing, each recorded instant exactly one of them, from the bottom of a stack."""
+"""The states of a device, bottom of the stack first. At each recorded time it has exactly one."""
 NOT_RECORDED: Final = "not_recorded"
-"""The state of a device of which nothing was recorded: nobody knows what it did."""
+"""The state of a device at times that were not recorded, when its activity is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartStyle:
-    """How one of the five parts is shown: in words, as a glyph of a bar, in which colours.
+    """How one of the five parts is shown: its label, its glyph in a bar, and its ``category``.
 
-    ``column`` of tables holds its time, and its colours are those of the category of its key.
+    ``column`` is the name of the table column with its time. The category has its colors.
     """
 
     key: str
@@ -91,12 +90,12 @@ PART_STYLES: Final[tuple[PartStyle, ...]] = tuple(
     PartStyle(key, key.replace("_", " "), glyph, f"{key}_ns", _BY_KEY[key])
     for key, glyph in zip(PARTS, "█▓▒▪░", strict=True)
 )
-"""The five parts of a device's time, in their order."""
+"""The five parts of GPU time, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeatLevel:
-    """A level of a heat map: from which value on (a share), in words, as a glyph, its colours."""
+    """A level of a heat map: its lower bound (excess as a ratio), label, glyph, and colors."""
 
     least: float
     label: str
@@ -114,32 +113,37 @@ HEAT: Final[tuple[HeatLevel, ...]] = (
     HeatLevel(0.30, "30–100% slower", "▓", "#B8440F", "#F59A3C"),
     HeatLevel(1.00, "2× or slower", "█", "#5E1405", "#FFE7A3"),
 )
-"""Less and more than usual; the further from the middle, the further from the page in lightness."""
+"""The levels from faster to slower. Contrast with the page increases with distance from 0."""
 
 CATEGORY_INDEX: Final[Mapping[str, int]] = {key: i for i, key in enumerate(_BY_KEY)}
-"""The place of each category in `CATEGORIES`, by its key."""
+"""The index of each category in `CATEGORIES`, by its key."""
 
 
 def ink_on(colour: str) -> str:
-    """Return the colour of letters that is read best on ``colour`` ("#rrggbb")."""
+    """Return the text color with the best contrast on ``colour`` ("#rrggbb")."""
     return max(_INKS, key=lambda ink: _contrast(ink, colour))
 
 
 _INKS: Final = ("#ffffff", "#10151c")
 
 
-def _contrast(one: str, other: str) -> float:
-    """Return the ratio of contrast of two colours, 1 to 21, as WCAG 2 defines it."""
-    low, high = sorted((_luminance(one), _luminance(other)))
+def _contrast(colour: str, other: str) -> float:
+    """Return the contrast ratio of two colors, from 1 to 21, as defined in WCAG 2."""
+    low, high = sorted((_luminance(colour), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def _luminance(colour: str) -> float:
+    """Return the relative luminance of a color, as defined in WCAG 2."""
     shares = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     red, green, blue = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def category_of(key: str) -> Category:
-    """Return the category ``key``."""
+    """Return the category with this key.
+
+    Raises:
+        KeyError: there is no such category.
+    """
     return _BY_KEY[key]

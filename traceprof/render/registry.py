@@ -1,7 +1,7 @@
-"""The ways out of traceprof, by name; what a renderer is, and how it is called with an answer.
+"""List the output formats and render an answer in one of them.
 
-To add one: a module with its function, and its line in `RENDERERS`. The lines hold no imports: who
-prints JSON pays for no terminal.
+To add a format, write a module with a function and add an entry to `RENDERERS`. Entries name the
+function instead of importing it, so that printing JSON does not import the terminal's modules.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How it is shown.
+    """Options of renderers.
 
-    ``rows`` is how many rows of a table are shown (None: all, where the form has no use for
-    fewer). ``width`` counts the columns of a terminal and ``colours`` names what it can show, as
-    rich does ("" for none, "truecolor"). ``is_whole``: only pictures keep to the width, texts and
-    tables are as wide as they are. ``tables`` names tables that are shown beside the first
-    of each result, however long they are. ``columns`` are those that tables are to have, in this
-    order; () leaves them as they are. ``title`` heads a page. ``is_full``: all results follow
-    on a page that answers.
+    Attributes:
+        rows: number of rows per table; None for the default of the format.
+        width: columns of the terminal.
+        is_whole: do not limit the width of text and tables, only the width of bars and charts.
+        colours: the terminal's color system as rich names it ("truecolor"), "" for no color.
+        tables: names of tables to show in addition to the first of each result, however long.
+        columns: names of the columns to show, in this order; () for the default columns.
+        title: title of a page.
+        is_full: show all results after the page with the verdict.
     """
 
     rows: int | None = None
@@ -43,15 +45,15 @@ class Options:
 
     @property
     def line_width(self) -> int:
-        """How many characters a line of text or of a table may have."""
-        return _UNLIMITED if self.is_whole else self.width
+        """Maximum number of characters in a line of text or of a table."""
+        return _UNLIMITED_WIDTH if self.is_whole else self.width
 
 
-_UNLIMITED: Final = 1_000_000
+_UNLIMITED_WIDTH: Final = 1_000_000
 
 
 Answered: TypeAlias = Union["Document", "Comparison"]
-"""What renderers show: an answer about a run, or about several beside one another."""
+"""The documents that renderers show: results of one run, or of several runs side by side."""
 
 
 Render = Callable[[Answered, Options], str]
@@ -59,9 +61,9 @@ Render = Callable[[Answered, Options], str]
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """One way out: its name, what it is for, and its ``function``, behind its module and a colon.
+    """An output format: its name, its use, and its ``function`` as "module:function".
 
-    A module that begins with a dot is one of this package.
+    A module with a leading dot is in this package.
     """
 
     name: str
@@ -81,24 +83,15 @@ RENDERERS: Final[Registry[Renderer]] = Registry(
 )
 
 
-def renderer_named(name: str) -> Renderer:
-    """Return the renderer called ``name``.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    for renderer in RENDERERS:
-        if renderer.name == name:
-            return renderer
-    raise UsageError(f"unknown format {name!r}; use {', '.join(r.name for r in RENDERERS)}")
-
-
 def render(name: str, document: Answered, options: Options | None = None) -> str:
-    """Return ``document`` in the form called ``name``.
+    """Return ``document`` in the format called ``name``.
 
     Raises:
-        UsageError: there is none of that name, or the form cannot hold the document.
+        UsageError: no format has this name, or the format cannot represent the document.
     """
-    module, _, function = renderer_named(name).function.partition(":")
+    functions = {renderer.name: renderer.function for renderer in RENDERERS}
+    if name not in functions:
+        raise UsageError(f"unknown format {name!r}; use {', '.join(functions)}")
+    module, _, function = functions[name].partition(":")
     write: Render = getattr(import_module(module, __package__), function)
     return write(document, options or Options())

@@ -1,4 +1,4 @@
-"""Rows that are no results, as they come: operations one by one, and the rows of a query."""
+"""Format rows that are not results of an analysis: GPU operations one by one, and query rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traceprof.units import format_bytes, format_duration, format_rate, format_r
 
 
 def operations_csv(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
-    """Yield the operations as CSV: a header, then a line each; what is not known is empty."""
+    """Yield the operations as CSV with a header; unknown values are empty."""
     yield csv_lines([[column.name for column in spec]])
     for chunk in chunks:
         columns = [_plain_column(chunk, column) for column in spec]
@@ -26,7 +26,7 @@ def operations_csv(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
 
 
 def json_lines(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
-    """Yield the operations as JSON, an object a line; what is not known is left out."""
+    """Yield the operations as JSON, one object per line, without unknown values."""
     names = [column.name for column in spec]
     for chunk in chunks:
         rows = zip(*(_plain_column(chunk, column) for column in spec), strict=True)
@@ -40,8 +40,8 @@ def json_lines(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
 def text_lines(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
     """Yield the operations as aligned text, in the columns of ``nvprof --print-gpu-trace``.
 
-    Columns that the first operations leave empty are left out; a later one that has such a value
-    begins a table of its own.
+    A column is left out if it is empty in the first chunk. A later chunk with a value in this
+    column starts a new table.
     """
     shown: list[_TextColumn] = []
     for chunk in chunks:
@@ -65,7 +65,7 @@ def _rows(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _plain_column(chunk: Table, column: Column) -> list[Any]:
-    """Return the values of a column, None in the place of what is not known."""
+    """Return the values of a column; None if unknown."""
     if column.name not in chunk:
         return [None] * len(chunk)
     values = chunk[column.name]
@@ -80,7 +80,7 @@ def _plain_column(chunk: Table, column: Column) -> list[Any]:
 
 
 class _TextColumn(NamedTuple):
-    """A column of the text: its title, its width, and what stands in it."""
+    """A column of the text: its title, its width, and a function that formats its cell of a row."""
 
     title: str
     width: int
@@ -91,15 +91,16 @@ def _value(name: str, write: Callable[[Any], str] = str) -> Callable[[dict[str, 
     return lambda row: "" if row[name] is None else write(row[name])
 
 
-def _size(of: str) -> Callable[[dict[str, Any]], str]:
+def _dimensions(name: str) -> Callable[[dict[str, Any]], str]:
     def text(row: dict[str, Any]) -> str:
-        sizes = [row[f"{of}_{axis}"] for axis in "xyz"]
+        sizes = [row[f"{name}_{axis}"] for axis in "xyz"]
         return "" if None in sizes else "({} {} {})".format(*sizes)
 
     return text
 
 
-def _shared(row: dict[str, Any]) -> str:
+def _shared_memory(row: dict[str, Any]) -> str:
+    """Return "static+dynamic" shared memory, or the sum if only the sum is known."""
     parts = row["static_shared_bytes"], row["dynamic_shared_bytes"]
     if None in parts:
         return "" if row["shared_bytes"] is None else format_bytes(row["shared_bytes"])
@@ -109,10 +110,10 @@ def _shared(row: dict[str, Any]) -> str:
 _COLUMNS: Final = (
     _TextColumn("start", 10, _value("at_ns", format_duration)),
     _TextColumn("duration", 9, _value("duration_ns", format_duration)),
-    _TextColumn("grid", 15, _size("grid")),
-    _TextColumn("block", 13, _size("block")),
+    _TextColumn("grid", 15, _dimensions("grid")),
+    _TextColumn("block", 13, _dimensions("block")),
     _TextColumn("regs", 4, _value("registers")),
-    _TextColumn("shared memory", 18, _shared),
+    _TextColumn("shared memory", 18, _shared_memory),
     _TextColumn("occ. %", 7, _value("occupancy_ratio", format_ratio)),
     _TextColumn("size", 9, _value("n_bytes", format_bytes)),
     _TextColumn("throughput", 11, _value("bytes_per_s", format_rate)),
@@ -133,16 +134,18 @@ OPERATION_FORMS: Final[Mapping[str, _Write]] = {
 }
 
 
-_NARROWEST: Final = 12
+_MIN_TEXT_WIDTH: Final = 12
 
 
 def rows_text(answer: QueryRows, width: int = 80) -> str:
-    """Return aligned text at most ``width`` wide, as far as its numbers leave room for names."""
+    """Return the rows as aligned text of at most ``width`` characters.
+
+    Columns of text are cut, but not below 12 characters. Columns of numbers are never cut.
+    """
     if not answer.rows:
         return "no rows\n"
-    cells = [[plain_text(_shown(value)) for value in row] for row in answer.rows]
-    columns = list(zip(*answer.rows, strict=True))
-    is_text = [any(isinstance(value, str | bytes) for value in column) for column in columns]
+    cells = [[plain_text(_cell_text(value)) for value in row] for row in answer.rows]
+    is_text = _text_columns(answer)
     titles = [plain_text(name) for name in answer.columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     widths = _narrowed(widths, is_text, width - 2 * (len(widths) - 1))
@@ -150,28 +153,33 @@ def rows_text(answer: QueryRows, width: int = 80) -> str:
     return "".join(_line(line, widths, is_text) for line in lines)
 
 
+def _text_columns(answer: QueryRows) -> list[bool]:
+    """Return which columns contain a text or bytes."""
+    columns = zip(*answer.rows, strict=True) if answer.rows else [()] * len(answer.columns)
+    return [any(isinstance(value, str | bytes) for value in column) for column in columns]
+
+
 def _narrowed(widths: list[int], is_text: list[bool], room: int) -> list[int]:
-    """Return the widths of columns, the widest texts made narrower until they fit."""
+    """Return ``widths``, in which the widest columns of text are narrowed until all columns fit."""
     widths = list(widths)
     while sum(widths) > room:
-        most = max((n for n, text in zip(widths, is_text, strict=True) if text), default=0)
-        if most <= _NARROWEST:
+        widest = max((n for n, text in zip(widths, is_text, strict=True) if text), default=0)
+        if widest <= _MIN_TEXT_WIDTH:
             break
-        place = next(i for i, n in enumerate(widths) if is_text[i] and n == most)
-        widths[place] = max(_NARROWEST, most - max(1, (sum(widths) - room) // len(widths)))
+        place = next(i for i, n in enumerate(widths) if is_text[i] and n == widest)
+        widths[place] = max(_MIN_TEXT_WIDTH, widest - max(1, (sum(widths) - room) // len(widths)))
     return widths
 
 
 def _line(cells: Iterable[str], widths: list[int], is_text: list[bool]) -> str:
-    shown = (
+    return _joined_line(
         plain_text(cell, n).ljust(n) if text else cell.rjust(n)
         for cell, n, text in zip(cells, widths, is_text, strict=True)
     )
-    return "  ".join(shown).rstrip() + "\n"
 
 
-def _shown(value: Any) -> str:
-    """Return a value for people; what is not known is a dash, as in all tables."""
+def _cell_text(value: Any) -> str:
+    """Return a value for people; an unknown value is a dash, as in all tables."""
     if value is None:
         return "–"
     return _hex(value) if isinstance(value, bytes) else str(value)
@@ -195,19 +203,17 @@ def _json(answer: QueryRows, _width: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON knows it: it has no bytes, and no numbers without end."""
+    """Return a value as a JSON type: bytes as hexadecimal text, numbers not finite as null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return _hex(value) if isinstance(value, bytes) else value
 
 
 def _markdown(answer: QueryRows, _width: int) -> str:
-    columns = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
-    is_text = [any(isinstance(value, str | bytes) for value in column) for column in columns]
     lines = [
         [markdown_text(name) for name in answer.columns],
-        [":---" if text else "---:" for text in is_text],
-        *([markdown_text(_shown(value)) for value in row] for row in answer.rows),
+        [":---" if text else "---:" for text in _text_columns(answer)],
+        *([markdown_text(_cell_text(value)) for value in row] for row in answer.rows),
     ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -221,19 +227,19 @@ QUERY_FORMS: Final[Mapping[str, Callable[[QueryRows, int], str]]] = {
 
 
 def schema_text(views: Iterable[View]) -> str:
-    """Return the views and their columns."""
+    """Return the views of a query with their summaries and columns."""
     texts = []
     for view in views:
-        wide = max(len(column.name) for column in view.columns)
-        told = (f"  {one.name:{wide}}  {one.type:7}  {one.meaning}" for one in view.columns)
-        texts.append("\n".join([f"{view.name}: {view.summary}", *map(str.rstrip, told)]) + "\n")
+        width = max(len(column.name) for column in view.columns)
+        lines = (f"  {c.name:{width}}  {c.type:7}  {c.meaning}" for c in view.columns)
+        texts.append("\n".join([f"{view.name}: {view.summary}", *map(str.rstrip, lines)]) + "\n")
     return "\n".join(texts)
 
 
 def ncu_lines(chunks: Iterable[Table]) -> Iterator[str]:
-    """Yield, for each kernel, a comment that says which it is, and its command line.
+    """Yield, for each kernel, a comment with its time and rank, and its Nsight Compute command.
 
-    Columns: at_ns, duration_ns, rank, function, skip, command.
+    The chunks have the columns at_ns, duration_ns, rank, function, skip, and command.
     """
     head = (
         "# --launch-skip counts from the first launch in the trace. It is correct only if the "

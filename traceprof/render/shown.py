@@ -1,4 +1,4 @@
-"""What is shown of a result: its tables with their columns, ranks where a run has several."""
+"""Select the tables, columns, and ranks of a result that renderers show."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Column, Result, TableSpec, columns, named_in_words
 from traceprof.model.table import Table, is_known, objects
 from traceprof.render.formatting import in_words
-from traceprof.render.formatting import is_known as is_told
+from traceprof.render.formatting import is_known as is_known_value
 
 (_RANK,) = columns("same rank: rank of the process")
-_FEW_ROWS: Final = 5
-_FIRST: Final = 100
-"""A column that says something mostly does so in its first rows."""
+_MAX_SMALL_TABLE_ROWS: Final = 5
+_SAMPLED_ROWS: Final = 100
+"""The first rows are checked for values first: most columns that have values have some there."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShownTable:
-    """One table: the declarations of the columns that ``values`` has, in their order."""
+    """A table to show: the declarations of its columns, in order, and its ``values``."""
 
     name: str
     about: str
@@ -39,22 +39,22 @@ class ShownTable:
         return iter(self.columns)
 
     def rows(self, most: int | None = None) -> Sequence[Row]:
-        """Return the first ``most`` rows as plain values by column."""
+        """Return the first ``most`` rows (None: all), each as plain values by column."""
         shown = self.values.select(*(column.name for column in self.columns))
         return shown.head(len(self) if most is None else most).rows()
 
     def has(self, *names: str) -> bool:
-        """Return whether it has all the columns ``names``."""
+        """Return whether the table has all columns ``names``."""
         return {*names} <= {column.name for column in self.columns}
 
     def chosen(self, names: Sequence[str]) -> ShownTable:
-        """Return it with those of its columns that ``names`` names, in this order."""
-        own = {column.name: column for column in self.columns}
-        return replace(self, columns=tuple(own[name] for name in names if name in own))
+        """Return the table with only the columns ``names`` that it has, in this order."""
+        by_name = {column.name: column for column in self.columns}
+        return replace(self, columns=tuple(by_name[name] for name in names if name in by_name))
 
 
 def tables_of(result: Result, ranks: Mapping[int, int]) -> Iterator[ShownTable]:
-    """Yield the tables that ``result`` has, as programs read them."""
+    """Yield all tables of ``result`` with all their columns, for output that programs read."""
     return (
         table_of(result, ranks, spec.name)
         for spec in result.spec.tables
@@ -65,13 +65,13 @@ def tables_of(result: Result, ranks: Mapping[int, int]) -> Iterator[ShownTable]:
 def table_of(
     result: Result, ranks: Mapping[int, int] | None = None, name: str | None = None
 ) -> ShownTable:
-    """Return the table called ``name`` (the one that answers where none is given).
+    """Return the table called ``name`` (default: the first table).
 
-    In a run of several ranks each process is told with its rank: its number says little where
-    every rank has its own. None where the rank is not known.
+    In a run with several ranks, a table with processes gets a column with the rank of each process,
+    None if unknown.
 
     Raises:
-        KeyError: there is no such table.
+        KeyError: the result has no table of this name.
     """
     spec = result.spec.tables[0] if name is None else result.spec.table(name)
     return declared_table(spec, result.tables[spec.name], ranks)
@@ -80,7 +80,7 @@ def table_of(
 def declared_table(
     spec: TableSpec, values: Table, ranks: Mapping[int, int] | None = None
 ) -> ShownTable:
-    """Return a table with the columns that ``spec`` declares, processes with their ranks."""
+    """Return ``values`` with the columns that ``spec`` declares, and ranks as in `table_of`."""
     columns = tuple(column for column in spec if column.name in values)
     table = ShownTable(spec.name, spec.about, columns, values)
     if table.has("process") and not table.has("rank") and len({*(ranks or {}).values()}) > 1:
@@ -93,15 +93,17 @@ def _with_ranks(table: ShownTable, ranks: Mapping[int, int]) -> ShownTable:
     place = [column.name for column in table.columns].index("process")
     columns = (*table.columns[:place], _RANK, *table.columns[place:])
     values = table.values.assign(rank=objects(found) if None in found else np.array(found))
-    return replace(table, columns=columns, values=values.select(*(own.name for own in columns)))
+    names = [column.name for column in columns]
+    return replace(table, columns=columns, values=values.select(*names))
 
 
 def table_for_people(
     result: Result, ranks: Mapping[int, int], name: str | None = None, chosen: Sequence[str] = ()
 ) -> ShownTable:
-    """Return a table without columns that say nothing, in words where it needs several numbers.
+    """Return a table without empty columns, with some numbers replaced by words (`in_words`).
 
-    Ranks stand instead of the processes that they name. Of columns that were ``chosen`` all stay.
+    Ranks replace processes if each process has its own rank. If columns were ``chosen``, the table
+    has exactly these columns, unchanged.
     """
     table = table_of(result, ranks, name)
     if chosen:
@@ -109,39 +111,40 @@ def table_for_people(
     columns, values = table.columns, table.values
     if table.has("rank", "process"):
         pairs = {*zip(values["rank"].tolist(), values["process"].tolist(), strict=True)}
-        of_processes = [rank for rank, _ in pairs]
-        if all(map(is_told, of_processes)) and len({*of_processes}) == len(of_processes):
+        process_ranks = [rank for rank, _ in pairs]
+        if all(map(is_known_value, process_ranks)) and len({*process_ranks}) == len(pairs):
             columns = tuple(column for column in columns if column.name != "process")
     columns, values = in_words(columns, values)
-    return _telling(replace(table, columns=columns, values=values))
+    return _without_empty_columns(replace(table, columns=columns, values=values))
 
 
 def shown_table(spec: TableSpec, values: Table) -> ShownTable:
-    """Return a table that no analysis made, without columns that say nothing."""
-    return _telling(declared_table(spec, values))
+    """Return a table that is not the result of an analysis, without empty columns."""
+    return _without_empty_columns(declared_table(spec, values))
 
 
-def _telling(table: ShownTable) -> ShownTable:
-    told = []
+def _without_empty_columns(table: ShownTable) -> ShownTable:
+    """Return ``table`` without columns whose values are all unknown, false, or empty text."""
+    filled = []
     for column in table.columns:
         values = np.asarray(table.values[column.name])
-        for own in (values[:_FIRST], values):
-            says = own if own.dtype == np.bool_ else is_known(own)
-            if own.dtype.kind == "O":
-                says &= own != ""
-            if not len(values) or says.any():
-                told.append(column)
+        for sample in (values[:_SAMPLED_ROWS], values):
+            is_filled = sample if sample.dtype == np.bool_ else is_known(sample)
+            if sample.dtype.kind == "O":
+                is_filled &= sample != ""
+            if not len(values) or is_filled.any():
+                filled.append(column)
                 break
-    return replace(table, columns=tuple(told))
+    return replace(table, columns=tuple(filled))
 
 
 def columns_of(
     results: Iterable[Result], ranks: Mapping[int, int], chosen: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the names of the columns that were ``chosen``, by name or as their headings say.
+    """Return the names of the ``chosen`` columns, which are given by name or by heading.
 
     Raises:
-        UsageError: one is in no table of ``results``; the message says what was meant.
+        UsageError: a chosen column is in no table of ``results``. The message suggests a name.
     """
     if not chosen:
         return ()
@@ -156,11 +159,22 @@ def columns_of(
     return tuple(dict.fromkeys(names))
 
 
-def further_tables(result: Result, asked: Sequence[str]) -> list[str]:
-    """Return the names of the tables to show beside the first: small ones, and those asked for."""
+SELF_EXPLAINING_KINDS: Final = ("kernel", "copy", "collective")
+"""Kinds of causes of a difference whose names need no prefix."""
+_MIN_CAUSE_RATIO: Final = 0.02
+
+
+def largest_causes(causes: Sequence[Row], largest_ns: float, limit: int) -> Sequence[Row]:
+    """Return the first ``limit`` causes of a difference of at least 2% of ``largest_ns``."""
+    min_ns = _MIN_CAUSE_RATIO * largest_ns
+    return [row for row in causes if abs(row["difference_ns"]) >= min_ns > 0][:limit]
+
+
+def further_tables(result: Result, requested: Sequence[str]) -> list[str]:
+    """Return the names of the tables to show after the first: small tables, and ``asked``."""
     return [
         spec.name
         for spec in result.spec.tables[1:]
         if spec.name in result.tables
-        and (spec.name in asked or 0 < len(result.tables[spec.name]) <= _FEW_ROWS)
+        and (spec.name in requested or 0 < len(result.tables[spec.name]) <= _MAX_SMALL_TABLE_ROWS)
     ]

@@ -1,4 +1,4 @@
-"""Results as CSV, safe to open in a spreadsheet, and as Markdown, to paste into an issue."""
+"""Render results as CSV that is safe to open in a spreadsheet, and as Markdown for issues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from traceprof.render.shown import ShownTable, columns_of, table_of
 
 
 def to_csv(table: ShownTable) -> str:
-    """Return a table as CSV with a header; unknown values are empty (`csv_lines`)."""
+    """Return a table as CSV with a header; unknown values are empty (see `csv_cell`)."""
     units = [column.unit for column in table]
     rows = (
         [_cell(unit, value) for unit, value in zip(units, row.values(), strict=True)]
@@ -30,7 +30,7 @@ def to_csv(table: ShownTable) -> str:
 
 
 def csv_lines(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows of plain values as lines of CSV: a row for each in every reader (`csv_cell`)."""
+    """Return rows of plain values as CSV, escaped so that every reader finds one line per row."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(map(csv_cell, row) for row in rows)
     return out.getvalue()
@@ -41,12 +41,12 @@ def _cell(unit: Unit, value: Any) -> Any:
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a plain value for a cell of CSV: empty if unknown, no formula, and without controls.
+    """Return a plain value for a CSV cell: empty if unknown, not a formula, no control characters.
 
-    A text that a spreadsheet may take for a formula gets an apostrophe in front. Characters that
-    end a row or a text in some readers (carriage return, NUL), that cannot be encoded, or that a
-    terminal obeys are escaped as in JSON. Undoing the escapes and then removing the apostrophe in
-    front of a formula restores the text.
+    A text that a spreadsheet may interpret as a formula gets a leading apostrophe. Characters are
+    escaped as in JSON if they end a row or a text in some readers (carriage return, NUL), cannot be
+    encoded, or control a terminal. To restore the text, undo the escapes, then remove the
+    apostrophe before a formula.
     """
     if not isinstance(value, str):
         return "" if value is None else value
@@ -54,17 +54,21 @@ def csv_cell(value: Any) -> Any:
 
 
 def _is_formula(text: str) -> bool:
-    """Return whether a spreadsheet may take ``text`` for a formula, in whatever script.
+    """Return whether a spreadsheet may interpret ``text`` as a formula.
 
-    Spaces, controls, apostrophes and undrawn characters may stand in front, and signs may be
-    full-width ones.
+    A formula may start with spaces, control characters, apostrophes, and invisible characters, and
+    its sign may be a full-width character.
     """
-    shown = next((one for one in text if one != "'" and category(one)[0] not in "CZ"), "")
-    return normalize("NFKC", shown)[:1] in ("=", "+", "-", "@", "\u2212")
+    letters = (letter for letter in text if letter != "'" and category(letter)[0] not in "CZ")
+    return normalize("NFKC", next(letters, ""))[:1] in ("=", "+", "-", "@", "\u2212")
 
 
-def _holding(document: Comparison, table: str | None) -> Result:
-    """Return the result that has ``table``, the one that answers where none is named."""
+def _result_with(document: Comparison, table: str | None) -> Result:
+    """Return the first result that has ``table``, or the first result if ``table`` is None.
+
+    Raises:
+        UsageError: no result has such a table.
+    """
     for result in document.results.values():
         if table is None or table in result.tables:
             return result
@@ -73,14 +77,14 @@ def _holding(document: Comparison, table: str | None) -> Result:
 
 
 def render_csv(document: Answered, options: Options) -> str:
-    """Return the one table that is asked for.
+    """Return the requested table as CSV, or the first table of a single result.
 
     Raises:
-        UsageError: there are several results, or the result has no such table.
+        UsageError: there are several results, or the result has no such table or column.
     """
     name = options.tables[0] if options.tables else None
     if isinstance(document, Comparison):
-        result = _holding(document, name)
+        result = _result_with(document, name)
     elif len(document.results) == 1 and len(options.tables) <= 1:
         (result,) = document.results.values()
     else:
@@ -94,35 +98,35 @@ def render_csv(document: Answered, options: Options) -> str:
 
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
-_MOST_ROWS: Final = 100
+_DEFAULT_ROWS: Final = 100
 _ACTIVE: Final = re.compile(r"[<`\\]|!\[|\]\(\s*(?!https?:)[\w+.-]*:")
-"""What would be more than text or a link to a page or a file."""
+"""Markdown that is more than text or a link to a web page or file, such as HTML or an image."""
 
 
 def markdown_text(text: object) -> str:
-    """Return ``text`` for a paragraph or a cell: shown as it is, nothing in it interpreted."""
+    """Return ``text`` for a paragraph or a cell, escaped so that Markdown shows it unchanged."""
     return _SPECIAL.sub(r"\\\1", plain_text(text))
 
 
 def typed_text(text: object) -> str:
-    """Return ``text``, which a user typed into such a table, as it was; nothing in it may run."""
-    plain = plain_text(text)
-    return markdown_text(plain) if _ACTIVE.search(plain) else plain.replace("|", "\\|")
+    """Return Markdown that a user typed into a table, unchanged unless it has active content."""
+    clean = plain_text(text)
+    return markdown_text(clean) if _ACTIVE.search(clean) else clean.replace("|", "\\|")
 
 
 def markdown_table(table: ShownTable, most_rows: int) -> str:
-    """Return the first ``most_rows`` rows of a table, and how many more there are."""
+    """Return the first ``most_rows`` rows of a table and the number of rows left out."""
     if not len(table):
         return "no data in this window"
-    rules = ["---:" if STYLES[column.unit].is_number else ":---" for column in table]
+    alignments = ["---:" if STYLES[column.unit].is_number else ":---" for column in table]
     rows = table.rows(most_rows)
     texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
     forms = [typed_text if column.is_typed else markdown_text for column in table]
     pairs = zip(forms, texts, strict=True)
-    columns = [[form(text.rstrip()) for text in own] for form, own in pairs]
+    columns = [[form(text.rstrip()) for text in column_cells] for form, column_cells in pairs]
     lines = [
         [form(title) for form, title in zip(forms, headings(table).values(), strict=True)],
-        rules,
+        alignments,
         *zip(*columns, strict=True),
     ]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -131,12 +135,17 @@ def markdown_table(table: ShownTable, most_rows: int) -> str:
 
 
 def render_markdown(document: Answered, options: Options) -> str:
-    """Return all results: a heading, a table and the notes of each."""
+    """Return all results as Markdown: title, tables, and notes of each.
+
+    Raises:
+        UsageError: a column that was chosen is in no table.
+    """
     return "\n\n".join(filter(None, _blocks(document, options))) + "\n"
 
 
 def _blocks(document: Answered, options: Options) -> Iterator[str]:
-    most = options.rows or _MOST_ROWS
+    """Yield the blocks of the document, which empty lines separate; "" for a missing block."""
+    most_rows = options.rows or _DEFAULT_ROWS
     head = head_of(document)
     yield f"# {markdown_text(options.title or head.title)}"
     yield markdown_text(head.where)
@@ -145,10 +154,10 @@ def _blocks(document: Answered, options: Options) -> Iterator[str]:
     yield from map(markdown_text, head.sentences)
     for section in sections_of(document, options):
         yield f"## {markdown_text(section.title)}"
-        yield markdown_table(section.table, most)
+        yield markdown_table(section.table, most_rows)
         for table in section.more:
             yield f"### {markdown_text(table.about or table.name)}"
-            yield markdown_table(table, most)
+            yield markdown_table(table, most_rows)
         yield _list(sentences(section.result.notes))
     yield _list(f"{name}: {reason}" for name, reason in document.missing.items())
 

@@ -1,1 +1,1 @@
-"""The live viewer: the timeline of traces of any size, and the tables of a chosen window."""
+"""Serve the live viewer: timelines of traces of any size, and tables of a chosen window."""

@@ -1,4 +1,4 @@
-"""The runs that a viewer shows, each with its lanes ready to be cut, and to be searched."""
+"""Hold the runs that a viewer shows: their timelines, searches in their events, and analyses."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
-from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals
+from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes, NameTotals
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.doubts import selected
 from traceprof.session.run import Run, open_run
 from traceprof.viewer.timeline import About, Timeline, TimelineStore, read_timeline, write_timeline
 
-_CHUNK: Final = 1 << 16
+_CHUNK_EVENTS: Final = 1 << 16  # names are compared in chunks, so that a near match is found fast
 BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundEvent:
-    """An event: the place of its row in the whole trace, of its channel in the row; times in ns."""
+    """An event: number of its row in the trace, number of its channel in the row, times in ns."""
 
     row: int
     channel: int
@@ -42,15 +42,15 @@ class FoundEvent:
 
 @dataclass(frozen=True, slots=True)
 class ListedEvent(FoundEvent):
-    """An event of a list, with the place of its name."""
+    """An event of a list, with the index of its name."""
 
     name: int
 
 
 class Search:
-    """Counts, lists and finds the events of exact lanes by name; ``totals`` are theirs.
+    """Counts, lists, and finds events in exact lanes by their names.
 
-    ``kinds`` are those of the rows that are looked at, None for all.
+    ``totals`` are the totals of ``lanes``. Only rows of ``kinds`` are searched; None for all rows.
     """
 
     def __init__(
@@ -58,33 +58,33 @@ class Search:
     ) -> None:
         self.n_names = len(lanes.names)
         self._lanes = lanes
-        self._of_all = totals
-        rows = enumerate((group, row) for group in lanes.groups for row in group.rows)
-        self._places = [(place, group, row) for place, (group, row) in rows]
-        self._rows = [
-            (place, row.channels)
-            for place, _, row in self._places
+        self._all_totals = totals
+        self._rows = _rows_of(lanes)
+        # Numbers of row and channel, and the channel, of all channels that are searched.
+        self._channels = [
+            (place, number, channel)
+            for place, (_, _, row) in enumerate(self._rows)
             if kinds is None or row.kind in kinds
+            for number, channel in enumerate(row.channels)
         ]
-        numbers = (n for n, group in enumerate(lanes.groups) for _ in group.rows)
-        self._groups = tuple(numbers)
-        self._totals = totals if kinds is None else self._summed()
+        self._totals = totals if kinds is None else self._sum_totals()
 
-    def among(self, kinds: Collection[str]) -> Search:
-        """Return the same among rows of these kinds; of none, this."""
-        return Search(self._lanes, self._of_all, kinds) if kinds else self
+    def within_kinds(self, kinds: Collection[str]) -> Search:
+        """Return a search in rows of these kinds only, or this search if ``kinds`` is empty."""
+        return Search(self._lanes, self._all_totals, kinds) if kinds else self
 
-    def _summed(self) -> NameTotals:
+    def _sum_totals(self) -> NameTotals:
+        """Return the number and total duration of the events of each name in the searched rows."""
         counts, times_ns = np.zeros(self.n_names, np.int64), np.zeros(self.n_names, np.int64)
-        for channel in (channel for _, channels in self._rows for channel in channels):
+        for _, _, channel in self._channels:
             counts += np.bincount(channel.names, minlength=self.n_names)
             np.add.at(times_ns, channel.names, channel.ends - channel.starts)
         return NameTotals(counts, times_ns)
 
     def matching(self, bits: bytes) -> BoolArray:
-        """Return which names are meant: a bit each, as the page sends them; without any, all.
+        """Return which names match: ``bits`` has one bit per name; if it is empty, all match.
 
-        What a search means is decided in the page alone (`assets/matching.mjs`).
+        The page evaluates the search text (`assets/matching.mjs`) and sends the bits.
         """
         if not bits:
             return np.ones(self.n_names, bool)
@@ -94,73 +94,75 @@ class Search:
         return is_match
 
     def count(self, is_match: BoolArray) -> int:
-        """Return how many events have one of these names."""
+        """Return the number of events with a matching name."""
         return int(self._totals.counts[is_match].sum())
 
     def count_names(self, is_match: BoolArray) -> int:
-        """Return how many of these names there are."""
+        """Return the number of matching names that have events."""
         return int(np.count_nonzero(self._totals.counts[is_match]))
 
     def total_ns(self, is_match: BoolArray) -> int:
-        """Return how long they are together."""
+        """Return the total duration of the matching events."""
         return int(self._totals.times_ns[is_match].sum())
 
     def count_before(self, is_match: BoolArray, t_ns: int) -> int:
-        """Return how many of them start before ``t_ns``."""
+        """Return the number of matching events that start before ``t_ns``."""
         total = 0
-        for _, channels in self._rows:
-            for channel in channels:
-                last = int(np.searchsorted(channel.starts, np.int64(t_ns)))
-                total += int(is_match[channel.names[:last]].sum())
+        for _, _, channel in self._channels:
+            end = int(np.searchsorted(channel.starts, np.int64(t_ns)))
+            total += int(is_match[channel.names[:end]].sum())
         return total
 
     def listed(self, is_match: BoolArray, order: str, limit: int) -> list[ListedEvent]:
-        """Return ``limit`` of them: the longest, or (order "first") the first."""
+        """Return at most ``limit`` matching events, longest first, or earliest (order "first")."""
         found: list[tuple[int, int, ListedEvent]] = []
-        for place, channels in self._rows:
-            for number, channel in enumerate(channels):
-                items = np.flatnonzero(is_match[channel.names])
-                rank = channel.starts if order == "first" else channel.starts - channel.ends
-                items = items[np.argsort(rank[items], kind="stable")[:limit]]
-                for item in items.tolist():
-                    start, end = int(channel.starts[item]), int(channel.ends[item])
-                    event = ListedEvent(place, number, start, end, int(channel.names[item]))
-                    found.append((int(rank[item]), start, event))
+        for place, number, channel in self._channels:
+            items = np.flatnonzero(is_match[channel.names])
+            rank = channel.starts if order == "first" else channel.starts - channel.ends
+            items = items[np.argsort(rank[items], kind="stable")[:limit]]
+            for item in items.tolist():
+                start, end = int(channel.starts[item]), int(channel.ends[item])
+                event = ListedEvent(place, number, start, end, int(channel.names[item]))
+                found.append((int(rank[item]), start, event))
         return [event for _, _, event in sorted(found, key=lambda entry: entry[:2])[:limit]]
 
     def lit(self, is_match: BoolArray, window: TimeWindow, width: int) -> dict[int, list[int]]:
-        """Return, for each group with matches in ``window``, which of ``width`` bins have any."""
-        found: dict[int, npt.NDArray[np.int64]] = {}
+        """Return, by group number, which of ``width`` bins of ``window`` contain matches."""
+        depths: dict[int, npt.NDArray[np.int64]] = {}
         bin_ns = window.duration_ns / width
-        for place, channels in self._rows:
-            for channel in channels:
-                first = int(np.searchsorted(channel.ends, np.int64(window.start_ns)))
-                last = int(np.searchsorted(channel.starts, np.int64(window.end_ns)))
-                items = first + np.flatnonzero(is_match[channel.names[first:last]])
-                if not len(items):
-                    continue
-                edges = [channel.starts[items], channel.ends[items]]
-                bins = [((edge - window.start_ns) // bin_ns).astype(np.int64) for edge in edges]
-                begin, end = (np.clip(own, 0, width - 1) for own in bins)
-                depth = found.setdefault(self._groups[place], np.zeros(width + 1, np.int64))
-                np.add.at(depth, begin, 1)
-                np.subtract.at(depth, end + 1, 1)
+        for place, _, channel in self._channels:
+            first = int(np.searchsorted(channel.ends, np.int64(window.start_ns)))
+            last = int(np.searchsorted(channel.starts, np.int64(window.end_ns)))
+            items = first + np.flatnonzero(is_match[channel.names[first:last]])
+            if not len(items):
+                continue
+            edges = [channel.starts[items], channel.ends[items]]
+            bins = [((edge - window.start_ns) // bin_ns).astype(np.int64) for edge in edges]
+            begin, end = (np.clip(indices, 0, width - 1) for indices in bins)
+            group = self._rows[place][0]
+            # +1 where an event begins and -1 after its end: the running sum counts events per bin.
+            depth = depths.setdefault(group, np.zeros(width + 1, np.int64))
+            np.add.at(depth, begin, 1)
+            np.subtract.at(depth, end + 1, 1)
         return {
             group: np.flatnonzero(np.cumsum(depth)[:width]).tolist()
-            for group, depth in found.items()
+            for group, depth in depths.items()
         }
 
     def launched_in(self, events: Sequence[FoundEvent]) -> list[int | None]:
-        """Return the name of the innermost range around the launch of each event of a device.
+        """Return the name of the innermost range that contains the launch of each device event.
 
-        -1 where there is none, None where the launch is not known.
+        The name is -1 if no range contains the launch, and None if the launch is unknown.
         """
-        wanted = [self._correlation_of(event) for event in events]
-        launches = self._launches({key for key in wanted if key is not None})
-        return [self._range_around(*launches[key]) if key in launches else None for key in wanted]
+        calls = [self._launch_call(event) for event in events]
+        launches = self._launches({call for call in calls if call is not None})
+        return [
+            self._enclosing_range(*launches[call]) if call in launches else None for call in calls
+        ]
 
-    def _correlation_of(self, event: FoundEvent) -> tuple[int, int] | None:
-        _, group, row = self._places[event.row]
+    def _launch_call(self, event: FoundEvent) -> tuple[int, int] | None:
+        """Return process and correlation of the call that launched a device event."""
+        _, group, row = self._rows[event.row]
         channel = row.channels[event.channel]
         if channel.correlations is None:
             return None
@@ -168,58 +170,63 @@ class Search:
         return None if number == ABSENT else (group.process, int(number))
 
     def _launches(
-        self, wanted: Collection[tuple[int, int]]
+        self, calls: Collection[tuple[int, int]]
     ) -> dict[tuple[int, int], tuple[LaneGroup, int]]:
-        """Return the thread and the start of each of the calls (process, correlation)."""
-        numbers = np.array(sorted({number for _, number in wanted}), np.int64)
-        found = {}
-        for _, group, row in self._places:
+        """Return the thread and the start time of each call (process, correlation)."""
+        numbers = np.array(sorted({number for _, number in calls}), np.int64)
+        launches = {}
+        for _, group, row in self._rows:
             for channel in row.channels if row.kind == "api" else ():
                 if channel.correlations is None:
                     continue
                 for item in np.flatnonzero(np.isin(channel.correlations, numbers)).tolist():
                     key = (group.process, int(channel.correlations[item]))
-                    found[key] = (group, int(channel.starts[item]))
-        return found
+                    launches[key] = (group, int(channel.starts[item]))
+        return launches
 
-    def _range_around(self, group: LaneGroup, at_ns: int) -> int:
-        best, name = -1, -1
+    def _enclosing_range(self, group: LaneGroup, at_ns: int) -> int:
+        """Return the name of the innermost range of a thread at a time; -1 for none."""
+        last_start, name = -1, -1
         for channel in (c for row in group.rows if row.kind == "range" for c in row.channels):
             item = int(np.searchsorted(channel.starts, np.int64(at_ns), "right")) - 1
-            if item >= 0 and at_ns < channel.ends[item] and channel.starts[item] >= best:
-                best, name = int(channel.starts[item]), int(channel.names[item])
+            if item >= 0 and at_ns < channel.ends[item] and channel.starts[item] >= last_start:
+                last_start, name = int(channel.starts[item]), int(channel.names[item])
         return name
 
     def nearest(
         self, is_match: BoolArray, from_ns: int, direction: int, row: int | None = None
     ) -> FoundEvent | None:
-        """Return the first match that starts after ``from_ns``, or (-1) the last before it."""
-        best: FoundEvent | None = None
-        for place, channels in self._rows:
-            if row is not None and place != row:
-                continue
-            for number, channel in enumerate(channels):
-                item = _next_item(channel, is_match, from_ns, direction)
-                if item is None:
-                    continue
-                start = int(channel.starts[item])
-                if best is None or (start - best.start) * direction < 0:
-                    best = FoundEvent(place, number, start, int(channel.ends[item]))
-        return best
+        """Return the first match that starts after ``from_ns``, or the last before it.
+
+        ``direction`` is 1 or -1. If ``row`` is given, only that row is searched.
+        """
+        found: list[FoundEvent] = []
+        for place, number, channel in self._channels:
+            in_row = row is None or place == row
+            item = _next_item(channel, is_match, from_ns, direction) if in_row else None
+            if item is not None:
+                start, end = int(channel.starts[item]), int(channel.ends[item])
+                found.append(FoundEvent(place, number, start, end))
+        return min(found, key=lambda event: event.start * direction, default=None)
+
+
+def _rows_of(lanes: Lanes) -> list[tuple[int, LaneGroup, LaneRow]]:
+    """Return all rows in the order of their numbers, each with the number of its group."""
+    return [(number, group, row) for number, group in enumerate(lanes.groups) for row in group.rows]
 
 
 def _next_item(channel: Channel, is_match: BoolArray, from_ns: int, direction: int) -> int | None:
-    # The first that starts later, or the first that does not start earlier.
-    bound = np.int64(from_ns + 1 if direction > 0 else from_ns)
-    at = int(np.searchsorted(channel.starts, bound))
+    """Return the index of the next (1) or previous (-1) match in a channel; None without any."""
     if direction > 0:
-        for begin in range(at, len(channel), _CHUNK):
-            hits = np.flatnonzero(is_match[channel.names[begin : begin + _CHUNK]])
+        after = int(np.searchsorted(channel.starts, np.int64(from_ns), "right"))
+        for begin in range(after, len(channel), _CHUNK_EVENTS):
+            hits = np.flatnonzero(is_match[channel.names[begin : begin + _CHUNK_EVENTS]])
             if len(hits):
                 return begin + int(hits[0])
         return None
-    for end in range(at, 0, -_CHUNK):
-        begin = max(0, end - _CHUNK)
+    before = int(np.searchsorted(channel.starts, np.int64(from_ns)))
+    for end in range(before, 0, -_CHUNK_EVENTS):
+        begin = max(0, end - _CHUNK_EVENTS)
         hits = np.flatnonzero(is_match[channel.names[begin:end]])
         if len(hits):
             return begin + int(hits[-1])
@@ -227,50 +234,52 @@ def _next_item(channel: Channel, is_match: BoolArray, from_ns: int, direction: i
 
 
 _N_BINS: Final = 24
-_WIDE: Final = 40
-_DEVICE: Final = "gpu"
+_MIN_LOG_RATIO: Final = 40
+"""The bins are logarithmic if the longest duration exceeds this multiple of the shortest."""
+_DEVICE_ROW: Final = "gpu"
 _Event = tuple[int, int, int]
+"""Start in ns, number of the row, and number of the channel."""
 
 
-class Alike:
-    """Answers what the panel says of an event beyond what the browser has loaded."""
+class SameName:
+    """Finds all events with the name of an event, of which the browser has loaded only some."""
 
     def __init__(self, lanes: Lanes) -> None:
-        self._rows: list[tuple[int, LaneGroup, str, tuple[Channel, ...]]] = [
-            (place, group, row.kind, row.channels)
-            for place, group in enumerate(lanes.groups)
-            for row in group.rows
-        ]
+        self._rows = _rows_of(lanes)
 
     def of(self, row: int, channel: int, start_ns: int) -> dict[str, Any] | None:
-        """Return the numbers of all of this event's name, and who else has it; None for none."""
-        found = self._event(row, channel, start_ns)
-        if found is None:
+        """Return statistics of all events with this event's name, and its peers.
+
+        Returns None if there is no event at ``row``, ``channel``, and ``start_ns``.
+        """
+        event = self._event(row, channel, start_ns)
+        if event is None:
             return None
-        name, duration = found
-        kind = self._rows[row][2]
+        name, duration = event
+        kind = self._rows[row][2].kind
         return {
             "population": self._population(name, kind, duration),
             **self._peers(name, kind, (start_ns, row, channel)),
         }
 
     def _event(self, row: int, channel: int, start_ns: int) -> tuple[int, int] | None:
-        channels = self._rows[row][3] if row < len(self._rows) else ()
+        """Return name and duration of an event; None if there is no such event."""
+        channels = self._rows[row][2].channels if row < len(self._rows) else ()
         if channel >= len(channels):
             return None
-        own = channels[channel]
-        item = int(np.searchsorted(own.starts, np.int64(start_ns)))
-        if item >= len(own) or own.starts[item] != start_ns:
+        events = channels[channel]
+        item = int(np.searchsorted(events.starts, np.int64(start_ns)))
+        if item >= len(events) or events.starts[item] != start_ns:
             return None
-        return int(own.names[item]), int(own.ends[item] - own.starts[item])
+        return int(events.names[item]), int(events.ends[item] - events.starts[item])
 
-    def _population(self, name: int, kind: str, own_ns: int) -> dict[str, Any]:
-        """Return the same numbers as `assets/population.mjs`."""
+    def _population(self, name: int, kind: str, duration_ns: int) -> dict[str, Any]:
+        """Return the same numbers as `assets/population.mjs`: statistics of durations."""
         parts = [
             (c.ends - c.starts)[c.names == name]
-            for _, _, other, channels in self._rows
-            if (other == _DEVICE) == (kind == _DEVICE)
-            for c in channels
+            for _, _, row in self._rows
+            if (row.kind == _DEVICE_ROW) == (kind == _DEVICE_ROW)
+            for c in row.channels
         ]
         durations = np.sort(np.concatenate(parts))
         n = len(durations)
@@ -280,72 +289,79 @@ class Alike:
             "min": int(durations[0]),
             "median": float(np.median(durations)),
             "max": int(durations[-1]),
-            "place": n - int(np.searchsorted(durations, own_ns, side="right")) + 1,
+            "place": n - int(np.searchsorted(durations, duration_ns, side="right")) + 1,
             "bins": _bins(durations),
         }
 
     def _peers(self, name: int, kind: str, event: _Event) -> dict[str, Any]:
-        """Return the same as `assets/peers.mjs`: by number where all have as many, else by time."""
+        """Return the same events as `assets/peers.mjs`: one per party, with this event's name.
+
+        A party is a device, or the threads of a process. If all parties have the same number of
+        events, peers have the same number in the order of time. Otherwise the peer is the event
+        whose start is nearest.
+        """
         parties: dict[tuple[bool, int], list[_Event]] = defaultdict(list)
         groups: dict[_Event, int] = {}
-        mine: tuple[bool, int] | None = None
-        for row, (place, group, other, channels) in enumerate(self._rows):
-            if other != kind:
+        party_of_event: tuple[bool, int] | None = None
+        for place, (group_number, group, row) in enumerate(self._rows):
+            if row.kind != kind:
                 continue
             is_device = group.kind == "device"
-            party = (is_device, place if is_device else group.process)
-            mine = party if row == event[1] else mine
-            for number, channel in enumerate(channels):
+            party = (is_device, group_number if is_device else group.process)
+            party_of_event = party if place == event[1] else party_of_event
+            for number, channel in enumerate(row.channels):
                 for start in channel.starts[channel.names == name].tolist():
-                    parties[party].append((start, row, number))
-                    groups[start, row, number] = place
-        if len(parties) < 2 or mine is None:
+                    parties[party].append((start, place, number))
+                    groups[start, place, number] = group_number
+        if len(parties) < 2 or party_of_event is None:
             return {"peers": [], "by_number": True}
         for events in parties.values():
             events.sort()
-        own = parties[mine].index(event)
+        number_of_event = parties[party_of_event].index(event)
         by_number = len({len(events) for events in parties.values()}) == 1
         peers = []
         for party, events in parties.items():
-            is_own = party == mine
-            same = (
-                events[own]
-                if is_own or by_number
-                else min(events, key=lambda one: (abs(one[0] - event[0]), one))
+            is_same_party = party == party_of_event
+            peer = (
+                events[number_of_event]
+                if is_same_party or by_number
+                else min(events, key=lambda other: (abs(other[0] - event[0]), other))
             )
-            start, row, number = same
-            channel = self._rows[row][3][number]
+            start, place, number = peer
+            channel = self._rows[place][2].channels[number]
             end = int(channel.ends[np.searchsorted(channel.starts, np.int64(start))])
-            told = asdict(FoundEvent(row, number, start, end))
-            peers.append({**told, "group": groups[same], "is_own": is_own})
+            fields = asdict(FoundEvent(place, number, start, end))
+            peers.append({**fields, "group": groups[peer], "is_own": is_same_party})
         return {"peers": peers, "by_number": by_number}
 
 
 def _bins(durations: Int64Array) -> list[int]:
+    """Return the number of durations in each bin of a histogram; ``durations`` are sorted."""
     low, high = float(durations[0]), float(durations[-1])
     values = durations.astype(np.float64)
-    if low > 0 and high / low > _WIDE:
+    if low > 0 and high / low > _MIN_LOG_RATIO:
         low, high, values = np.log(low), np.log(high), np.log(values)
     if high <= low:
         return [len(durations)]
-    places = np.floor((values - low) / ((high - low) / _N_BINS)).astype(np.int64)
-    found: list[int] = np.bincount(places.clip(0, _N_BINS - 1), minlength=_N_BINS).tolist()
-    return found
+    indices = np.floor((values - low) / ((high - low) / _N_BINS)).astype(np.int64)
+    counts: list[int] = np.bincount(indices.clip(0, _N_BINS - 1), minlength=_N_BINS).tolist()
+    return counts
 
 
 FINDINGS: Final = "findings"
-_KEPT: Final = ("timeline of the viewer",)
-_OVERVIEW: Final = ("overview of the viewer",)
-_MOST_HELD: Final = 5_000_000
-"""Of runs with more events nothing is held between two questions: each reads what it needs."""
-_OF_VERDICT: Final = ("steps", "breakdown", "idle", "phases")
+_TIMELINE_KEY: Final = ("timeline of the viewer",)
+_OVERVIEW_KEY: Final = ("overview of the viewer",)
+_MAX_EVENTS_IN_MEMORY: Final = 5_000_000
+"""A run with more events is read again for each request and not kept in memory."""
+_VERDICT_ANALYSES: Final = ("steps", "breakdown", "idle", "phases")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pane:
     """One run; ``title`` is untrusted text.
 
-    Requests come in threads, and what is computed of a run is kept with it: one asks at a time.
+    Requests come in several threads and share the results that are kept with the run. A lock lets
+    one request at a time use the run.
     """
 
     title: str
@@ -353,47 +369,47 @@ class Pane:
     about: About
     store: TimelineStore
     search: Search
-    alike: Alike
-    _one_asks: Lock = field(default_factory=Lock)
+    same_name: SameName
+    _lock: Lock = field(default_factory=Lock)
 
     def answer(self, window: str | None, names: Sequence[str]) -> Document:
-        """Return what the analyses ``names`` say about a window, as ``--window`` takes it.
+        """Return the results of the analyses ``names`` for a window in the syntax of ``--window``.
 
-        With the findings comes the verdict, and what else it takes for one.
+        If findings are among them, the document has a verdict and the results that it needs.
 
         Raises:
-            UsageError: the window is none of this run.
+            UsageError: the window is not valid for this run.
         """
-        with self._asked() as whole:
+        with self._locked_run() as whole:
             run = whole.within(window)
             if FINDINGS in names:
-                return page(run, tuple(dict.fromkeys((*names, *_OF_VERDICT))))
+                return page(run, tuple(dict.fromkeys((*names, *_VERDICT_ANALYSES))))
             return answer(run, names)
 
     def drawn(self, window: str | None) -> tuple[Trace, TimeWindow | None]:
-        """Return all events of the run, and the window that was asked for.
+        """Return all events of the run, and the span of the window (None for the default window).
 
         Raises:
-            UsageError: the window is none of this run.
+            UsageError: the window is not valid for this run.
         """
-        with self._asked() as run:
+        with self._locked_run() as run:
             whole = run.within("all").trace()
             return whole, selected(run.within(window)).window.hull if window else None
 
     def summary(self, window: str | None, name: str) -> Summary:
-        """Return what a comparison needs to know of a window, of a run that is called ``name``.
+        """Return the summary of a window for a comparison, in which the run is called ``name``.
 
         Raises:
-            TraceprofError: the window is none of this run, or nothing can be told of it.
+            TraceprofError: the window is not valid for this run, or it cannot be summarized.
         """
-        with self._asked() as run:
+        with self._locked_run() as run:
             return summarise(run.within(window), name=name)
 
     @contextmanager
-    def _asked(self) -> Iterator[Run]:
-        """Give the run as far as it was read; of a large one that can be read again, anew."""
-        with self._one_asks:
-            if not _is_read_anew(self.run, self.about):
+    def _locked_run(self) -> Iterator[Run]:
+        """Lock and yield the run. A large run is opened again and its memory freed at the end."""
+        with self._lock:
+            if not _is_reopened(self.run, self.about):
                 yield self.run
                 return
             try:
@@ -403,29 +419,30 @@ class Pane:
 
 
 def open_pane(title: str, run: Run) -> Pane:
-    """Return ``run`` with all its levels of detail: as they were kept, else seconds per million."""
-    timeline = _kept(run) or _made(run)
-    store = TimelineStore(timeline, run.cache.get(*_OVERVIEW))
-    run.cache.put({_OVERVIEW: store.overview})
-    if _is_read_anew(run, timeline.about):
+    """Return ``run`` with its timeline, cached or newly built (some seconds per million events)."""
+    timeline = _cached_timeline(run) or _new_timeline(run)
+    store = TimelineStore(timeline, run.cache.get(*_OVERVIEW_KEY))
+    run.cache.put({_OVERVIEW_KEY: store.overview})
+    if _is_reopened(run, timeline.about):
         run = open_run(run.paths, run.opening)
         give_back()
-    search, alike = Search(timeline.lanes, timeline.totals), Alike(timeline.lanes)
-    return Pane(title, run, timeline.about, store, search, alike)
+    search, same_name = Search(timeline.lanes, timeline.totals), SameName(timeline.lanes)
+    return Pane(title, run, timeline.about, store, search, same_name)
 
 
-def _is_read_anew(run: Run, about: About) -> bool:
-    return about.n_events > _MOST_HELD and run.cache.keeps
+def _is_reopened(run: Run, about: About) -> bool:
+    """Return whether each request opens the run again: it is large and the cache keeps facts."""
+    return about.n_events > _MAX_EVENTS_IN_MEMORY and run.cache.keeps
 
 
-def _kept(run: Run) -> Timeline | None:
-    with run.cache.file(_KEPT) as path:
+def _cached_timeline(run: Run) -> Timeline | None:
+    with run.cache.file(_TIMELINE_KEY) as path:
         return None if path is None else read_timeline(path)
 
 
-def _made(run: Run) -> Timeline:
-    """Return the timeline, mapped from the file in which it is kept where it can be."""
+def _new_timeline(run: Run) -> Timeline:
+    """Build the timeline, write it to the cache, and return it, mapped from the file if cached."""
     whole = run.within("all")
     timeline = Timeline.of(whole.trace(), sentences(whole.selection.notes))
-    run.cache.put_file(_KEPT, lambda path: write_timeline(timeline, path))
-    return _kept(run) or timeline
+    run.cache.put_file(_TIMELINE_KEY, lambda path: write_timeline(timeline, path))
+    return _cached_timeline(run) or timeline

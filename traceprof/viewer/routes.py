@@ -1,8 +1,9 @@
-"""Where a viewer listens, and who gets an answer.
+"""Define the viewer's HTTP routes: timelines, their data, search, and pairs of timelines.
 
-That is our own page, opened by the person who started the viewer, and nobody else. A trace holds
-what somebody trains. Any page in the same browser can send requests to a local server, and a name
-of its own that resolves to 127.0.0.1 lets it read the answers.
+`traceprof.viewer.server` protects these routes. Only the viewer's page gets an answer, and only if
+the person who started the viewer opened it, because a trace contains what somebody trains. Any
+page in the same browser can send requests to a local server. With a host name that resolves to
+127.0.0.1 it could also read the answers.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ from traceprof.render.timeline.render import module_order, read_asset, theme_scr
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.tables import window_text
 
-_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 def whole_number(arguments: Mapping[str, str], name: str, least: int, most: int) -> int:
-    """Return the argument ``name``; anything but a whole number in the range ends in 400."""
+    """Return the argument ``name`` as an integer.
+
+    The request fails with status 400 if the argument is no integer from ``least`` to ``most``.
+    """
     text = arguments.get(name, "")
-    if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
+    if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
         abort(400, f"invalid {name} {text[:40]!r}: use an integer from {least} to {most}")
     return int(text)
 
 
 _MODULES: Final = ("live.mjs", "live_timeline.mjs", "remote.mjs")
-_WIDEST: Final = 20_000
-_LONGEST_LIST: Final = 1_000
+_MAX_WIDTH: Final = 20_000
+_MAX_LIST_LENGTH: Final = 1_000
 _SPARE_BYTES: Final = 100_000  # for the names of steps, which only the page has
-_FOREVER: Final = 10**17
+_MAX_NUMBER: Final = 10**17
 _BINARY: Final = "application/octet-stream"
 _PLACE: Final = re.compile("[0-9]{1,8}")
 _PAGE: Final = """<!doctype html>
@@ -77,34 +81,38 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
         window = TimeWindow(_instant("start"), _instant("end"))
         if not window.duration_ns:
             abort(400, "end must be after start")
-        width = whole_number(request.args, "width", 1, _WIDEST)
-        told = request.args.get("groups", "").split(",")
-        groups = {int(text) for text in told if _PLACE.fullmatch(text)}
+        width = whole_number(request.args, "width", 1, _MAX_WIDTH)
+        numbers = request.args.get("groups", "").split(",")
+        groups = {int(text) for text in numbers if _PLACE.fullmatch(text)}
         return Response(mimetype=_BINARY, response=pane_of(place).store.view(window, width, groups))
 
     _add_questions(app, pane_of)
 
 
 def _add_questions(app: Flask, pane_of: Callable[[int], Pane]) -> None:
-    """Add what is asked about all events of a trace, whatever the browser has loaded."""
+    """Add the routes that answer questions about all events, also those that are not loaded."""
 
     @app.route("/data/<int:place>/find", methods=["GET", "POST"])
     def find(place: int) -> Response:
         return jsonify(_find(pane_of(place)))
 
     @app.get("/data/<int:place>/alike")
-    def alike(place: int) -> Response:
-        row, channel = (whole_number(request.args, n, 0, _FOREVER) for n in ("row", "channel"))
-        found = pane_of(place).alike.of(row, channel, _instant("start"))
+    def same_name(place: int) -> Response:
+        row, channel = (whole_number(request.args, n, 0, _MAX_NUMBER) for n in ("row", "channel"))
+        found = pane_of(place).same_name.of(row, channel, _instant("start"))
         if found is None:
             abort(400, "no event at this row, channel, and start time")
         return jsonify(found)
 
 
 def _find(pane: Pane) -> dict[str, Any]:
-    """Return what is asked of the events whose names the body holds: how many, which, the next."""
+    """Return the answer to a search: count, list, and next of the events that match.
+
+    The body of the request contains one bit per name (see `Search.matching`). The arguments select
+    the parts of the answer.
+    """
     kinds = request.args.get("kinds", "")
-    search = pane.search.among(kinds.split(",") if kinds else ())
+    search = pane.search.within_kinds(kinds.split(",") if kinds else ())
     bits = request.get_data(cache=False)
     if len(bits) > search.n_names // 8 + _SPARE_BYTES:
         abort(400, "too many names in the request body")
@@ -112,17 +120,17 @@ def _find(pane: Pane) -> dict[str, Any]:
     answer: dict[str, Any] = {"count": search.count(is_match), "next": None}
     if "direction" in request.args:
         direction = 1 if whole_number(request.args, "direction", -1, 1) > 0 else -1
-        row = whole_number(request.args, "row", 0, _FOREVER) if "row" in request.args else None
+        row = whole_number(request.args, "row", 0, _MAX_NUMBER) if "row" in request.args else None
         found = search.nearest(is_match, _instant("from"), direction, row)
         answer["next"] = None if found is None else asdict(found)
     if "before" in request.args:
         answer["before"] = search.count_before(is_match, _instant("before"))
     if "lit_from" in request.args:
         window = TimeWindow(_instant("lit_from"), _instant("lit_to"))
-        width = whole_number(request.args, "width", 1, _WIDEST)
+        width = whole_number(request.args, "width", 1, _MAX_WIDTH)
         answer["lit"] = search.lit(is_match, window, width) if window.duration_ns else {}
     if "limit" in request.args:
-        limit = whole_number(request.args, "limit", 1, _LONGEST_LIST)
+        limit = whole_number(request.args, "limit", 1, _MAX_LIST_LENGTH)
         events = search.listed(is_match, request.args.get("order", ""), limit)
         answer["list"] = [asdict(event) for event in events]
         answer |= {"ns": search.total_ns(is_match), "names": search.count_names(is_match)}
@@ -132,14 +140,16 @@ def _find(pane: Pane) -> dict[str, Any]:
 
 
 def _instant(name: str) -> int:
-    return whole_number(request.args, name, -_FOREVER, _FOREVER)
+    """Return the argument ``name`` as a time in ns after the start of the trace."""
+    return whole_number(request.args, name, -_MAX_NUMBER, _MAX_NUMBER)
 
 
 def _add_files(app: Flask) -> None:
+    """Add the routes of scripts and styles, which are read once."""
     folder = files("traceprof.viewer") / "modules"
-    own = {name: (folder / name).read_text(encoding="utf-8") for name in _MODULES}
+    viewer_modules = {name: (folder / name).read_text(encoding="utf-8") for name in _MODULES}
     shared = {name: read_asset(name) for name in module_order("main.mjs")}
-    modules = {**shared, **own}
+    modules = {**shared, **viewer_modules}
     styles = {"page.css": page_style(), "timeline.css": page_style() + read_asset("timeline.css")}
     plotly = plotly_bundle().gzip
 
@@ -166,7 +176,7 @@ _POLICY: Final = re.compile(r'http-equiv="Content-Security-Policy" content="([^"
 
 
 def add_pairs(app: Flask, panes: Sequence[Pane]) -> None:
-    """Add the pages that hold a run against the first one, within the window that is asked for."""
+    """Add the pages with the timelines of the first run and another run on one axis."""
 
     @app.get("/beside/<int:place>")
     def beside(place: int) -> Response:
@@ -174,19 +184,17 @@ def add_pairs(app: Flask, panes: Sequence[Pane]) -> None:
             abort(404)
         window = window_text(request.args.get("window"))
         try:
-            sides = [_side(n, panes[i], window) for n, i in (("A", 0), ("B", place))]
+            sides = [
+                TimelineSide(name, pane.title, *pane.drawn(window))
+                for name, pane in (("A", panes[0]), ("B", panes[place]))
+            ]
         except TraceprofError as error:
             abort(400, plain_text(error, 400))
         title = " vs ".join(side.title for side in sides)
         page = render_beside(sides, title=title, max_items=MAX_ITEMS)
         answer = Response(page, mimetype="text/html")
-        # The page allows its own scripts by their hashes, and nothing else.
-        found = _POLICY.search(page)
-        assert found is not None
-        answer.headers["Content-Security-Policy"] = f"{found[1]}; frame-ancestors 'none'"
+        # The policy in the page allows only the page's scripts, by their hashes.
+        policy = _POLICY.search(page)
+        assert policy is not None
+        answer.headers["Content-Security-Policy"] = f"{policy[1]}; frame-ancestors 'none'"
         return answer
-
-
-def _side(name: str, pane: Pane, window: str | None) -> TimelineSide:
-    trace, span = pane.drawn(window)
-    return TimelineSide(name, pane.title, trace, span)

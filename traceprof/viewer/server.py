@@ -1,7 +1,7 @@
-"""The page of the viewer, its server for one user on one machine, and who gets an answer.
+"""Serve the viewer's page to one user on one machine, and refuse all other requests.
 
-On the page are timelines above, the tables of a window below. The server has no debugger, no
-reloader, no request log. `traceprof.viewer.routes` says from whom the answers are kept.
+The page has timelines at the top and the tables of a window below. The server has no debugger, no
+reloader, and no request log. `traceprof.viewer.routes` describes which requests are dangerous.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from traceprof.viewer.tables import DEFAULT_TABLES, TABLE_NAMES, Differences, sh
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a running viewer and the secret of this start."""
+    """The address of a running viewer and its secret token, which is new for each start."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ class Address:
 
     @property
     def authorities(self) -> frozenset[str]:
-        """The Host headers that are ours: any other is a name that was rebound to us."""
+        """The accepted values of the Host header. Any other is a DNS name rebound to this host."""
         hosts = {self.host}
         if is_loopback(self.host):
             hosts |= {"127.0.0.1", "localhost", "::1"}
@@ -50,21 +50,21 @@ class Address:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie; cookies do not know ports, so the name does."""
+        """The name of the cookie. It contains the port, because cookies ignore ports."""
         return f"traceprof_{self.port}"
 
     @property
     def url(self) -> str:
-        """The address to open, with the token: whoever has it may read the trace."""
+        """The URL to open, with the token. Anybody who has the URL can read the trace."""
         return f"http://{_authority(self.host, self.port)}/?{urlencode({'token': self.token})}"
 
 
 def bind(host: str, port: int, *, allow_remote: bool = False) -> tuple[socket.socket, Address]:
-    """Return a listening socket and its address; port 0 takes a free one.
+    """Return a listening socket and its address; port 0 selects a free port.
 
     Raises:
-        UsageError: ``host`` is not this machine alone and ``allow_remote`` is not given, it is
-            a wildcard, or the port is taken.
+        UsageError: other machines can reach ``host`` and ``allow_remote`` is false, ``host`` is a
+            wildcard address, or the port is in use.
     """
     if not is_loopback(host):
         if not allow_remote:
@@ -90,7 +90,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _has(host: str, flag: str) -> bool:
-    """Return whether ``host`` is a number of which that is true."""
+    """Return whether ``host`` is an IP address with the property ``flag``."""
     with suppress(ValueError):
         return bool(getattr(ipaddress.ip_address(host), flag))
     return False
@@ -100,7 +100,7 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-_LARGEST_REQUEST: Final = 1 << 20
+_MAX_REQUEST_BYTES: Final = 1 << 20
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -117,18 +117,18 @@ _CSP: Final = (
 
 
 def protect(app: Flask, address: Address, script_hashes: Sequence[str]) -> None:
-    """Let ``app`` answer only requests that carry the token and come from its own page.
+    """Make ``app`` answer only requests that have the token and come from the viewer's page.
 
-    ``script_hashes`` name the inline scripts of its pages (CSP sources).
+    ``script_hashes`` are the CSP sources of the inline scripts in its pages.
     """
     policy = _CSP.format(hashes=" ".join(script_hashes))
-    app.config["MAX_CONTENT_LENGTH"] = _LARGEST_REQUEST
+    app.config["MAX_CONTENT_LENGTH"] = _MAX_REQUEST_BYTES
 
     def check() -> Response | None:
         _check_origin(address)
         given = request.args.get("token")
         if given is not None:
-            return _exchange(address, given)
+            return _set_cookie(address, given)
         if not _is_token(address, request.cookies.get(address.cookie, "")):
             abort(403, "missing or invalid token. Open the address that `traceprof view` printed")
         return None
@@ -145,7 +145,7 @@ def protect(app: Flask, address: Address, script_hashes: Sequence[str]) -> None:
 
 
 def _refuse(error: Exception) -> HTTPException | tuple[str, int]:
-    """Answer a request that makes no sense, with one line on the user's terminal."""
+    """Answer a request that raised an error, and log one line to the user's terminal."""
     if isinstance(error, HTTPException):
         return error
     current_app.logger.error(
@@ -157,21 +157,21 @@ def _refuse(error: Exception) -> HTTPException | tuple[str, int]:
 
 
 def _check_origin(address: Address) -> None:
+    """Abort a request to another host name or from another site."""
     if request.headers.get("Host", "").lower() not in address.authorities:
         abort(421, "unknown host name. Open the address that `traceprof view` printed")
-    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-        abort(403, "cross-site requests are not allowed")
-    origin = request.headers.get("Origin")
-    if origin is not None and origin not in {f"http://{own}" for own in address.authorities}:
+    is_cross_site = request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+    origins = {None, *(f"http://{authority}" for authority in address.authorities)}
+    if is_cross_site or request.headers.get("Origin") not in origins:
         abort(403, "cross-site requests are not allowed")
 
 
-def _exchange(address: Address, given: str) -> Response:
-    """Turn the token of the address into a cookie, so that it does not stay in the history."""
+def _set_cookie(address: Address, given: str) -> Response:
+    """Store the URL's token in a cookie and redirect, so that it is not in the browser history."""
     if not _is_token(address, given):
         abort(403, "invalid token. Open the address that this `traceprof view` printed")
-    rest = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
-    response = redirect("/?" + urlencode(rest) if rest else "/", 303)
+    others = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
+    response = redirect("/?" + urlencode(others) if others else "/", 303)
     response.set_cookie(address.cookie, address.token, httponly=True, samesite="Strict")
     return response
 
@@ -189,7 +189,7 @@ _INDEX = """<!doctype html>
 
 
 def make_app(panes: Sequence[Pane]) -> Any:
-    """Return the Dash app that shows ``panes``; its Flask server has no other routes yet."""
+    """Return the Dash app that shows ``panes``. The routes of the timelines are added later."""
     title = " · ".join(pane.title for pane in panes)
     app: Any = Dash(
         "traceprof.viewer",
@@ -206,15 +206,22 @@ def make_app(panes: Sequence[Pane]) -> Any:
 
 
 def _layout(panes: Sequence[Pane]) -> html.Main:
-    timelines = [*map(_pane, range(len(panes)), panes), _together(len(panes))]
-    remembered = html.Div(id="remembered", hidden=True)
-    together = html.Div(timelines, className="timelines")
-    return html.Main([together, _answers(len(panes)), remembered])
+    timelines = [*map(_pane, range(len(panes)), panes), _pair_controls(len(panes))]
+    return html.Main(
+        [
+            html.Div(timelines, className="timelines"),
+            _answers(len(panes)),
+            html.Div(id="remembered", hidden=True),
+        ]
+    )
 
 
-def _together(n_panes: int) -> html.Div:
-    """Return how the timelines of several runs move, and where two lie step under step."""
-    ways = [
+def _pair_controls(n_panes: int) -> html.Div:
+    """Return the choice of how timelines move together, and links to pairs on one axis.
+
+    They are hidden for a single run.
+    """
+    choices = [
         {"label": "Synchronize views by step", "value": "steps"},
         {"label": "Synchronize views by time", "value": "time"},
         {"label": "Independent views", "value": "no"},
@@ -229,13 +236,13 @@ def _together(n_panes: int) -> html.Div:
         for place in range(1, n_panes)
     ]
     return html.Div(
-        [dcc.RadioItems(ways, "steps", id="together"), html.Div(links, className="pairs")],
+        [dcc.RadioItems(choices, "steps", id="together"), html.Div(links, className="pairs")],
         style=None if n_panes > 1 else {"display": "none"},
     )
 
 
 def _answers(n_panes: int) -> html.Div:
-    """Return what stands beside the timelines: the window, the choice of tables, the tables."""
+    """Return the part below the timelines: choice of window and tables, differences, tables."""
     controls = [
         html.Label("Window", htmlFor="window"),
         dcc.Input(
@@ -260,13 +267,14 @@ def _answers(n_panes: int) -> html.Div:
 
 
 def _pane(place: int, pane: Pane) -> html.Div:
+    """Return the card of a run: title, facts, warnings, and the frame of its timeline."""
     about, length = pane.about, format_duration(pane.store.duration_ns)
-    words = [about.profiler, about.host, length, f"{format_count(about.n_events)} events"]
+    facts = [about.profiler, about.host, length, f"{format_count(about.n_events)} events"]
     warnings = [html.Li(plain_text(text, 400)) for text in about.warnings]
     return html.Div(
         [
             html.H1(plain_text(pane.title, 200)),
-            html.Div(plain_text(" · ".join(word for word in words if word), 400), className="sub"),
+            html.Div(plain_text(" · ".join(filter(None, facts)), 400), className="sub"),
             html.Ul(warnings, className="warnings", hidden=not warnings),
             html.Iframe(
                 src=f"/timeline/{place}", title=f"Timeline {place + 1}", className="timeline"
@@ -277,6 +285,7 @@ def _pane(place: int, pane: Pane) -> html.Div:
 
 
 def _add_callbacks(app: Any, panes: Sequence[Pane]) -> None:
+    """Connect the inputs "window" and "names" with the tables, and with the URL of the page."""
     differences = Differences(panes)
     app.clientside_callback(
         ClientsideFunction("traceprof", "recall"),
@@ -305,15 +314,15 @@ def _add_callbacks(app: Any, panes: Sequence[Pane]) -> None:
     app.callback(Output("differences", "children"), Input("window", "value"))(differ)
 
 
-class _Quiet(WSGIRequestHandler):
-    """Logs no requests: their addresses carry the token."""
+class _QuietHandler(WSGIRequestHandler):
+    """Logs no requests, because their URLs contain the token."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """Log nothing."""
 
 
 class _Server(ThreadedWSGIServer):
-    """Answers each request in a thread of its own; one after the other where there are no more."""
+    """Answers each request in a new thread, or in the main thread if no thread can be started."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a request."""
@@ -324,7 +333,7 @@ class _Server(ThreadedWSGIServer):
 
 
 class ViewerServer:
-    """Serves ``panes`` on a socket that listens already, at the address that names it."""
+    """Serves ``panes`` on a listening socket and its address, as returned by `bind`."""
 
     def __init__(self, panes: Sequence[Pane], listening: socket.socket, address: Address) -> None:
         self.address = address
@@ -334,18 +343,18 @@ class ViewerServer:
         add_pairs(flask, panes)
         protect(flask, address, self.app.csp_hashes())
         self._server = _Server(
-            address.host, address.port, flask, handler=_Quiet, fd=listening.fileno()
+            address.host, address.port, flask, handler=_QuietHandler, fd=listening.fileno()
         )
-        listening.close()  # the server has a copy of it
+        listening.close()  # the server has duplicated the file descriptor
 
     def serve(self) -> None:
         """Answer requests until `stop` is called from another thread, or Ctrl-C."""
         self._server.serve_forever()
 
     def stop(self) -> None:
-        """End `serve`."""
+        """Make `serve` return."""
         self._server.shutdown()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Close the socket, which frees the port."""
         self._server.server_close()

@@ -1,4 +1,4 @@
-"""The tables under the timelines: analyses of the chosen window, and what differs between runs."""
+"""Write the tables below the timelines: analyses of a window, and differences between runs."""
 
 from __future__ import annotations
 
@@ -37,25 +37,26 @@ DEFAULT_TABLES: Final = ("breakdown", "findings", "phases", "kernels", "copies")
 MAX_ROWS: Final = 20
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?[nuµm]?s)\.\.(\d+(?:\.\d+)?[nuµm]?s)")
 _MAX_WINDOW_TEXT: Final = 200
-_MAX_NAME: Final = 60
-_MAX_SENTENCE: Final = 300
+_MAX_NAME_LENGTH: Final = 60
+_MAX_TEXT_LENGTH: Final = 300
 
 
 def show_tables(
     panes: Sequence[Pane], window: str | None, names: Sequence[str]
 ) -> list[html.Section]:
-    """Return one section per run: the analyses ``names`` within ``window``, as text."""
+    """Return one section per run with the analyses ``names`` of ``window``, which a user typed."""
     text = window_text(window)
     known = [name for name in names if name in TABLE_NAMES]
     return [_section(place, pane, text, known) for place, pane in enumerate(panes)]
 
 
 def window_text(window: str | None) -> str | None:
-    """Return the window that somebody typed, None for the default one."""
+    """Return the window that a user typed, cut to a maximum length; None for the default window."""
     return (window or "").strip()[:_MAX_WINDOW_TEXT] or None
 
 
 def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> html.Section:
+    """Return the analyses ``names`` of a run in the window ``text``, or an error message."""
     title = html.H2(plain_text(pane.title, 200))
     try:
         document = pane.answer(text, names)
@@ -66,12 +67,13 @@ def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> 
 
 
 def _about(place: int, document: Document) -> html.P:
+    """Return a line with the analyzed window, its start, and notes on it."""
     window, label = document.selection.window.hull, document.selection.label
     start = document.ns_after_start(window.start_ns)
-    words = f"{label}: {format_duration(window.duration_ns)}"
+    title = f"{label}: {format_duration(window.duration_ns)}"
     return html.P(
         [
-            _link(place, f"#at={start}..{start + window.duration_ns}", words),
+            _link(place, f"#at={start}..{start + window.duration_ns}", title),
             f", starting at {format_duration(start)} · ",
             plain_text("; ".join(sentences(document.selection.notes)), 400),
         ],
@@ -80,23 +82,21 @@ def _about(place: int, document: Document) -> html.P:
 
 
 def _briefing(document: Document) -> Iterator[Any]:
-    """Return what the page of the terminal says beside its findings, where these were asked."""
+    """Yield the verdict in the sentences of the terminal's page, if findings were requested."""
     if document.verdict is None:
         return
-    words = briefing_of(document)
-    if words.workload:
-        yield html.P(plain_text(words.workload_line))
-    yield from (html.P(plain_text(own)) for own in words.lost)
-    if words.pace:
-        yield html.P(plain_text(words.pace))
-    if words.answer:
-        yield html.P(html.Strong(plain_text(words.answer)))
-    yield from (html.P(plain_text(text)) for text in words.made_of)
-    remarks = [f"{label}: {text}" for label, text in words.remarks]
+    briefing = briefing_of(document)
+    first = (briefing.workload and briefing.workload_line, *briefing.lost, briefing.pace)
+    yield from (html.P(plain_text(sentence)) for sentence in first if sentence)
+    if briefing.answer:
+        yield html.P(html.Strong(plain_text(briefing.answer)))
+    yield from (html.P(plain_text(sentence)) for sentence in briefing.made_of)
+    remarks = [f"{label}: {text}" for label, text in briefing.remarks]
     yield html.Ul([html.Li(plain_text(remark)) for remark in remarks], className="remarks")
 
 
 def _analysis(place: int, document: Document, name: str) -> html.Div:
+    """Return the result of an analysis, or why it is missing."""
     result = document.results.get(name)
     if result is None:
         body: list[Any] = [html.P(plain_text(document.missing[name], 400), className="missing")]
@@ -108,7 +108,7 @@ def _analysis(place: int, document: Document, name: str) -> html.Div:
 
 
 def _cards(place: int, document: Document, rows: Sequence[Row]) -> Iterator[Any]:
-    """Return findings as the page and the report show them, each with the way to its place."""
+    """Yield the list of findings, each with a link to its worst case, and the unchecked rules."""
     yield html.Ol([_card(place, row) for row in rows], className="findings")
     notes = sentences(document.results[FINDINGS].notes)
     if notes:
@@ -117,12 +117,13 @@ def _cards(place: int, document: Document, rows: Sequence[Row]) -> Iterator[Any]
 
 
 def _card(place: int, row: Row) -> html.Li:
+    """Return a finding: title, saving, evidence, action, caveat, and worst case."""
     saving = saving_words(row)
     head: list[Any] = [plain_text(_title(row), 300)]
     if saving:
         head += [" ", html.Span(saving, className="saving")]
-    told = row["evidence"] if isinstance(row["evidence"], tuple | list) else (row["evidence"],)
-    evidence = [html.Li(plain_text(value_text(Unit.TEXT, fact), 400)) for fact in told]
+    facts = row["evidence"] if isinstance(row["evidence"], tuple | list) else (row["evidence"],)
+    evidence = [html.Li(plain_text(value_text(Unit.TEXT, fact), 400)) for fact in facts]
     body: list[Any] = [
         html.H4(head),
         html.Ul(evidence),
@@ -132,15 +133,22 @@ def _card(place: int, row: Row) -> html.Li:
             className="note",
         ),
     ]
-    if match := _SPAN.fullmatch(str(row["window"] or "")):
-        start, end = map(parse_duration, match.groups())
+    if span := _span_of(str(row["window"] or "")):
+        start, end = span
         words = f"worst case at {format_duration(start)}, duration {format_duration(end - start)}"
         address = address_of(start, end, ranks_named(_title(row)))
         body.append(html.P(_link(place, address, words)))
     return html.Li(body)
 
 
+def _span_of(window: str) -> tuple[int, int] | None:
+    """Return start and end of a window "1.2s..1.3s" in ns; None for any other window."""
+    match = _SPAN.fullmatch(window)
+    return (parse_duration(match[1]), parse_duration(match[2])) if match else None
+
+
 def _result(place: int, document: Document, result: Result) -> Iterator[Any]:
+    """Yield the tables and notes of a result."""
     yield _table(table_for_people(result, document.ranks), place)
     for name in further_tables(result, ()):
         table = table_for_people(result, document.ranks, name)
@@ -151,14 +159,16 @@ def _result(place: int, document: Document, result: Result) -> Iterator[Any]:
 
 
 def _table(table: ShownTable, place: int | None) -> html.Div:
+    """Return the first rows of a table; times link to the pane ``place`` unless it is None."""
     rows = [html.Tr(list(_cells(table, row, place))) for row in table.rows(MAX_ROWS)]
     left_out = len(table) - len(rows)
     more = [html.P(f"first {len(rows)} of {len(table)} rows")] if left_out else []
     head = html.Tr([_heading(column) for column in table])
-    about = plain_text(table.about or table.name, 200)
-    reached: dict[str, Any] = {"tabIndex": "0", "role": "region", "aria-label": about}
-    whole = html.Table([html.Thead(head), html.Tbody(rows)])
-    return html.Div([whole, *more], className="scroll", **reached)
+    label = plain_text(table.about or table.name, 200)
+    # The keyboard can scroll only an element that it can reach.
+    attributes: dict[str, Any] = {"tabIndex": "0", "role": "region", "aria-label": label}
+    body = html.Table([html.Thead(head), html.Tbody(rows)])
+    return html.Div([body, *more], className="scroll", **attributes)
 
 
 def _heading(column: Column) -> html.Th:
@@ -174,19 +184,18 @@ def _cells(table: ShownTable, row: Row, place: int | None) -> Iterator[html.Td]:
     for column in table:
         value = row[column.name]
         text = plain_text(value_text(column.unit, value))
-        most = _MAX_NAME if column.name.endswith("name") else _MAX_SENTENCE
-        content: Any = plain_text(text, most)
+        max_length = _MAX_NAME_LENGTH if column.name.endswith("name") else _MAX_TEXT_LENGTH
+        content: Any = plain_text(text, max_length)
         if place is None:
             pass
         elif column.name == "at_ns" and is_known(value):
             start, length = int(value), row.get("duration_ns", 0)
             end = start + (int(length) if is_known(length) else 0)
             content = _link(place, address_of(start, end, places_of_row(row)), text)
-        elif column.name == "window" and (match := _SPAN.fullmatch(text)):
-            start, end = map(parse_duration, match.groups())
-            content = _link(place, address_of(start, end, ranks_named(_title(row))), text)
+        elif column.name == "window" and (span := _span_of(text)):
+            content = _link(place, address_of(*span, ranks_named(_title(row))), text)
         kind = "number" if STYLES[column.unit].is_number else None
-        yield html.Td(content, title=text if len(text) > most else None, className=kind)
+        yield html.Td(content, title=text if len(text) > max_length else None, className=kind)
 
 
 def _title(row: Row) -> str:
@@ -194,60 +203,62 @@ def _title(row: Row) -> str:
 
 
 def _link(place: int, address: str, text: str) -> html.A:
-    """Return a link that moves the timeline of the pane ``place`` there."""
+    """Return a link that moves the timeline of the pane ``place`` to ``address``."""
     marks: dict[str, Any] = {"data-pane": str(place)}
     return html.A(plain_text(text), href=address, **marks)
 
 
-_MOST_KEPT: Final = 8
+_MAX_SUMMARIES: Final = 8
 
 
 class Differences:
-    """Holds every run against the first one; what was found of the last windows is kept."""
+    """Compares every run with the first run, and keeps the summaries of the last windows."""
 
     def __init__(self, panes: Sequence[Pane]) -> None:
         self._panes = panes
-        self._kept: dict[tuple[int, str | None], Summary] = {}
-        self._one_asks = Lock()
+        self._summaries: dict[tuple[int, str | None], Summary] = {}
+        self._lock = Lock()
 
     def show(self, window: str | None) -> list[html.Section]:
-        """Return what differs within ``window``, one section for each run but the first."""
+        """Return the differences in ``window``, one section for each run except the first."""
         text = window_text(window)
-        return [self._against_first(place, text) for place in range(1, len(self._panes))]
+        return [self._compare_with_first(place, text) for place in range(1, len(self._panes))]
 
-    def _against_first(self, place: int, window: str | None) -> html.Section:
+    def _compare_with_first(self, place: int, window: str | None) -> html.Section:
         try:
-            base, new = self._summary(0, window), self._summary(place, window)
-            found = compare([base], [new])
+            comparison = compare([self._summary(0, window)], [self._summary(place, window)])
         except TraceprofError as error:
             title = html.H2(plain_text(self._panes[place].title, 200))
             return html.Section([title, html.P(plain_text(error, 400), className="missing")])
-        return html.Section([html.H2(plain_text(found.title, 200)), *_told(brief(found))])
+        title = html.H2(plain_text(comparison.title, 200))
+        return html.Section([title, *_comparison(brief(comparison))])
 
     def _summary(self, place: int, window: str | None) -> Summary:
-        with self._one_asks:
-            found = self._kept.get((place, window))
-            if found is None:
-                found = self._panes[place].summary(window, self._name(place))
-                while len(self._kept) >= _MOST_KEPT:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[place, window] = found
-        return found
+        """Return the summary of a run, from the last summaries if it is there."""
+        with self._lock:
+            summary = self._summaries.get((place, window))
+            if summary is None:
+                summary = self._panes[place].summary(window, self._name(place))
+                while len(self._summaries) >= _MAX_SUMMARIES:
+                    del self._summaries[next(iter(self._summaries))]
+                self._summaries[place, window] = summary
+        return summary
 
     def _name(self, place: int) -> str:
-        """Return what the run is called; one that shares its title bears its place, too."""
+        """Return the title of a run, with its number if several runs have this title."""
         title = self._panes[place].title
         titles = [pane.title for pane in self._panes]
         return f"{title} ({place + 1})" if titles.count(title) > 1 else title
 
 
-def _told(found: Comparison) -> Iterator[Any]:
-    head = head_of(found)
+def _comparison(comparison: Comparison) -> Iterator[Any]:
+    """Yield verdict, remarks, and tables of a comparison."""
+    head = head_of(comparison)
     for number, sentence in enumerate(head.sentences):
         text = plain_text(sentence, 400)
         yield html.P(text if number else html.Strong(text))
     for remark in (*head.remarks, *head.warnings, *head.lost):
         yield html.P(plain_text(remark, 400), className="note")
-    for section in sections_of(found, Options()):
+    for section in sections_of(comparison, Options()):
         yield html.H3(plain_text(section.title, 200))
-        yield from (_table(own, None) for own in (section.table, *section.more) if len(own))
+        yield from (_table(table, None) for table in (section.table, *section.more) if len(table))

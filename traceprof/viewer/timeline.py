@@ -1,8 +1,8 @@
-"""The timeline of all of a trace on every level of detail, kept in a file; a view is a few slices.
+"""Build the timeline of a whole trace in several levels of detail, store it, and cut views from it.
 
-The file has columns one after another, then a JSON head that names them. What is read is mapped,
-not loaded: a start takes no longer for more events, and the system takes the memory back when it
-needs it.
+The file contains columns one after another, then a JSON head that describes them. Columns are
+mapped into memory, not loaded. Therefore the start time does not depend on the number of events,
+and the operating system can reclaim the memory. A view consists of slices of the columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import mmap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import starmap
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -42,28 +41,31 @@ from traceprof.render.timeline.shown_names import ShownNames
 from traceprof.session.doubts import doubts_of
 
 GROWTH: Final = 4
-_LEAST_GAIN: Final = 0.7
-_FEW: Final = 2_000
+"""The bins of a level are this many times as wide as those of the next finer level."""
+_MAX_KEPT_RATIO: Final = 0.7
+"""A coarser level is kept only if it has at most this share of the events of the finer level."""
+_MIN_EVENTS: Final = 2_000
+"""A level with fewer events needs no coarser level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A channel whose events shorter than ``bin_ns`` are merged per bin; 0: exact."""
+    """A channel in which events shorter than ``bin_ns`` are merged per bin; 0 means exact."""
 
     bin_ns: int
     channel: Channel
 
 
 def build_levels(channel: Channel, duration_ns: int) -> tuple[Level, ...]:
-    """Return the exact channel and coarser ones, each worth its memory, the finest first.
+    """Return the exact channel and coarser levels that are considerably smaller, finest first.
 
-    Every level stands for the same number of events, busy for the same time.
+    Every level represents the same number of events with the same total time.
     """
     levels = [Level(0, channel)]
     bin_ns = FIRST_BIN_NS * GROWTH
-    while len(levels[-1].channel) > _FEW and bin_ns < duration_ns // 200:
+    while len(levels[-1].channel) > _MIN_EVENTS and bin_ns < duration_ns // 200:
         condensed = condense_channel(levels[-1].channel, bin_ns)
-        if len(condensed) <= _LEAST_GAIN * len(levels[-1].channel):
+        if len(condensed) <= _MAX_KEPT_RATIO * len(levels[-1].channel):
             levels.append(Level(bin_ns, condensed))
         bin_ns *= GROWTH
     return tuple(levels)
@@ -75,18 +77,20 @@ def level_for(levels: tuple[Level, ...], pixel_ns: int) -> Level:
 
 
 def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
-    """Return the items with a part in ``window`` or at its edges, whole."""
-    # An integer of numpy: a float would make searchsorted convert the whole array.
+    """Return the items that overlap or touch ``window``. The items are not cut."""
+    # A numpy integer, because searchsorted would convert the whole array for a float.
     first = int(np.searchsorted(channel.ends, np.int64(window.start_ns), "left"))
     last = int(np.searchsorted(channel.starts, np.int64(window.end_ns), "left"))
     part = slice(first, max(first, last))
-    # Columns of a file may be narrower.
+    # Columns in a file may have narrower types.
     columns = {name: channel.column(name)[part] for name in channel.columns}
-    return channel.changed(**{n: own.astype(np.int64, copy=False) for n, own in columns.items()})
+    return channel.changed(
+        **{n: values.astype(np.int64, copy=False) for n, values in columns.items()}
+    )
 
 
 class About(NamedTuple):
-    """What stands above a timeline; ``warnings`` are sentences about the run."""
+    """The text above a timeline; ``warnings`` are sentences about the run."""
 
     profiler: str
     host: str
@@ -96,9 +100,9 @@ class About(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """The exact lanes, their levels of detail, samples and totals; ``head`` is that of a page.
+    """The exact lanes of a trace, their levels of detail, samples, and totals.
 
-    Times are ns after the start of the trace.
+    ``head`` is the head of the page's data. Times are in ns after the start of the trace.
     """
 
     lanes: Lanes
@@ -110,13 +114,12 @@ class Timeline:
 
     @classmethod
     def of(cls, trace: Trace, notes: Sequence[str] = ()) -> Timeline:
-        """Return the timeline of the whole of ``trace``; ``notes`` are more to be said of it."""
+        """Return the timeline of the whole ``trace``; ``notes`` are added to its warnings."""
         exact = build_lanes(trace, trace.span)
         lanes = with_states(exact, trace.span.duration_ns).mapped(Channel.whole, Channel.whole)
         samples, remarks = sample_series(trace, trace.span)
         info = trace.info
-        doubts = sentences(doubts_of(Ranks.of(trace)).notes)
-        warnings = (*doubts, *notes, *remarks)
+        warnings = (*sentences(doubts_of(Ranks.of(trace)).notes), *notes, *remarks)
         return cls(
             lanes=lanes,
             samples=samples,
@@ -127,28 +130,23 @@ class Timeline:
 
     @property
     def duration_ns(self) -> int:
-        """How long the trace is; at least 1."""
-        duration: int = self.head["duration_ns"]
-        return duration
+        """The duration of the trace, at least 1."""
+        return int(self.head["duration_ns"])
 
     def levels_of(self, channel: Channel) -> tuple[Level, ...]:
-        """Return the levels of detail of ``channel``, which are kept from the first time on."""
-        found = self.levels.get(channel)
-        if found is None:
-            found = self.levels[channel] = self.build_levels(channel)
-        return found
-
-    def build_levels(self, channel: Channel) -> tuple[Level, ...]:
-        """Return the levels of detail of ``channel``."""
-        return build_levels(channel, self.duration_ns)
+        """Return the levels of detail of ``channel``, which are built once."""
+        levels = self.levels.get(channel)
+        if levels is None:
+            levels = self.levels[channel] = build_levels(channel, self.duration_ns)
+        return levels
 
 
 OVERVIEW_WIDTH: Final = 700
-_NOTHING: Final = TimeWindow(0, 0)
+_EMPTY: Final = TimeWindow(0, 0)
 
 
 class TimelineStore:
-    """Answers views of one trace. Times are ns after the start of the trace."""
+    """Returns encoded views of one trace. Times are in ns after the start of the trace."""
 
     def __init__(self, timeline: Timeline, overview: bytes | None = None) -> None:
         self._timeline = timeline
@@ -158,22 +156,24 @@ class TimelineStore:
 
     @cached_property
     def overview(self) -> bytes:
-        """The whole trace, coarsely, with names, samples and all that a page must know."""
+        """The whole trace in low detail, with names, samples, and the head of the page's data."""
         if self._overview is not None:
             return self._overview
         window = TimeWindow(0, self.duration_ns + 1)
         everything = range(len(self.lanes.groups))
         groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)
-        lanes = Lanes(groups, self.lanes.names)
-        head = {**self._timeline.head, **slice_head}
-        shown = ShownNames.of(self.lanes)
-        return encode_lanes(lanes, head, self._timeline.samples, shown=shown)
+        return encode_lanes(
+            Lanes(groups, self.lanes.names),
+            {**self._timeline.head, **slice_head},
+            self._timeline.samples,
+            shown=ShownNames.of(self.lanes),
+        )
 
     def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:
-        """Return the view of ``window`` on ``width`` pixels, with a quarter of it on each side.
+        """Return the view of ``window`` for ``width`` pixels, with a margin of 1/4 on each side.
 
-        Rows of groups that are not open stay empty, but for copies: the charts need those.
-        Names are those of the overview.
+        ``open_groups`` are numbers of groups. Rows of other groups are empty except for copies,
+        which the charts need. Names are those of the overview.
         """
         groups, head = self._cut(window, width, open_groups)
         return encode_lanes(Lanes(groups, ()), head)
@@ -181,50 +181,55 @@ class TimelineStore:
     def _cut(
         self, window: TimeWindow, width: int, open_groups: Collection[int]
     ) -> tuple[tuple[LaneGroup, ...], dict[str, Any]]:
+        """Return the groups of a view, and the head of its data: loaded span, bin width, groups."""
         pixel_ns = window.duration_ns // max(1, width)
         margin = window.duration_ns // 4
-        around = TimeWindow(window.start_ns - margin, window.end_ns + margin)
-        widest = 0
+        loaded = TimeWindow(window.start_ns - margin, window.end_ns + margin)
+        widest_bin_ns = 0
 
-        def cut(channel: Channel, is_wanted: bool) -> Channel:
-            nonlocal widest
+        def cut(channel: Channel, is_shown: bool) -> Channel:
+            nonlocal widest_bin_ns
             level = level_for(self._timeline.levels_of(channel), pixel_ns)
-            if is_wanted:
-                widest = max(widest, level.bin_ns)
-            return cut_channel(level.channel, around if is_wanted else _NOTHING)
+            if is_shown:
+                widest_bin_ns = max(widest_bin_ns, level.bin_ns)
+            return cut_channel(level.channel, loaded if is_shown else _EMPTY)
 
         def cut_group(group: LaneGroup, is_open: bool) -> LaneGroup:
             is_device = group.kind == "device"
             return group.mapped(
-                lambda own: cut(own, is_open or (is_device and own.n_bytes is not None)),
-                lambda own: cut(own, True),
+                lambda channel: cut(
+                    channel, is_open or (is_device and channel.n_bytes is not None)
+                ),
+                lambda states: cut(states, True),
             )
 
         places = enumerate(self.lanes.groups)
         groups = tuple(cut_group(group, place in open_groups) for place, group in places)
-        shown = sorted(place for place in open_groups if place < len(groups))
-        head = {"loaded": [around.start_ns, around.end_ns], "bin_ns": widest, "shown": shown}
-        return groups, head
+        return groups, {
+            "loaded": [loaded.start_ns, loaded.end_ns],
+            "bin_ns": widest_bin_ns,
+            "shown": sorted(place for place in open_groups if place < len(groups)),
+        }
 
 
 _ALIGNED_BYTES: Final = 8
 _INSTANTS: Final = ("starts", "ends")
-"""These stay 64 bits wide: binary searches would convert the whole of a narrower column."""
+"""Columns that stay 64 bits wide, because a binary search would convert a narrower column."""
 
 _Column = npt.NDArray[Any]
 
 
 def write_timeline(timeline: Timeline, path: Path) -> None:
-    """Write ``timeline`` with all its levels; of these those of one channel are there at a time."""
+    """Write ``timeline`` with all its levels; only the levels of one channel are in memory."""
     with path.open("wb") as file:
         columns = _Columns(file)
 
-        def channel(own: Channel) -> dict[str, Any]:
+        def channel(channel_values: Channel) -> dict[str, Any]:
             levels = [
                 {"bin_ns": level.bin_ns, **columns.of_channel(level.channel)}
-                for level in timeline.build_levels(own)
+                for level in build_levels(channel_values, timeline.duration_ns)
             ]
-            return {"category": own.category, "levels": levels}
+            return {"category": channel_values.category, "levels": levels}
 
         head = {
             "groups": [group.described(channel) for group in timeline.lanes.groups],
@@ -250,7 +255,10 @@ def write_timeline(timeline: Timeline, path: Path) -> None:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Return what `write_timeline` wrote; the file may lose its name meanwhile, not its content."""
+    """Return the timeline in a file of `write_timeline`, mapped into memory.
+
+    Afterwards the file may be renamed or deleted, but its content must not change.
+    """
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     start, length = (int.from_bytes(part, "little") for part in (mapped[-16:-8], mapped[-8:]))
@@ -261,34 +269,32 @@ def read_timeline(path: Path) -> Timeline:
         offset, n, kind = place
         return np.frombuffer(mapped, np.dtype(kind), n, offset)
 
-    def level_of(told: Mapping[str, Any], category: str) -> Level:
-        columns = {name: column(place) for name, place in told.items() if name != "bin_ns"}
-        return Level(told["bin_ns"], Channel(category, **columns))
+    def level(entry: Mapping[str, Any], category: str) -> Level:
+        columns = {name: column(place) for name, place in entry.items() if name != "bin_ns"}
+        return Level(entry["bin_ns"], Channel(category, **columns))
 
-    def channel(told: Mapping[str, Any]) -> Channel:
-        found = tuple(level_of(level, told["category"]) for level in told["levels"])
-        levels[found[0].channel] = found
-        return found[0].channel
+    def channel(entry: Mapping[str, Any]) -> Channel:
+        of_channel = tuple(level(item, entry["category"]) for item in entry["levels"])
+        exact = of_channel[0].channel
+        levels[exact] = of_channel
+        return exact
 
-    def group(told: Mapping[str, Any]) -> LaneGroup:
-        rows = [
-            (row["label"], row["kind"], tuple(map(channel, row["channels"])))
-            for row in told["rows"]
-        ]
-        states = tuple(map(channel, told["states"]))
-        return LaneGroup(**{**told, "rows": tuple(starmap(LaneRow, rows)), "states": states})
+    def group(entry: Mapping[str, Any]) -> LaneGroup:
+        rows = tuple(
+            LaneRow(row["label"], row["kind"], tuple(map(channel, row["channels"])))
+            for row in entry["rows"]
+        )
+        states = tuple(map(channel, entry["states"]))
+        return LaneGroup(**{**entry, "rows": rows, "states": states})
 
-    groups = tuple(map(group, head["groups"]))
-    samples = [
-        SampleSeries(s["metric"], s["source"], column(s["times"]), column(s["values"]))
-        for s in head["samples"]
-    ]
-    totals = NameTotals(column(head["counts"]), column(head["times"]))
     about = head["about"]
     return Timeline(
-        lanes=Lanes(groups, tuple(head["names"])),
-        samples=samples,
-        totals=totals,
+        lanes=Lanes(tuple(map(group, head["groups"])), tuple(head["names"])),
+        samples=[
+            SampleSeries(s["metric"], s["source"], column(s["times"]), column(s["values"]))
+            for s in head["samples"]
+        ],
+        totals=NameTotals(column(head["counts"]), column(head["times"])),
         head=head["page"],
         about=About(**{**about, "warnings": tuple(about["warnings"])}),
         levels=levels,
@@ -296,21 +302,21 @@ def read_timeline(path: Path) -> Timeline:
 
 
 class _Columns:
-    """Writes columns, each at an aligned place, as narrow as its values allow."""
+    """Writes columns to a file, each at an aligned offset."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def of_channel(self, channel: Channel) -> dict[str, Any]:
-        """Return the places of the columns that ``channel`` has."""
+        """Write the columns of ``channel``, packed, and return the result of `add` for each."""
         return {
             name: self.add(values if name in _INSTANTS else Packed(values).stored)
             for name, values in ((name, channel.column(name)) for name in channel.columns)
         }
 
     def add(self, values: _Column) -> tuple[int, int, str]:
-        """Return the place, the number and the kind of the values that were written."""
-        place = -(-self._file.tell() // _ALIGNED_BYTES) * _ALIGNED_BYTES
-        self._file.write(b"\0" * (place - self._file.tell()))
+        """Write ``values`` and return their offset in the file, their number, and their type."""
+        offset = -(-self._file.tell() // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        self._file.write(b"\0" * (offset - self._file.tell()))
         self._file.write(np.ascontiguousarray(values).data)
-        return place, len(values), values.dtype.str
+        return offset, len(values), values.dtype.str

@@ -15,7 +15,6 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.trace import Trace
 from traceprof.render.palette import PART_STYLES
-from traceprof.render.report.critical_path import path_figure
 from traceprof.render.report.figures import (
     durations_figure,
     idle_figure,
@@ -24,6 +23,7 @@ from traceprof.render.report.figures import (
     tree_figure,
 )
 from traceprof.render.report.places import Around
+from traceprof.render.report.steps import path_figure
 from traceprof.render.report.traffic import (
     bandwidth_figure,
     network_figure,

@@ -1,1 +1,1 @@
-"""What every HTML page is made of: the document, its style, its tables, plotly.js."""
+"""Provide the parts that all HTML pages share: document, style, tables, and plotly.js."""

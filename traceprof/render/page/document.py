@@ -1,4 +1,4 @@
-"""What every HTML page is made of: the document that loads nothing, its data and its tables."""
+"""Write HTML documents that load nothing from the network, their data blocks, and their tables."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from traceprof.render.shown import Row, ShownTable
 
 PLOTLY_CONFIG: Final[Mapping[str, Any]] = {
     "displaylogo": False,
-    # plotly.js 4 shows a button that uploads the chart unless both are switched off.
+    # plotly.js 4 shows a button that uploads the chart unless both options are switched off.
     "showSendToCloud": False,
     "plotlyServerURL": "",
 }
-"""What every plotly figure of traceprof is shown with: nothing may leave the machine."""
+"""The configuration of every plotly figure. It sends no data from the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlotlyBundle:
-    """The script as gzip, and the CSP source that lets exactly this script run."""
+    """plotly.js compressed with gzip, and the CSP source that allows exactly this script."""
 
     gzip: bytes
     csp_source: str
@@ -40,7 +40,7 @@ class PlotlyBundle:
 
 @cache
 def plotly_bundle() -> PlotlyBundle:
-    """Return plotly.js of the installed plotly package (about 1.5 MB; compressed once)."""
+    """Return plotly.js of the installed plotly package (about 1.5 MB), compressed once."""
     script = get_plotlyjs().encode()
     packed = gzip.compress(script, compresslevel=6, mtime=0)
     return PlotlyBundle(packed, csp_hash(script))
@@ -75,10 +75,10 @@ _DOCUMENT: Final = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part of a page: its HTML, blocks of data, its style, and the scripts that it runs.
+    """A part of a page: its HTML, data blocks, style, and script.
 
-    ``head_script`` runs before anything is shown. ``csp_sources`` allow scripts that the page
-    makes itself from its data blocks.
+    ``head_script`` runs before the page is shown. ``csp_sources`` allow the scripts that the page
+    creates from its data blocks.
     """
 
     html: str
@@ -97,9 +97,10 @@ def page_style() -> str:
 def write_document(
     title: str, body: str, styles: Sequence[str], fragment: Fragment | None = None, script: str = ""
 ) -> str:
-    """Return the document; ``body`` is HTML, ``title`` plain text, ``script`` JavaScript of ours.
+    """Return an HTML document that loads nothing.
 
-    The policy of the document lets that and the fragment's script run and nothing load.
+    ``title`` is plain text, ``body`` is HTML, and ``script`` is trusted JavaScript. The content
+    security policy allows only ``script`` and the scripts of the fragment.
     """
     sources, scripts, head = [], "", ""
     if fragment is not None:
@@ -122,29 +123,31 @@ def write_document(
     )
 
 
-KNOWN_WITH_IT: Final = "Warnings and notes"
-"""What warnings and remarks stand under, behind the answer and its charts."""
+WARNINGS_TITLE: Final = "Warnings and notes"
+"""Title of the section with warnings and remarks, which follows the result and its charts."""
 
-_SHORT: Final = 60
-_KERNELS: Final = frozenset({"name", "kernel", "before", "after"})
-"""Columns that hold names of kernels."""
-_PART: Final = re.compile(r"(::|[_/,(.]|(?<!&)#|&lt;)(?=[^\W\d]|_)")
-_WORD: Final = 14
-"""What is no longer is not broken, even where it could be."""
-_CROWDED: Final = 9
-_WIDE: Final = 13
-"""From more columns on paper needs smaller letters, and upright headings."""
+_MAX_SHORT_LENGTH: Final = 60
+"""A longer text is cut on the screen, and its full text is in the tooltip."""
+_KERNEL_COLUMNS: Final = frozenset({"name", "kernel", "before", "after"})
+_NAME_SEPARATOR: Final = re.compile(r"(::|[_/,(.]|(?<!&)#|&lt;)(?=[^\W\d]|_)")
+_MAX_UNBROKEN_LENGTH: Final = 14
+"""A text up to this length is never broken into lines."""
+_MAX_COLUMNS: Final = 9
+"""A table with more columns is printed with smaller letters."""
+_MAX_UPRIGHT_COLUMNS: Final = 13
+"""A table with more columns is printed with vertical headings."""
 
 Link = Callable[[Row], str | None]
+"""Returns the address in the page that a table row links to, or None."""
 
 
 def html_table(
     table: ShownTable, caption: str, max_rows: int, link: Link | None = None, leading: str = ""
 ) -> str:
-    """Return the first ``max_rows`` rows of a table, which says what it leaves out.
+    """Return the first ``max_rows`` rows of a table; the caption states how many are left out.
 
-    ``link`` gives, for a row, an address within the page (or None) for its column ``leading``: its
-    time, or its step, where none is named.
+    ``link`` gives the address that the cell in column ``leading`` of a row links to. By default
+    ``leading`` is the column of the time, or of the step.
     """
     head = "".join(
         f'<th scope="col"{_align(column)} title="{html_text(column.meaning)}">'
@@ -154,15 +157,15 @@ def html_table(
     rows = table.rows(max_rows)
     texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
     body = "".join(
-        f"<tr>{_cells(table, row, own, link, leading)}</tr>"
-        for row, own in zip(rows, zip(*texts, strict=True), strict=True)
+        f"<tr>{_cells(table, row, row_texts, link, leading)}</tr>"
+        for row, row_texts in zip(rows, zip(*texts, strict=True), strict=True)
     )
     left_out = len(table) - max_rows
     more = f" · first {max_rows} of {len(table)} rows" if left_out > 0 else ""
-    crowded = " crowded" if len(table.columns) > _CROWDED else ""
-    crowded += " wide" if len(table.columns) > _WIDE else ""
+    classes = " crowded" if len(table.columns) > _MAX_COLUMNS else ""
+    classes += " wide" if len(table.columns) > _MAX_UPRIGHT_COLUMNS else ""
     return (
-        f'<div class="scroll{crowded}" tabindex="0" role="region" '
+        f'<div class="scroll{classes}" tabindex="0" role="region" '
         f'aria-label="{html_text(caption)}"><table>'
         f"<caption>{html_text(caption)}{more}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -172,33 +175,37 @@ def html_table(
 def _cells(
     table: ShownTable, row: Row, texts: Sequence[str], link: Link | None, leading: str
 ) -> str:
+    """Return the cells of a row, whose values are formatted as ``texts``."""
     address = link(row) if link else None
     leading = leading or ("at_ns" if table.has("at_ns") else "step")
     cells = []
-    for column, written in zip(table, texts, strict=True):
-        text = _text(written, is_kernel=column.name in _KERNELS)
+    for column, text in zip(table, texts, strict=True):
+        content = _content(text, is_kernel=column.name in _KERNEL_COLUMNS)
         if address and column.name == leading:
-            text = f'<a href="{html_text(address)}">{text}</a>'
-        cells.append(f"<td{_align(column)}{_bar(column, row[column.name])}>{text}</td>")
+            content = f'<a href="{html_text(address)}">{content}</a>'
+        cells.append(f"<td{_align(column)}{_bar(column, row[column.name])}>{content}</td>")
     return "".join(cells)
 
 
-def _text(text: str, *, is_kernel: bool = False) -> str:
-    """Return a cell; of a long name of a kernel paper has its short form alone."""
-    if len(text) <= _SHORT:
-        return _parted(text)
-    whole, brief = html_text(text, 400), short_name(text) if is_kernel else text
+def _content(text: str, *, is_kernel: bool) -> str:
+    """Return the HTML of a cell; a printout has only the short form of a long kernel name."""
+    if len(text) <= _MAX_SHORT_LENGTH:
+        return _breakable(text)
+    brief = short_name(text) if is_kernel else text
+    content = _breakable(text)
     if brief != text:
-        whole = f'<span class="whole">{whole}</span><span class="brief">{_parted(brief)}</span>'
-    else:
-        whole = _parted(text)
-    return f'<span class="long" title="{html_text(text)}">{whole}</span>'
+        content = (
+            f'<span class="whole">{html_text(text, 400)}</span>'
+            f'<span class="brief">{_breakable(brief)}</span>'
+        )
+    return f'<span class="long" title="{html_text(text)}">{content}</span>'
 
 
-def _parted(text: str) -> str:
-    """Return a text that may be broken between the parts of its names, and not within words."""
-    written = html_text(text, 400)
-    return _PART.sub(r"\1<wbr>", written) if len(text) > _WORD else written
+def _breakable(text: str) -> str:
+    """Return HTML whose lines may break after the separators in names, but not within words."""
+    escaped = html_text(text, 400)
+    is_long = len(text) > _MAX_UNBROKEN_LENGTH
+    return _NAME_SEPARATOR.sub(r"\1<wbr>", escaped) if is_long else escaped
 
 
 def _align(column: Column) -> str:
@@ -206,54 +213,57 @@ def _align(column: Column) -> str:
 
 
 def _bar(column: Column, value: Any) -> str:
-    """Return the style that draws a share behind its number."""
+    """Return the style attribute that draws a bar behind a share; "" for other values."""
     if not STYLES[column.unit].has_bar or not is_known(value):
         return ""
     return f' style="--part:{100 * min(1.0, max(0.0, float(value))):.1f}%"'
 
 
 _FORBIDDEN: Final = (0, 7, 8, 10, 11, 12, 13, 14, 15, 26, 27, 60, 127)
+"""ASCII codes that must not occur in a data block: control characters and "<"."""
 _FIRST_PAIR: Final = 0x100
 
 
 def data_block(name: str, data: bytes) -> str:
-    """Return the element of the id ``name`` that holds ``data``."""
+    """Return the HTML element with the id ``name`` that contains ``data``."""
     text = text_of_bytes(data)
     return f'<script type="text/plain" id="{name}" data-bytes="{len(data)}">{text}</script>'
 
 
 def text_of_bytes(data: bytes) -> str:
-    """Return ``data`` as text; who reads it must know the number of bytes."""
-    sevens = _sevens(np.frombuffer(data, np.uint8))
-    place = np.full(128, -1, np.int16)
-    place[list(_FORBIDDEN)] = np.arange(len(_FORBIDDEN))
-    places = place[sevens]
-    opens = _pairs_open(places >= 0)
-    units = sevens.astype(np.uint16)
-    pairs = np.flatnonzero(opens)
-    units[pairs] = _FIRST_PAIR + (places[pairs].astype(np.uint16) << 7) + sevens[pairs + 1]
+    """Return ``data`` encoded as text. A decoder needs the number of bytes.
+
+    Each character stands for 7 bits. A character that must not occur is combined with the next
+    7 bits into one character from U+0100 on.
+    """
+    septets = _septets(np.frombuffer(data, np.uint8))
+    index_of = np.full(128, -1, np.int16)
+    index_of[list(_FORBIDDEN)] = np.arange(len(_FORBIDDEN))
+    indices = index_of[septets]
+    pairs = np.flatnonzero(_starts_pair(indices >= 0))
+    units = septets.astype(np.uint16)
+    units[pairs] = _FIRST_PAIR + (indices[pairs].astype(np.uint16) << 7) + septets[pairs + 1]
     is_kept = np.ones(len(units), bool)
     is_kept[pairs + 1] = False
     is_kept[-1] = False
     return units[is_kept].astype("<u2").tobytes().decode("utf-16-le")
 
 
-def _sevens(data: np.ndarray) -> np.ndarray:
-    """Return the bits of ``data`` by sevens, and seven more for the last one to pair with."""
-    n_bits = 8 * len(data)
-    n_sevens = -(-n_bits // 7)
+def _septets(data: np.ndarray) -> np.ndarray:
+    """Return the bits of ``data`` in groups of 7, and a last group of zeros as a pair's second."""
+    n_septets = -(-8 * len(data) // 7)
     padded = np.concatenate((data, np.zeros(2, np.uint8))).astype(np.uint16)
-    first = 7 * np.arange(n_sevens)
-    both = (padded[first >> 3] << 8) | padded[(first >> 3) + 1]
-    return np.append((both >> (9 - (first & 7))) & 127, 0).astype(np.uint8)
+    first_bit = 7 * np.arange(n_septets)
+    two_bytes = (padded[first_bit >> 3] << 8) | padded[(first_bit >> 3) + 1]
+    return np.append((two_bytes >> (9 - (first_bit & 7))) & 127, 0).astype(np.uint8)
 
 
-def _pairs_open(is_forbidden: np.ndarray) -> np.ndarray:
-    """Return where a forbidden one makes a pair: the 1st, 3rd, … of those in a row."""
+def _starts_pair(is_forbidden: np.ndarray) -> np.ndarray:
+    """Return which septets start a pair: the 1st, 3rd, … of each sequence of forbidden ones."""
     edges = np.flatnonzero(np.diff(is_forbidden, prepend=False) & is_forbidden)
-    run = np.zeros(len(is_forbidden), np.int64)
-    run[edges] = edges
-    offset = np.arange(len(is_forbidden)) - np.maximum.accumulate(run)
-    opens: np.ndarray = is_forbidden & (offset % 2 == 0)
-    opens[-1] = False
-    return opens
+    start = np.zeros(len(is_forbidden), np.int64)
+    start[edges] = edges
+    offset = np.arange(len(is_forbidden)) - np.maximum.accumulate(start)
+    starts: np.ndarray = is_forbidden & (offset % 2 == 0)
+    starts[-1] = False
+    return starts

@@ -1,1 +1,1 @@
-"""The report: every answer of traceprof about one trace on one page."""
+"""Write the HTML report: every analysis of one trace on one page."""

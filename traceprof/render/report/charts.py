@@ -1,4 +1,4 @@
-"""Charts of the report that need no script: parts of the time, who sends to whom."""
+"""Draw the report's script-free charts: bars of the five parts, and bytes sent between ranks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_o
 from traceprof.render.shown import Row
 from traceprof.units import format_bytes, format_rate, format_ratio
 
-_PARTS: Final = {part.column: part.key for part in PART_STYLES}
-_LABEL_RATIO: Final = 0.06
+_PART_KEYS: Final = tuple(part.key for part in PART_STYLES)
+_MIN_LABELED_RATIO: Final = 0.06
+"""A smaller part of a bar shows no percentage, because the text would not fit."""
 
 
 def category_style() -> str:
-    """Return the colours of the palette as variables of the page, light and dark."""
+    """Return CSS variables for the colors of all categories, in the light and dark theme."""
 
     def variables(theme: str) -> str:
         colours = [(item.key, str(getattr(item, theme))) for item in CATEGORIES]
@@ -29,7 +30,7 @@ def category_style() -> str:
 
 
 def card(key: str, title: str, html: str) -> str:
-    """Return a part of the page under its heading."""
+    """Return a section of the page: a heading with ``title``, then ``html``."""
     key = html_text(key)
     return (
         f'<section class="card" id="{key}" aria-labelledby="{key}-title">'
@@ -38,78 +39,77 @@ def card(key: str, title: str, html: str) -> str:
 
 
 def breakdown_bars(breakdown: Result) -> str:
-    """Return one bar per device: the shares of the five parts, which add up to 100%."""
+    """Return one bar per device that shows the shares of the five parts. They add up to 100%."""
     rows = breakdown.tables["devices"].rows()
     if len(rows) > 1:
         (total,) = breakdown.tables["total"].rows()
         rows.append({"name": f"all {len(rows)} GPUs", **total})
-    bars = "".join(map(_bar, rows))
-    return f"{parts_legend()}<div class='of-devices'>{bars}</div>"
+    return f"{parts_legend()}<div class='of-devices'>{''.join(map(_device_bar, rows))}</div>"
 
 
 def parts_bar(parts: Mapping[str, float]) -> str:
-    """Return the shares of the five parts, by their keys, as one bar."""
-    ratios = {part.column: parts[part.key] for part in PART_STYLES}
-    shares = {_PARTS[column]: format_ratio(ratio) for column, ratio in ratios.items()}
-    return f"{parts_legend(values=shares)}{_bar_of('GPU time', ratios)}"
+    """Return one bar of the five parts with a legend; ``parts`` maps a part's key to its share."""
+    shares = {key: format_ratio(parts[key]) for key in _PART_KEYS}
+    return f"{parts_legend(values=shares)}{_bar('GPU time', parts)}"
 
 
-def _bar(row: Row) -> str:
-    ratios = {column: row[f"{key}_ratio"] for column, key in _PARTS.items()}
-    name = f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])
-    title = name.strip()
-    return f'<span class="who">{html_text(title, 80)}</span>{_bar_of(title, ratios)}'
+def _device_bar(row: Row) -> str:
+    title = (f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])).strip()
+    bar = _bar(title, {key: row[f"{key}_ratio"] for key in _PART_KEYS})
+    return f'<span class="who">{html_text(title, 80)}</span>{bar}'
 
 
-def _bar_of(title: str, ratios: Mapping[str, float]) -> str:
-    words = ", ".join(f"{_label(_PARTS[key])} {format_ratio(r)}" for key, r in ratios.items())
-    parts = "".join(
-        f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]});'
-        f'color:var(--on-{_PARTS[key]})" '
-        f'class="{_PARTS[key]}" title="{html_text(_label(_PARTS[key]))} {format_ratio(ratio)}">'
-        f"{format_ratio(ratio) if ratio >= _LABEL_RATIO else ''}</i>"
-        for key, ratio in ratios.items()
-        if ratio > 0
+def _bar(title: str, parts: Mapping[str, float]) -> str:
+    """Return one bar; ``parts`` maps a part's key to its share. ``title`` is plain text."""
+    labels = {key: f"{category_of(key).label} {format_ratio(parts[key])}" for key in _PART_KEYS}
+    pieces = "".join(
+        f'<i style="width:{100 * parts[key]:.3f}%;background:var(--{key});'
+        f'color:var(--on-{key})" class="{key}" title="{html_text(label)}">'
+        f"{format_ratio(parts[key]) if parts[key] >= _MIN_LABELED_RATIO else ''}</i>"
+        for key, label in labels.items()
+        if parts[key] > 0
     )
-    label = f"{html_text(title, 80)}: {html_text(words)}"
-    return f'<div class="bar" role="img" aria-label="{label}">{parts}</div>'
-
-
-def _label(category: str) -> str:
-    return category_of(category).label
+    label = f"{html_text(title, 80)}: {html_text(', '.join(labels.values()))}"
+    return f'<div class="bar" role="img" aria-label="{label}">{pieces}</div>'
 
 
 def parts_legend(
-    categories: Iterable[str] = _PARTS.values(), values: Mapping[str, str] | None = None
+    categories: Iterable[str] = _PART_KEYS, values: Mapping[str, str] | None = None
 ) -> str:
-    """Return what the colours mean (of the five parts), with a value behind each that has one."""
-    keys = dict.fromkeys(categories)
-    words = {key: f"{_label(key)} {(values or {}).get(key, '')}".strip() for key in keys}
-    return legend((f"var(--{key})", told) for key, told in words.items())
+    """Return the legend of ``categories`` (default: the five parts).
+
+    ``values`` maps a category to a text that follows its label.
+    """
+    return legend(
+        (f"var(--{key})", f"{category_of(key).label} {(values or {}).get(key, '')}".strip())
+        for key in dict.fromkeys(categories)
+    )
 
 
-_MOST_RANKS: Final = 32
+_MAX_RANKS: Final = 32
 _NUMBERS: Final = re.compile(r"\d+")
 
 
 def peer_matrix(peers: Result) -> str:
-    """Return the bytes from each rank (a row) to each other (a column), the more the darker.
+    """Return a table of bytes sent from each rank (row) to each rank (column), shaded by size.
 
-    Nothing for a single pair, and for more than 32 ranks, where the table of pairs is better.
+    Returns "" for a single pair, and for more than 32 ranks, which the table of pairs shows better.
     """
     edges = peers.table.rows()
-    names = sorted({str(edge[end]) for edge in edges for end in ("source", "target")}, key=_order)
+    names = sorted(
+        {str(edge[end]) for edge in edges for end in ("source", "target")}, key=_natural_order
+    )
     sized = [edge for edge in edges if _bytes_of(edge)]
-    if not 2 < len(names) <= _MOST_RANKS or not sized:
+    if not 2 < len(names) <= _MAX_RANKS or not sized:
         return ""
     by_pair: dict[tuple[str, str], list[Row]] = {}
     for edge in sized:
         by_pair.setdefault((edge["source"], edge["target"]), []).append(edge)
-    top = max(sum(map(_bytes_of, own)) for own in by_pair.values())
+    max_bytes = max(sum(map(_bytes_of, pair_edges)) for pair_edges in by_pair.values())
     head = "".join(f'<th scope="col">{html_text(name, 40)}</th>' for name in names)
     rows = "".join(
         f'<tr><th scope="row">{html_text(source, 40)}</th>'
-        + "".join(_cell(by_pair.get((source, target), ()), top) for target in names)
+        + "".join(_cell(by_pair.get((source, target), ()), max_bytes) for target in names)
         + "</tr>"
         for source in names
     )
@@ -122,10 +122,12 @@ def peer_matrix(peers: Result) -> str:
 
 
 def _bytes_of(edge: Row) -> int:
+    """Return the size of a row of "peers"; 0 if it is unknown."""
     return int(edge["size_bytes"]) if is_known(edge["size_bytes"]) else 0
 
 
-def _cell(edges: Sequence[Row], top: int) -> str:
+def _cell(edges: Sequence[Row], max_bytes: int) -> str:
+    """Return the table cell of one pair of ranks, shaded by its share of ``max_bytes``."""
     if not edges:
         return "<td></td>"
     n_bytes = sum(map(_bytes_of, edges))
@@ -134,12 +136,13 @@ def _cell(edges: Sequence[Row], top: int) -> str:
         for edge in edges
         if is_known(edge["rate_bytes_per_s"])
     ]
-    share = round(100 * n_bytes / top)
+    share = round(100 * n_bytes / max_bytes)
     return (
         f'<td class="number" style="--part:{share}%" title="{html_text(", ".join(rates))}">'
         f"{format_bytes(n_bytes)}</td>"
     )
 
 
-def _order(name: str) -> tuple[str, list[int]]:
+def _natural_order(name: str) -> tuple[str, list[int]]:
+    """Return a sort key that compares the numbers in ``name`` by value: rank 2 before rank 10."""
     return _NUMBERS.sub("", name), [int(number) for number in _NUMBERS.findall(name)]

@@ -1,9 +1,10 @@
-"""A comparison of runs as one page: the answer, the main numbers side by side, charts, tables."""
+"""Write the HTML page of a comparison: the result, main numbers side by side, charts, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +20,11 @@ from traceprof.render.charts.roofline import roofline_of_both
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
 from traceprof.render.formatting import is_known, round_text, sentences, signed_duration, value_text
-from traceprof.render.page.document import KNOWN_WITH_IT, Link, html_table, write_document
+from traceprof.render.page.document import WARNINGS_TITLE, Link, html_table, write_document
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
-from traceprof.render.shown import Row
+from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.timeline.beside import BesideTimeline
 from traceprof.render.timeline.render import timeline_fragment
 from traceprof.units import format_duration, format_ratio
@@ -32,18 +33,17 @@ _WIDTH: Final = 960
 _LEFT: Final = 330
 _RIGHT: Final = 110
 _ROW: Final = 22
-_MOST_CAUSES: Final = 10
-_LEAST_SHARE: Final = 0.02
-_LONGEST: Final = 48
+_MAX_CAUSES: Final = 10
+_MAX_CAUSE_LETTERS: Final = 48
 _HEIGHT: Final = 240
 _FOOT: Final = 18
-_SEEN: Final = 0.05
+_MIN_VISIBLE_RATIO: Final = 0.05
+"""Below this share of the step time the longest cause is hard to see, so the axis is broken."""
+_TOTAL_TO_CAUSE_RATIO: Final = 1.5
+"""On a broken axis the bars of base and new are this many times as long as the longest cause."""
 _UNDECIDED: Final = ("no difference shown", "not clear", "not judged")
-"""The share of the whole from which the longest cause is seen without a broken axis."""
-_WHOLE: Final = 1.5
-"""How many times as long as any cause both wholes are drawn where the axis is broken."""
+"""Verdicts that do not call a change better or worse."""
 _PARTS: Final = {part.key: part for part in PART_STYLES}
-_BARE: Final = ("kernel", "copy", "collective")
 _STYLE: Final = """
 .chart.sum { max-height: none; }
 .chart .longer { fill: #c2410c; } .chart .shorter { fill: #15803d; }
@@ -62,37 +62,35 @@ _STYLE: Final = """
 
 
 def waterfall_chart(difference: Result) -> str:
-    """Return how one gets from the base's mean step to the new one's, cause by cause.
+    """Return a waterfall chart from the base's mean step time to the new one, cause by cause.
 
-    All bars are to scale where causes can be seen beside the whole; else the axis is broken: it
-    begins so late that both wholes are longer than any cause, and they are drawn broken.
+    All bars are to scale if the causes are long enough to be seen. Otherwise the axis is broken:
+    it starts at a time that leaves the bars of base and new longer than any cause, and these two
+    bars are drawn with a gap.
     """
     scalars = difference.scalars
-    rows = _steps_of(difference)
-    reached, places = float(scalars["base_ns"]), [float(scalars["base_ns"])]
-    for row in rows:
-        reached += row["difference_ns"]
-        places.append(reached)
-    low = _begin_of(places, [abs(row["difference_ns"]) for row in rows])
-    x = Axis(low, low + 1.02 * ((max(places) - low) or 1.0), _LEFT, _WIDTH - _RIGHT)
+    rows = _bars_of_causes(difference)
+    changes_ns = [row["difference_ns"] for row in rows]
+    levels_ns = list(accumulate(changes_ns, initial=float(scalars["base_ns"])))
+    low = _axis_start(levels_ns, [abs(ns) for ns in changes_ns])
+    x = Axis(low, low + 1.02 * ((max(levels_ns) - low) or 1.0), _LEFT, _WIDTH - _RIGHT)
     height = _ROW * (len(rows) + 2) + 4
-    lines = list(_scale_of(x, height))
-    wholes = ((0, "base", places[0]), (len(rows) + 1, "new", places[-1]))
-    for number, side, ns in wholes:
+    lines = list(_grid_lines(x, height))
+    for number, side, ns in ((0, "base", levels_ns[0]), (len(rows) + 1, "new", levels_ns[-1])):
         lines.append(_bar(number, side, (_LEFT, x(ns)), side, format_duration(ns)))
-        lines += [_break_of(number)] if low else []
+        lines += [_gap_in_bar(number)] if low else []
     for number, row in enumerate(rows, 1):
-        ends = sorted((x(places[number - 1]), x(places[number])))
+        left, right = sorted((x(levels_ns[number - 1]), x(levels_ns[number])))
         kind = "longer" if row["difference_ns"] > 0 else "shorter"
-        words = signed_duration(row["difference_ns"]) or "0"
-        lines.append(_bar(number, row["words"], (ends[0], ends[1]), kind, words))
+        change = signed_duration(row["difference_ns"]) or "0"
+        lines.append(_bar(number, row["label"], (left, right), kind, change))
     broken = (
         f" The axis is broken: it starts at {format_duration(low)}. The bars of base and new are "
         "longer than drawn; all other bars are to scale."
         if low
         else ""
     )
-    label = f"From {format_duration(places[0])} to {format_duration(places[-1])}"
+    label = f"From {format_duration(levels_ns[0])} to {format_duration(levels_ns[-1])}"
     return (
         f"{drawing((_WIDTH, height + _FOOT), 'chart sum', label, *lines)}"
         f'<p class="note">Mean GPU time per {html_text(str(scalars["per"]))}. The changes between '
@@ -100,57 +98,58 @@ def waterfall_chart(difference: Result) -> str:
     )
 
 
-def _begin_of(places: Sequence[float], lengths: Sequence[float]) -> float:
-    """Return where the axis begins: at 0 wherever causes can be seen then."""
-    longest = max(lengths, default=0.0)
-    if not longest or longest >= _SEEN * max(places):
+def _axis_start(levels_ns: Sequence[float], lengths_ns: Sequence[float]) -> float:
+    """Return where the time axis starts, in ns: at 0 if the longest cause is visible then."""
+    longest = max(lengths_ns, default=0.0)
+    if not longest or longest >= _MIN_VISIBLE_RATIO * max(levels_ns):
         return 0.0
-    return max(0.0, min(places) - _WHOLE * max(longest, max(places) - min(places)))
+    extent = max(longest, max(levels_ns) - min(levels_ns))
+    return max(0.0, min(levels_ns) - _TOTAL_TO_CAUSE_RATIO * extent)
 
 
-def _scale_of(x: Axis, height: int) -> Iterator[str]:
+def _grid_lines(x: Axis, height: int) -> Iterator[str]:
     for value in round_ticks(x.low, x.high, 6):
         at = x(value)
         yield element("line", x1=at, x2=at, y1=0, y2=height)
         yield text(at, height + _FOOT - 4, round_text(Unit.NS, value), "middle")
 
 
-def _break_of(number: int) -> str:
-    """Return a gap across a bar, near its beginning: it is longer than it is drawn."""
+def _gap_in_bar(number: int) -> str:
+    """Return a gap near the start of a bar, which shows that the bar is longer than drawn."""
     y = number * _ROW + 1
     path = f"M{_LEFT + 22} {y}l-6 {_ROW - 2}h6l6 {2 - _ROW}z"
     return element("path", d=path, class_="break")
 
 
-def _steps_of(difference: Result) -> list[Row]:
-    """Return the causes that are worth a bar, the rest of each part, in the order of the parts."""
+def _bars_of_causes(difference: Result) -> list[Row]:
+    """Return label and difference of each bar: the largest causes, then the rest of each part."""
     causes = difference.tables["causes"].rows()
     largest = max((abs(row["difference_ns"]) for row in causes), default=0)
-    worth = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * largest > 0]
-    told = worth[:_MOST_CAUSES]
-    found: list[Row] = [
-        {"words": _cause(row), "difference_ns": row["difference_ns"]} for row in told
+    listed = largest_causes(causes, largest, _MAX_CAUSES)
+    bars: list[Row] = [
+        {"label": _cause_label(row), "difference_ns": row["difference_ns"]} for row in listed
     ]
     for part in PART_STYLES:
         rest = sum(row["difference_ns"] for row in causes if row["part"] == part.key)
-        rest -= sum(row["difference_ns"] for row in told if row["part"] == part.key)
+        rest -= sum(row["difference_ns"] for row in listed if row["part"] == part.key)
         if rest:
-            found.append({"words": f"other {part.label}", "difference_ns": rest})
-    return found
+            bars.append({"label": f"other {part.label}", "difference_ns": rest})
+    return bars
 
 
-def _cause(row: Row) -> str:
+def _cause_label(row: Row) -> str:
+    """Return the label of a cause, with its part and kind if the name does not imply them."""
     name = str(row["name"]).removeprefix("void ")
     if row["kind"] == "waiting":
         name = f"waiting for {name.strip('()')}"
-    elif row["kind"] not in _BARE:
+    elif row["kind"] not in SELF_EXPLAINING_KINDS:
         name = f"{_PARTS[row['part']].label}: {row['kind']} {name}".strip()
     state = f" ({row['state']})" if row["state"] in ("new", "gone", "renamed") else ""
-    room = _LONGEST - len(state)
-    return plain_text(name, room) + state
+    return plain_text(name, _MAX_CAUSE_LETTERS - len(state)) + state
 
 
 def _bar(number: int, name: str, ends: tuple[float, float], kind: str, value: str) -> str:
+    """Return a bar in row ``number`` from ``ends[0]`` to ``ends[1]`` px; ``kind`` is its class."""
     y = number * _ROW
     width = max(1.0, ends[1] - ends[0])
     title = f"<title>{html_text(f'{name}: {value}')}</title>"
@@ -162,13 +161,13 @@ def _bar(number: int, name: str, ends: tuple[float, float], kind: str, value: st
 
 
 def steps_chart(steps: Table) -> str:
-    """Return how long each steady step took, on both sides."""
+    """Return a scatter plot of the duration of each steady step of base and new."""
     if steps.empty:
         return ""
     top = 1.05 * float(np.quantile(steps["period_ns"], 0.99))
     low = 0.95 * float(steps["period_ns"].min())
-    most = max(1.0, float(steps["place"].max()))
-    x, y = Axis(0, most, 70, _WIDTH - 10), Axis(low, top, _HEIGHT - 8, 8)
+    last = max(1.0, float(steps["place"].max()))
+    x, y = Axis(0, last, 70, _WIDTH - 10), Axis(low, top, _HEIGHT - 8, 8)
     dots = (
         element(
             "circle",
@@ -182,10 +181,10 @@ def steps_chart(steps: Table) -> str:
         )
         for row in steps.rows()
     )
-    sorted_by_name = sorted(split_by(steps, "side"), key=lambda pair: pair[0])
+    sides = sorted(split_by(steps, "side"), key=lambda pair: pair[0])
     medians = (
-        _median(y(min(float(np.median(own["period_ns"])), top)), side, dash)
-        for (side, own), dash in zip(sorted_by_name, ("2 4", "8 3"), strict=False)
+        _median_line(y(min(float(np.median(side_steps["period_ns"])), top)), side, dash)
+        for (side, side_steps), dash in zip(sides, ("2 4", "8 3"), strict=False)
     )
     ticks = (
         element("line", x1=70, x2=_WIDTH - 10, y1=y(value), y2=y(value))
@@ -200,26 +199,28 @@ def steps_chart(steps: Table) -> str:
     )
 
 
-def _median(y: float, side: str, dash: str) -> str:
+def _median_line(y: float, side: str, dash: str) -> str:
     style = f"stroke:var(--fg);stroke-dasharray:{dash}"
     line = element("line", x1=70, x2=_WIDTH - 10, y1=y, y2=y, style=style)
     return line + text(_WIDTH - 10, y - 4, f"{side} median", "end", class_="value")
 
 
 def parts_chart(difference: Result) -> str:
-    """Return the five parts of the mean step of both, as bars of one scale."""
-    parts = difference.tables["parts"].rows()
-    scalars = difference.scalars
+    """Return the five parts of the mean step of base and new, as two bars on one scale."""
+    parts, scalars = difference.tables["parts"].rows(), difference.scalars
     longest = max(scalars["base_ns"], scalars["new_ns"], 1)
     return (
         legend((f"var(--{row['part']})", _PARTS[row["part"]].label) for row in parts)
         + "<div class='of-devices'>"
-        + "".join(_stacked(side, parts, scalars[f"{side}_ns"], longest) for side in ("base", "new"))
+        + "".join(
+            _stacked_bar(side, parts, scalars[f"{side}_ns"], longest) for side in ("base", "new")
+        )
         + "</div>"
     )
 
 
-def _stacked(side: str, parts: Sequence[Row], length_ns: int, longest_ns: int) -> str:
+def _stacked_bar(side: str, parts: Sequence[Row], length_ns: int, longest_ns: int) -> str:
+    """Return the bar of one side; ``longest_ns`` is as wide as the chart."""
     pieces = []
     for row in parts:
         ns = row[f"{side}_ns"]
@@ -240,43 +241,50 @@ def _stacked(side: str, parts: Sequence[Row], length_ns: int, longest_ns: int) -
     )
 
 
-_ROWS: Final = 15
-_FIGURES: Final = {
-    "samples_per_s": "samples per second",
-    "step_period_ns": "step time",
-    "turn_ns": "iteration time",
-    "step_own_ns": "step time without waiting",
+_DEFAULT_ROWS: Final = 15
+_MAIN_NUMBERS: Final = {
+    "judged": {
+        "samples_per_s": "samples per second",
+        "step_period_ns": "step time",
+        "turn_ns": "iteration time",
+        "step_own_ns": "step time without waiting",
+    },
+    "measures": {
+        "compute_ratio": "compute",
+        "idle_ratio": "idle",
+        "exposed_communication_ratio": "exposed communication",
+        "exposed_transfer_ratio": "exposed transfers",
+        "utilisation_ratio": "GPU-Util",
+    },
 }
-_MORE_FIGURES: Final = {
-    "compute_ratio": "compute",
-    "idle_ratio": "idle",
-    "exposed_communication_ratio": "exposed communication",
-    "exposed_transfer_ratio": "exposed transfers",
-    "utilisation_ratio": "GPU-Util",
-}
+"""For each result: the measures shown at the top of the page, with their labels."""
 _UNITS: Final = frozenset(Unit)
 
 
 def render_compared(
     found: Comparison, options: Options, beside: BesideTimeline | None = None
 ) -> str:
-    """Return the page; it needs nothing else and no network.
+    """Return one HTML page that needs no other file and no network.
 
-    ``beside`` are both in time: rows of kernels lead to the longest of them there.
+    ``beside`` holds the timelines of both runs. With it, the row of a kernel links to the longest
+    execution of that kernel in the timeline.
+
+    Raises:
+        UsageError: a column that was chosen is in no table.
     """
     head = head_of(found)
-    title = options.title or head.title
-    rows = options.rows or _ROWS
+    rows = options.rows or _DEFAULT_ROWS
     answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
-    known = html_list([*head.warnings, *head.remarks])
-    link = None if beside is None else _links_of_kernels(beside)
-    roofline = "" if beside is None else roofline_of_both(found.results)  # plotly is there
+    warnings = html_list([*head.warnings, *head.remarks])
+    link = None if beside is None else _kernel_links(beside)
+    # The page embeds plotly.js only together with a timeline.
+    roofline = "" if beside is None else roofline_of_both(found.results)
     cards = [
-        card("answer", "Result", f'<div class="verdict">{answer}</div>{_figures(found)}'),
+        card("answer", "Result", f'<div class="verdict">{answer}</div>{_main_numbers(found)}'),
         *_charts(found),
-        *_in_time(beside),
+        *_timelines(beside),
         *([card("roofline", "Roofline of base and new", roofline)] if roofline else []),
-        *([card("known", KNOWN_WITH_IT, known)] if known else []),
+        *([card("known", WARNINGS_TITLE, warnings)] if warnings else []),
         *(
             card(section.name, section.title, "".join(_tables(section, rows, link)))
             for section in sections_of(found, options)
@@ -284,6 +292,7 @@ def render_compared(
         ),
     ]
     missing = html_list(f"{name}: {reason}" for name, reason in found.missing.items())
+    title = options.title or head.title
     body = (
         f"<header><h1>{html_text(title)}</h1></header>"
         f"<main>{''.join(cards)}{missing}<footer>Generated by traceprof. This page loads "
@@ -296,11 +305,12 @@ def render_compared(
 
 
 _KERNEL: Final = "kernel"
-_LONGEST_NAME: Final = 600
-"""As many letters of a name of a kernel are kept of a run."""
+_MAX_NAME_LETTERS: Final = 600
+"""The summary of a run keeps this many letters of a kernel name."""
 
 
-def _in_time(beside: BesideTimeline | None) -> Iterator[str]:
+def _timelines(beside: BesideTimeline | None) -> Iterator[str]:
+    """Yield the card with both timelines; nothing if the page has no timelines."""
     if beside is None:
         return
     notes = " · ".join(map(html_text, beside.notes))
@@ -309,33 +319,40 @@ def _in_time(beside: BesideTimeline | None) -> Iterator[str]:
     yield card("timeline", "Timelines of base and new, aligned by step", html)
 
 
-def _links_of_kernels(beside: BesideTimeline) -> Link:
-    """Return what leads from a row about a kernel to the longest of it: of the new side, if any."""
-    longest = [_longest_kernels(side.trace.within(side.span)) for side in beside.sides]
+def _kernel_links(beside: BesideTimeline) -> Link:
+    """Return a function that gives the address of the longest execution of a row's kernel.
+
+    The new side comes first, then the base. The address is None if neither side has the kernel.
+    """
+    longest = [_longest_executions(side.trace.within(side.span)) for side in beside.sides]
 
     def link(row: Row) -> str | None:
         if row.get("kind", _KERNEL) != _KERNEL:
             return None
         names = (row.get("base_name") or row["name"], row["name"])
         for side in (1, 0):
-            known = longest[side].get(names[side])
-            if known is not None:
-                return beside.address(side, *known) or None
+            times = longest[side].get(names[side])
+            if times is not None:
+                return beside.address(side, *times) or None
         return None
 
     return link
 
 
-def _longest_kernels(trace: Trace) -> dict[str, tuple[int, int]]:
-    """Return when the longest kernel of each name ran, by the name as comparisons have it."""
-    kernels = trace.kernels
-    order = np.argsort(kernels["end_ns"] - kernels["start_ns"], kind="stable")
-    own = kernels.take(order)
-    times = zip(own["start_ns"].tolist(), own["end_ns"].tolist(), strict=True)
-    return dict(zip((name[:_LONGEST_NAME] for name in own["name"].tolist()), times, strict=True))
+def _longest_executions(trace: Trace) -> dict[str, tuple[int, int]]:
+    """Return start and end of the longest execution of each kernel name.
+
+    Names are cut to the length that comparisons use.
+    """
+    order = np.argsort(trace.kernels["end_ns"] - trace.kernels["start_ns"], kind="stable")
+    kernels = trace.kernels.take(order)
+    names = (name[:_MAX_NAME_LETTERS] for name in kernels["name"].tolist())
+    times = zip(kernels["start_ns"].tolist(), kernels["end_ns"].tolist(), strict=True)
+    return dict(zip(names, times, strict=True))  # of equal names the last one stays, the longest
 
 
 def _charts(found: Comparison) -> Iterator[str]:
+    """Yield the cards with charts of the results that the comparison has."""
     difference = found.results.get("difference")
     if difference is not None and len(difference.tables["parts"]):
         yield card("sum", "Step time changes from base to new", waterfall_chart(difference))
@@ -349,22 +366,22 @@ def _tables(section: Section, rows: int, link: Link | None) -> Iterator[str]:
     result = section.result
     for table in (section.table, *section.more):
         if len(table):
-            own = link if table.name in ("kernels", "causes") else None
-            yield html_table(table, table.about or section.name, rows, own, "name")
+            table_link = link if table.name in ("kernels", "causes") else None
+            yield html_table(table, table.about or section.name, rows, table_link, "name")
     yield html_list(sentences(result.notes))
 
 
-def _figures(found: Comparison) -> str:
-    """Return the main numbers of both, beside one another."""
+def _main_numbers(found: Comparison) -> str:
+    """Return the main numbers of base and new, side by side."""
     shown = []
-    for result, figures in ("judged", _FIGURES), ("measures", _MORE_FIGURES):
-        known = found.results[result].table.rows() if result in found.results else []
-        rows = {row["measure"]: row for row in known}
-        shown += [_figure(rows[name], label) for name, label in figures.items() if name in rows]
+    for result, labels in _MAIN_NUMBERS.items():
+        if result in found.results:
+            rows = {row["measure"]: row for row in found.results[result].table.rows()}
+            shown += [_number(rows[name], label) for name, label in labels.items() if name in rows]
     return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
 
 
-def _figure(row: Any, label: str) -> str:
+def _number(row: Any, label: str) -> str:
     unit = Unit(row["unit"]) if row["unit"] in _UNITS else Unit.NUMBER
     base, new = (html_text(value_text(unit, row[side])) for side in ("base", "new"))
     return (
@@ -374,17 +391,19 @@ def _figure(row: Any, label: str) -> str:
 
 
 def delta(row: Any, unit: Unit) -> str:
-    """Return the change, coloured where it is known to be better or worse; of shares in points."""
+    """Return the change of a measure from base to new; the change of a share is in points.
+
+    It is colored if the change is known to be better or worse.
+    """
     change = row["new"] - row["base"] if unit is Unit.RATIO else row["change_ratio"]
     if not is_known(change) or not change:
         return ""
     verdict = row.get("verdict")
+    # Shares have no verdict: whether they changed by more than chance is not known.
+    is_decided = row["better"] and verdict and verdict not in _UNDECIDED
     is_worse = (change > 0) == (row["better"] == "lower")
-    kind = "worse" if is_worse else "better"
-    # Of shares no verdict is made: whether they changed by more than chance is not known.
-    is_plain = not row["better"] or not verdict or verdict in _UNDECIDED
-    sign = "+" if change > 0 else ""
-    points = " points" if unit is Unit.RATIO else ""
-    words = f"{sign}{format_ratio(change)}{points}"
-    told = f" ({verdict})" if verdict in _UNDECIDED else ""
-    return f'<span class="delta{"" if is_plain else f" {kind}"}">{html_text(words + told)}</span>'
+    kind = (" worse" if is_worse else " better") if is_decided else ""
+    sign, points = "+" if change > 0 else "", " points" if unit is Unit.RATIO else ""
+    remark = f" ({verdict})" if verdict in _UNDECIDED else ""
+    content = html_text(f"{sign}{format_ratio(change)}{points}{remark}")
+    return f'<span class="delta{kind}">{content}</span>'

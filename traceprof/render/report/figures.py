@@ -1,7 +1,7 @@
-"""Figures of the report that one explores: ranks, memory, durations of kernels, trees, idle time.
+"""Draw interactive figures of the report: ranks, memory, kernel durations, flame graph, idle time.
 
-Each takes a result and what the page is about, and returns a piece of HTML; "" where there is
-nothing to draw. What is drawn of a place leads to it in the timeline of the page.
+Each function takes a result and the context of the page, and returns HTML, or "" if there is
+nothing to draw. An element that stands for a time span links to it in the page's timeline.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from traceprof.render.charts.figure import (
     scale_of,
 )
 from traceprof.render.escape import plotly_text
-from traceprof.render.formatting import is_known, round_text
+from traceprof.render.formatting import process_label, round_text
 from traceprof.render.palette import CATEGORY_INDEX, PART_STYLES
 from traceprof.render.report.places import Around
 from traceprof.units import format_count, format_duration
 
-_MOST_POINTS: Final = 1_000
+_MAX_POINTS: Final = 1_000
 
 
 def ranks_figure(ranks: Result, _: Around) -> str:
-    """Return the parts of the time of each rank's device as a bar for each rank that has one."""
+    """Return one stacked bar of the five parts of GPU time for each rank that has a GPU."""
     table = ranks.table.take(are_known(ranks.table["compute_ns"]))
     if len(table) < 2:
         return ""
     parts = {part.column: table[part.column].astype(np.float64) for part in PART_STYLES}
     scale = scale_of(Unit.NS, sum(parts.values()))
     names = [
-        f"rank {rank:g}" if is_known(rank) else f"process {process}"
+        process_label(process, rank)
         for rank, process in zip(table["rank"].tolist(), table["process"].tolist(), strict=True)
     ]
     traces = [
@@ -58,7 +58,7 @@ def ranks_figure(ranks: Result, _: Around) -> str:
         }
         for part in PART_STYLES
     ]
-    waited = {
+    waiting = {
         "type": "scatter",
         "mode": "markers",
         "name": "waiting for other ranks",
@@ -67,81 +67,84 @@ def ranks_figure(ranks: Result, _: Around) -> str:
         "marker": {"symbol": "line-ew-open", "size": 12, "color": "var(--fg)"},
         "hovertemplate": f"%{{x}}: {scale.hover('y')}",
     }
-    own: dict[str, Any] = {
-        "barmode": "stack",
-        "bargap": 0.15,
-        "xaxis": {"type": "category", "showgrid": False},
-        "yaxis": {"title": {"text": f"time in the window, {scale.unit}"}, "rangemode": "tozero"},
-    }
-    return figure_html([*traces, waited], "GPU time of each rank", **own)
+    return figure_html(
+        [*traces, waiting],
+        "GPU time of each rank",
+        barmode="stack",
+        bargap=0.15,
+        xaxis={"type": "category", "showgrid": False},
+        yaxis={"title": {"text": f"time in the window, {scale.unit}"}, "rangemode": "tozero"},
+    )
 
 
-def memory_figure(_: Result, around: Around) -> str:
-    """Return how much memory was held over time, by what was sampled."""
-    table = memory_over_time(around.whole, _MOST_POINTS)
+def memory_figure(_: Result, context: Around) -> str:
+    """Return the memory usage of the whole run over time, one line per source and metric."""
+    table = memory_over_time(context.whole, _MAX_POINTS)
     groups = [
-        (f"{source} {str(metric).replace('_', ' ')}", own)
+        (f"{source} {str(metric).replace('_', ' ')}", samples)
         for source, part in split_by(table, "source")
-        for metric, own in split_by(part, "metric")
+        for metric, samples in split_by(part, "metric")
     ]
     groups.sort(key=lambda group: -float(group[1]["size_bytes"].max()))
     groups = groups[:MOST_LINES]
     if not groups:
         return ""
-    size = scale_of(Unit.BYTES, *(own["size_bytes"] for _, own in groups))
-    begin = around.run.start_ns
-    time = scale_of(Unit.NS, *(own["start_ns"] - begin for _, own in groups))
+    size = scale_of(Unit.BYTES, *(samples["size_bytes"] for _, samples in groups))
+    run_start_ns = context.run.start_ns
+    time = scale_of(Unit.NS, *(samples["start_ns"] - run_start_ns for _, samples in groups))
     traces = [
         {
             "type": "scatter",
             "mode": "lines",
             "name": plotly_text(name, 60),
-            "x": time(own["start_ns"] - begin),
-            "y": size(own["size_bytes"]),
+            "x": time(samples["start_ns"] - run_start_ns),
+            "y": size(samples["size_bytes"]),
             "line": {"shape": "hv", "width": 1.5, "color": colour_of_line(place)},
             "hovertemplate": f"{size.hover('y')} at {time.hover('x')}",
         }
-        for place, (name, own) in enumerate(groups)
+        for place, (name, samples) in enumerate(groups)
     ]
-    ends = time([around.window.start_ns - begin, around.window.end_ns - begin]).tolist()
-    window = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": ends[0], "x1": ends[1]}
-    layout: dict[str, Any] = {
-        "yaxis": {"title": {"text": size.unit}, "rangemode": "tozero"},
-        "shapes": [
-            {**window, "layer": "below", "line": {"width": 0}, "fillcolor": "var(--selected)"}
-        ],
-    }
+    window = context.window
+    ends = time([window.start_ns - run_start_ns, window.end_ns - run_start_ns]).tolist()
+    highlight = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": ends[0], "x1": ends[1]}
     figure = figure_html(
-        traces, "Memory usage over time", x=f"time since start of run, {time.unit}", **layout
+        traces,
+        "Memory usage over time",
+        x=f"time since start of run, {time.unit}",
+        yaxis={"title": {"text": size.unit}, "rangemode": "tozero"},
+        shapes=[
+            {**highlight, "layer": "below", "line": {"width": 0}, "fillcolor": "var(--selected)"}
+        ],
     )
     return figure + note("Memory usage of the whole run. The analyzed window is highlighted.")
 
 
-_MOST_KERNELS: Final = 24
+_MAX_KERNELS: Final = 24
 
 
 def durations_figure(durations: Result, _: Around) -> str:
-    """Return a histogram of each of the kernels that take the most time; one can be chosen."""
-    names = dict.fromkeys(durations.table["name"].tolist())
+    """Return duration histograms of the kernels with the most time, with a menu to choose one."""
     by_name = dict(split_by(durations.table, "name"))
-    groups = [(name, by_name[name]) for name in list(names)[:_MOST_KERNELS]]
-    if not groups:
+    names = list(dict.fromkeys(durations.table["name"].tolist()))
+    shown = names[:_MAX_KERNELS]
+    if not shown:
         return ""
     traces = []
-    for place, (_name, own) in enumerate(groups):
-        scale = scale_of(Unit.NS, own["from_ns"])
-        ends = own["up_to_ns"] - own["from_ns"]
+    for place, name in enumerate(shown):
+        bins = by_name[name]
+        scale = scale_of(Unit.NS, bins["from_ns"])
+        widths_ns = bins["up_to_ns"] - bins["from_ns"]
         hover = [
             f"{format_duration(row['from_ns'])} to {format_duration(row['up_to_ns'])}: "
             f"{format_count(row['count'])} launches, {format_duration(row['total_ns'])} in total"
-            for row in own.rows()
+            for row in bins.rows()
         ]
         traces.append(
             {
                 "type": "bar",
-                "x": scale(own["from_ns"] + ends / 2),
-                "y": own["count"],
-                "width": scale(ends),
+                "x": scale(bins["from_ns"] + widths_ns / 2),
+                "y": bins["count"],
+                "width": scale(widths_ns),
                 "marker": {"color": "var(--compute)", "line": {"width": 0}},
                 "customdata": hover,
                 "hovertemplate": "%{customdata}<extra></extra>",
@@ -151,74 +154,77 @@ def durations_figure(durations: Result, _: Around) -> str:
             }
         )
     titles = [{"xaxis.title.text": f"kernel duration, {t['meta']['unit']}"} for t in traces]
-    layout: dict[str, Any] = {"xaxis": {"title": {"text": titles[0]["xaxis.title.text"]}}}
-    shown = [short_name(name) for name, _ in groups]
-    menu: dict[str, Any] = choice(shown, [1] * len(groups), titles)
-    figure = figure_html(traces, "Distribution of kernel durations", y="launches", **layout, **menu)
-    left_out = len(names) - len(groups)
+    menu: dict[str, Any] = choice([short_name(name) for name in shown], [1] * len(shown), titles)
+    figure = figure_html(
+        traces,
+        "Distribution of kernel durations",
+        y="launches",
+        xaxis={"title": {"text": titles[0]["xaxis.title.text"]}},
+        **menu,
+    )
+    left_out = len(names) - len(shown)
     more = f" The table lists {format_count(left_out)} more kernels." if left_out > 0 else ""
     return figure + note(f"Histogram of the durations of each kernel. Each bin is 9% wide.{more}")
 
 
-_MOST_NODES: Final = 400
+_MAX_NODES: Final = 400
 
 
 def tree_figure(tree: Result, _: Around) -> str:
-    """Return ranges or operators inside one another, as wide as the time that they take."""
+    """Return a flame graph of nested ranges or operators, by GPU time or CPU time."""
     times = {"device_ns": "GPU time", "host_ns": "CPU time"}
     shown = {
-        column: words
-        for column, words in times.items()
+        column: title
+        for column, title in times.items()
         if column in tree.table and tree.table[column].any()
     }
     if tree.table.empty or not shown:
         return ""
     traces = [
-        {**_icicle(tree.table, column, words), "visible": place == 0}
-        for place, (column, words) in enumerate(shown.items())
+        {**_icicle(tree.table, column, title), "visible": place == 0}
+        for place, (column, title) in enumerate(shown.items())
     ]
     depth = min(int(tree.table["depth"].max()) + 2, 12)
     menu: dict[str, Any] = choice(list(shown.values()), [1] * len(shown))
-    label = "Flame graph of ranges or operators"
     figure = figure_html(
         traces,
-        label,
+        "Flame graph of ranges or operators",
         height=60 + 34 * depth,
         margin={"l": 8, "r": 8, "t": 44, "b": 8},
         uniformtext={"minsize": 9, "mode": "hide"},
         **menu,
     )
-    words = (
+    return figure + note(
         "The width of a box is the GPU time launched from it, or its CPU time. The parent is "
         "above its children. Click a box to zoom in; click the top box to zoom out."
     )
-    return figure + note(words)
 
 
-def _icicle(table: Table, column: str, words: str) -> dict[str, Any]:
-    table = table.in_order(f"-{column}", "depth", "path").head(_MOST_NODES)
+def _icicle(table: Table, column: str, title: str) -> dict[str, Any]:
+    """Return a plotly icicle trace of the nodes with the most time in ``column``."""
+    table = table.in_order(f"-{column}", "depth", "path").head(_MAX_NODES)
     table = table.take(table[column] > 0)
     paths = table["path"].tolist()
-    above = [path.rpartition(BETWEEN)[0] for path in paths]
-    place = {path: str(number) for number, path in enumerate(paths)}
+    parents = [path.rpartition(BETWEEN)[0] for path in paths]
+    ids = {path: str(number) for number, path in enumerate(paths)}
     values = table[column].tolist()
-    whole = sum(value for value, parent in zip(values, above, strict=True) if not parent)
+    total = sum(value for value, parent in zip(values, parents, strict=True) if not parent)
     names = table["name"].tolist()
     return {
         "type": "icicle",
-        "name": words,
-        "ids": ["all", *(place[path] for path in paths)],
-        "labels": [words, *(plotly_text(name, 80) for name in names)],
-        "parents": ["", *(place.get(parent, "all") for parent in above)],
-        "values": [whole, *values],
+        "name": title,
+        "ids": ["all", *(ids[path] for path in paths)],
+        "labels": [title, *(plotly_text(name, 80) for name in names)],
+        "parents": ["", *(ids.get(parent, "all") for parent in parents)],
+        "values": [total, *values],
         "branchvalues": "total",
         "tiling": {"orientation": "v"},
         "pathbar": {"visible": False},
         "marker": {
-            "colors": ["var(--line)", *_colours_of(paths, names)],
+            "colors": ["var(--line)", *_phase_colours(paths, names)],
             "line": {"width": 1, "color": "var(--card)"},
         },
-        "text": [format_duration(value) for value in (whole, *values)],
+        "text": [format_duration(value) for value in (total, *values)],
         "textinfo": "label+text",
         "customdata": ["", *(format_count(n) for n in table["count"].tolist())],
         "hovertemplate": "%{label}: %{text}, %{customdata}×<extra></extra>",
@@ -226,29 +232,32 @@ def _icicle(table: Table, column: str, words: str) -> dict[str, Any]:
     }
 
 
-def _colours_of(paths: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Yield the colour of the phase that a name, or the nearest around it, stands for."""
+def _phase_colours(paths: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """Yield the color of each node: that of its phase, or of its parent if its name has none.
+
+    ``paths`` lists parents before their children.
+    """
     colours: dict[str, str] = {}
     for path, name in zip(paths, names, strict=True):
         phase = phase_of(name, "")
-        own = f"range_{phase}" if phase else ""
-        if own not in CATEGORY_INDEX:
-            own = colours.get(path.rpartition(BETWEEN)[0], "range")
-        colours[path] = own
-        yield f"var(--{own})"
+        category = f"range_{phase}" if phase else ""
+        if category not in CATEGORY_INDEX:
+            category = colours.get(path.rpartition(BETWEEN)[0], "range")
+        colours[path] = category
+        yield f"var(--{category})"
 
 
 def idle_figure(idle: Result, _: Around) -> str:
-    """Return the idle time of the devices by the length of the gaps that it lies in."""
+    """Return the idle time of each GPU by the length of the gaps."""
     table = idle.tables.get("histogram")
     if table is None or table.empty:
         return ""
     edges = sorted({*zip(table["from_ns"].tolist(), table["up_to_ns"].tolist(), strict=True)})
-    names = [_between(*ends) for ends in edges]
+    names = [_bin_label(*ends) for ends in edges]
     scale = scale_of(Unit.NS, table["total_ns"])
     traces = []
-    for place, (device, own) in enumerate(split_by(table, "device")[:MOST_LINES]):
-        rows = {row["from_ns"]: row for row in own.rows()}
+    for place, (device, gaps) in enumerate(split_by(table, "device")[:MOST_LINES]):
+        rows = {row["from_ns"]: row for row in gaps.rows()}
         found = [rows.get(start, {"count": 0, "total_ns": 0}) for start, _ in edges]
         traces.append(
             {
@@ -261,14 +270,19 @@ def idle_figure(idle: Result, _: Around) -> str:
                 "hovertemplate": f"gaps of %{{x}}: {scale.hover('y')} in %{{customdata}} gaps",
             }
         )
-    label = "Idle time by gap length"
-    axis = {"type": "category", "title": {"text": "gap length"}}
-    return figure_html(traces, label, height=240, y=f"idle time, {scale.unit}", xaxis=axis)
+    return figure_html(
+        traces,
+        "Idle time by gap length",
+        height=240,
+        y=f"idle time, {scale.unit}",
+        xaxis={"type": "category", "title": {"text": "gap length"}},
+    )
 
 
-_ENDLESS_NS: Final = 1 << 62
+_UNBOUNDED_NS: Final = 1 << 62
+"""A bin whose upper edge is above this has no upper edge."""
 
 
-def _between(from_ns: int, up_to_ns: int) -> str:
-    low, high = (round_text(Unit.NS, ns) for ns in (from_ns, up_to_ns))
-    return f"{low} or more" if up_to_ns > _ENDLESS_NS else f"{low} to {high}"
+def _bin_label(from_ns: int, to_ns: int) -> str:
+    low, high = (round_text(Unit.NS, ns) for ns in (from_ns, to_ns))
+    return f"{low} or more" if to_ns > _UNBOUNDED_NS else f"{low} to {high}"

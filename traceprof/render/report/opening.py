@@ -1,6 +1,6 @@
-"""The first screen of the report: the window, the verdict, the advice, what stands apart.
+"""Write the first screen of the report: window, verdict, findings, and remarks.
 
-It says the same as the page of the terminal, in the same words.
+It uses the same sentences as the page in the terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_prose, html_text
-from traceprof.render.formatting import is_known, saving_words, sentences, value_text
+from traceprof.render.formatting import process_label, saving_words, sentences, value_text
 from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.places import StillPictures, link_to, ranks_named
 from traceprof.render.shown import Row
@@ -24,51 +24,63 @@ from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_duration
 
-_SHOWN: Final = 5
+_UNFOLDED_FINDINGS: Final = 5
+"""Further findings are folded."""
 
 
-def heading_html(document: Document, words: Briefing) -> str:
-    """Return what was looked at, which window of it, and why: the first lines of the page."""
-    about = " · ".join(word for word in (words.profiler, document.info.host) if word)
+def heading_html(document: Document, briefing: Briefing) -> str:
+    """Return the first lines of the page: profiler, host, workload, window, notes, and warnings."""
+    source = " · ".join(filter(None, (briefing.profiler, document.info.host)))
+    workload = f'<p class="what">{html_text(briefing.workload_line)}</p>'
     return (
-        f'<div class="sub">{html_text(about, 400)}</div>'
-        + (f'<p class="what">{html_text(words.workload_line)}</p>' if words.workload else "")
-        + f'<p class="what">Window <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
-        + html_list([*words.notes, *(f"warning: {text}" for text in words.warnings)])
+        f'<div class="sub">{html_text(source, 400)}</div>'
+        + (workload if briefing.workload else "")
+        + f'<p class="what">Window <b>{html_text(briefing.window)}</b> '
+        + f"{html_text(briefing.times)}</p>"
+        + html_list([*briefing.notes, *(f"warning: {text}" for text in briefing.warnings)])
     )
 
 
-def summary_html(document: Document, words: Briefing, advice: str) -> str:
-    """Return the verdict in words and as a bar, and what stands apart; "" for nothing known.
+def summary_html(document: Document, briefing: Briefing, advice: str) -> str:
+    """Return the verdict as sentences and a bar, then remarks; "" if nothing is known.
 
-    ``advice`` is what paper has of the findings on its first page.
+    ``advice`` is HTML with the findings for the first page of a printout.
     """
     parts = {} if document.verdict is None else document.verdict.parts
-    every = (*words.lost, words.pace, words.answer)
-    text = "".join(f'<p class="answer">{html_text(own)}</p>' for own in filter(None, every))
+    lines = filter(None, (*briefing.lost, briefing.pace, briefing.answer))
+    text = "".join(f'<p class="answer">{html_text(line)}</p>' for line in lines)
     items = "".join(
-        f"<dt>{html_text(label)}</dt><dd>{html_text(about)}</dd>" for label, about in words.remarks
+        f"<dt>{html_text(label)}</dt><dd>{html_text(remark)}</dd>"
+        for label, remark in briefing.remarks
     )
     remarks = f'<dl class="remarks">{items}</dl>' if items else ""
-    made_of = "".join(f'<p class="note">{html_text(own)}</p>' for own in words.made_of)
+    made_of = "".join(f'<p class="note">{html_text(sentence)}</p>' for sentence in briefing.made_of)
     return f"{text}{parts_bar(parts) if parts else ''}{advice}{made_of}{remarks}"
 
 
-_ON_FIRST_PAGE: Final = 3
+_PRINTED_FINDINGS: Final = 3
+"""Findings on the first page of a printout."""
 
 
 def first_page_html(stills: StillPictures, findings: Result, window: TimeWindow) -> str:
-    """Return the first findings for the first page of paper: what, how much, what to do, where."""
+    """Return the most important findings, for the first page of a printout.
+
+    Each has its title, saving, action, and worst case.
+    """
     items = "".join(
         f"<li><h3>{_text(row['title'], 300)} {_saving(row)}</h3>"
-        f'<p class="action">→ {_text(row["action"], 600)}</p>{_place(stills, window, row)}</li>'
-        for row in findings_for_people(findings)[:_ON_FIRST_PAGE]
+        f'<p class="action">→ {_text(row["action"], 600)}</p>{_worst_case(stills, window, row)}'
+        "</li>"
+        for row in findings_for_people(findings)[:_PRINTED_FINDINGS]
     )
     return f'<div class="printed"><ol class="findings">{items}</ol></div>' if items else ""
 
 
-def explaining_html(document: Document) -> str:
-    """Return the command that tells why the slowest of the slow steps is slow; "" without any."""
+def explain_command_html(document: Document) -> str:
+    """Return the command that explains the slowest of the slow steps whose cause is unknown.
+
+    Returns "" if there is no such step.
+    """
     table = document.results["steps"].table
     slow = table.take((table["excess_ns"] > 0) & (table["excess_cause"] == ""))
     if slow.empty:
@@ -78,64 +90,68 @@ def explaining_html(document: Document) -> str:
     return f'<p class="note">To explain why step {step} is slow: {html_text(command)}</p>'
 
 
-def late_html(document: Document) -> str:
-    """Return whom the others wait for, as the finding names him; "" where nobody is."""
-    found = document.results.get("stragglers")
-    if found is None or found.table.empty:
+def stragglers_html(document: Document) -> str:
+    """Return the ranks that the other ranks wait for; "" if stragglers were not analyzed."""
+    result = document.results.get("stragglers")
+    if result is None or result.table.empty:
         return ""
-    late = [row for row in found.table.rows() if row["is_straggler"]]
-    if not late:
-        return '<p class="note">No straggler found.</p>'
     names = ", ".join(
-        f"rank {row['rank']}" if is_known(row["rank"]) else f"process {row['process']}"
-        for row in late
+        process_label(row["process"], row["rank"])
+        for row in result.table.rows()
+        if row["is_straggler"]
     )
+    if not names:
+        return '<p class="note">No straggler found.</p>'
     return f'<p class="note">The other ranks wait for <b>{html_text(names)}</b>.</p>'
 
 
 def findings_html(
-    stills: StillPictures, findings: Result, window: TimeWindow, words: Briefing
+    stills: StillPictures, findings: Result, window: TimeWindow, briefing: Briefing
 ) -> str:
-    """Return the advice as a list; ``window`` is what the timeline of the page shows."""
-    nothing = words.nothing
-    rows = findings_for_people(findings)
-    items = [_finding(row, _place(stills, window, row)) for row in rows]
-    advice = _list(items[:_SHOWN], 1) if items else ""
-    if len(items) > _SHOWN:
-        rest = _list(items[_SHOWN:], _SHOWN + 1)
-        advice += f"<details><summary>{len(items) - _SHOWN} more</summary>{rest}</details>"
-    if nothing:
-        advice = f"<p>{html_text(nothing)}</p>"
-    notes = html_list(note for note in sentences(findings.notes) if note != nothing)
-    folded = f"<details><summary>Not checked</summary>{notes}</details>" if notes else ""
-    return advice + folded
+    """Return the findings as a list; ``window`` is the time span that the timeline shows."""
+    items = [
+        _finding(row, _worst_case(stills, window, row)) for row in findings_for_people(findings)
+    ]
+    advice = _list(items[:_UNFOLDED_FINDINGS], 1) if items else ""
+    if (n_more := len(items) - _UNFOLDED_FINDINGS) > 0:
+        more = _list(items[_UNFOLDED_FINDINGS:], _UNFOLDED_FINDINGS + 1)
+        advice += f"<details><summary>{n_more} more</summary>{more}</details>"
+    if briefing.nothing:
+        advice = f"<p>{html_text(briefing.nothing)}</p>"
+    notes = html_list(note for note in sentences(findings.notes) if note != briefing.nothing)
+    return advice + (f"<details><summary>Not checked</summary>{notes}</details>" if notes else "")
 
 
 def _list(items: Sequence[str], first: int) -> str:
     return f'<ol class="findings" start="{first}">{"".join(items)}</ol>'
 
 
-def _finding(finding: Row, place: str) -> str:
-    about = "Profile one launch with Nsight Compute (if the recording started with the program)"
+def _finding(finding: Row, worst_case: str) -> str:
+    """Return the list item of a finding; ``worst_case`` is HTML."""
     command = finding.get("ncu")
-    code = f'<p class="note">{about}: <code>{_text(command, 600)}</code></p>'
-    profiled = code if command else ""
+    profile = (
+        '<p class="note">Profile one launch with Nsight Compute (if the recording started with '
+        f"the program): <code>{_text(command, 600)}</code></p>"
+        if command
+        else ""
+    )
     evidence = "".join(f"<li>{_text(fact, 400)}</li>" for fact in _facts(finding["evidence"]))
     return (
         f"<li><h3>{_text(finding['title'], 300)} {_saving(finding)}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Caveat: {_text(finding["caveat"], 400)}</p>'
-        f"{profiled}{place}</li>"
+        f"{profile}{worst_case}</li>"
     )
 
 
 def places_of_findings(ranks: Ranks, findings: Result) -> list[TimeWindow]:
-    """Return the worst place of each finding that has one."""
-    places = (_window_of(ranks, finding) for finding in findings.table.rows())
+    """Return the time span of the worst case of each finding that has one."""
+    places = (_worst_window(ranks, finding) for finding in findings.table.rows())
     return [place for place in places if place is not None]
 
 
-def _window_of(ranks: Ranks, finding: Row) -> TimeWindow | None:
+def _worst_window(ranks: Ranks, finding: Row) -> TimeWindow | None:
+    """Return the time span of a finding's worst case; None if it has none in this run."""
     text = str(finding["window"] or "")
     with suppress(UsageError):
         return select(ranks, text).window if text else None
@@ -147,12 +163,15 @@ def _saving(finding: Row) -> str:
     return f'<span class="saving">{html_text(words)}</span>' if words else ""
 
 
-def _place(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:
-    """Return a small picture of the worst place, which leads to it in the page's timeline."""
-    text, span = str(finding["window"] or ""), stills.ranks.span
-    place = _window_of(stills.ranks, finding)
+def _worst_case(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:
+    """Return time and picture of a finding's worst case, linked to the page's timeline.
+
+    Returns "" if the finding has no worst case. ``shown`` is the time span of the timeline.
+    """
+    place = _worst_window(stills.ranks, finding)
     if place is None:
         return ""
+    span = stills.ranks.span
     start = format_duration(place.start_ns - span.start_ns)
     words = html_text(f"worst case at {start}, duration {format_duration(place.duration_ns)}")
     named = ranks_named(value_text(Unit.TEXT, finding["title"]))
@@ -160,19 +179,20 @@ def _place(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:
     picture = stills.of_place(place, named)
     if address is not None:
         words = f'<a href="{html_text(address)}">{words}</a>'
-        # The words are the link that is read out and reached by keys; the picture is another.
+        # Screen readers and the Tab key use the link of the words, so the picture's is hidden.
         picture = picture and (
             f'<a href="{html_text(address)}" tabindex="-1" aria-hidden="true">{picture}</a>'
         )
-    window = f' <span class="window">--window {html_text(text, 80)}</span>'
+    window = f' <span class="window">--window {html_text(str(finding["window"]), 80)}</span>'
     return f'<div class="place">{picture}<p class="note">{words}{window}</p></div>'
 
 
 def _facts(evidence: Any) -> Sequence[Any]:
+    """Return the facts of the evidence, which is a text or one or several notes."""
     if isinstance(evidence, str):
         return evidence.split("; ")
     return evidence if isinstance(evidence, tuple | list) else (evidence,)
 
 
-def _text(value: Any, most: int) -> str:
-    return html_prose(value_text(Unit.TEXT, value), most)
+def _text(value: Any, max_length: int) -> str:
+    return html_prose(value_text(Unit.TEXT, value), max_length)

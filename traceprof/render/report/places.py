@@ -1,7 +1,7 @@
-"""Places in time: links to them in the timeline of a page, and still pictures of them as SVG.
+"""Link to time spans in the timeline of a page, and draw still pictures of time spans as SVG.
 
-In a picture each device is a line of the five parts of its time, exact in every column: as high
-as their share.
+A picture has one line per device. Each pixel column of a line stacks the five parts of the
+device's time; the height of a part is its exact share of the column.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,33 +30,33 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.charts.svg import drawing, element, text
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import is_known
+from traceprof.render.formatting import is_known, process_label
 from traceprof.render.page.document import Link
 from traceprof.render.palette import category_of
 from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_ratio
 
-_LEAST_MARGIN_NS: Final = 1_000
+_MIN_MARGIN_NS: Final = 1_000
 _RANK: Final = re.compile(r"\brank (\d{1,6})\b")
 
 
 def address_of(
     start_ns: int, end_ns: int, places: Mapping[str, Collection[int]] | None = None
 ) -> str:
-    """Return the address of a span of a timeline, ns from the start of the run.
+    """Return the URL fragment of a time span in a timeline, in ns from the start of the run.
 
-    The timeline shows it with a quarter of it on each side, marks it, and opens the lanes of
-    ``places``: numbers by "rank" and "device".
+    The timeline shows the span with a margin of a quarter of its length on each side, marks the
+    span, and opens the lanes of ``places``: numbers by "rank" and "device".
     """
-    margin = max(_LEAST_MARGIN_NS, (end_ns - start_ns) // 4)
-    words = [f"#at={start_ns - margin}..{end_ns + margin}"]
+    margin = max(_MIN_MARGIN_NS, (end_ns - start_ns) // 4)
+    parameters = [f"#at={start_ns - margin}..{end_ns + margin}"]
     if end_ns > start_ns:
-        words.append(f"mark={start_ns}..{end_ns}")
+        parameters.append(f"mark={start_ns}..{end_ns}")
     for kind, numbers in (places or {}).items():
         known = sorted(number for number in numbers if number != ABSENT)
         if known:
-            words.append(f"{kind}={'.'.join(map(str, known))}")
-    return "&".join(words)
+            parameters.append(f"{kind}={'.'.join(map(str, known))}")
+    return "&".join(parameters)
 
 
 def link_to(
@@ -65,9 +65,10 @@ def link_to(
     shown: TimeWindow,
     places: Mapping[str, Collection[int]] | None = None,
 ) -> str | None:
-    """Return the address of ``place`` within the page; None where its timeline ends before it.
+    """Return the address of ``place`` in the page; None if the timeline does not contain it.
 
-    ``run`` is the whole run, whose start the address counts from.
+    ``run`` is the time span of the whole run: times in the address count from its start.
+    ``shown`` is the time span of the timeline.
     """
     if place.start_ns < shown.start_ns or place.end_ns > shown.end_ns:
         return None
@@ -75,23 +76,32 @@ def link_to(
 
 
 def links_of_rows(run: TimeWindow, shown: TimeWindow) -> Link:
-    """Return a function that gives the address of a row with ``at_ns`` and ``duration_ns``."""
+    """Return a function that gives the address of a row from its ``at_ns`` and ``duration_ns``.
+
+    ``run`` and ``shown`` are those of `link_to`. The address is None if a time is unknown.
+    """
 
     def link(row: Row) -> str | None:
-        at, duration = row["at_ns"], row.get("duration_ns", 0)
-        if not (is_known(at) and is_known(duration)):
-            return None
-        start = run.start_ns + int(at)
-        return link_to(run, TimeWindow(start, start + int(duration)), shown, places_of_row(row))
+        place = _window_at(run, row["at_ns"], row.get("duration_ns", 0))
+        return None if place is None else link_to(run, place, shown, places_of_row(row))
 
     return link
 
 
+def _window_at(run: TimeWindow, at_ns: float, duration_ns: float) -> TimeWindow | None:
+    """Return the window ``at_ns`` after the start of ``run``; None if a time is unknown."""
+    if not (is_known(at_ns) and is_known(duration_ns)):
+        return None
+    start = run.start_ns + int(at_ns)
+    return TimeWindow(start, start + int(duration_ns))
+
+
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the page is about: the whole run, the window that is analysed, ranks by process.
+    """What a figure knows about its page.
 
-    ``shown`` is what the timeline of the page has.
+    ``whole`` is the whole run, ``window`` the analyzed window, ``shown`` the time span of the
+    page's timeline, and ``ranks`` maps processes to ranks.
     """
 
     whole: Ranks
@@ -101,21 +111,26 @@ class Around:
 
     @property
     def run(self) -> TimeWindow:
-        """The whole run, after whose start addresses count."""
+        """The time span of the whole run. Times in addresses count from its start."""
         return self.whole.span
 
     def link(self, at_ns: float, duration_ns: float, process: int | None = None) -> str:
-        """Return the address of a place after the start of the run; "" where it is not shown."""
-        if not (is_known(at_ns) and is_known(duration_ns)):
-            return ""
-        start = self.run.start_ns + int(at_ns)
-        place = TimeWindow(start, start + int(duration_ns))
-        rank = self.ranks.get(process) if process is not None else None
-        named = {} if rank is None else {"rank": {rank}}
-        return link_to(self.run, place, self.shown, named) or ""
+        """Return the address of a time span, ``at_ns`` after the start of the run.
 
-    def steps(self, steps: Result | None) -> Callable[[int, int], str]:
-        """Return what gives the address of a step of a process; "" where it is not shown."""
+        Returns "" if a time is unknown or the timeline does not contain the span.
+        """
+        place = _window_at(self.run, at_ns, duration_ns)
+        if place is None:
+            return ""
+        rank = self.ranks.get(process) if process is not None else None
+        lanes = {} if rank is None else {"rank": {rank}}
+        return link_to(self.run, place, self.shown, lanes) or ""
+
+    def step_link(self, steps: Result | None) -> Callable[[int, int], str]:
+        """Return a function that gives the address of a step from its process and number.
+
+        The address is "" if the timeline does not contain the step.
+        """
         places: dict[tuple[int, int], tuple[int, int]] = {}
         if steps is not None and "process" in steps.table:
             names = ("process", "step", "at_ns", "duration_ns")
@@ -123,29 +138,24 @@ class Around:
             places = {(process, step): (at, ns) for process, step, at, ns in rows}
 
         def link(process: int, step: int) -> str:
-            known = places.get((process, step))
-            return self.link(*known, process) if known else ""
+            place = places.get((process, step))
+            return self.link(*place, process) if place else ""
 
         return link
 
-    def who(self, process: int) -> str:
-        """Return what a process is called."""
-        rank = self.ranks.get(process)
-        return f"process {process}" if rank is None else f"rank {rank}"
+    def process_label(self, process: int) -> str:
+        """Return "rank N", or "process N" if the rank is unknown."""
+        return process_label(process, self.ranks.get(process))
 
 
 def places_of_row(row: Row) -> Mapping[str, Collection[int]]:
-    """Return the rank and the device that a row of a table is about, as far as it says so."""
-    found: dict[str, tuple[int, ...]] = {}
-    for kind in ("rank", "device"):
-        value: Any = row.get(kind)
-        if is_known(value) and str(value).isdigit():
-            found[kind] = (int(value),)
-    return found
+    """Return the rank and the device of a table row, by "rank" and "device", if it has them."""
+    values = {kind: str(row.get(kind)) for kind in ("rank", "device")}
+    return {kind: (int(value),) for kind, value in values.items() if value.isdigit()}
 
 
 def ranks_named(*texts: str) -> Mapping[str, Collection[int]]:
-    """Return the ranks that sentences name: "the others wait for rank 2"."""
+    """Return the ranks that sentences name: {2} by "rank" for "the others wait for rank 2"."""
     return {"rank": {int(number) for text in texts for number in _RANK.findall(text)}}
 
 
@@ -154,23 +164,24 @@ _LEFT: Final = 128
 _LINE: Final = 15
 _GAP: Final = 4
 _BOTTOM: Final = 18
-_COLUMNS: Final = {"place": 148, "whole": 296}
-_MOST_OF_A_PLACE: Final = 4
-_MOST_OF_THE_WHOLE: Final = 64
-_MOST_STEPS: Final = 24
+_PLACE_COLUMNS: Final = 148
+_WHOLE_COLUMNS: Final = 296
+_MAX_PLACE_DEVICES: Final = 4
+_MAX_WHOLE_DEVICES: Final = 64
+_MAX_STEP_LABELS: Final = 24
 
 _Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class StillPictures:
-    """Makes pictures of parts of the whole run ``ranks``."""
+    """Draws still pictures of time spans of the run ``ranks``."""
 
     ranks: Ranks
 
     @cached_property
     def _ranks(self) -> Mapping[int, int]:
-        """The rank of the process of each device, where it has one."""
+        """The rank of each device's process; ABSENT if unknown."""
         table = self.ranks.table("processes")
         ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
         return {
@@ -182,42 +193,46 @@ class StillPictures:
 
     @cached_property
     def _gpus(self) -> Mapping[int, int]:
-        """The first device of the GPU that each device is: ranks may share one."""
+        """For each device, the first device on the same GPU, because ranks may share a GPU."""
         first: dict[object, int] = {}
         gpus = {device: gpu[:2] for device, gpu in gpus_of(self.ranks).items()}
         return {device: first.setdefault(gpu, device) for device, gpu in gpus.items()}
 
     @cached_property
     def devices(self) -> list[int]:
-        """The devices that worked, in the order of their ranks."""
-        worked = [device for part in self.ranks for device in used_devices(part)]
-        return sorted(worked, key=lambda n: (self._ranks.get(n, ABSENT), n))
+        """The devices with activity, in the order of their ranks."""
+        used = [device for part in self.ranks for device in used_devices(part)]
+        return sorted(used, key=lambda device: (self._ranks.get(device, ABSENT), device))
 
     def of_place(self, place: TimeWindow, named: Mapping[str, Collection[int]]) -> str:
-        """Return what devices did around ``place``, which is marked; "" where none worked.
+        """Return a picture of device activity before, in, and after ``place``, which is marked.
 
-        Those of ranks that are ``named`` ("rank") come first, four at most.
+        It shows at most four devices; those of the ranks in ``named["rank"]`` come first. Returns
+        "" if no device has activity.
         """
-        devices = self._concerned(named.get("rank", ()), place)
+        devices = self._devices_at(place, named.get("rank", ()))
         if not devices:
             return ""
-        around = max(1_000, place.duration_ns // 2)
-        shown = TimeWindow(place.start_ns - around, place.end_ns + around) & self.ranks.span
-        picture = _Picture(shown, len(devices), _COLUMNS["place"])
-        words = self._words(place, devices)
+        margin_ns = max(_MIN_MARGIN_NS, place.duration_ns // 2)
+        shown = TimeWindow(place.start_ns - margin_ns, place.end_ns + margin_ns) & self.ranks.span
+        picture = _Picture(shown, len(devices), _PLACE_COLUMNS)
         return picture.svg(
-            f"{words}; at {self._time(place.start_ns)}, for {format_duration(place.duration_ns)}",
+            f"{self._largest_parts(place, devices)}; at {self._time(place.start_ns)}, "
+            f"for {format_duration(place.duration_ns)}",
             [*self._lines(picture, devices), picture.mark(place), *self._ends(picture)],
             "chart place",
         )
 
     def of_whole(self, window: TimeWindow, steps: Sequence[tuple[str, int]]) -> str:
-        """Return what devices did in ``window``, with the names and starts of ``steps``."""
-        devices = self.devices[:_MOST_OF_THE_WHOLE]
+        """Return a picture of device activity in ``window``; "" if no device has activity.
+
+        ``steps`` are names and start times of steps, which the picture marks.
+        """
+        devices = self.devices[:_MAX_WHOLE_DEVICES]
         if not devices:
             return ""
-        picture = _Picture(window, len(devices), _COLUMNS["whole"])
-        every = max(1, -(-len(steps) // _MOST_STEPS))
+        picture = _Picture(window, len(devices), _WHOLE_COLUMNS)
+        every = max(1, -(-len(steps) // _MAX_STEP_LABELS))
         left_out = len(self.devices) - len(devices)
         more = f'<p class="note">{left_out} more GPUs are not shown.</p>' if left_out else ""
         svg = picture.svg(
@@ -231,47 +246,50 @@ class StillPictures:
         )
         return svg + more
 
-    def _concerned(self, named: Collection[int], place: TimeWindow) -> list[int]:
-        """Return devices of ranks that are named, then those that were recorded at ``place``."""
+    def _devices_at(self, place: TimeWindow, first_ranks: Collection[int]) -> list[int]:
+        """Return the devices of ``first_ranks``, then those that were recorded most in ``place``.
+
+        At most four are returned, in the order of `devices`.
+        """
 
         def order(device: int) -> tuple[bool, int]:
             recorded = recorded_times(part_of_device(self.ranks, device), device)
             inside_ns = recorded.clip(place.start_ns, place.end_ns).total_ns
-            return self._ranks.get(device, ABSENT) not in named, -inside_ns
+            return self._ranks.get(device, ABSENT) not in first_ranks, -inside_ns
 
-        first = sorted(self.devices, key=order)[:_MOST_OF_A_PLACE]
-        return sorted(first, key=self.devices.index)
+        chosen = sorted(self.devices, key=order)[:_MAX_PLACE_DEVICES]
+        return sorted(chosen, key=self.devices.index)
 
-    def _name(self, device: int) -> str:
+    def _label(self, device: int) -> str:
         rank = self._ranks.get(device, ABSENT)
-        number = f"GPU {self._gpus.get(device, device)}"
-        return number if rank == ABSENT else f"rank {rank} · {number}"
+        gpu = f"GPU {self._gpus.get(device, device)}"
+        return gpu if rank == ABSENT else f"rank {rank} · {gpu}"
 
     def _time(self, at_ns: int) -> str:
         return format_duration(at_ns - self.ranks.span.start_ns)
 
-    def _words(self, place: TimeWindow, devices: Sequence[int]) -> str:
-        """Return the largest part of each device in ``place``, in words."""
+    def _largest_parts(self, place: TimeWindow, devices: Sequence[int]) -> str:
+        """Return a sentence with the largest part of each device's time in ``place``."""
         edges = np.array([place.start_ns, max(place.end_ns, place.start_ns + 1)])
-        words = []
+        labels = []
         for device, shares in zip(devices, self._shares(devices, edges), strict=True):
             largest = max(PARTS, key=lambda part: shares[part][0])
             share = format_ratio(float(shares[largest][0]))
-            words.append(f"{self._name(device)} {category_of(largest).label.lower()} {share}")
-        return "; ".join(words)
+            labels.append(f"{self._label(device)} {category_of(largest).label.lower()} {share}")
+        return "; ".join(labels)
 
     def _shares(
         self, devices: Sequence[int], edges: npt.NDArray[np.int64]
     ) -> list[dict[str, _Shares]]:
-        """Return the shares of each of ``devices``, as `_shares_of` does."""
+        """Return the result of `_shares_of` for each of ``devices``."""
         parts = [part_of_device(self.ranks, device) for device in devices]
         return measure_of_each(parts, _shares_of, [(device, edges) for device in devices])
 
     def _lines(self, picture: _Picture, devices: Sequence[int]) -> Iterator[str]:
         shares = self._shares(devices, picture.edges)
-        for line, (device, own) in enumerate(zip(devices, shares, strict=True)):
-            yield picture.label(line, self._name(device))
-            yield from picture.parts(line, own)
+        for line, (device, device_shares) in enumerate(zip(devices, shares, strict=True)):
+            yield picture.label(line, self._label(device))
+            yield from picture.parts(line, device_shares)
 
     def _ends(self, picture: _Picture) -> Iterator[str]:
         window = picture.window
@@ -280,18 +298,23 @@ class StillPictures:
 
 
 def _shares_of(trace: Trace, device: int, edges: npt.NDArray[np.int64]) -> dict[str, _Shares]:
-    """Return the share of each part between neighbouring ``edges``: one where recorded."""
+    """Return the share of each part of ``device``'s time in each interval between ``edges``.
+
+    The shares of an interval add up to its recorded share, which is 1 if all of it was recorded.
+    """
     lengths = np.maximum(1, np.diff(edges))
-    own = device_times(trace)[device].clip(int(edges[0]), int(edges[-1])).parts()
-    found = {part: times.covered_ns(edges[:-1], edges[1:]) / lengths for part, times in own.items()}
-    known = recorded_times(trace, device).covered_ns(edges[:-1], edges[1:]) / lengths
-    found[IDLE] = np.maximum(0.0, known - sum(found.values(), np.zeros(len(lengths))))
-    return found
+    parts = device_times(trace)[device].clip(int(edges[0]), int(edges[-1])).parts()
+    shares = {
+        part: times.covered_ns(edges[:-1], edges[1:]) / lengths for part, times in parts.items()
+    }
+    recorded = recorded_times(trace, device).covered_ns(edges[:-1], edges[1:]) / lengths
+    shares[IDLE] = np.maximum(0.0, recorded - sum(shares.values(), np.zeros(len(lengths))))
+    return shares
 
 
 @dataclass(frozen=True)
 class _Picture:
-    """Where times and lines are, in pixels."""
+    """Maps times and lines to pixels and returns the SVG elements of a picture."""
 
     window: TimeWindow
     n_lines: int
@@ -299,7 +322,7 @@ class _Picture:
 
     @cached_property
     def edges(self) -> npt.NDArray[np.int64]:
-        """Where the columns begin and end."""
+        """The times at which the columns begin and end, in ns."""
         n_columns = max(1, min(self.n_columns, self.window.duration_ns))
         return np.linspace(self.window.start_ns, self.window.end_ns, n_columns + 1).astype(np.int64)
 
@@ -316,16 +339,16 @@ class _Picture:
         return text(_LEFT - 6, y, plain_text(name, 40), "end")
 
     def parts(self, line: int, shares: Mapping[str, _Shares]) -> Iterator[str]:
-        """Return a path per part: in each column it stands on those before it."""
+        """Yield one path per part, stacked on the parts before it in every column."""
         top = line * (_LINE + _GAP)
         xs = [self.x(int(edge)) for edge in self.edges]
-        below = np.zeros(len(xs) - 1)
+        lower = np.zeros(len(xs) - 1)
         for part in PARTS:
-            above = below + shares[part]
-            path = "".join(_columns(xs, top + _LINE * (1 - above), _LINE * (above - below)))
+            upper = lower + shares[part]
+            path = "".join(_boxes(xs, top + _LINE * (1 - upper), _LINE * (upper - lower)))
             if path:
                 yield element("path", d=path, style=f"fill:var(--{part})")
-            below = above
+            lower = upper
 
     def mark(self, place: TimeWindow) -> str:
         left, right = self.x(place.start_ns), self.x(place.end_ns)
@@ -347,12 +370,11 @@ class _Picture:
         return drawing((_WIDTH, height + 3), kind, label, *parts, top=-3)
 
 
-def _columns(xs: Sequence[float], tops: _Shares, heights: _Shares) -> Iterator[str]:
-    """Yield the boxes of a part; neighbours that are equal are one."""
+def _boxes(xs: Sequence[float], tops: _Shares, heights: _Shares) -> Iterator[str]:
+    """Yield the boxes of a part as path commands; equal neighbors (within 0.05 px) are merged."""
     start = 0
     for i in range(1, len(heights) + 1):
-        both = (own[i : i + 1] - own[start] for own in (tops, heights))
-        if i < len(heights) and all(abs(by[0]) < 0.05 for by in both):
+        if i < len(heights) and all(abs(ys[i] - ys[start]) < 0.05 for ys in (tops, heights)):
             continue
         if heights[start] > 0.01:
             width = xs[i] - xs[start]

@@ -1,4 +1,4 @@
-"""From answers to the report page: its parts, their order, and what its timeline holds."""
+"""Write the report page: its sections, their order, and the contents of its timeline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from traceprof.render.report.charts import (
     parts_legend,
     peer_matrix,
 )
-from traceprof.render.report.critical_path import path_figure
 from traceprof.render.report.figures import (
     durations_figure,
     idle_figure,
@@ -45,16 +44,16 @@ from traceprof.render.report.figures import (
     tree_figure,
 )
 from traceprof.render.report.opening import (
-    explaining_html,
+    explain_command_html,
     findings_html,
     first_page_html,
     heading_html,
-    late_html,
     places_of_findings,
+    stragglers_html,
     summary_html,
 )
 from traceprof.render.report.places import Around, StillPictures, links_of_rows
-from traceprof.render.report.steps import steps_figure
+from traceprof.render.report.steps import path_figure, steps_figure
 from traceprof.render.report.traffic import (
     bandwidth_figure,
     network_figure,
@@ -82,10 +81,10 @@ SUBJECTS: Final = tuple(
         "Trace": "quality alignment environment missing",
     }.items()
 )
-"""Every part of a report, by its key: those of one subject stand together."""
+"""The keys of all sections of a report, by subject, in the order of the page."""
 
 _ORDER: Final = {key: i for i, key in enumerate(key for _, keys in SUBJECTS for key in keys)}
-_NAMES: Final = {
+_LABELS: Final = {
     "verdict": "Time breakdown",
     "missing": "Not recorded",
     "shared": "Shared collectives",
@@ -106,30 +105,31 @@ _NAMES: Final = {
 
 
 def index_html(keys: Iterable[str]) -> str:
-    """Return links to the parts ``keys``, under their subjects."""
-    names = {key: _NAMES.get(key, key.replace("-", " ").capitalize()) for key in keys}
-    links = {key: f'<a href="#{key}">{html_text(name)}</a>' for key, name in names.items()}
+    """Return the table of contents: links to the sections ``keys``, grouped by subject."""
+    labels = {key: _LABELS.get(key, key.replace("-", " ").capitalize()) for key in keys}
+    links = {key: f'<a href="#{key}">{html_text(label)}</a>' for key, label in labels.items()}
     groups = [
         f"<div><b>{html_text(subject)}</b>{''.join(present)}</div>"
-        for subject, of_subject in SUBJECTS
-        if (present := [links[key] for key in of_subject if key in links])
+        for subject, subject_keys in SUBJECTS
+        if (present := [links[key] for key in subject_keys if key in links])
     ]
     return f'<nav aria-label="Contents">{"".join(groups)}</nav>'
 
 
-_MARGIN = 20
-_MORE_FOR_PLACES: Final = 1.1
-_FEW_ITEMS: Final = 2_000
-"""So many more items may a page have for places outside of its window."""
-_MOST_DRAWN: Final = 10
-"""So many times the events that a page holds are condensed; of more one step is shown."""
+_MARGINS_PER_STEP: Final = 20
+"""The margin on each side of the typical step is its duration divided by this number."""
+_PLACES_FACTOR: Final = 1.1
+_PLACES_ITEMS: Final = 2_000
+"""The worst cases of findings outside the window add 10% and 2,000 items at most."""
+_MAX_CONDENSING: Final = 10
+"""With more than this many times the maximum of events, the timeline holds one step only."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineExtent:
-    """The timeline holds ``window`` and opens at ``view``, which ``label`` names.
+    """The contents of a timeline: it holds ``window`` and opens at ``view``, named ``label``.
 
-    It has ``most`` items: every event of ``exact``, and of the rest what fits.
+    It has at most ``most`` items: every event of ``exact``, and condensed events elsewhere.
     """
 
     window: TimeWindow
@@ -146,39 +146,43 @@ def choose_extent(
     max_events: int,
     places: Sequence[TimeWindow] = (),
 ) -> TimelineExtent:
-    """Return what the report shows: its window and ``places``, opened at a typical step.
+    """Return the contents of the report's timeline: the window and ``places``, typical step first.
 
-    The typical step is the steady one whose duration is nearest to the median, with a twentieth
-    of it on either side; without steps the whole window takes its part. Of a window that is much
-    every event of that step is shown; where it is far too much nothing else is.
+    The typical step is the steady step whose duration is nearest to the median, with a margin of a
+    twentieth of its duration on either side. Without steps the whole window is the typical step.
+
+    The timeline has every event of the window if they are at most ``max_events``. Otherwise it
+    has every event of the typical step (unless they exceed half of ``max_events``) and condenses
+    the other events. If they exceed ten times ``max_events``, it holds only the typical step.
     """
     window, has_steps = selection.window.hull, steps is not None and len(steps.table) > 0
     step, label = window, f"window {selection.label}"
     if steps is not None and has_steps:
         step, label = _typical_step(ranks, steps)
     wide = reduce(or_, places, window) & ranks.span
-    n_events, n_wide = (sum(ranks.each(_count_events, own)) for own in (window, wide))
-    if has_steps and n_events > _MOST_DRAWN * max_events:
+    n_events, n_wide = (sum(ranks.each(_count_events, extent)) for extent in (window, wide))
+    if has_steps and n_events > _MAX_CONDENSING * max_events:
         return TimelineExtent(step, step & window, label, max_events)
-    if n_wide > _MOST_DRAWN * max_events:
+    if n_wide > _MAX_CONDENSING * max_events:
         wide = window
     if n_events <= max_events:
-        most = min(max_events, int(_MORE_FOR_PLACES * n_events) + _FEW_ITEMS)
+        most = min(max_events, int(_PLACES_FACTOR * n_events) + _PLACES_ITEMS)
         return TimelineExtent(wide, step & window, label, most, window)
     is_exact = sum(ranks.each(_count_events, step)) <= max_events // 2
     return TimelineExtent(wide, step & window, label, max_events, step if is_exact else None)
 
 
 def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
-    usual = steps.table["kind"] == USUAL
-    known = steps.table.get("device_ns", np.zeros(len(usual)))
-    is_seen = usual & ~np.isnan(np.asarray(known, np.float64))
-    rows = is_seen if is_seen.any() else usual if usual.any() else ~usual
-    table = steps.table.take(rows)
+    """Return window and name of the typical step, if possible one with known GPU time."""
+    is_steady = steps.table["kind"] == USUAL
+    device_ns = steps.table.get("device_ns", np.zeros(len(is_steady)))
+    is_measured = is_steady & ~np.isnan(np.asarray(device_ns, np.float64))
+    is_candidate = next((rows for rows in (is_measured, is_steady) if rows.any()), ~is_steady)
+    table = steps.table.take(is_candidate)
     distance = np.abs(table["duration_ns"] - np.median(table["duration_ns"]))
     row = table.row(int(distance.argmin()))
     start = ranks.span.start_ns + row["at_ns"]
-    margin = row["duration_ns"] // _MARGIN
+    margin = row["duration_ns"] // _MARGINS_PER_STEP
     window = TimeWindow(start - margin, start + row["duration_ns"] + margin)
     return window & ranks.span, f"typical step {row['step']}"
 
@@ -189,10 +193,10 @@ def _count_events(trace: Trace, window: TimeWindow) -> int:
     )
 
 
-_ROWS: Final = 12
+_DEFAULT_ROWS: Final = 12
 _MAX_ITEMS: Final = 300_000
-_ADVICE: Final = "findings"
-_BY_RANK: Final = "rank-steps"
+_FINDINGS: Final = "findings"
+_RANK_STEPS: Final = "rank-steps"
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
     "peers": peer_matrix,
@@ -213,7 +217,7 @@ _FIGURES: Final[Mapping[str, Callable[[Result, Around], str]]] = {
     "flops-kernels": roofline_figure,
     "tree": tree_figure,
 }
-"""What plotly draws; the others need no script."""
+"""Figures that plotly draws. The charts need no script."""
 _DEVICES: Final = TableSpec.of("""
     table devices: GPUs of the machine
     key device [number]: number of the GPU in the run
@@ -229,8 +233,8 @@ _SETTINGS: Final = TableSpec.of("""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One part of the page."""
+class _Card:
+    """A section of the page: its key, title, and HTML ("" if it has no content)."""
 
     key: str
     title: str
@@ -238,54 +242,56 @@ class _Part:
 
 
 def render_report(document: Document, trace: Trace | Ranks, options: Options) -> str:
-    """Return the report as one HTML page that needs nothing else and no network.
+    """Return the report as one HTML page that needs no other file and no network.
 
     Its size is bounded: tables show their first rows, and the timeline holds at most 300,000
-    items: those of the window, condensed if need be but for one typical step, or of that alone.
+    items (see `choose_extent`).
 
     Args:
-        document: everything that was measured; nothing is measured here.
+        document: all results. The report measures nothing itself.
         trace: all ranks of the whole run, for the timeline.
-        options: the heading of the page, and how many rows a table shows (12).
+        options: title of the page, and number of rows per table (default: 12).
+
+    Raises:
+        UsageError: a column that was chosen is in no table.
     """
-    words, steps = briefing_of(document), document.results.get("steps")
-    ranks = Ranks.of(trace)
-    findings = document.results.get(_ADVICE)
+    briefing, ranks = briefing_of(document), Ranks.of(trace)
+    steps, findings = (document.results.get(name) for name in ("steps", _FINDINGS))
     places = [] if findings is None else places_of_findings(ranks, findings)
     extent = choose_extent(ranks, document.selection, steps, _MAX_ITEMS, places)
     encoded = encode_timeline(
         ranks, extent.window, extent.most, view=extent.view, exact=extent.exact
     )
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
-    rows = options.rows or _ROWS
-    around = Around(ranks, document.selection.window.hull, extent.window, document.ranks)
-    found = [
-        _Part(section.name, section.title, _section(document, section, around, rows))
+    rows = options.rows or _DEFAULT_ROWS
+    context = Around(ranks, document.selection.window.hull, extent.window, document.ranks)
+    sections = [
+        _Card(section.name, section.title, _section(document, section, context, rows))
         for section in sections_of(document, options)
-        if len(section.table) and section.name != _ADVICE
+        if len(section.table) and section.name != _FINDINGS
     ]
     stills = StillPictures(ranks)
-    advice = "" if findings is None else findings_html(stills, findings, extent.window, words)
-    first = "" if findings is None else first_page_html(stills, findings, extent.window)
-    drawn = fragment.html + _printed(document, stills)
+    advice = "" if findings is None else findings_html(stills, findings, extent.window, briefing)
+    first_page = "" if findings is None else first_page_html(stills, findings, extent.window)
+    timeline = fragment.html + _printed_timeline(document, stills)
     notes = " · ".join(map(html_text, (*encoded.warnings, *encoded.notes)))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
-    parts = [
-        _Part("verdict", "Time breakdown", summary_html(document, words, first)),
-        _Part(_ADVICE, "Findings", advice),
-        *found,
-        _Part("timeline", f"Timeline: {extent.label}", f'{drawn}<p class="note">{notes}</p>'),
+    cards = [
+        _Card("verdict", "Time breakdown", summary_html(document, briefing, first_page)),
+        _Card(_FINDINGS, "Findings", advice),
+        *sections,
+        _Card("timeline", f"Timeline: {extent.label}", f'{timeline}<p class="note">{notes}</p>'),
         _environment(ranks),
-        _Part("missing", "Not recorded", missing),
+        _Card("missing", "Not recorded", missing),
     ]
     shown = sorted(
-        (part for part in parts if part.html), key=lambda part: _ORDER.get(part.key, len(_ORDER))
+        (item for item in cards if item.html), key=lambda item: _ORDER.get(item.key, len(_ORDER))
     )
     title = options.title or document.info.path
     body = (
-        f"<header><h1>{html_text(title)}</h1>{heading_html(document, words)}</header>"
-        f'<div class="beside">{index_html(part.key for part in shown)}<main>'
-        + "".join(card(part.key, part.title, part.html) for part in shown)
+        f"<header><h1>{html_text(title)}</h1>{heading_html(document, briefing)}</header>"
+        f'<div class="beside">{index_html(item.key for item in shown)}<main>'
+        + "".join(card(item.key, item.title, item.html) for item in shown)
         + "<footer>Generated by traceprof. This page loads nothing from the network. "
         f"Tables show at most {rows} rows.</footer></main></div>"
     )
@@ -297,44 +303,45 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     return write_document(title, body, styles, fragment, script + figures_script())
 
 
-def _printed(document: Document, stills: StillPictures) -> str:
-    """Return the whole window as a picture, which paper has instead of the timeline."""
+def _printed_timeline(document: Document, stills: StillPictures) -> str:
+    """Return a picture of the whole window, which replaces the timeline in a printout."""
     steps = document.results.get("steps")
     starts: list[tuple[str, int]] = []
     if steps is not None and len(steps.table):
-        begin = stills.ranks.span.start_ns
+        run_start_ns = stills.ranks.span.start_ns
         starts = [
-            (f"{step:.0f}", begin + int(own["at_ns"][0]))
-            for step, own in split_by(steps.table, "step")
+            (f"{step:.0f}", run_start_ns + int(step_rows["at_ns"][0]))
+            for step, step_rows in split_by(steps.table, "step")
         ]
     picture = stills.of_whole(document.selection.window.hull, starts)
     note = '<p class="note">Printed version: activity of each GPU in the whole window, by step.</p>'
     return f'<div class="printed">{note}{parts_legend()}{picture}</div>' if picture else ""
 
 
-def _section(document: Document, section: Section, around: Around, rows: int) -> str:
-    """Return one result: its chart, its notes, its tables."""
+def _section(document: Document, section: Section, context: Around, rows: int) -> str:
+    """Return one result: its chart, its notes, its tables, and a remark if it has one."""
     result = section.result
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
-    if section.name == _BY_RANK:
-        chart = heat_chart(result, around.steps(document.results.get("steps")))
+    remark = explain_command_html(document) if section.name == "steps" else ""
+    if section.name == _RANK_STEPS:
+        chart = heat_chart(result, context.step_link(document.results.get("steps")))
+        remark = stragglers_html(document)
     if figure := _FIGURES.get(section.name):
-        chart += figure(result, around)
-    tables = "".join(_tables(document, section, around, rows))
-    more = explaining_html(document) if section.name == "steps" else ""
-    more += late_html(document) if section.name == _BY_RANK else ""
-    return f"{chart}{html_list(sentences(result.notes))}{more}{tables}"
+        chart += figure(result, context)
+    tables = "".join(_tables(document, section, context, rows))
+    return f"{chart}{html_list(sentences(result.notes))}{remark}{tables}"
 
 
-def _tables(document: Document, section: Section, around: Around, rows: int) -> Iterator[str]:
+def _tables(document: Document, section: Section, context: Around, rows: int) -> Iterator[str]:
+    """Yield the tables of a section; rows with a time or a step link to the timeline."""
     captions = [shown_by(section.name), *(table.about or table.name for table in section.more)]
     for table, caption in zip((section.table, *section.more), captions, strict=True):
-        if table is section.table and section.name == _BY_RANK:
-            words, link = f"{caption}: slowest first", _links_of_steps(document, around)
-            yield html_table(_slowest_first(table), words, rows, link)
+        if table is section.table and section.name == _RANK_STEPS:
+            title, link = f"{caption}: slowest first", _step_links(document, context)
+            yield html_table(_slowest_first(table), title, rows, link)
             continue
-        of_time = links_of_rows(document.span, around.shown) if table.has("at_ns") else None
-        yield html_table(table, caption, rows, of_time)
+        time_link = links_of_rows(document.span, context.shown) if table.has("at_ns") else None
+        yield html_table(table, caption, rows, time_link)
 
 
 def _slowest_first(table: ShownTable) -> ShownTable:
@@ -342,25 +349,33 @@ def _slowest_first(table: ShownTable) -> ShownTable:
     return replace(table, values=table.values.take(np.argsort(-slower, kind="stable")))
 
 
-def _links_of_steps(document: Document, around: Around) -> Link:
-    """Return what gives the address of the step of a rank that a row is about."""
-    link = around.steps(document.results.get("steps"))
+def _step_links(document: Document, context: Around) -> Link:
+    """Return a function that gives the address of the step of a row with a rank or process."""
+    address_of_step = context.step_link(document.results.get("steps"))
     processes = {rank: process for process, rank in document.ranks.items()}
 
-    def of_row(row: Row) -> str | None:
+    def link(row: Row) -> str | None:
         process = row.get("process", processes.get(row.get("rank", ABSENT)))
-        return link(int(process), int(row["step"])) or None if is_known(process) else None
+        if not is_known(process):
+            return None
+        return address_of_step(int(process), int(row["step"])) or None
 
-    return of_row
+    return link
 
 
-def _environment(ranks: Ranks) -> _Part:
-    told = ranks.table("devices").select(*(column.name for column in _DEVICES))
-    rows = [{n: None if v == ABSENT else v for n, v in row.items()} for row in told.rows()]
-    devices = Table.of_rows(rows, list(told))
+def _environment(ranks: Ranks) -> _Card:
+    """Return the section with the GPUs of the machine and the environment of the program."""
+    recorded = ranks.table("devices").select(*(column.name for column in _DEVICES))
+    rows = [
+        {name: None if value == ABSENT else value for name, value in row.items()}
+        for row in recorded.rows()
+    ]
+    devices = Table.of_rows(rows, list(recorded))
     tables: list[tuple[ShownTable, str, int]] = [
         (shown_table(_DEVICES, devices), "GPUs", 64),
         (shown_table(_SETTINGS, ranks.table("environment")), "Environment", 200),
     ]
-    html = "".join(html_table(table, title, most) for table, title, most in tables if len(table))
-    return _Part("environment", "Environment", html)
+    html = "".join(
+        html_table(table, title, max_rows) for table, title, max_rows in tables if len(table)
+    )
+    return _Card("environment", "Environment", html)

@@ -1,4 +1,4 @@
-"""Bytes on their way as figures that one explores: over time, and bandwidth over size."""
+"""Draw interactive figures of data movement: rates over time, and bandwidth over size."""
 
 from __future__ import annotations
 
@@ -24,38 +24,40 @@ from traceprof.render.formatting import round_text
 from traceprof.render.report.places import Around
 from traceprof.units import format_bytes, format_count, format_duration, format_rate
 
-_MOST_POINTS: Final = 2_000
+_MAX_POINTS: Final = 2_000
 
 
-def bandwidth_figure(bandwidth: Result, around: Around) -> str:
-    """Return the bandwidth of copies over time, by device and route."""
-    lines = [(f"GPU {name}", own) for name, own in _largest(bandwidth.table, "device", "route")]
-    return _rates_over_time(lines, around, "Copy bandwidth over time")
+def bandwidth_figure(bandwidth: Result, context: Around) -> str:
+    """Return the bandwidth of copies over time, one line per device and route."""
+    groups = _largest_groups(bandwidth.table, "device", "route")
+    lines = [(f"GPU {name}", rows) for name, rows in groups]
+    return _rates_over_time(lines, context, "Copy bandwidth over time")
 
 
-def network_figure(network: Result, around: Around) -> str:
-    """Return the rates of interfaces, sockets and links over time."""
-    lines = _largest(network.table, "source", "link", "direction")
-    return _rates_over_time(lines, around, "Network traffic over time")
+def network_figure(network: Result, context: Around) -> str:
+    """Return the rates of network interfaces, sockets, and links over time."""
+    lines = _largest_groups(network.table, "source", "link", "direction")
+    return _rates_over_time(lines, context, "Network traffic over time")
 
 
-def _largest(table: Table, *keys: str) -> list[tuple[str, Table]]:
-    """Return the rows with the same ``keys``, which name them: those that move the most bytes."""
+def _largest_groups(table: Table, *keys: str) -> list[tuple[str, Table]]:
+    """Return name and rows of the groups with the most bytes, grouped by the columns ``keys``."""
     table = table.take(table["size_bytes"] > 0)
-    groups = groups_of(*(codes_of(table[key]) for key in keys))
-    found = [table.take(rows) for rows in groups.rows]
-    found.sort(key=lambda own: -int(own["size_bytes"].sum()))
-    return [(" ".join(str(own[key][0]) for key in keys), own) for own in found[:MOST_LINES]]
+    by_key = groups_of(*(codes_of(table[key]) for key in keys))
+    groups = [table.take(rows) for rows in by_key.rows]
+    groups.sort(key=lambda group: -int(group["size_bytes"].sum()))
+    return [(" ".join(str(group[key][0]) for key in keys), group) for group in groups[:MOST_LINES]]
 
 
-def _rates_over_time(lines: Sequence[tuple[str, Table]], around: Around, label: str) -> str:
+def _rates_over_time(lines: Sequence[tuple[str, Table]], context: Around, label: str) -> str:
+    """Return a figure of rates over time; ``lines`` are names and samples. "" without lines."""
     if not lines:
         return ""
-    rate = scale_of(Unit.BYTES_PER_S, *(own["rate_bytes_per_s"] for _, own in lines))
-    time = scale_of(Unit.NS, *(own["at_ns"] for _, own in lines))
+    rate = scale_of(Unit.BYTES_PER_S, *(samples["rate_bytes_per_s"] for _, samples in lines))
+    time = scale_of(Unit.NS, *(samples["at_ns"] for _, samples in lines))
     traces: list[Trace] = []
-    for place, (name, own) in enumerate(lines):
-        at, values, links = _levels(own, around)
+    for place, (name, samples) in enumerate(lines):
+        at, values, links = _levels(samples, context)
         traces.append(
             {
                 "type": "scatter",
@@ -68,74 +70,72 @@ def _rates_over_time(lines: Sequence[tuple[str, Table]], around: Around, label: 
                 "meta": {"links": links},
             }
         )
-    layout: dict[str, Any] = {"yaxis": {"title": {"text": rate.unit}, "rangemode": "tozero"}}
-    return figure_html(traces, label, x=f"time since start of run, {time.unit}", **layout)
+    return figure_html(
+        traces,
+        label,
+        x=f"time since start of run, {time.unit}",
+        yaxis={"title": {"text": rate.unit}, "rangemode": "tozero"},
+    )
 
 
-def _levels(rows: Table, around: Around) -> tuple[list[float], list[float], list[str]]:
-    """Return the rates as levels: what lies between rows moved nothing, or was not sampled."""
+def _levels(rows: Table, context: Around) -> tuple[list[float], list[float], list[str]]:
+    """Return times (ns), rates (bytes/s), and links of a step line through ``rows``.
+
+    The rate is 0 between two rows, where no bytes moved or nothing was sampled.
+    """
     rows = rows.in_order("at_ns")
-    if len(rows) > _MOST_POINTS:
-        rows = rows.take(np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(np.int64))
-    at, values, links = [], [], []
-    until = None
-    for start, length, rate in zip(
-        rows["at_ns"].tolist(),
-        rows["duration_ns"].tolist(),
-        rows["rate_bytes_per_s"].tolist(),
-        strict=True,
-    ):
-        if until is not None and start > until + 1:
-            at.append(until)
-            values.append(0.0)
-            links.append("")
-        at.append(start)
-        values.append(rate)
-        links.append(around.link(start, length))
-        until = start + length
-    return [*at, until or 0.0], [*values, values[-1] if values else 0.0], [*links, ""]
+    if len(rows) > _MAX_POINTS:
+        rows = rows.take(np.linspace(0, len(rows) - 1, _MAX_POINTS).astype(np.int64))
+    points: list[tuple[float, float, str]] = []
+    end: float | None = None
+    names = ("at_ns", "duration_ns", "rate_bytes_per_s")
+    for start, length, rate in zip(*(rows[name].tolist() for name in names), strict=True):
+        if end is not None and start > end + 1:
+            points.append((end, 0.0, ""))
+        points.append((start, rate, context.link(start, length)))
+        end = start + length
+    points.append((end or 0.0, points[-1][1] if points else 0.0, ""))
+    times, rates, links = map(list, zip(*points, strict=True))
+    return times, rates, links
 
 
 def sizes_of_copies(transfers: Result, _: Around) -> str:
-    """Return the bandwidth of copies over their size, against the peak of each link."""
-    table = transfers.table
-    classes = table.take(np.array(table["sizes"]) != "all")
-    lines = _largest(classes, "route", "memory")
+    """Return copy bandwidth over copy size, with the peak bandwidth of each route."""
+    classes = transfers.table.take(np.array(transfers.table["sizes"]) != "all")
+    lines = _largest_groups(classes, "route", "memory")
     if not lines or len(classes) < 2:
         return ""
     rate = scale_of(Unit.BYTES_PER_S, classes["rate_bytes_per_s"], classes["peak_bytes_per_s"])
     traces: list[Trace] = []
-    for place, (about, own) in enumerate(lines):
-        sizes = own["size_bytes"] / np.maximum(own["count"], 1)
+    for place, (route, copies) in enumerate(lines):
+        sizes = copies["size_bytes"] / np.maximum(copies["count"], 1)
         order = np.argsort(sizes, kind="stable")
         hover = [
             f"GPU {row['device']}, {row['sizes']}: {format_count(row['count'])} copies, "
             f"{format_rate(row['rate_bytes_per_s'])}"
-            for row in own.take(order).rows()
+            for row in copies.take(order).rows()
         ]
-        name = plotly_text(about, 60)
-        colour = colour_of_line(place)
-        traces.append(
-            _points(name, sizes[order], rate(own["rate_bytes_per_s"][order]), colour, hover)
-        )
-        traces += _peak(name, own["peak_bytes_per_s"], (sizes.min(), sizes.max()), rate, colour)
-    return _over_size(traces, rate, "Copy bandwidth by size")
+        name, colour = plotly_text(route, 60), colour_of_line(place)
+        rates = rate(copies["rate_bytes_per_s"][order])
+        traces.append(_points(name, sizes[order], rates, colour, hover))
+        traces += _peak(name, copies["peak_bytes_per_s"], (sizes.min(), sizes.max()), rate, colour)
+    return _bandwidth_by_size(traces, rate, "Copy bandwidth by size")
 
 
-def sizes_of_collectives(events: Result, around: Around) -> str:
-    """Return the busbw of each collective over its size."""
-    table = events.table
-    known = table.take(np.nan_to_num(table["busbw_bytes_per_s"].astype(np.float64)) > 0)
-    known = known.take(np.nan_to_num(known["size_bytes"].astype(np.float64)) > 0)
+def sizes_of_collectives(events: Result, context: Around) -> str:
+    """Return the bus bandwidth of each collective over its size."""
+    known = events.table
+    for name in ("busbw_bytes_per_s", "size_bytes"):
+        known = known.take(np.nan_to_num(known[name].astype(np.float64)) > 0)
     if len(known) < 2:
         return ""
-    left_out = len(known) - _MOST_POINTS
+    left_out = len(known) - _MAX_POINTS
     if left_out > 0:
-        known = known.in_order("-duration_ns").head(_MOST_POINTS)
+        known = known.in_order("-duration_ns").head(_MAX_POINTS)
     rate = scale_of(Unit.BYTES_PER_S, known["busbw_bytes_per_s"].astype(np.float64))
     traces = []
-    for place, (op, own) in enumerate(split_by(known, "op")[:MOST_LINES]):
-        rows = own.rows()
+    for place, (op, collectives) in enumerate(split_by(known, "op")[:MOST_LINES]):
+        rows = collectives.rows()
         hover = [
             ", ".join(
                 filter(
@@ -150,18 +150,18 @@ def sizes_of_collectives(events: Result, around: Around) -> str:
             )
             for row in rows
         ]
-        links = [around.link(row["at_ns"], row["duration_ns"], row["process"]) for row in rows]
-        busbw = rate(own["busbw_bytes_per_s"].astype(np.float64))
+        links = [context.link(row["at_ns"], row["duration_ns"], row["process"]) for row in rows]
+        busbw = rate(collectives["busbw_bytes_per_s"].astype(np.float64))
         points = _points(
-            plotly_text(op, 60), own["size_bytes"], busbw, colour_of_line(place), hover
+            plotly_text(op, 60), collectives["size_bytes"], busbw, colour_of_line(place), hover
         )
         traces.append({**points, "mode": "markers", "meta": {"links": links}})
     more = f" The {format_count(left_out)} shortest are not shown." if left_out > 0 else ""
-    words = (
+    figure = _bandwidth_by_size(traces, rate, "Bus bandwidth of collectives by size")
+    return figure + note(
         "Bus bandwidth of each collective by bytes per rank. The time includes waiting for ranks."
+        f"{more} Click a point to show it in the timeline."
     )
-    figure = _over_size(traces, rate, "Bus bandwidth of collectives by size")
-    return figure + note(f"{words}{more} Click a point to show it in the timeline.")
 
 
 def _points(name: str, x: Any, y: Any, colour: str, hover: Sequence[str]) -> dict[str, Any]:
@@ -181,6 +181,7 @@ def _points(name: str, x: Any, y: Any, colour: str, hover: Sequence[str]) -> dic
 def _peak(
     name: str, peaks: Any, ends: tuple[float, float], rate: Scale, colour: str
 ) -> Iterator[Trace]:
+    """Yield a dashed line at the highest of ``peaks``; nothing if no peak is known."""
     known = np.asarray(peaks, np.float64)
     known = known[np.isfinite(known) & (known > 0)]
     if len(known):
@@ -195,15 +196,20 @@ def _peak(
         }
 
 
-def _over_size(traces: Sequence[Trace], rate: Scale, label: str) -> str:
+def _bandwidth_by_size(traces: Sequence[Trace], rate: Scale, label: str) -> str:
+    """Return a figure of bandwidth (on scale ``rate``) over size, with logarithmic axes."""
     sizes = [size for trace in traces for size in np.asarray(trace["x"]).tolist()]
-    axis = {"type": "log", "title": {"text": "size"}, **_ticks_of_sizes(min(sizes), max(sizes))}
-    layout: dict[str, Any] = {"yaxis": {"type": "log", "title": {"text": rate.unit}, "dtick": 1}}
-    return figure_html(traces, label, height=340, xaxis=axis, **layout)
+    return figure_html(
+        traces,
+        label,
+        height=340,
+        xaxis={"type": "log", "title": {"text": "size"}, **_size_ticks(min(sizes), max(sizes))},
+        yaxis={"type": "log", "title": {"text": rate.unit}, "dtick": 1},
+    )
 
 
-def _ticks_of_sizes(low: float, high: float) -> dict[str, Any]:
-    """Return ticks at factors of ten, with their units."""
+def _size_ticks(low: float, high: float) -> dict[str, Any]:
+    """Return axis ticks at powers of ten from ``low`` to ``high`` bytes, labeled with units."""
     first, last = int(np.floor(np.log10(max(low, 1)))), int(np.ceil(np.log10(max(high, 1))))
     exponents = range(first, max(last, first + 1) + 1)
     values = [10.0**exponent for exponent in exponents]

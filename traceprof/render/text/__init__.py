@@ -1,1 +1,1 @@
-"""Results in a terminal: they read well in 80 columns, with or without colour."""
+"""Format results for a terminal of 80 columns or more, with or without color."""

@@ -1,4 +1,7 @@
-"""Answers in a terminal: the page that answers, or one result after the other."""
+"""Format an answer for a terminal: the page with the verdict, or one result after the other.
+
+It also formats the results of `traceprof try`.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,26 @@ from importlib import import_module
 from typing import Final
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from traceprof.comparison import EXPLAIN, SCALING, TRIED, Comparison
+from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import sentences
+from traceprof.render.formatting import capitalized, is_known, sentences, value_text
 from traceprof.render.registry import Answered, Options
+from traceprof.render.shown import Row
 from traceprof.render.text.page import findings_view, page_view, where_view
 from traceprof.render.text.tables import printed, table_view
 
-_ROWS: Final = 5
+_DEFAULT_ROWS: Final = 5
 
-_TOLD: Final = ("idle",)
-"""What the page has told of in its first lines."""
+_SHOWN_ON_PAGE: Final = ("idle",)
+"""Results that the page reports in its first lines, so that their sections are left out."""
 
 _HOST_ONLY: Final = ("ranges", "operators")
-"""Sections that answer for the devices where nothing is known of them."""
+"""Results that are shown only if nothing is known about the devices."""
 
 
 _VIEWS: Final[Mapping[str, str]] = {
@@ -31,62 +37,127 @@ _VIEWS: Final[Mapping[str, str]] = {
     "difference": "comparisons:difference_view",
     EXPLAIN: "comparisons:waterfall_view",
     SCALING: "comparisons:scaling_view",
-    TRIED: "tried:tried_view",
+    TRIED: "answers:tried_view",
     "rank-steps": "comparisons:heat_view",
 }
-"""What draws a result above its tables, or in their place: named, since few are needed at once."""
+"""Module and function that draw a result above its tables or instead of them.
 
-_WHOLE: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
-"""Results whose views say all that their tables do."""
+Names instead of functions keep imports short, because a command needs few of them.
+"""
+
+_WITHOUT_TABLES: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
+"""Results whose views contain everything that their tables do."""
 
 
 def render_text(document: Answered, options: Options) -> str:
     """Return the document as lines of at most ``options.line_width`` characters.
 
-    That is the page that answers where there is a verdict, else the results one by one.
+    The lines are the page of the verdict if there is one, otherwise the results one by one.
+
+    Raises:
+        UsageError: a column that was chosen is in no table.
     """
-    told: Sequence[str] = ()
+    hidden: Sequence[str] = ()
     if isinstance(document, Comparison):
         head = head_of(document)
-        above: list[RenderableType] = [
+        top: list[RenderableType] = [
             Text(plain_text(head.title, 400), style="bold"),
             *(Text(sentence) for sentence in head.sentences),
             *(Text(f"note: {note}", "dim") for note in head.remarks),
-            *(Text(doubt, "yellow") for doubt in head.doubts),
+            *(Text(caveat, "yellow") for caveat in head.doubts),
         ]
     elif document.verdict is None:
-        above = where_view(document)
+        top = where_view(document)
     else:
-        above = [page_view(document, document.verdict, options)]
+        top = [page_view(document, document.verdict, options)]
         if not options.is_full:
-            return printed(Group(*above), options)
-        told = [*_TOLD, *(_HOST_ONLY if "breakdown" in document.results else ())]
-    return printed(Group(*above, *_sections(document, options, told)), options)
+            return printed(Group(*top), options)
+        hidden = [*_SHOWN_ON_PAGE, *(_HOST_ONLY if "breakdown" in document.results else ())]
+    return printed(Group(*top, *_sections(document, options, hidden)), options)
 
 
-def _sections(document: Answered, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
-    rows, width = options.rows or _ROWS, options.line_width
+def _sections(
+    document: Answered, options: Options, hidden: Sequence[str]
+) -> Iterator[RenderableType]:
+    """Yield title, view, tables, and notes of each result that is not ``hidden``.
+
+    If the user chose columns, only tables are shown.
+    """
+    rows, width = options.rows or _DEFAULT_ROWS, options.line_width
+    has_views = not options.columns
     for section in sections_of(document, options):
-        if section.name in but:
+        name, more = section.name, section.more
+        if name in hidden:
             continue
         yield Text(f"{section.title} ".ljust(options.width, "─"), style="dim")
-        more = section.more
-        is_plain = bool(options.columns)
-        if section.name in _VIEWS and not is_plain:
-            module, _, function = _VIEWS[section.name].partition(":")
+        if has_views and name in _VIEWS:
+            module, _, function = _VIEWS[name].partition(":")
             view = getattr(import_module(f".{module}", __package__), function)
-            yield view(section.result, rows, width if section.name in _WHOLE else options.width)
-        if section.name == "findings" and not is_plain:
+            yield view(section.result, rows, width if name in _WITHOUT_TABLES else options.width)
+        if has_views and name == "findings":
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
-        elif section.name in _WHOLE and not is_plain:
+        elif has_views and name in _WITHOUT_TABLES:
             more = ()
         else:
             empty = "none" if isinstance(document, Comparison) else "no data in this window"
             yield table_view(section.table, rows, width, empty)
         for table in more:
-            about = table.about or table.name
-            yield Text(f"\n{about[:1].upper()}{about[1:]}", style="dim")
+            yield Text(f"\n{capitalized(table.about or table.name)}", style="dim")
             yield table_view(table, rows, width)
         for note in sentences(section.result.notes):
             yield Text(f"note: {note}", style="dim italic")
+
+
+_VERDICT_STYLES: Final = {"faster": "green", "slower": "yellow"}
+_INDENT: Final = 4
+
+
+def tried_view(result: Result, _rows: int, _width: int) -> RenderableType:
+    """Return every change that `traceprof try` measured, with its effect, in full length."""
+    return Group(*(part for row in result.tables["changes"].rows() for part in _change(row)))
+
+
+def _change(row: Row) -> Iterator[RenderableType]:
+    """Yield the lines of one change: its name and verdict, then its effect or why it failed."""
+    verdict = str(row["verdict"])
+    style = "red" if row["reason"] else _VERDICT_STYLES.get(verdict, "dim")
+    head = Text(plain_text(str(row["change"]), 400), style="bold")
+    yield head.append(f": {verdict}", style=style)
+    for line in _change_lines(row):
+        yield Padding(Text(plain_text(line, 2_000)), (0, 0, 0, _INDENT))
+
+
+def _change_lines(row: Row) -> Iterator[str]:
+    """Yield why a change failed, or its effect on step time, loss, and memory, and its code."""
+    if row["reason"]:
+        yield str(row["reason"])
+        return
+    if is_known(row.get("saving_ratio")):
+        yield _change_of_step_time(row)
+    if is_known(row.get("losses")):
+        yield f"losses: {value_text(Unit.TEXT, row['losses'])}"
+    sizes = [row.get("memory_before_bytes"), row.get("memory_bytes")]
+    if all(map(is_known, sizes)):
+        before, after = (value_text(Unit.BYTES, size) for size in sizes)
+        yield f"memory: {before} → {after}"
+    if row["verdict"] == "faster":
+        yield f"code change: {row['lines']}"
+        if row["breaks"]:
+            yield f"caution: {row['breaks']}"
+
+
+def _change_of_step_time(row: Row) -> str:
+    """Return the step time before and after a change, and the saving with its interval."""
+    verdict = str(row["verdict"])
+    ratios = [row[name] for name in ("saving_ratio", "low_ratio", "high_ratio")]
+    if verdict == "slower":  # a negative saving is a loss, whose bounds change places
+        ratios = [-ratios[0], -ratios[2], -ratios[1]]
+    share, low, high = (value_text(Unit.RATIO, ratio) for ratio in ratios)
+    before, after = (value_text(Unit.NS, row[name]) for name in ("before_ns", "after_ns"))
+    verb = {"slower": "takes", "faster": "saves"}.get(verdict, "difference")
+    more = " more" if verdict == "slower" else ""
+    text = f"{before} → {after} per step: {verb} {share}{more} (95% CI: {low} to {high})"
+    if is_known(row.get("predicted_ratio")):
+        text += f"; predicted {value_text(Unit.RATIO, row['predicted_ratio'])}"
+    return text

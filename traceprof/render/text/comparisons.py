@@ -1,4 +1,4 @@
-"""Comparisons in a terminal: the difference of two, throughput by size, ranks step by step."""
+"""Format comparisons for a terminal: difference of two runs, scaling, heat map of ranks."""
 
 from __future__ import annotations
 
@@ -16,28 +16,25 @@ from traceprof.model.results import Column, Result, Unit
 from traceprof.model.table import Table
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, signed_duration, value_text
-from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_more, make_heat_map
+from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_excess, make_heat_map
 from traceprof.render.palette import HEAT, PART_STYLES
-from traceprof.render.shown import Row
+from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
 from traceprof.render.text.tables import rows_left_view
 from traceprof.units import format_duration, format_number
 
 _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10
-_LEAST_NAME_WIDTH: Final = 28
-_MOST_NAME_WIDTH: Final = 120
-_LEAST_SHARE: Final = 0.02
-"""What is less of the largest difference has no line of its own."""
-
+_MIN_NAME_WIDTH: Final = 28
+_MAX_NAME_WIDTH: Final = 120
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
-_BARE: Final = ("kernel", "copy", "collective")
-"""Kinds that their names tell."""
-
-_UNCOUNTED: Final = ("waiting", "rest")
+_UNCOUNTED_KINDS: Final = ("waiting", "rest")
 
 
 class _Sides(NamedTuple):
-    """What the two are called in columns, in the order in which they stand; ``new`` is told of."""
+    """Column prefixes of the two sides.
+
+    ``first`` and ``second`` are in the order of display. The difference is ``new`` minus ``base``.
+    """
 
     first: str
     second: str
@@ -51,61 +48,71 @@ _OF_RUNS: Final = _Sides("base", "new", "new", "base")
 
 def difference_view(result: Result, rows: int, width: int) -> RenderableType:
     """Return the parts of the difference of two runs, each with its largest ``rows`` causes."""
-    return Group(*_waterfall(result, rows, width, _OF_RUNS))
+    return Group(*_waterfall(result, rows, width, _OF_RUNS, _OF_RUNS[:2]))
 
 
 def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
-    """Return the parts of the difference, each with its largest ``rows`` causes and the rest."""
-    return Group(_headline(result), *_waterfall(result, rows, width, _OF_WINDOWS))
+    """Return the difference of two windows in words, its parts, and the causes of each part.
+
+    Each part has its largest ``rows`` causes and the sum of its other causes.
+    """
+    scalars = result.scalars
+    names = (str(scalars["own"]), str(scalars["against"]))
+    n_devices, ns = scalars["devices_count"], scalars["difference_ns"]
+    change = f"{format_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
+    text = f"{names[0]} is {change if ns else 'as long as'} {names[1]}"
+    headline = Text(text + (f", mean of {n_devices} GPUs" if n_devices > 1 else "") + "\n")
+    phases_title = "host phases, from the start of a step to the start of the next"
+    return Group(headline, *_waterfall(result, rows, width, _OF_WINDOWS, names, phases_title))
 
 
-def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator[Text]:
+def _waterfall(
+    result: Result,
+    rows: int,
+    width: int,
+    sides: _Sides,
+    names: Sequence[str],
+    phases_title: str = "host phases",
+) -> Iterator[Text]:
+    """Yield the lines of a difference: parts with their causes, the total, and host phases.
+
+    ``names`` are the headings of the two sides. Each part has at most ``rows`` causes.
+    """
     parts = sorted(result.tables["parts"].rows(), key=lambda row: -abs(row["difference_ns"]))
     causes = result.tables["causes"].rows()
     phases = result.tables["phases"].rows() if "phases" in result.tables else []
-    told = (*parts, *causes) or phases
-    scale = max((abs(row["difference_ns"]) for row in told), default=0)
-    longest = max((len(f"  {_named(row)}{_counted(row, sides)}") for row in causes), default=0)
-    lines = _Lines(width, longest, scale, sides)
-    scalars = result.scalars
-    own = [str(scalars[name]) for name in sides[:2]] if sides is _OF_WINDOWS else sides[:2]
-    yield lines.head(own)
+    scaled = (*parts, *causes) or phases
+    scale = max((abs(row["difference_ns"]) for row in scaled), default=0)
+    longest = max((len(f"  {_cause(row)}{_details(row, sides)}") for row in causes), default=0)
+    lines = _DifferenceLines(width, longest, scale, sides)
+    yield lines.head(names)
     for part in parts:
-        if not part[f"{sides.new}_ns"] and not part[f"{sides.base}_ns"]:
-            continue
-        yield lines.line(_PARTS[part["part"]], part, style="bold")
-        yield from _below([row for row in causes if row["part"] == part["part"]], rows, lines)
+        if part[f"{sides.new}_ns"] or part[f"{sides.base}_ns"]:
+            yield lines.line(_PARTS[part["part"]], part, style="bold")
+            of_part = [row for row in causes if row["part"] == part["part"]]
+            yield from _causes(of_part, rows, lines)
     if parts:
-        yield lines.line("total", scalars, style="bold")
+        yield lines.line("total", result.scalars, style="bold")
     if phases:
-        what = ", from the start of a step to the start of the next" if sides is _OF_WINDOWS else ""
-        yield Text(f"\nhost phases{what}", style="dim")
-        named = [(f"  {plain_text(row['phase']).strip('()')}", row) for row in phases[:rows]]
-        yield from (lines.line(name, row) for name, row in named)
+        yield Text(f"\n{phases_title}", style="dim")
+        for row in phases[:rows]:
+            yield lines.line(f"  {plain_text(row['phase']).strip('()')}", row)
         yield from lines.rest(phases[rows:])
 
 
-def _headline(result: Result) -> Text:
-    own, against, ns = (result.scalars[name] for name in ("own", "against", "difference_ns"))
-    by = f"{format_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
-    text = f"{own} is {by if ns else 'as long as'} {against}"
-    n_devices = result.scalars["devices_count"]
-    return Text(text + (f", mean of {n_devices} GPUs" if n_devices > 1 else "") + "\n")
+def _causes(causes: Sequence[Row], rows: int, lines: _DifferenceLines) -> Iterator[Text]:
+    """Yield the largest causes of a part and the sum of the others: they add up to the part."""
+    listed = largest_causes(causes, lines.scale, rows)
+    for row in listed:
+        yield lines.line(f"  {_cause(row)}", row, suffix=_details(row, lines.sides))
+    if listed:
+        yield from lines.rest(causes[len(listed) :])
 
 
-def _below(causes: Sequence[Row], rows: int, lines: _Lines) -> Iterator[Text]:
-    """Yield the causes that are worth a line, and the others together: they add up to the part."""
-    worth = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * lines.scale > 0]
-    told = worth[:rows]
-    for row in told:
-        yield lines.line(f"  {_named(row)}", row, suffix=_counted(row, lines.sides))
-    if told:
-        yield from lines.rest(causes[len(told) :])
-
-
-def _named(row: Row) -> str:
+def _cause(row: Row) -> str:
+    """Return the name of a cause, with its kind if the name does not imply the kind."""
     name, kind = plain_text(row["name"]).removeprefix("void "), row["kind"]
-    if kind in _BARE:
+    if kind in SELF_EXPLAINING_KINDS:
         return name
     if kind == "waiting":
         return f"waiting for {name}" if not name.startswith("(") else f"waiting for {name[1:-1]}"
@@ -114,30 +121,31 @@ def _named(row: Row) -> str:
     return f"{kind}: {name}" if name else str(kind)
 
 
-def _counted(row: Row, sides: _Sides) -> str:
-    """Return how many there were, on which device most of the difference is, what became of it."""
+def _details(row: Row, sides: _Sides) -> str:
+    """Return counts of a cause on both sides, the device with most of the difference, its state."""
     device = row.get("device")
-    where = f" (GPU {int(device)})" if device is not None and is_known(device) else ""
+    details = f" (GPU {int(device)})" if device is not None and is_known(device) else ""
     if row.get("state") in ("new", "gone", "renamed"):
-        where += f" ({row['state']})"
-    if row["part"] == IDLE or row["kind"] in _UNCOUNTED:
-        return where
-    own, against = (format_number(row[f"{name}_count"]) for name in (sides.new, sides.base))
-    return (f" ×{own}" if own == against else f" ×{own} instead of ×{against}") + where
+        details += f" ({row['state']})"
+    if row["part"] == IDLE or row["kind"] in _UNCOUNTED_KINDS:
+        return details
+    new, base = (format_number(row[f"{side}_count"]) for side in (sides.new, sides.base))
+    return (f" ×{new}" if new == base else f" ×{new} instead of ×{base}") + details
 
 
-class _Lines:
-    """Lines of one width: a name, the two times, their difference, and that as a bar."""
+class _DifferenceLines:
+    """Formats lines of one width: a name, both times, their difference, and a bar of it."""
 
     def __init__(self, width: int, longest: int, scale: int, sides: _Sides) -> None:
         self.scale = scale
         self.sides = sides
         self._left = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
-        # Where names stay whole, those of a thousand characters stand out: times stay in sight.
-        self._name_width = min(self._left, max(_LEAST_NAME_WIDTH, longest), _MOST_NAME_WIDTH)
+        # In wide output names are not cut. The maximum keeps a name of a thousand characters
+        # from moving all times out of sight.
+        self._name_width = min(self._left, max(_MIN_NAME_WIDTH, longest), _MAX_NAME_WIDTH)
 
     def rest(self, rows: Sequence[Row]) -> Iterator[Text]:
-        """Yield the times of several rows together, if there are any."""
+        """Yield one line with the sums of ``rows``; nothing without rows."""
         if rows:
             names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns", "difference_ns")
             sums = {name: sum(row[name] for row in rows) for name in names}
@@ -145,18 +153,18 @@ class _Lines:
 
     def head(self, names: Sequence[str]) -> Text:
         """Return the headings."""
-        # "iteration 9 of the pattern" is written out in the headline.
-        short = [title.partition(" of ")[0] for title in names]
+        # The headline has the full name, for example "iteration 9 of the pattern".
+        short = [name.partition(" of ")[0] for name in names]
         titles = [plain_text(title, _TIME_WIDTH).rjust(_TIME_WIDTH) for title in short]
         return Text(" ".join([" " * self._name_width, *titles, "difference"]), style="dim")
 
     def line(self, name: str, row: Row, *, suffix: str = "", style: str = "default") -> Text:
-        """Return a line; ``suffix`` stays whole where the name is cut."""
-        whole = plain_text(name, max(2, self._left - len(suffix))) + suffix
+        """Return a line; a long name is cut, ``suffix`` is not."""
+        label = plain_text(name, max(2, self._left - len(suffix))) + suffix
         times = [format_duration(row[f"{side}_ns"]) for side in self.sides[:2]]
         ns = row["difference_ns"]
         times.append(signed_duration(ns) if ns else "0")
-        text = Text(whole.ljust(self._name_width), style=style)
+        text = Text(label.ljust(self._name_width), style=style)
         text.append("".join(f" {time:>{_TIME_WIDTH}}" for time in times))
         cells = round(_BAR_WIDTH * min(1.0, abs(ns) / self.scale)) if self.scale else 0
         text.append(" " + "█" * cells, style="red" if ns > 0 else "green")
@@ -165,7 +173,7 @@ class _Lines:
 
 _LONG_BAR: Final = 20
 _SHORT_BAR: Final = 10
-_WIDE: Final = 100
+_MIN_WIDTH_OF_LONG_BAR: Final = 100
 _GAP: Final = "  "
 _TITLES: Final[Mapping[str, str]] = {
     "devices_count": "GPUs",
@@ -181,15 +189,17 @@ _TITLES: Final[Mapping[str, str]] = {
     "sample_joules": "J/sample",
     "million_samples_cost": "cost/1M",
 }
-"""The columns of numbers that have room in a line."""
+"""The number columns of a scaling table that a line shows, with their headings."""
 _PRINTED: Final = {ROUNDED: "", CUT_OFF: " (truncated)", NOT_FROM_RATES: " (not from rates)"}
 _BASE: Final = "base"
-_WEAKEST: Final = 0.0005
-_LAW: Final = "serial fraction (Amdahl's law) "
+_MIN_LOSS_RATIO: Final = 0.0005
 
 
 def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
-    """Return the sizes of each group (the first ``rows`` of all), what they lost, and the law."""
+    """Return, for each group of runs, its sizes, their losses, and the fitted scaling law.
+
+    At most ``rows`` sizes are shown in all groups together.
+    """
     table = result.tables["scaling"]
     losses, laws = (
         dict(split_by(result.tables[name], "group")) if name in result.tables else {}
@@ -197,12 +207,12 @@ def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
     )
     lines = _SizeLines(table, result, width)
     shown: list[RenderableType] = [lines.head()]
-    for name, own in split_by(table.head(rows), "group"):
+    for name, sizes in split_by(table.head(rows), "group"):
         title = name or ("all runs" if len({*table["group"].tolist()}) > 1 else "")
         if title:
             shown.append(Text(plain_text(title, 400), style="bold"))
-        shown += [lines.line(row) for row in own.rows()]
-        shown += _losses(losses[name], own, width) if name in losses else ()
+        shown += [lines.line(row) for row in sizes.rows()]
+        shown += _losses(losses[name], sizes, width) if name in losses else ()
         shown += [_law(row) for row in laws[name].rows()] if name in laws else ()
     if len(table) > rows:
         shown.append(rows_left_view(len(table) - rows))
@@ -210,17 +220,18 @@ def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
 
 
 class _SizeLines:
-    """Lines of one layout: the numbers that are known of any size, a bar, what must be said."""
+    """Formats the lines of sizes in one layout: numbers, an efficiency bar, and remarks."""
 
     def __init__(self, table: Table, result: Result, width: int) -> None:
         spec = result.spec.table("scaling")
         self.width = width
-        # Where all are of one kind the sentences above say it, and a line has room for more.
-        self.tells_kind = len({*table["scaling"].tolist()} - {_BASE}) > 1
-        self.columns = [spec.column(name) for name in _TITLES if _is_told(table, name)]
-        self.bar = _LONG_BAR if width >= _WIDE else _SHORT_BAR
+        # If all sizes are of one kind, the sentences above the table state it.
+        self.shows_kind = len({*table["scaling"].tolist()} - {_BASE}) > 1
+        self.bar_width = _LONG_BAR if width >= _MIN_WIDTH_OF_LONG_BAR else _SHORT_BAR
         titles = {**_TITLES, "devices_count": str(result.scalars["devices"])}
-        self.titles = {column: titles[column.name] for column in self.columns}
+        self.titles = {
+            spec.column(name): title for name, title in titles.items() if _has_column(table, name)
+        }
         self.widths = {
             column: max(len(title), *(len(_number(column, v)) for v in table[column.name].tolist()))
             for column, title in self.titles.items()
@@ -232,13 +243,14 @@ class _SizeLines:
         return Text(f"{_GAP}{_GAP.join(titles)}", style="dim")
 
     def line(self, row: Row) -> Text:
-        """Return a size: its numbers, the efficiency as a bar, and remarks as far as they fit."""
+        """Return the line of a size: its numbers, a bar of its efficiency, remarks that fit."""
         numbers = (
             _number(column, row[column.name]).rjust(self.widths[column]) for column in self.titles
         )
         text = Text(f"{_GAP}{_GAP.join(numbers)}{_GAP}")
-        text.append(_bar(row["efficiency_ratio"], self.bar).ljust(self.bar), style="green")
-        remarks = "; ".join(_remarks(row, tells_kind=self.tells_kind))
+        bar = _bar(row["efficiency_ratio"], self.bar_width)
+        text.append(bar.ljust(self.bar_width), style="green")
+        remarks = "; ".join(_remarks(row, shows_kind=self.shows_kind))
         if remarks:
             text.append(f"{_GAP}{plain_text(remarks)}", style="default")
         text.truncate(self.width, overflow="ellipsis")
@@ -246,8 +258,8 @@ class _SizeLines:
         return text
 
 
-def _is_told(table: Table, name: str) -> bool:
-    """Return whether a column has a place in the lines: known, and of nodes and batches not one."""
+def _has_column(table: Table, name: str) -> bool:
+    """Return whether lines show a column: it has a known value, or two of nodes and batch sizes."""
     known = {value for value in table[name].tolist() if is_known(value)} if name in table else ()
     return len(known) > (name in ("nodes_count", "global_batch_count"))
 
@@ -258,39 +270,41 @@ def _number(column: Column, value: Any) -> str:
 
 
 def _bar(ratio: Any, width: int) -> str:
-    """Return the efficiency as a bar: full is ideal, more than that ends in a plus."""
+    """Return the efficiency as a bar: ideal is full, better than ideal ends in a plus sign."""
     if not is_known(ratio):
         return ""
     cells = round(width * min(1.0, float(ratio)))
     return "█" * (cells - 1) + "+" if ratio > 1 + 1 / width else "█" * cells
 
 
-def _remarks(row: Row, *, tells_kind: bool) -> Iterator[str]:
-    """Yield what must be said of a size: kinds, the interval, what was printed of it."""
-    is_told = row["scaling"] == _BASE or (tells_kind and row["scaling"] != "unknown")
-    if row["scaling"] and is_told:
+def _remarks(row: Row, *, shows_kind: bool) -> Iterator[str]:
+    """Yield the remarks on a size: kind of scaling, interval, efficiency in the input file."""
+    has_kind = row["scaling"] == _BASE or (shows_kind and row["scaling"] != "unknown")
+    if row["scaling"] and has_kind:
         yield str(row["scaling"])
     if row["ranks"] == "independent":
         yield "mean of independent ranks"
     if is_known(row["low_ratio"]):
-        ends = (value_text(Unit.RATIO, row[name]) for name in ("low_ratio", "high_ratio"))
-        yield " to ".join(ends)
+        yield " to ".join(value_text(Unit.RATIO, row[name]) for name in ("low_ratio", "high_ratio"))
     if is_known(row["printed_ratio"]) and row["printed_is"]:
         printed = value_text(Unit.NUMBER, round(100 * row["printed_ratio"], 6))
         yield f"input file: {printed}%{_PRINTED[row['printed_is']]}"
 
 
 def _losses(losses: Table, sizes: Table, width: int) -> Iterator[Text]:
-    """Yield what was lost on each size, in % of ideal, a line for each cause and one for all."""
+    """Yield the losses of each size, in percent of ideal: one line per cause, and their sum.
+
+    Each size is a column. The smallest sizes are left out if the lines are too narrow.
+    """
     keys = [k for k in ("devices_count", "nodes_count", "global_batch_count") if k in sizes]
     places = {_size_of(row, keys): place for place, row in enumerate(sizes.rows())}
     lost: dict[str, dict[int, float]] = {}
     for row in losses.rows():
         place = places.get(_size_of(row, keys))
         if place is not None:
-            own = lost.setdefault(row["loss"], {})
-            own[place] = own.get(place, 0.0) + row["lost_ratio"]
-    columns = sorted({place for own in lost.values() for place in own})
+            by_place = lost.setdefault(row["loss"], {})
+            by_place[place] = by_place.get(place, 0.0) + row["lost_ratio"]
+    columns = sorted({place for by_place in lost.values() for place in by_place})
     if not columns:
         return
     order = sorted(sorted(lost), key=lambda name: -lost[name].get(columns[-1], -math.inf))
@@ -301,13 +315,11 @@ def _losses(losses: Table, sizes: Table, width: int) -> Iterator[Text]:
     yield Text(_cells("lost (of ideal)", heads, left), style="dim")
     for name in order:
         values = [lost[name].get(place, math.nan) for place in columns]
-        if any(abs(value) >= _WEAKEST for value in values):
+        if any(abs(value) >= _MIN_LOSS_RATIO for value in values):
             yield Text(_cells(name, [value_text(Unit.RATIO, v) for v in values], left))
-    sums = [
-        value_text(Unit.RATIO, sum(own.get(place, 0.0) for own in lost.values()))
-        for place in columns
-    ]
-    yield Text(_cells("total lost", sums, left), style="bold")
+    totals = (sum(by_place.get(place, 0.0) for by_place in lost.values()) for place in columns)
+    cells = [value_text(Unit.RATIO, total) for total in totals]
+    yield Text(_cells("total lost", cells, left), style="bold")
 
 
 def _size_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
@@ -319,15 +331,15 @@ def _cells(name: str, cells: Sequence[str], left: int) -> str:
 
 
 def _law(row: Row) -> Text:
+    """Return the serial fraction of Amdahl's law, what it implies, and the Karp–Flatt metric."""
     share, limit = row["serial_ratio"], row["limit_speedup"]
     if not is_known(share):
         return Text()
-    text = f"{_GAP}{_LAW}{value_text(Unit.RATIO, share)}"
+    text = f"{_GAP}serial fraction (Amdahl's law) {value_text(Unit.RATIO, share)}"
     if share > 1:
         text += " is above 100%: larger jobs are slower"
     elif is_known(limit) and row["is_exceeded"]:
-        most = value_text(Unit.FACTOR, limit)
-        text += f" does not fit: it limits the speedup to {most}"
+        text += f" does not fit: it limits the speedup to {value_text(Unit.FACTOR, limit)}"
     elif is_known(limit):
         text += f" limits the speedup to {value_text(Unit.FACTOR, limit)}"
     if row["sizes_count"] > 1:
@@ -336,57 +348,56 @@ def _law(row: Row) -> Text:
     return Text(text, style="dim")
 
 
-_WIDEST_HOST: Final = 16
-_MORE_WIDTH: Final = 10
-_FEWEST_CELLS: Final = 8
+_MAX_HOST_WIDTH: Final = 16
+_EXCESS_WIDTH: Final = 10
+_MIN_CELLS: Final = 8
 _NO_STEP: Final = " "
-_NOTABLE_RATIO: Final = 0.03
-
-
-_MOST_RANKS: Final = 32
+_MIN_NAMED_RATIO: Final = 0.03
+"""The slowest rank of a line is named from this excess on."""
+_MAX_LINES: Final = 32
 
 
 def heat_view(result: Result, _rows: int, width: int) -> RenderableType:
-    """Return the map of a result of ``rank-steps``."""
-    return Group(*heat_lines(result.table, _MOST_RANKS, width))
+    """Return the heat map of a result of "rank-steps"."""
+    return Group(*heat_lines(result.table, _MAX_LINES, width))
 
 
 def heat_lines(table: Table, most_rows: int, width: int) -> list[Text]:
-    """Return the map of ``table`` (that of `RankSteps`) in at most ``width`` columns.
+    """Return the heat map of the table of "rank-steps" in at most ``width`` columns.
 
-    Nothing where there is but one rank.
+    The list is empty for a single rank.
     """
-    found = find_lines(table, most_rows)
-    if found is None:
+    groups = find_lines(table, most_rows)
+    if groups is None:
         return []
-    labels = _labels(found)
+    labels = _labels(groups)
     left = max(map(len, labels)) + 2
-    is_shared = len(found) < len(found.ranks)
-    right = _MORE_WIDTH + (2 + max(map(len, found.ranks["label"])) if is_shared else 0)
-    n_cells = max(_FEWEST_CELLS, width - left - right)
-    heat = make_heat_map(table, found, n_cells)
-    wide = 2 if 2 * len(heat.steps) <= n_cells else 1
+    is_shared = len(groups) < len(groups.ranks)
+    right = _EXCESS_WIDTH + (2 + max(map(len, groups.ranks["label"])) if is_shared else 0)
+    n_cells = max(_MIN_CELLS, width - left - right)
+    heat = make_heat_map(table, groups, n_cells)
+    cell_width = 2 if 2 * len(heat.steps) <= n_cells else 1
     first, last = heat.steps[0][0], heat.steps[-1][1]
     steps = f"step {first}" if first == last else f"steps {first}–{last}"
-    title = f"self time of {len(found.ranks)} ranks in {steps}, compared with the median rank"
+    title = f"self time of {len(groups.ranks)} ranks in {steps}, compared with the median rank"
     lines = [Text(title, style="dim")]
     for label, row, levels in zip(labels, heat.rows, heat.levels, strict=True):
         line = Text(label.ljust(left), style="dim")
         for level in levels:
             if level < 0:
-                line.append(_NO_STEP * wide)
+                line.append(_NO_STEP * cell_width)
             else:
-                line.append(HEAT[level].glyph * wide, style=HEAT[level].dark)
-        line.append(format_more(row.slower_ratio).rjust(_MORE_WIDTH), style="default")
-        if row.slowest and row.slower_ratio >= _NOTABLE_RATIO:
+                line.append(HEAT[level].glyph * cell_width, style=HEAT[level].dark)
+        line.append(format_excess(row.slower_ratio).rjust(_EXCESS_WIDTH), style="default")
+        if row.slowest and row.slower_ratio >= _MIN_NAMED_RATIO:
             line.append(f"  {row.slowest}", style="default")
         lines.append(line)
     return [*lines, *_heat_legend(heat, width)]
 
 
 def _labels(lines: HeatLines) -> list[str]:
-    """Return the names of the lines; that of a host stands before its first rank only."""
-    hosts = [plain_text(host, _WIDEST_HOST) for host in lines.hosts]
+    """Return the labels of the lines; the first line of each host starts with its name."""
+    hosts = [plain_text(host, _MAX_HOST_WIDTH) for host in lines.hosts]
     if len(set(hosts)) < 2:
         return list(lines.labels)
     shown = [host if i == 0 or host != hosts[i - 1] else "" for i, host in enumerate(hosts)]
@@ -397,9 +408,9 @@ def _labels(lines: HeatLines) -> list[str]:
 
 
 def _heat_legend(heat: HeatMap, width: int) -> Iterator[Text]:
-    shown = sorted(set(heat.levels[heat.levels >= 0].tolist()))
+    """Yield the legend of the levels that occur in the map, and the notes on the map."""
     line = Text()
-    for level in shown:
+    for level in sorted(set(heat.levels[heat.levels >= 0].tolist())):
         entry = Text(f"{HEAT[level].glyph}{HEAT[level].glyph}", style=HEAT[level].dark)
         entry.append(f" {HEAT[level].label}  ", style="dim")
         if line and len(line) + len(entry) > width:

@@ -1,4 +1,4 @@
-"""``traceprof info`` in a terminal."""
+"""Format the output of ``traceprof info`` for a terminal."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from traceprof.render.text.tables import printed, table_view, unbroken
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 
-_ALL: Final = "--rows N, --json"
-_RANKS, _LIVES = ResultSpec.of("""
+_SHOW_ALL: Final = "--rows N, --json"
+_RANKS, _ATTEMPTS = ResultSpec.of("""
     table ranks: files of the run
     same rank: rank of the process
     same local_rank: rank within the host
@@ -46,9 +46,10 @@ _RANKS, _LIVES = ResultSpec.of("""
 
 
 def render_contents(contents: Contents, options: Options) -> str:
-    """Return what a trace contains as lines of at most ``options.line_width`` characters.
+    """Return the contents of a trace as lines of at most ``options.line_width`` characters.
 
-    A list of facts; the ranks of a run; what to be aware of. Of each ``options.rows`` at most.
+    The lines list facts, the ranks and attempts of a run, warnings, and further commands. Each
+    list has at most ``options.rows`` entries.
     """
     every = contents.devices, contents.processes, contents.ranks, contents.lives
     most = options.rows or max(map(len, every))
@@ -60,13 +61,14 @@ def render_contents(contents: Contents, options: Options) -> str:
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
     for title, spec, rows in (
         ("Ranks", _RANKS, contents.ranks),
-        ("Attempts", _LIVES, contents.lives),
+        ("Attempts", _ATTEMPTS, contents.lives),
     ):
         if rows:
-            own = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
-            table = table_view(shown_table(spec, ModelTable.of_rows(own)), most, options.line_width)
+            shown = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
+            values = ModelTable.of_rows(shown)
+            table = table_view(shown_table(spec, values), most, options.line_width)
             parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
-            parts += [Text(f"{n} more ({_ALL})", "dim")] if (n := len(rows) - most) > 0 else []
+            parts += [Text(f"{n} more ({_SHOW_ALL})", "dim")] if (n := len(rows) - most) > 0 else []
     warnings = told_once(contents.info.warnings)
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in warnings]
     path = plain_text(shlex.quote(contents.info.path))
@@ -76,12 +78,13 @@ def render_contents(contents: Contents, options: Options) -> str:
 
 
 def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each fact; lists of hosts, GPUs, and processes have ``most``."""
     info = contents.info
     schema = f", schema {info.schema_version}" if info.schema_version else ""
     yield "profiler", f"{info.profiler} ({info.format}{schema})"
     hosts = (info.host or contents.environment.get("host", "not recorded")).split(", ")
     left = len(hosts) - most
-    yield "host", ", ".join(hosts[:most]) + (f" and {left} more ({_ALL})" if left > 0 else "")
+    yield "host", ", ".join(hosts[:most]) + (f" and {left} more ({_SHOW_ALL})" if left > 0 else "")
     yield "started", contents.started_utc or "not recorded"
     yield "duration", format_duration(contents.span.duration_ns)
     for device in contents.devices[:most]:
@@ -92,7 +95,7 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
             f"kernels, {format_count(device.copies)} copies and memsets",
         )
     if (left := len(contents.devices) - most) > 0:
-        yield "", f"{left} more {'GPU' if left == 1 else 'GPUs'} ({_ALL})"
+        yield "", f"{left} more {'GPU' if left == 1 else 'GPUs'} ({_SHOW_ALL})"
     if contents.n_unused_devices:
         more = "more " if contents.devices else ""
         gpus = "GPU" if contents.n_unused_devices == 1 else "GPUs"
@@ -108,14 +111,10 @@ def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
             f"{format_count(process.host_ops)} host operators",
         )
     if (left := len(contents.processes) - most) > 0:
-        yield "", f"{left} more {'process' if left == 1 else 'processes'} ({_ALL})"
-    yield from _tables(contents)
-
-
-def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
+        yield "", f"{left} more {'process' if left == 1 else 'processes'} ({_SHOW_ALL})"
     recorded = {name: count for name, count in contents.rows.items() if count is not None}
-    told = (f"{format_count(n)} {name.replace('_', ' ')}" for name, n in recorded.items())
-    yield "recorded", ", ".join(told) or "nothing"
+    counts = (f"{format_count(n)} {name.replace('_', ' ')}" for name, n in recorded.items())
+    yield "recorded", ", ".join(counts) or "nothing"
     for name in ("kernels", "ranges"):
         if name not in recorded:
             yield "not recorded", f"{name}: {how_to_record(name, contents.info, recorded)}"

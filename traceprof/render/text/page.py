@@ -1,6 +1,6 @@
-"""The page that answers, on one screen of a terminal: its bar of parts, its advice.
+"""Format the page with the verdict for one screen of a terminal: time breakdown and findings.
 
-Everything else is one command away.
+Other commands show everything else.
 """
 
 from __future__ import annotations
@@ -30,31 +30,26 @@ from traceprof.units import format_duration, format_ratio
 
 _BAR_WIDTH: Final = 60
 _SHORT_BAR_WIDTH: Final = 36
-_DEVICES_IN_FULL: Final = 2
+_MAX_DEVICES_IN_FULL: Final = 2
 
 
 def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
-    """Return the five parts of each device as a bar, and in numbers (of all, where many).
+    """Return the five parts of each device as a bar and in numbers.
 
-    Where the window is made of steps the times are those of a step, the mean.
+    With more than two devices, only their mean has numbers. If the window consists of steps, times
+    are means per step.
     """
     devices, base = result.tables["devices"].rows(), result.scalars["base"]
-    is_of_steps = base != WINDOW
-    base_ns = result.scalars["base_ns"] if is_of_steps else None
+    base_ns = None if base == WINDOW else result.scalars["base_ns"]
     shown: list[RenderableType] = []
     for row in devices:
         shares = _shares(row)
-        if len(devices) <= _DEVICES_IN_FULL:
-            of = f"  {format_duration(base_ns or row['duration_ns'])}"
-            about = (
-                (plain_text(row["name"]), "dim"),
-                (f"{of} per {base}" * is_of_steps or of, "dim"),
-            )
+        if len(devices) <= _MAX_DEVICES_IN_FULL:
+            length_ns = base_ns or row["duration_ns"]
+            length = f"  {format_duration(length_ns)}" + ("" if base == WINDOW else f" per {base}")
+            about = (plain_text(row["name"]), "dim"), (length, "dim")
             shown.append(Text.assemble(f"GPU {row['device']} ", *about, style="bold"))
-            shown += [
-                _bar(shares, _BAR_WIDTH),
-                *_in_numbers(row, shares, base_ns or row["duration_ns"]),
-            ]
+            shown += [_bar(shares, _BAR_WIDTH), *_numbers(row, shares, length_ns)]
             continue
         line = Text(f"GPU {row['device']:>3} ", style="bold")
         line.append_text(_bar(shares, _SHORT_BAR_WIDTH))
@@ -63,27 +58,26 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
     if len(devices) > 1:
         (total,) = result.tables["total"].rows()
         n_gpus = sum(SAME_GPU not in row["name"] for row in devices)
-        what = f"{len(devices)} GPUs"
+        subject = f"{len(devices)} GPUs"
         if n_gpus < len(devices):
-            what = f"{len(devices)} ranks that share {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
-        of = f", per {base} of {format_duration(base_ns)}" if base_ns else ""
-        shown.append(Text(f"mean of {what}{of}", style="bold"))
+            subject = f"{len(devices)} ranks that share {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
+        length = f", per {base} of {format_duration(base_ns)}" if base_ns else ""
+        shown.append(Text(f"mean of {subject}{length}", style="bold"))
         mean_ns = base_ns or total["duration_ns"] / len(devices)
-        shown += _in_numbers(total, _shares(total), mean_ns)
+        shown += _numbers(total, _shares(total), mean_ns)
     return Group(*shown)
 
 
 def stacked_bar(
     parts: Mapping[str, float], width: int, least_share: float, idle: Mapping[str, float]
 ) -> Iterator[Text]:
-    """Return the shares of the five parts as one bar, and what it shows in a line or two.
+    """Yield a bar of the five parts, then a line with their names and shares.
 
-    Parts of less than ``least_share`` are not written below it. ``idle`` is the share of each cause
-    of idle time, in whose place of the bar it is written.
+    ``parts`` maps a part's key to its share. The line leaves out parts below ``least_share``.
+    ``idle`` maps each cause of idle time to its share; the bar shows the names of the causes.
     """
-    margin = Text(" " * (_LABEL_WIDTH - 2))
     shares = [parts[part.key] for part in PART_STYLES]
-    yield margin + _bar(shares, width - _LABEL_WIDTH, idle)
+    yield Text(" " * (_LABEL_WIDTH - 2)) + _bar(shares, width - _LABEL_WIDTH, idle)
     line = Text(" " * _LABEL_WIDTH)
     for part in PART_STYLES:
         ratio = parts[part.key]
@@ -94,14 +88,14 @@ def stacked_bar(
 
 
 def _shares(row: Row) -> list[float]:
-    """Return the shares of the five parts; NaN where the device was not recorded in the window."""
+    """Return the shares of the five parts; NaN if the device was not recorded in the window."""
     return [row[f"{part.key}_ratio"] for part in PART_STYLES]
 
 
 def _bar(shares: Sequence[float], width: int, idle: Mapping[str, float] | None = None) -> Text:
-    """Return a bar of ``width`` cells; a part that is there gets at least one.
+    """Return a bar of ``width`` cells; every part with a share above 0 gets at least one cell.
 
-    Of shares that are not known it is blank.
+    The bar is blank if a share is unknown.
     """
     if not all(map(is_known, shares)):
         return Text(" " * (2 + width))
@@ -111,23 +105,22 @@ def _bar(shares: Sequence[float], width: int, idle: Mapping[str, float] | None =
     for n, part in zip(cells[:-1], PART_STYLES[:-1], strict=True):
         bar.append(part.glyph * n, style=part.category.dark)
     last = PART_STYLES[-1]
-    told = _by_cause(cells[-1], last.glyph, idle) if idle else last.glyph * cells[-1]
-    return bar.append(told, style=last.category.dark)
+    idle_cells = _idle_cells(cells[-1], last.glyph, idle) if idle else last.glyph * cells[-1]
+    return bar.append(idle_cells, style=last.category.dark)
 
 
-def _by_cause(width: int, glyph: str, causes: Mapping[str, float]) -> str:
-    """Return idle time as ``width`` cells, each cause with its name where that has room."""
-    whole, told = sum(causes.values()), ""
+def _idle_cells(width: int, glyph: str, causes: Mapping[str, float]) -> str:
+    """Return idle time as ``width`` cells with the name of each cause that has room for it."""
+    total, text = sum(causes.values()), ""
     for name, share in causes.items():
-        cells = round(width * share / whole)
-        if cells < len(name) + 2:
-            continue
-        told += f"│{name}".ljust(cells, glyph) if told else f"{glyph}{name}".ljust(cells, glyph)
-    return told[:width].ljust(width, glyph)
+        cells = round(width * share / total)
+        if cells >= len(name) + 2:
+            text += f"{'│' if text else glyph}{name}".ljust(cells, glyph)
+    return text[:width].ljust(width, glyph)
 
 
-def _in_numbers(row: Row, shares: Sequence[float], whole_ns: float) -> Iterator[RenderableType]:
-    """Yield the parts of a time of ``whole_ns`` in numbers, and what of communication is hidden."""
+def _numbers(row: Row, shares: Sequence[float], whole_ns: float) -> Iterator[RenderableType]:
+    """Yield duration and share of each part of ``whole_ns``, then overlap and GPU utilization."""
     legend = Table.grid(padding=(0, 2))
     for _ in range(3):
         legend.add_column(no_wrap=True)
@@ -148,29 +141,29 @@ def _in_numbers(row: Row, shares: Sequence[float], whole_ns: float) -> Iterator[
 
 _INDENT: Final = "   "
 _LABEL_WIDTH: Final = 12
-"""Columns of a label and the space behind it: "Not checked" is the longest."""
+"""Width of the label column with a space. The longest label is "Not checked"."""
 
 
 def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
-    """Return findings in a few lines each: what and how much, the evidence, what to do."""
+    """Yield the lines of findings: title, saving, evidence, and fix of each."""
     for number, finding in enumerate(findings, 1):
-        yield from _headed(number, finding, width)
-        yield from _labeled("Evidence", Text(_words(finding["evidence"])), width, _INDENT)
-        yield from _labeled("Fix", Text(_words(finding["action"]), style="green"), width, _INDENT)
+        yield from _title_lines(number, finding, width)
+        yield from _labeled("Evidence", Text(_text(finding["evidence"])), width, _INDENT)
+        yield from _labeled("Fix", Text(_text(finding["action"]), style="green"), width, _INDENT)
 
 
-def _headed(number: int, finding: Row, width: int) -> Iterator[Text]:
-    """Return the title of a finding and, on the next line, what it saves or costs."""
-    yield Text(f"{number}. {_words(finding['title'])}", style="bold")
+def _title_lines(number: int, finding: Row, width: int) -> Iterator[Text]:
+    """Yield the title of a finding and, on the next line, its saving or cost."""
+    yield Text(f"{number}. {_text(finding['title'])}", style="bold")
     verb, _, saving = saving_words(finding).partition(" ")
     if saving:
         yield from _labeled(verb.capitalize(), Text(saving, style="yellow"), width, _INDENT)
 
 
 def _labeled(label: str, text: Text, width: int, indent: str = "") -> Iterator[Text]:
-    """Return the lines of ``text`` behind ``label``, which stands in a column of its own.
+    """Yield the lines of ``text`` with ``label`` in a separate column on the left.
 
-    A text without wrapping, a command, stays one line.
+    A text without wrapping (a command) stays on one line.
     """
     column = f"{indent}{label}".ljust(len(indent) + _LABEL_WIDTH)
     if text.no_wrap:
@@ -183,42 +176,43 @@ def _labeled(label: str, text: Text, width: int, indent: str = "") -> Iterator[T
 
 
 def findings_view(findings: Iterable[Row], width: int) -> RenderableType:
-    """Return findings (rows of the table "findings"), numbered."""
+    """Return rows of the table "findings" in full, numbered."""
     lines: list[RenderableType] = []
     for number, finding in enumerate(findings, 1):
-        lines += _headed(number, finding, width)
-        body = {"Evidence": Text(_words(finding["evidence"]))}
+        lines += _title_lines(number, finding, width)
+        body = {"Evidence": Text(_text(finding["evidence"]))}
         if finding.get("model"):
-            body["Estimate"] = Text(_words(finding["model"]), style="dim")
-        body["Fix"] = Text(_words(finding["action"]), style="green")
-        body["Caveat"] = Text(_words(finding["caveat"]), style="dim")
+            body["Estimate"] = Text(_text(finding["model"]), style="dim")
+        body["Fix"] = Text(_text(finding["action"]), style="green")
+        body["Caveat"] = Text(_text(finding["caveat"]), style="dim")
         if finding.get("ncu"):
-            body["Profile"] = unbroken(Text(_words(finding["ncu"]), style="dim"))
+            body["Profile"] = unbroken(Text(_text(finding["ncu"]), style="dim"))
         for label, text in body.items():
             lines += _labeled(label, text, width, _INDENT)
     return Group(*lines)
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     return value_text(Unit.TEXT, value)
 
 
-_BEST: Final = 3
-_FEWEST_STEPS: Final = 3
-_LEAST_SPARK: Final = 8
-_BESIDE_SPARK: Final = 42
-_WIDEST_BAR: Final = 160
+_MAX_FINDINGS: Final = 3
+_MIN_STEPS: Final = 3
+_MIN_SPARKLINE_WIDTH: Final = 8
+_SPARKLINE_MARGIN: Final = 42
+"""Characters before and after the sparkline in its line."""
+_MAX_WIDTH: Final = 160
 
 
 def page_view(document: Document, verdict: Verdict, options: Options) -> RenderableType:
-    """Return the page: some 25 lines, and 40 at 80 columns."""
-    words = briefing_of(document)
+    """Return the page with the verdict: about 25 lines, or 40 lines at 80 columns."""
+    briefing = briefing_of(document)
     blocks = (
-        _heading(words),
-        _lost(words),
-        _answer(document, words, verdict, options),
-        _findings(document, words, options.line_width),
-        _remarks(words, options.line_width),
+        _heading(briefing),
+        _lost(briefing),
+        _answer(document, briefing, verdict, options),
+        _findings(document, briefing, options.line_width),
+        _remarks(briefing, options.line_width),
     )
     lines: list[RenderableType] = []
     for block in map(list, blocks):
@@ -227,46 +221,46 @@ def page_view(document: Document, verdict: Verdict, options: Options) -> Rendera
 
 
 def where_view(document: Document) -> list[RenderableType]:
-    """Return what was looked at: the trace, the window, all remarks and warnings."""
-    words = briefing_of(document)
-    lost = [Text(f"{INCOMPLETE}{text}", "yellow") for text in words.lost]
-    return [*_heading(words), *lost]
+    """Return the heading of an answer without verdict, then warnings about missing data."""
+    briefing = briefing_of(document)
+    lost = [Text(f"{INCOMPLETE}{text}", "yellow") for text in briefing.lost]
+    return [*_heading(briefing), *lost]
 
 
-def _heading(words: Briefing) -> list[Text]:
-    """Return which trace and window was analyzed, notes, and warnings."""
-    because = f"  ({words.because})" if words.because else ""
-    workload = [Text.assemble(words.workload, (because, "dim"))] if words.workload else []
-    recorder = f"  recorded by {words.profiler}" if words.profiler else ""
+def _heading(briefing: Briefing) -> list[Text]:
+    """Return the analyzed trace, workload, and window, then notes and warnings."""
+    because = f"  ({briefing.because})" if briefing.because else ""
+    workload = [Text.assemble(briefing.workload, (because, "dim"))] if briefing.workload else []
+    recorder = f"  recorded by {briefing.profiler}" if briefing.profiler else ""
     return [
-        Text.assemble((words.title, "bold"), (recorder, "dim")),
+        Text.assemble((briefing.title, "bold"), (recorder, "dim")),
         *workload,
-        Text.assemble(("Window ", "dim"), words.window, (f"  {words.times}", "dim")),
-        *[Text(f"note: {note}", "dim") for note in words.notes],
-        *[Text(f"warning: {warning}", style="yellow") for warning in words.warnings],
+        Text.assemble(("Window ", "dim"), briefing.window, (f"  {briefing.times}", "dim")),
+        *[Text(f"note: {note}", "dim") for note in briefing.notes],
+        *[Text(f"warning: {warning}", style="yellow") for warning in briefing.warnings],
     ]
 
 
-def _lost(words: Briefing) -> Iterator[Text]:
-    """Return what of the devices' work is missing, why, and last what to do."""
-    for text in words.lost[:-1]:
-        yield Text(f"{INCOMPLETE}{text}" if text == words.lost[0] else text, style="yellow")
-    for text in words.lost[-1:]:
+def _lost(briefing: Briefing) -> Iterator[Text]:
+    """Yield which GPU activity is missing and why, and last how to record it."""
+    for text in briefing.lost[:-1]:
+        yield Text(f"{INCOMPLETE}{text}" if text == briefing.lost[0] else text, style="yellow")
+    for text in briefing.lost[-1:]:
         yield Text(f"→ {text}", style="green")
 
 
 def _answer(
-    document: Document, words: Briefing, verdict: Verdict, options: Options
+    document: Document, briefing: Briefing, verdict: Verdict, options: Options
 ) -> Iterator[RenderableType]:
-    """Return step time, bottleneck, where the time goes as a bar, and the steps as blocks."""
-    if words.pace:
-        yield from _by_label(words.pace, options.line_width)
-    if words.answer:
-        yield from _labeled("Bottleneck", Text(words.answer, style="bold"), options.line_width)
+    """Yield step time, bottleneck, the time breakdown as a bar, and a sparkline of the steps."""
+    if briefing.pace:
+        yield from _by_label(briefing.pace, options.line_width)
+    if briefing.answer:
+        yield from _labeled("Bottleneck", Text(briefing.answer, style="bold"), options.line_width)
     if verdict.parts:
-        own = min(options.width, _WIDEST_BAR)
-        yield from stacked_bar(verdict.parts, own, LEAST_SHARE, verdict.idle)
-    for text in words.made_of:
+        width = min(options.width, _MAX_WIDTH)
+        yield from stacked_bar(verdict.parts, width, LEAST_SHARE, verdict.idle)
+    for text in briefing.made_of:
         yield from _by_label(text, options.line_width)
     if verdict.has_steps:
         yield from _step_line(document, options.width)
@@ -276,71 +270,74 @@ _LABELS: Final = {
     **{label: label for label in ("Step time", "Compute", "Idle time", "MFU")},
     "Iteration time": "Iteration",
 }
-"""How sentences of a page start, and the label that stands for it."""
+"""The first words of the sentences of a page, and the label that replaces them."""
 
 
 def _by_label(sentence: str, width: int) -> Iterator[Text]:
-    """Return the lines of a sentence, its first words in the column of the labels."""
+    """Return the lines of a sentence whose first words move to the label column."""
     start = next(filter(sentence.startswith, _LABELS), "")
     text = sentence.removeprefix(start).lstrip(": ")
     return _labeled(_LABELS.get(start, ""), Text(text), width)
 
 
 def _step_line(document: Document, width: int) -> Iterator[Text]:
-    """Return the durations of the steps of the first process as blocks."""
+    """Yield a line with a sparkline of the step durations of the first process."""
     steps = document.results.get("steps")
     if steps is None or steps.table.empty:
         return
     table = steps.table
     first = table.take(table["process"] == table["process"][0])
     durations = first["duration_ns"].tolist()
-    if len(durations) >= _FEWEST_STEPS:
-        what = "Iterations" if steps.scalars.get("is_pattern") else "Steps"
-        most = max(_LEAST_SPARK, min(width, _WIDEST_BAR) - _BESIDE_SPARK)
-        line = Text(what.ljust(_LABEL_WIDTH), style="dim")
+    if len(durations) >= _MIN_STEPS:
+        label = "Iterations" if steps.scalars.get("is_pattern") else "Steps"
+        n_blocks = max(_MIN_SPARKLINE_WIDTH, min(width, _MAX_WIDTH) - _SPARKLINE_MARGIN)
+        line = Text(label.ljust(_LABEL_WIDTH), style="dim")
         line.append(f"{first['step'].min()}–{first['step'].max()}  ")
-        line.append(sparkline(durations, most), style="default")
+        line.append(sparkline(durations, n_blocks), style="default")
         line.append(f"  0–{format_duration(max(durations))}", style="dim")
         yield line
 
 
-def _findings(document: Document, words: Briefing, width: int) -> Iterator[RenderableType]:
+def _findings(document: Document, briefing: Briefing, width: int) -> Iterator[RenderableType]:
+    """Yield the most important findings and the command that lists all of them."""
     findings = document.results.get("findings")
     if findings is None:
         return
-    if words.nothing:
-        yield Text(words.nothing)
+    if briefing.nothing:
+        yield Text(briefing.nothing)
         return
     rows = findings_for_people(findings)
-    yield from findings_in_brief(rows[:_BEST], width)
-    if (left := len(rows) - _BEST) > 0:
-        noun = "finding" if left == 1 else "findings"
-        yield unbroken(Text(f"{left} more {noun}: {words.all_findings}", "dim"))
+    yield from findings_in_brief(rows[:_MAX_FINDINGS], width)
+    if (n_more := len(rows) - _MAX_FINDINGS) > 0:
+        noun = "finding" if n_more == 1 else "findings"
+        yield unbroken(Text(f"{n_more} more {noun}: {briefing.all_findings}", "dim"))
 
 
-def _remarks(words: Briefing, width: int) -> Iterator[Text]:
-    """Return one-time and periodic costs, what was checked or not, and the next command."""
-    for label, text in words.remarks:
+def _remarks(briefing: Briefing, width: int) -> Iterator[Text]:
+    """Yield one-time and periodic costs, checks with and without result, and the next command."""
+    for label, text in briefing.remarks:
         shown = Text(text)
-        yield from _labeled(label, unbroken(shown) if text == words.next_command else shown, width)
+        yield from _labeled(
+            label, unbroken(shown) if text == briefing.next_command else shown, width
+        )
 
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return ``values`` as blocks from 0 to their largest, in at most ``width`` characters.
+    """Return ``values`` as block characters scaled from 0 to the maximum, ``width`` at most.
 
-    Where there are more values than characters, a character shows the largest of its share, so
-    that a single slow one is still seen.
+    If there are more values than characters, each character shows the largest of several values,
+    so that a single slow step stays visible.
     """
     numbers = np.asarray(values, np.float64)
     if len(numbers) == 0 or width < 1:
         return ""
-    shares = np.array_split(numbers, min(width, len(numbers)))
-    heights = np.array([share.max() for share in shares])
+    chunks = np.array_split(numbers, min(width, len(numbers)))
+    heights = np.array([chunk.max() for chunk in chunks])
     top = heights.max()
     if top <= 0:
         return _BLOCKS[0] * len(heights)
-    places = np.ceil(heights / top * len(_BLOCKS)).astype(int) - 1
-    return "".join(_BLOCKS[place] for place in places.clip(0))
+    levels = np.ceil(heights / top * len(_BLOCKS)).astype(int) - 1
+    return "".join(_BLOCKS[level] for level in levels.clip(0))

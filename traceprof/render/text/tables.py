@@ -1,4 +1,4 @@
-"""Tables and notes in a terminal, and what rich draws as text."""
+"""Format tables for a terminal, shorten names to a width, and turn rich objects into text."""
 
 from __future__ import annotations
 
@@ -22,76 +22,81 @@ from traceprof.render.registry import Options
 from traceprof.render.shown import ShownTable
 
 _CUT: Final = "…"
-_LEAST_CUT_TWICE: Final = 12
+_MIN_TWO_CUTS_WIDTH: Final = 12
 
 
 def shorten_all(names: Sequence[str], width: int) -> list[str]:
-    """Return ``names`` with at most ``width`` characters each, different ones different.
+    """Return ``names`` cut to ``width`` characters; different names stay different.
 
-    Begin and end of a name are kept. Where two would read alike it is the begin and a place where
-    a name differs from others; the last resort is a number.
+    A name is cut in the middle. If two cut names would be equal, the second keeps its start and
+    a part that differs from other names. If that fails, it gets a number.
     """
     different = list(dict.fromkeys(names))
-    plain = {name: _in_the_middle(name, width) for name in different}
-    uses = Counter(plain.values())
-    short = {name: text for name, text in plain.items() if uses[text] == 1}
+    cut = {name: _cut_middle(name, width) for name in different}
+    counts = Counter(cut.values())
+    short = {name: text for name, text in cut.items() if counts[text] == 1}
     taken = set(short.values())
     for name in different:
         if name not in short:
-            ways = (way for way in _ways(name, different, width) if way not in taken)
-            short[name] = next(ways, plain[name])
+            free = (text for text in _distinct_cuts(name, different, width) if text not in taken)
+            short[name] = next(free, cut[name])
             taken.add(short[name])
     return [short[name] for name in names]
 
 
-def _in_the_middle(name: str, width: int) -> str:
+def _cut_middle(name: str, width: int) -> str:
     head, tail = width // 2, width - 1 - width // 2
     cut = name[:width] if width < 3 else f"{name[:head]}{_CUT}{name[len(name) - tail :]}"
     return name if len(name) <= width else cut
 
 
-def _ways(name: str, others: Sequence[str], width: int) -> Iterator[str]:
-    """Yield ways to write ``name`` that tell it from others, then with numbers."""
-    if len(name) > width >= _LEAST_CUT_TWICE:
-        shared = {_n_shared(name, other) for other in others if other != name}
+def _distinct_cuts(name: str, names: Sequence[str], width: int) -> Iterator[str]:
+    """Yield short forms of ``name``: with a part that differs from other names, then numbered."""
+    if len(name) > width >= _MIN_TWO_CUTS_WIDTH:
+        shared = {_n_shared(name, other) for other in names if other != name}
         for length in sorted(shared, reverse=True):
-            yield _from(name, length, width)
-    for number in range(2, 2 + len(others)):
-        yield f"{_in_the_middle(name, width - len(str(number)) - 1)}#{number}"[:width]
+            yield _cut_before(name, length, width)
+    for number in range(2, 2 + len(names)):
+        yield f"{_cut_middle(name, width - len(str(number)) - 1)}#{number}"[:width]
 
 
-def _from(name: str, shared: int, width: int) -> str:
-    """Return the begin of ``name``, and what follows on the first ``shared`` characters."""
+def _cut_before(name: str, place: int, width: int) -> str:
+    """Return the start of ``name`` and a part of it in whose middle is ``name[place]``."""
     head = width // 4
-    if shared <= head + 2:
+    if place <= head + 2:
         return f"{name[: width - 1]}{_CUT}"
     rest = width - head - 2
-    start = min(max(head, shared - rest // 2), len(name) - rest - 1)
+    start = min(max(head, place - rest // 2), len(name) - rest - 1)
     end = _CUT if start + rest < len(name) else ""
     return f"{name[:head]}{_CUT}{name[start : start + rest]}{end}"
 
 
-def _n_shared(one: str, other: str) -> int:
-    """Return how many characters two names begin with alike."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def _n_shared(name: str, other: str) -> int:
+    """Return the length of the common prefix of two names."""
+    pairs = zip(name, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-_LESS_TELLING: Final = (
+_DISPENSABLE: Final = (
     *("overhead_ns", "peak_bytes_per_s", "min_ns", "max_ns", "median_ns", "busy_ns", "mean_ns"),
     *("share_ratio", "kind", "exposed_ns", "number", "first_rows", "count"),
 )
-"""What gives way first where a table is too wide."""
+"""The columns that are hidden first if a table is too wide, in this order."""
 
-_NAME_WIDTH: Final = 28
-_TEXT_WIDTH: Final = 16
-_LONG_NAME: Final = 80
+_MIN_NAME_WIDTH: Final = 28
+_MAX_TEXT_WIDTH: Final = 16
+_MAX_NAME_WIDTH_IN_PLACE: Final = 80
+"""A column wider than this moves to the right end, because it hides the columns after it."""
 _GAP: Final = 2
 
 
 def table_view(
     table: ShownTable, rows: int, width: int, empty: str = "no data in this window"
 ) -> RenderableType:
-    """Return the first ``rows`` rows of a table, and how many more there are."""
+    """Return the first ``rows`` rows of a table, and remarks on rows and columns left out.
+
+    ``width`` is the number of characters of a line. Returns ``empty`` for a table without rows.
+    """
     if not len(table):
         return Text(empty, style="dim")
     shown = list(table.rows(rows))
@@ -100,23 +105,20 @@ def table_view(
     }
     titles = headings(table)
     layout = _layout(cells, titles, width)
-    order = [*layout]
-    if max(layout.values()) > _LONG_NAME:  # hides what stands behind it
-        order.sort(key=lambda column: layout[column] > _LONG_NAME)
+    order = sorted(layout, key=lambda column: layout[column] > _MAX_NAME_WIDTH_IN_PLACE)
     with_sentences = {c for c in table if any(isinstance(row[c.name], Note) for row in shown)}
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     is_cut = False
     for column in order:
-        cell_width = layout[column]
         view.add_column(
             titles[column],
             justify="right" if STYLES[column.unit].is_number else "left",
             no_wrap=column not in with_sentences,
             overflow="ellipsis",
-            width=cell_width,
+            width=layout[column],
         )
         texts = list(map(plain_text, cells[column]))
-        short = texts if column in with_sentences else shorten_all(texts, cell_width)
+        short = texts if column in with_sentences else shorten_all(texts, layout[column])
         is_cut |= short != texts
         cells[column] = short
     for row in zip(*(cells[column] for column in order), strict=True):
@@ -131,68 +133,78 @@ def table_view(
 
 
 def rows_left_view(n: int) -> Text:
-    """Return how many more rows a table has."""
+    """Return a line with the number of rows left out and the options that show them."""
     return Text(f"{n} more {'row' if n == 1 else 'rows'} (--rows N, --csv, --json)", "dim")
 
 
 def _layout(
     cells: Mapping[Column, list[str]], titles: Mapping[Column, str], width: int
 ) -> dict[Column, int]:
-    """Return the columns that fit into ``width``, and their widths.
+    """Return the columns that fit into ``width`` characters, with their widths.
 
-    Numbers are never cut. The longest column of text gives way, down to `_NAME_WIDTH`; then the
-    less telling columns go, then those furthest to the right. What is left over goes to the texts.
+    Numbers are never cut. The widest column of text is cut first, down to `_MIN_NAME_WIDTH`. Then
+    the `_DISPENSABLE` columns are hidden, then columns from right to left. Columns of text share
+    the remaining width.
     """
-    widths = {
+    full_widths = {
         column: max(len(titles[column]), *map(len, values)) for column, values in cells.items()
     }
-    wanted = dict(widths)
-    texts = [column for column in widths if not STYLES[column.unit].is_number]
-    first = max(texts, key=lambda text: widths[text]) if texts else next(iter(widths))
-    for column in texts:
-        if column != first:
-            widths[column] = min(widths[column], _TEXT_WIDTH)
-    others = {column.name: column for column in widths if column != first}
+    texts = [column for column in full_widths if not STYLES[column.unit].is_number]
+    widest = max(texts, key=lambda text: full_widths[text]) if texts else next(iter(full_widths))
+    widths = {
+        column: min(n, _MAX_TEXT_WIDTH) if column in texts and column != widest else n
+        for column, n in full_widths.items()
+    }
+    others = {column.name: column for column in widths if column != widest}
     dispensable = [
-        *(others[name] for name in _LESS_TELLING if name in others),
-        *(column for name, column in reversed(others.items()) if name not in _LESS_TELLING),
+        *(others[name] for name in _DISPENSABLE if name in others),
+        *(column for name, column in reversed(others.items()) if name not in _DISPENSABLE),
     ]
-    for least in dispensable:
-        rest = sum(own + _GAP for column, own in widths.items() if column != first)
-        if rest + min(widths[first], _NAME_WIDTH) <= width:
+    for candidate in dispensable:
+        rest = sum(n + _GAP for column, n in widths.items() if column != widest)
+        if rest + min(widths[widest], _MIN_NAME_WIDTH) <= width:
             break
-        del widths[least]
-    return _shared_out(widths, {c: wanted[c] for c in texts if c in widths}, width)
+        del widths[candidate]
+    return _fill_width(widths, {c: full_widths[c] for c in texts if c in widths}, width)
 
 
-def _shared_out(
-    widths: dict[Column, int], wanted: Mapping[Column, int], width: int
+def _fill_width(
+    widths: dict[Column, int], text_widths: Mapping[Column, int], width: int
 ) -> dict[Column, int]:
-    """Return ``widths`` where the texts share what numbers leave, none more than ``wanted``."""
-    left = width - sum(widths[c] for c in widths if c not in wanted) - _GAP * (len(widths) - 1)
-    for n_done, column in enumerate(sorted(wanted, key=lambda c: wanted[c])):
-        fair = max(1, left // (len(wanted) - n_done))
-        widths[column] = min(wanted[column], fair)
+    """Return ``widths`` in which columns of text share the width that numbers leave.
+
+    ``text_widths`` are the columns of text with their full widths, which they never exceed.
+    """
+    left = width - sum(widths[c] for c in widths if c not in text_widths) - _GAP * (len(widths) - 1)
+    for n_done, column in enumerate(sorted(text_widths, key=lambda c: text_widths[c])):
+        fair = max(1, left // (len(text_widths) - n_done))
+        widths[column] = min(text_widths[column], fair)
         left -= widths[column]
     return widths
 
 
 def unbroken(text: Text) -> Text:
-    """Return ``text``, which stays on one line however long it is: a command, to be pasted."""
+    """Return ``text`` changed so that it is never wrapped, for commands to copy and paste."""
     text.no_wrap, text.overflow = True, "ignore"
     return text
 
 
-_JOINED: Final = "\ufdd0"
-"""Stands for a space at which no line is broken: no text has it, and rich breaks at all spaces."""
-_KEPT: Final = re.compile(
+_NO_BREAK_SPACE: Final = "\ufdd0"
+"""Replaces spaces that must not be wrapped, because rich wraps at every kind of space.
+
+This noncharacter of Unicode does not occur in texts.
+"""
+_UNIT_SPACES: Final = re.compile(
     r"(?<=\d) (?=%|\d{3}(?!\d)|([nµmkMGTPEZ]?(s|B|W|J|FLOP|Hz)|min|h|d)(/(s|step))?(?![\w/]))"
 )
-"""The spaces in numbers and before their units."""
+"""Spaces in numbers and between a number and its unit."""
 
 
 class WrappingConsole(Console):
-    """Breaks no line within a number, or between it and its unit; what it draws is `printed`."""
+    """Does not wrap lines within a number or before its unit.
+
+    Its output contains placeholders for spaces, which `printed` replaces.
+    """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -202,7 +214,7 @@ class WrappingConsole(Console):
             renderable = self.render_str(renderable)
         if isinstance(renderable, Text):
             renderable = renderable.copy()
-            renderable.plain = _KEPT.sub(_JOINED, renderable.plain)
+            renderable.plain = _UNIT_SPACES.sub(_NO_BREAK_SPACE, renderable.plain)
         return super().render(renderable, options)
 
 
@@ -218,7 +230,7 @@ def printed(view: RenderableType, options: Options) -> str:
         color_system=options.colours or None,  # type: ignore[arg-type]
     )
     console.print(view, crop=False)
-    written = out.getvalue().replace(_JOINED, " ")
+    text = out.getvalue().replace(_NO_BREAK_SPACE, " ")
     if options.colours:
-        return written
-    return "".join(f"{line.rstrip()}\n" for line in written.splitlines())
+        return text
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
