@@ -12,19 +12,19 @@ try:
 except KeyboardInterrupt:  # in the very first moments
     raise SystemExit(130) from None
 
-_LEAST_BYTES = 288 << 20
+_MIN_MEMORY_BYTES = 288 << 20
 """What pandas and Arrow take before anything is read. With less their libraries end the program in
 ways of their own."""
 
 
-_OBJECTS_BEFORE_COLLECTION = 200_000
+_GC_THRESHOLD_OBJECTS = 200_000
 """Python looks for garbage after each 700 objects, of which imports make 100 000 that stay."""
 
-_AGAIN_S = 0.2
+_REPEAT_INTERRUPT_S = 0.2
 """How soon Ctrl-C is said again to what has swallowed it."""
 
 
-_ended_by = [int(signal.SIGINT)]
+_ending_signals = [int(signal.SIGINT)]
 """What ended the command, if something did: the last one."""
 
 
@@ -33,18 +33,18 @@ def main() -> None:
 
     Nothing half stays behind.
     """
-    own = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
-    is_asked = bool({"-h", "--help", "-V", "--version", "help"} & {*own})
-    if not is_asked:
+    options = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+    is_help = bool({"-h", "--help", "-V", "--version", "help"} & {*options})
+    if not is_help:
         _require_memory()
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command not in ("record", "recover", "try"):  # these end in ways of their own
         _insist_on_interrupts()
-    is_running = command in ("record", "try") and not is_asked
+    is_running = command in ("record", "try") and not is_help
     if not is_running:
-        gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
+        gc.set_threshold(_GC_THRESHOLD_OBJECTS, *gc.get_threshold()[1:])
     try:
-        _keep_numpy_alone(for_programs=is_running)
+        _limit_numpy_threads(for_programs=is_running)
         from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C comes while it is imported)
         from traceprof.cli.streams import write_wholly  # noqa: PLC0415
 
@@ -53,8 +53,8 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as ended:
         if isinstance(ended, SystemExit) and ended.code != 128 + signal.SIGINT:
             raise
-        _end_beside_threads(128 + _ended_by[-1])
-        sys.exit(128 + _ended_by[-1])
+        _exit_with_daemon_threads(128 + _ending_signals[-1])
+        sys.exit(128 + _ending_signals[-1])
     finally:
         gc.freeze()  # the interpreter looks for garbage once more at its end: a tenth of `info`
         if hasattr(signal, "setitimer"):
@@ -62,14 +62,14 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # what Python still tidies up says nothing
 
 
-def _end_beside_threads(exit_code: int) -> None:
+def _exit_with_daemon_threads(exit_code: int) -> None:
     """End the program if another thread is still at work.
 
     The interpreter's own end would pull such a thread out of libraries in C++, which abort then.
     """
     import threading  # noqa: PLC0415 (most commands start none)
 
-    if any(one.daemon for one in threading.enumerate()):
+    if any(thread.daemon for thread in threading.enumerate()):
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -77,7 +77,7 @@ def _end_beside_threads(exit_code: int) -> None:
         os._exit(exit_code)
 
 
-def _keep_numpy_alone(*, for_programs: bool) -> None:
+def _limit_numpy_threads(*, for_programs: bool) -> None:
     """Let numpy start no threads for linear algebra, which nothing here uses.
 
     Where memory or processes are limited they cannot start and end this program. Programs that it
@@ -98,20 +98,20 @@ def _insist_on_interrupts() -> None:
     """
     if not hasattr(signal, "setitimer"):
         return
-    told = sys.unraisablehook
+    default_hook = sys.unraisablehook
 
-    def tell(unraisable: sys.UnraisableHookArgs) -> None:
+    def report_others(unraisable: sys.UnraisableHookArgs) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
-            told(unraisable)
+            default_hook(unraisable)
 
-    sys.unraisablehook = tell
-    signal.signal(signal.SIGALRM, _insist)
+    sys.unraisablehook = report_others
+    signal.signal(signal.SIGALRM, _repeat_interrupt)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # in the background, or by nohup
             signal.signal(number, _interrupt)
 
 
-def _insist(*_: object) -> None:
+def _repeat_interrupt(*_: object) -> None:
     error = sys.exc_info()[1]
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
@@ -121,8 +121,8 @@ def _insist(*_: object) -> None:
 
 
 def _interrupt(number: int, _frame: object) -> None:
-    _ended_by.append(number)
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+    _ending_signals.append(number)
+    signal.setitimer(signal.ITIMER_REAL, _REPEAT_INTERRUPT_S, _REPEAT_INTERRUPT_S)
     raise KeyboardInterrupt
 
 
@@ -132,10 +132,10 @@ def _require_memory() -> None:
     except ImportError:
         return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < _LEAST_BYTES:
+    if limit != resource.RLIM_INFINITY and limit < _MIN_MEMORY_BYTES:
         sys.stderr.write(
             f"traceprof: not enough memory: {limit >> 20} MiB are allowed here (ulimit -v), "
-            f"{_LEAST_BYTES >> 20} are the least\n"
+            f"{_MIN_MEMORY_BYTES >> 20} are the least\n"
         )
         sys.exit(1)
 

@@ -17,17 +17,17 @@ from typing import Any, Final
 
 from traceprof.errors import UsageError, WritingError
 
-_NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_NO_FOLLOW_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 _LARGE_BYTES: Final = 50_000_000
-_KINDS: Final = (
+_SPECIAL_FILES: Final = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_OUTPUTS: Final = frozenset({".html", ".png", ".svg", ".md", ".csv", ".txt"})
+_OUTPUT_SUFFIXES: Final = frozenset({".html", ".png", ".svg", ".md", ".csv", ".txt"})
 """What commands write and none reads: it may be written anew, in a folder that is read, too."""
 
 
@@ -43,8 +43,8 @@ def are_large_files(words: Iterable[Path | str]) -> bool:
     """Return whether each of the words is a file, and one of them one of 50 MB or more."""
     with suppress(OSError, ValueError):
         found = [Path(word).stat() for word in words]
-        are_files = all(stat.S_ISREG(one.st_mode) for one in found)
-        return are_files and any(one.st_size >= _LARGE_BYTES for one in found)
+        are_files = all(stat.S_ISREG(status.st_mode) for status in found)
+        return are_files and any(status.st_size >= _LARGE_BYTES for status in found)
     return False
 
 
@@ -52,7 +52,7 @@ def kind_of_no_file(path: Path) -> str:
     """Return what ``path`` is if reading it may never end ("a named pipe"); else ""."""
     with suppress(OSError):
         mode = path.stat().st_mode
-        return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "")
+        return next((kind for is_kind, kind in _SPECIAL_FILES if is_kind(mode)), "")
     return ""
 
 
@@ -69,8 +69,8 @@ def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) 
         if not force:
             raise UsageError(f"{path} exists; choose another name or use --force")
         _check_replaceable(path)
-        for one in inputs:
-            if _is_of(path, Path(one)):
+        for source in inputs:
+            if _is_input(path, Path(source)):
                 raise UsageError(f"{path} is an input file; choose another name")
     if not _folder(path).is_dir():
         raise UsageError(f"{_folder(path)}: no such folder; create it first")
@@ -92,7 +92,7 @@ def new_file(
     """
     check_target(path, force=force, inputs=inputs)
     try:
-        temporary = _beside(path)
+        temporary = _temporary_path(path)
         try:
             _make(temporary, path)
             yield temporary
@@ -118,12 +118,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     if not _folder(path).is_dir():
         raise UsageError(f"{_folder(path)}: no such folder; create it first")
     try:
-        temporary = _beside(path)
+        temporary = _temporary_path(path)
         try:
             temporary.mkdir()
             yield temporary
-            for one in sorted(temporary.rglob("*"), reverse=True):  # what is inside comes first
-                _sync(one)
+            for created in sorted(temporary.rglob("*"), reverse=True):  # what is inside comes first
+                _sync(created)
             _sync(temporary)
             temporary.replace(path)
             _sync(_folder(path))
@@ -172,18 +172,20 @@ def _mode_behind(path: Path) -> int | None:
         return None
 
 
-def _is_of(path: Path, read: Path) -> bool:
+def _is_input(path: Path, source: Path) -> bool:
     """Return whether ``path`` is the file ``read``, or one of a folder of traces."""
     try:
-        if read.is_dir():
-            inside = (one for one in read.iterdir() if one.suffix.lower() not in _OUTPUTS)
-            return any(one.is_file() and path.samefile(one) for one in inside)
-        return path.samefile(read)
+        if source.is_dir():
+            inside = (
+                file for file in source.iterdir() if file.suffix.lower() not in _OUTPUT_SUFFIXES
+            )
+            return any(file.is_file() and path.samefile(file) for file in inside)
+        return path.samefile(source)
     except OSError:
         return False
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Return a name beside ``path`` that nobody can know; its length is its own."""
     return _folder(path) / f".traceprof-{os.urandom(16).hex()}.part"
 
@@ -191,7 +193,7 @@ def _beside(path: Path) -> Path:
 def _make(temporary: Path, path: Path) -> None:
     """Make an empty file, with the mode of the one that it replaces."""
     mode = _mode_behind(path)
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NOT_FOLLOWED
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NO_FOLLOW_FLAGS
     os.close(os.open(temporary, flags, 0o666))
     if mode is not None and path.is_file():
         temporary.chmod(stat.S_IMODE(mode))

@@ -16,22 +16,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeVar
 
-_Asked = TypeVar("_Asked")
+_Item = TypeVar("_Asked")
 _Made = TypeVar("_Made")
-_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+_CPU_QUOTA_FILE: Final = Path("/sys/fs/cgroup/cpu.max")
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 _M_ARENA_MAX: Final = -8
-_KEPT_BYTES: Final = 1 << 30
+_MAX_FREE_BYTES: Final = 1 << 30
 """More than so much free memory goes back to the system."""
-_N_THREADS: Final = 2
+_MAX_THREADS: Final = 2
 """Each holds working space of its own, and Python lets only one of them run Python."""
-_WHERE_UNKNOWN: Final = 8_000_000_000
-_SHARE: Final = 0.5
+_DEFAULT_MEMORY_BYTES: Final = 8_000_000_000
+_MAX_MEMORY_RATIO: Final = 0.5
 """The other half is for what one question takes meanwhile, and for others."""
-_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_STATM: Final = Path("/proc/self/statm")
+_MEMORY_LIMIT_FILES: Final = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+_STATM_FILE: Final = Path("/proc/self/statm")
 
 
 def n_processors() -> int:
@@ -45,7 +48,7 @@ def n_processors() -> int:
 def _quota() -> float:
     """Return of how many processors a container may use the time."""
     try:
-        quota, period = map(float, _QUOTA.read_text().split())
+        quota, period = map(float, _CPU_QUOTA_FILE.read_text().split())
         return quota / period
     except (OSError, ValueError, ZeroDivisionError):  # "max", or no such group
         return math.inf
@@ -70,7 +73,7 @@ def told_apart(arguments: Sequence[str], patience_s: float) -> bytes | None:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def isolated_start() -> Iterator[None]:
     """Keep a new process from running the program that we are part of, and from Ctrl-C."""
     main = sys.modules["__main__"]
     is_main_thread = threading.current_thread() is threading.main_thread()
@@ -95,7 +98,7 @@ def keep_freed_memory() -> None:
         set_option = ctypes.CDLL(None).mallopt
         set_option(_M_MMAP_MAX, 0)
         set_option(_M_ARENA_MAX, 1)  # what one thread frees is there for the others
-        set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)
 
 
 def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
@@ -104,21 +107,21 @@ def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
     The first exception ends it, after what the other thread is at; it is raised here. Ctrl-C is
     raised at once: the other thread begins nothing more, and holds up no end of the program.
     """
-    _do(tasks, min(_N_THREADS, n_processors()))
+    _run_in_threads(tasks, min(_MAX_THREADS, n_processors()))
 
 
 def made_side_by_side(
-    make: Callable[[_Asked], _Made], items: Iterable[_Asked], n_threads: int
+    make: Callable[[_Item], _Made], items: Iterable[_Item], n_threads: int
 ) -> list[_Made]:
     """Return what ``make`` makes of each of ``items``, in their order, by so many threads."""
-    asked = list(items)
+    inputs = list(items)
     made: dict[int, _Made] = {}
 
     def task(number: int) -> Callable[[], object]:
-        return lambda: made.__setitem__(number, make(asked[number]))
+        return lambda: made.__setitem__(number, make(inputs[number]))
 
-    _do([task(number) for number in range(len(asked))], n_threads)
-    return [made[number] for number in range(len(asked))]
+    _run_in_threads([task(number) for number in range(len(inputs))], n_threads)
+    return [made[number] for number in range(len(inputs))]
 
 
 def start_thread(run: Callable[[], object]) -> threading.Thread | None:
@@ -131,20 +134,20 @@ def start_thread(run: Callable[[], object]) -> threading.Thread | None:
     return thread
 
 
-def _do(tasks: Sequence[Callable[[], object]], n_threads: int) -> None:
-    waiting = _Waiting(tasks)
-    others = [start_thread(waiting.work) for _ in range(min(n_threads, len(tasks)) - 1)]
+def _run_in_threads(tasks: Sequence[Callable[[], object]], n_threads: int) -> None:
+    queue = _TaskQueue(tasks)
+    others = [start_thread(queue.work) for _ in range(min(n_threads, len(tasks)) - 1)]
     try:
-        waiting.work()
-        for one in filter(None, others):
-            one.join()
+        queue.work()
+        for thread in filter(None, others):
+            thread.join()
     finally:
-        waiting.stop()
-    if waiting.error is not None:
-        raise waiting.error
+        queue.stop()
+    if queue.error is not None:
+        raise queue.error
 
 
-class _Waiting:
+class _TaskQueue:
     """Tasks that nobody has begun, and the first exception of one."""
 
     def __init__(self, tasks: Sequence[Callable[[], object]]) -> None:
@@ -180,13 +183,13 @@ def usable_bytes(n_processes: int) -> int:
 
 def share_of(n_bytes: int) -> int:
     """Return how much a process may keep that may take ``n_bytes``."""
-    return int(_SHARE * n_bytes)
+    return int(_MAX_MEMORY_RATIO * n_bytes)
 
 
 def taken_bytes() -> int | None:
     """Return how much memory this process has that no file holds; None where no one tells."""
     try:
-        _, resident, of_files, *_ = map(int, _STATM.read_text(encoding="ascii").split())
+        _, resident, of_files, *_ = map(int, _STATM_FILE.read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return None
     return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
@@ -211,13 +214,13 @@ def _physical_bytes() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
-        return _WHERE_UNKNOWN
+        return _DEFAULT_MEMORY_BYTES
 
 
 def _limit_bytes() -> int:
     """Return what all processes may take: a container less than there is."""
     known = [_physical_bytes()]
-    for path in _LIMITS:
+    for path in _MEMORY_LIMIT_FILES:
         with suppress(OSError, ValueError):  # "max" where there is none
             known.append(int(Path(path).read_text(encoding="ascii")))
     return min(known)

@@ -80,14 +80,14 @@ def names_secret(name: str, value: str = "") -> bool:
     be the noun of the name: a policy of passwords is none (``--password-policy strict``).
     """
     words, ends = _words_of(name)
-    told = _WORDS.intersection(words)
-    if not told and not ends:
+    secret_words = _WORDS.intersection(words)
+    if not secret_words and not ends:
         return False
     if value and _is_of_another_noun(words) and not _looks_drawn(value):
         return False
-    if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
+    if secret_words <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
         return False
-    if told == {"key"} and not ends and _WORDS_OF_KEYS.fullmatch(value):
+    if secret_words == {"key"} and not ends and _WORDS_OF_KEYS.fullmatch(value):
         return False
     return not (value and value.lower() in _PLAIN_VALUES and not _OF_PASSWORDS.search(name))
 

@@ -284,18 +284,18 @@ def _unquoted(piece: str) -> str:
 def _is_secret(value: str, before: str, programs: _Programs) -> bool:
     """Return whether all of ``value`` is a secret: of an option, of a name, of ``wandb login``."""
     if before in PASSWORD_PROGRAMS:
-        is_asked = not programs.isdisjoint(PASSWORD_PROGRAMS[before])
+        is_secret = not programs.isdisjoint(PASSWORD_PROGRAMS[before])
     elif before.startswith("-"):
-        is_asked = not _HAS_VALUE.search(before) and names_secret(before, value)
+        is_secret = not _HAS_VALUE.search(before) and names_secret(before, value)
     elif value.startswith("-") or not _BARE_NAME.fullmatch(before):
-        is_asked = False
+        is_secret = False
     elif before.rstrip(":").lower() in _SCHEMES:
-        is_asked = looks_random(value)
+        is_secret = looks_random(value)
     else:
-        is_told = (before.isupper() and "_" in before) or is_plainly_secret(before)
-        is_asked = names_secret(before, value) and (is_told or looks_random(value))
-    if is_asked or "login" not in programs or value.startswith("-") or before in _USERS:
-        return is_asked
+        is_clear = (before.isupper() and "_" in before) or is_plainly_secret(before)
+        is_secret = names_secret(before, value) and (is_clear or looks_random(value))
+    if is_secret or "login" not in programs or value.startswith("-") or before in _USERS:
+        return is_secret
     return bool(BARE_KEY.fullmatch(value)) or looks_random(value)
 
 
@@ -314,7 +314,9 @@ def _hidden_in(text: str) -> list[_Span]:
     beside = (found for shape in _BESIDE for found in shape.finditer(text))
     spans += [found.span("hidden") for found in beside if names_secret(found["name"])]
     named = filter(None, (_HEADER.fullmatch(text), _OPTION.fullmatch(text)))
-    spans += [one.span("hidden") for one in named if names_secret(one["name"], one["hidden"])]
+    spans += [
+        match.span("hidden") for match in named if names_secret(match["name"], match["hidden"])
+    ]
     spans += [(first, end) for first, end, _ in _named_in(text)]
     return _joined(spans)
 

@@ -14,13 +14,13 @@ from typing import BinaryIO, Final
 
 from traceprof.version import __version__
 
-_WHOLE_BYTES: Final = 1 << 20
+_MAX_READ_BYTES: Final = 1 << 20
 _END_BYTES: Final = 1 << 16
 _PAGE_BYTES: Final = 4096
-_PAGES: Final = 62
+_N_SAMPLED_PAGES: Final = 62
 _SETTLED_NS: Final = 2_000_000_000
 """The coarsest clock of a file system: a second change within it may leave the same time."""
-_COMPUTES: Final = ("numpy", "pandas")
+_LIBRARIES: Final = ("numpy", "pandas")
 
 
 def digest(*parts: str | bytes) -> str:
@@ -45,10 +45,10 @@ def identify_file(path: Path) -> str:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        told = os.fstat(file.fileno())
-        samples = list(_samples(file, told.st_size))
+        status = os.fstat(file.fileno())
+        samples = list(_samples(file, status.st_size))
     logs = (_state_of(path.with_name(path.name + end)) for end in ("-wal", "-journal"))
-    return digest(_state(told), *logs, *samples)
+    return digest(_state(status), *logs, *samples)
 
 
 def is_settled(paths: Iterable[Path]) -> bool:
@@ -61,9 +61,9 @@ def is_settled(paths: Iterable[Path]) -> bool:
     return all(changed_ns(path.stat()) < latest_ns for path in paths)
 
 
-def changed_ns(told: os.stat_result) -> int:
+def changed_ns(status: os.stat_result) -> int:
     """Return when a file was last changed: the one time can be put back, the system's cannot."""
-    return max(told.st_mtime_ns, told.st_ctime_ns)
+    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 @cache
@@ -71,26 +71,26 @@ def identify_code() -> str:
     """Return what stands for the code that computes: another version, or an edited checkout."""
     package = Path(__file__).resolve().parent.parent
     files = sorted(_files_of(str(package)))
-    libraries = (find_spec(name) for name in _COMPUTES)
+    libraries = (find_spec(name) for name in _LIBRARIES)
     origins = [Path(spec.origin) for spec in libraries if spec is not None and spec.origin]
-    computes = [f"{path} {_state_of(path)}" for path in origins]
-    return digest(__version__, sys.version, *files, *computes)
+    states = [f"{path} {_state_of(path)}" for path in origins]
+    return digest(__version__, sys.version, *files, *states)
 
 
 def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
-    if size <= _WHOLE_BYTES:
-        yield file.read(_WHOLE_BYTES)
+    if size <= _MAX_READ_BYTES:
+        yield file.read(_MAX_READ_BYTES)
         return
     yield file.read(_END_BYTES)
-    for number in range(1, _PAGES + 1):
-        file.seek(size * number // (_PAGES + 1) // _PAGE_BYTES * _PAGE_BYTES)
+    for number in range(1, _N_SAMPLED_PAGES + 1):
+        file.seek(size * number // (_N_SAMPLED_PAGES + 1) // _PAGE_BYTES * _PAGE_BYTES)
         yield file.read(_PAGE_BYTES)
     file.seek(size - _END_BYTES)
     yield file.read(_END_BYTES)
 
 
-def _state(told: os.stat_result) -> str:
-    return f"{told.st_size} {told.st_mtime_ns} {told.st_ctime_ns} {told.st_ino}"
+def _state(status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 def _state_of(path: Path) -> str:

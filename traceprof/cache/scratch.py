@@ -26,11 +26,11 @@ LEAST_BYTES: Final = 4 << 20
 """Smaller arrays stay in memory, and all do where none is as large."""
 SMALLEST: Final = 4
 """Beside large ones those down to this part of it are on the disk, too: there are many."""
-_LEFT_FREE_BYTES: Final = 2 << 30
+_MIN_FREE_BYTES: Final = 2 << 30
 """No disk is filled up to less than this."""
-_MOST_MAPPED_BYTES: Final = 256 << 20
+_MAX_MAPPED_BYTES: Final = 256 << 20
 """What is mapped beyond this leaves memory until it is looked at again."""
-_PAGE: Final = mmap.ALLOCATIONGRANULARITY
+_PAGE_BYTES: Final = mmap.ALLOCATIONGRANULARITY
 _GROWTH_BYTES: Final = 64 << 20
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,7 @@ class DiskArray:
         if mapped is None:
             mapped = _Mapped.of(self._place, self._first_byte, self.n_bytes)
             self._mapped = weakref.ref(mapped)
-        skipped = (self._place.at + self._first_byte) % _PAGE
+        skipped = (self._place.at + self._first_byte) % _PAGE_BYTES
         return np.frombuffer(mapped, self.dtype, self.n_rows, skipped)
 
     def __setitem__(self, rows: slice, values: Array) -> None:
@@ -123,10 +123,10 @@ def _part_of_mapped(values: Array) -> DiskArray | None:
     if not isinstance(mapped, _Mapped) or not values.flags.c_contiguous:
         return None
     address = values.__array_interface__["data"][0] - mapped.address
-    own = DiskArray(mapped.place, mapped.first_byte + address, len(values), values.dtype)
+    part = DiskArray(mapped.place, mapped.first_byte + address, len(values), values.dtype)
     if address == 0:
-        own._mapped = weakref.ref(mapped)
-    return own
+        part._mapped = weakref.ref(mapped)
+    return part
 
 
 class _Mapped(mmap.mmap):
@@ -139,7 +139,7 @@ class _Mapped(mmap.mmap):
     @classmethod
     def of(cls, place: _Place, first_byte: int, n_bytes: int) -> _Mapped:
         at = place.at + first_byte
-        skipped = at % _PAGE
+        skipped = at % _PAGE_BYTES
         try:
             found = cls(
                 place.file.number, n_bytes + skipped, access=mmap.ACCESS_READ, offset=at - skipped
@@ -148,23 +148,23 @@ class _Mapped(mmap.mmap):
             raise MemoryError from error
         found.place, found.first_byte = place, first_byte - skipped
         found.address = np.frombuffer(found, np.uint8).__array_interface__["data"][0]
-        _hold(found)
+        _limit_mapped_memory(found)
         return found
 
 
-_held: Final = weakref.WeakSet[_Mapped]()
+_all_mapped: Final = weakref.WeakSet[_Mapped]()
 _lock: Final = threading.Lock()
 
 
-def _hold(mapped: _Mapped) -> None:
+def _limit_mapped_memory(mapped: _Mapped) -> None:
     """Let what is mapped leave memory where it is much; its pages come back when looked at."""
     with _lock:
-        _held.add(mapped)
-        held = list(_held)
-        if sum(map(len, held)) > _MOST_MAPPED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
-            for one in held:
+        _all_mapped.add(mapped)
+        held = list(_all_mapped)
+        if sum(map(len, held)) > _MAX_MAPPED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            for region in held:
                 with suppress(OSError, ValueError):
-                    one.madvise(mmap.MADV_DONTNEED)
+                    region.madvise(mmap.MADV_DONTNEED)
 
 
 class _File:
@@ -176,8 +176,10 @@ class _File:
             dir=folder, prefix=".traceprof-"
         )
         self.number = self._file.fileno()
-        os.ftruncate(self.number, _PAGE)
-        mmap.mmap(self.number, _PAGE, access=mmap.ACCESS_READ).close()  # some disks cannot do that
+        os.ftruncate(self.number, _PAGE_BYTES)
+        mmap.mmap(
+            self.number, _PAGE_BYTES, access=mmap.ACCESS_READ
+        ).close()  # some disks cannot do that
         self._n_bytes = 0
         self._free: list[tuple[int, int]] = []
         self.returned = deque[tuple[int, int]]()
@@ -190,7 +192,7 @@ class _File:
 
     def place(self, n_bytes: int) -> _Place | None:
         """Return room for so many bytes; None where the disk is too full."""
-        n_bytes += -n_bytes % _PAGE
+        n_bytes += -n_bytes % _PAGE_BYTES
         with self._lock:
             self._merge()
             for i, (at, n_free) in enumerate(self._free):
@@ -198,7 +200,7 @@ class _File:
                     self._free[i] = (at + n_bytes, n_free - n_bytes)
                     return _Place(self, at, n_bytes)
             grown = max(n_bytes, _GROWTH_BYTES)
-            if shutil.disk_usage(self.folder).free < grown + _LEFT_FREE_BYTES:
+            if shutil.disk_usage(self.folder).free < grown + _MIN_FREE_BYTES:
                 return None
             at, self._n_bytes = self._n_bytes, self._n_bytes + grown
             os.ftruncate(self.number, self._n_bytes)
@@ -207,27 +209,27 @@ class _File:
             return _Place(self, at, n_bytes)
 
     def _merge(self) -> None:
-        every = [own for own in self._free if own[1]]
+        regions = [region for region in self._free if region[1]]
         while self.returned:
-            every.append(self.returned.popleft())
+            regions.append(self.returned.popleft())
         merged: list[tuple[int, int]] = []
-        for at, n_free in sorted(every):
+        for at, n_free in sorted(regions):
             before = merged.pop() if merged and sum(merged[-1]) == at else (at, 0)
             merged.append((before[0], before[1] + n_free))
         self._free = merged
 
     def write(self, at: int, values: Array) -> None:
         """Write values, from any thread."""
-        left: Any = values.view(np.uint8).data
+        remaining: Any = values.view(np.uint8).data
         if not hasattr(os, "pwrite"):
             with self._lock:
                 self._file.seek(at)
-                self._file.write(left)
+                self._file.write(remaining)
                 self._file.flush()
             return
-        while len(left):
-            n_written = os.pwrite(self.number, left, at)
-            left, at = left[n_written:], at + n_written
+        while len(remaining):
+            n_written = os.pwrite(self.number, remaining, at)
+            remaining, at = remaining[n_written:], at + n_written
 
 
 class _Place:

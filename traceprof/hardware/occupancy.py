@@ -21,8 +21,8 @@ import numpy.typing as npt
 _Int64Array = npt.NDArray[np.int64]
 _WARP: Final = 32
 _REGISTER_UNIT: Final = 256
-_BLOCK_REGISTERS: Final = 65536
-_MOST_REGISTERS: Final = 255
+_MAX_BLOCK_REGISTERS: Final = 65536
+_MAX_THREAD_REGISTERS: Final = 255
 _DEFAULT_SHARED_BYTES: Final = 49152
 _NO_LIMIT: Final = np.iinfo(np.int64).max
 
@@ -102,15 +102,17 @@ def occupancy_of(
         shared_bytes: static and dynamic shared memory of a block, without what is reserved.
     """
     warps = -(-np.maximum(block_threads, 1) // _WARP)
-    by = {
+    blocks_by_resource = {
         "warps": limits.warps // warps,
         "registers": _blocks_by_registers(limits, warps, registers),
         "shared memory": _blocks_by_shared_memory(limits, shared_bytes),
         "blocks": np.full(len(warps), limits.blocks, np.int64),
     }
-    blocks = np.minimum.reduce(list(by.values()))
+    blocks = np.minimum.reduce(list(blocks_by_resource.values()))
     return Occupancy(
-        blocks, blocks * warps / limits.warps, {name: each == blocks for name, each in by.items()}
+        blocks,
+        blocks * warps / limits.warps,
+        {name: limit == blocks for name, limit in blocks_by_resource.items()},
     )
 
 
@@ -139,7 +141,7 @@ _LIMITS_BY_NAME: Final = (
 
 def cu_limits_of(device_name: str) -> CuLimits | None:
     """Return what a compute unit of an AMD Instinct of this name holds; None of others."""
-    return next((own for name, own in _LIMITS_BY_NAME if name.search(device_name)), None)
+    return next((limits for name, limits in _LIMITS_BY_NAME if name.search(device_name)), None)
 
 
 def occupancy_of_cu(
@@ -149,17 +151,19 @@ def occupancy_of_cu(
     waves = -(-np.maximum(block_threads, 1) // _WAVE)
     of_lane = _rounded_up(np.maximum(registers, 1), _LANE_REGISTER_UNIT)
     on_simd = np.minimum(_WAVES_OF_SIMD, _LANE_REGISTERS // of_lane)
-    taken = _rounded_up(shared_bytes, limits.shared_unit_bytes)
-    by = {
+    allocated = _rounded_up(shared_bytes, limits.shared_unit_bytes)
+    blocks_by_resource = {
         "waves": _SIMDS * _WAVES_OF_SIMD // waves,
         "registers": on_simd * _SIMDS // waves,
         "shared memory": np.where(
-            taken > 0, limits.shared_bytes // np.maximum(taken, 1), _NO_LIMIT
+            allocated > 0, limits.shared_bytes // np.maximum(allocated, 1), _NO_LIMIT
         ),
     }
-    blocks = np.minimum.reduce(list(by.values()))
+    blocks = np.minimum.reduce(list(blocks_by_resource.values()))
     ratio = blocks * waves / (_SIMDS * _WAVES_OF_SIMD)
-    return Occupancy(blocks, ratio, {name: each == blocks for name, each in by.items()})
+    return Occupancy(
+        blocks, ratio, {name: limit == blocks for name, limit in blocks_by_resource.items()}
+    )
 
 
 def _blocks_by_registers(
@@ -170,8 +174,8 @@ def _blocks_by_registers(
 
     def held(parts: _Int64Array) -> _Int64Array:
         in_part = limits.registers // parts // np.maximum(of_warp, 1)
-        can_launch = (of_warp * _rounded_up(warps, parts) <= _BLOCK_REGISTERS) & (
-            registers <= _MOST_REGISTERS
+        can_launch = (of_warp * _rounded_up(warps, parts) <= _MAX_BLOCK_REGISTERS) & (
+            registers <= _MAX_THREAD_REGISTERS
         )
         return np.where(can_launch, in_part * parts // warps, 0)
 
@@ -182,12 +186,14 @@ def _blocks_by_registers(
 
 
 def _blocks_by_shared_memory(limits: SmLimits, shared_bytes: _Int64Array) -> _Int64Array:
-    taken = _rounded_up(shared_bytes + limits.reserved_bytes, limits.shared_unit_bytes)
+    allocated = _rounded_up(shared_bytes + limits.reserved_bytes, limits.shared_unit_bytes)
     # A block that did not ask for more gets the default.
     has_more = shared_bytes > _DEFAULT_SHARED_BYTES
-    most = limits.reserved_bytes + np.where(has_more, limits.opt_in_bytes, _DEFAULT_SHARED_BYTES)
-    held = np.where(taken > 0, limits.shared_bytes // np.maximum(taken, 1), _NO_LIMIT)
-    return np.where(taken > most, 0, held)
+    max_bytes = limits.reserved_bytes + np.where(
+        has_more, limits.opt_in_bytes, _DEFAULT_SHARED_BYTES
+    )
+    held = np.where(allocated > 0, limits.shared_bytes // np.maximum(allocated, 1), _NO_LIMIT)
+    return np.where(allocated > max_bytes, 0, held)
 
 
 def _rounded_up(values: _Int64Array, unit: int | _Int64Array) -> _Int64Array:

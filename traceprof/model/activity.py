@@ -167,7 +167,7 @@ class DeviceTime:
 
     def busy_without_ns(self, name: str) -> int:
         """Return how long the device works on all but the union called ``name`` ("" for none)."""
-        left = Intervals.empty()
-        for own in ("compute", "communication", "transfer", "device_memory"):
-            left = left if own == name else left | getattr(self, own)
-        return left.total_ns
+        busy = Intervals.empty()
+        for part in ("compute", "communication", "transfer", "device_memory"):
+            busy = busy if part == name else busy | getattr(self, part)
+        return busy.total_ns

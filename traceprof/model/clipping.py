@@ -66,7 +66,7 @@ def _without_gaps(frame: Table, window: TimeWindow, table: TableSchema) -> tuple
     cut, found = _rows(frame, rows)
     if not table.has_spans:
         return cut, found
-    gap_starts, gap_ends = (np.array(own, np.int64) for own in zip(*window.gaps, strict=True))
+    gap_starts, gap_ends = (np.array(edges, np.int64) for edges in zip(*window.gaps, strict=True))
     starts, ends = cut["start_ns"], cut["end_ns"]
     # The gap that a row begins in, and the one that it ends in: -1 where in none. An instant at
     # the end of a gap is not in it.

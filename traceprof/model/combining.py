@@ -15,16 +15,16 @@ from traceprof.model.packed import Packed
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
 from traceprof.model.table import Table, is_known, is_unknown
 
-_REDUCED: Final[Mapping[Combine, np.ufunc]] = {
+_REDUCTIONS: Final[Mapping[Combine, np.ufunc]] = {
     Combine.SUM: np.add,
     Combine.MIN: np.minimum,
     Combine.MAX: np.maximum,
 }
-_AT_ONCE: Final = 1_000_000
+_MAX_PIECE_SAMPLES: Final = 1_000_000
 """About so many samples are put together at a time."""
-_PER_PIECE: Final = 64
+_PROBES_PER_PIECE: Final = 64
 """Of these it is guessed where pieces end."""
-_FEW_ROWS: Final = 1000
+_MAX_PARTITIONED_ROWS: Final = 1000
 
 
 def combine(results: Sequence[Result]) -> Result:
@@ -38,12 +38,14 @@ def combine(results: Sequence[Result]) -> Result:
         return first
     tables, samples = {}, {}
     for spec in first.spec.tables:
-        own = [result.tables[spec.name] for result in results if spec.name in result.tables]
-        if not own:
+        tables_of_ranks = [
+            result.tables[spec.name] for result in results if spec.name in result.tables
+        ]
+        if not tables_of_ranks:
             continue
-        tables[spec.name], rows = _combined(spec, own)
+        tables[spec.name], rows = _combined(spec, tables_of_ranks)
         if any(spec.name in result.samples for result in results):
-            samples[spec.name] = _samples_of(results, spec.name, own, rows)
+            samples[spec.name] = _samples_of(results, spec.name, tables_of_ranks, rows)
     return replace(
         first, tables=tables, scalars=_scalars(results), notes=_notes(results), samples=samples
     )
@@ -52,7 +54,7 @@ def combine(results: Sequence[Result]) -> Result:
 def medians_of(table: Sized, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
     is_single = samples.counts is None and samples.values.ndim == 1
-    if is_single and samples.values.dtype == np.int64 and len(table) <= _FEW_ROWS:
+    if is_single and samples.values.dtype == np.int64 and len(table) <= _MAX_PARTITIONED_ROWS:
         return _medians_of_few(len(table), samples)
     rows, values, counts = _sorted(samples)
     first = np.searchsorted(rows, np.arange(len(table)), side="left")
@@ -84,16 +86,16 @@ def _medians_of_few(n_rows: int, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the medians of few rows: to find the middle of each costs less than to sort all."""
     found = np.full(n_rows, np.nan)
     values = samples.values
-    for row, own in rows_by_value(samples.rows).items():
-        middle = [(len(own) - 1) // 2, len(own) // 2]
-        low, high = np.partition(values[own], middle)[middle].astype(np.float64)
+    for row, rows in rows_by_value(samples.rows).items():
+        middle = [(len(rows) - 1) // 2, len(rows) // 2]
+        low, high = np.partition(values[rows], middle)[middle].astype(np.float64)
         found[row] = (low + high) / 2
     return found
 
 
 def compacted(result: Result) -> Result:
     """Return ``result`` with equal samples counted, in few bytes."""
-    samples = {name: counted(own) for name, own in result.samples.items()}
+    samples = {name: counted(table_samples) for name, table_samples in result.samples.items()}
     return replace(result, samples=samples)
 
 
@@ -136,42 +138,46 @@ def counted_together(every: Sequence[Samples]) -> Samples:
     Some after the others, by row and value: those of a thousand ranks together need the memory of
     those that differ.
     """
-    n_pieces = -(-sum(map(len, every)) // _AT_ONCE)
-    is_whole = all(own.values.dtype.kind == "i" and own.values.ndim == 1 for own in every)
+    n_pieces = -(-sum(map(len, every)) // _MAX_PIECE_SAMPLES)
+    is_whole = all(
+        samples.values.dtype.kind == "i" and samples.values.ndim == 1 for samples in every
+    )
     if n_pieces <= 1 or not is_whole:
         return counted(Samples.joined(every))
     cuts = _quantiles(every, n_pieces)
     pieces = [
-        counted(Samples.joined([_between(own, begin, end) for own in every]))
+        counted(Samples.joined([_samples_between(samples, begin, end) for samples in every]))
         for begin, end in pairwise([None, *cuts, None])
     ]
     return Samples.joined(pieces)
 
 
-_Place: TypeAlias = tuple[int, int]
+_RowAndValue: TypeAlias = tuple[int, int]
 """A row and a value: samples are in the order of both."""
 
 
-def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_Place]:
+def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_RowAndValue]:
     """Return about which samples divide all into so many parts; each once, in their order."""
-    step = max(1, sum(map(len, every)) // (_PER_PIECE * n_pieces))
-    few = Samples.joined([own.take(slice(None, None, step)) for own in every])
+    step = max(1, sum(map(len, every)) // (_PROBES_PER_PIECE * n_pieces))
+    few = Samples.joined([samples.take(slice(None, None, step)) for samples in every])
     rows, values = few.rows, few.values
     order = np.lexsort((values, rows))
     chosen = order[len(order) // n_pieces :: max(1, len(order) // n_pieces)]
-    return sorted({(int(rows[one]), int(values[one])) for one in chosen})
+    return sorted({(int(rows[row]), int(values[row])) for row in chosen})
 
 
-def _between(samples: Samples, begin: _Place | None, end: _Place | None) -> Samples:
-    own = np.ones(len(samples), np.bool_)
+def _samples_between(
+    samples: Samples, begin: _RowAndValue | None, end: _RowAndValue | None
+) -> Samples:
+    is_between = np.ones(len(samples), np.bool_)
     if begin is not None:
-        own &= ~_are_before(samples, begin)
+        is_between &= ~_are_before(samples, begin)
     if end is not None:
-        own &= _are_before(samples, end)
-    return samples.take(own)
+        is_between &= _are_before(samples, end)
+    return samples.take(is_between)
 
 
-def _are_before(samples: Samples, place: _Place) -> npt.NDArray[np.bool_]:
+def _are_before(samples: Samples, place: _RowAndValue) -> npt.NDArray[np.bool_]:
     row, value = place
     rows = samples.rows
     found: npt.NDArray[np.bool_] = samples.values < value
@@ -230,7 +236,7 @@ def _column(column: Column, stacked: Table, groups: Groups) -> Any:
         return np.full(len(groups.keys), np.nan)
     if column.combine is Combine.MEAN:
         return groups.weighted_means(values, stacked[column.weight])
-    reduce = _REDUCED.get(column.combine)
+    reduce = _REDUCTIONS.get(column.combine)
     if reduce is None:
         return groups.first_known(values)
     if reduce is np.add:
@@ -247,13 +253,13 @@ def _samples_of(
 ) -> Samples:
     sizes = list(map(len, tables))
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    small = Packed(rows)
-    own = [
-        result.samples[name].with_rows(small[offset:])
+    new_rows = Packed(rows)
+    samples_of_ranks = [
+        result.samples[name].with_rows(new_rows[offset:])
         for result, offset in zip(results, offsets.tolist(), strict=True)
     ]
-    is_single = all(one.counts is None for one in own)
-    return Samples.joined(own) if is_single else counted_together(own)
+    is_single = all(samples.counts is None for samples in samples_of_ranks)
+    return Samples.joined(samples_of_ranks) if is_single else counted_together(samples_of_ranks)
 
 
 def _scalars(results: Sequence[Result]) -> dict[str, Any]:
@@ -261,7 +267,11 @@ def _scalars(results: Sequence[Result]) -> dict[str, Any]:
     for column in results[0].spec.scalars:
         values = [result.scalars.get(column.name) for result in results]
         weights = [result.scalars.get(column.weight) for result in results]
-        pairs = [(one, w) for one, w in zip(values, weights, strict=True) if not is_unknown(one)]
+        pairs = [
+            (value, weight)
+            for value, weight in zip(values, weights, strict=True)
+            if not is_unknown(value)
+        ]
         if pairs and column.combine is not Combine.DERIVED:
             found[column.name] = _scalar(column, pairs)
     return found

@@ -15,7 +15,7 @@ REMOVED: Final = "[removed by traceprof]"
 
 CutProgress: TypeAlias = Callable[[int, int, str], None]
 """Is told how much is done, of how much, and in which unit: rows or bytes."""
-_MOST: Final = 1 << 20
+_MAX_DEVICES: Final = 1 << 20
 """Devices are numbered from 0; no machine has so many."""
 
 
@@ -144,4 +144,6 @@ def noted_names(value: Any) -> frozenset[str]:
 def noted_numbers(value: Any) -> frozenset[int]:
     """Return the numbers of devices in a list, as a file has it."""
     numbers = value if isinstance(value, list) else []
-    return frozenset(one for one in numbers if type(one) is int and 0 <= one < _MOST)
+    return frozenset(
+        number for number in numbers if type(number) is int and 0 <= number < _MAX_DEVICES
+    )

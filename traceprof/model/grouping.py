@@ -16,19 +16,19 @@ from traceprof.model.table import Column, Names, Table, at_rows, is_known, sorta
 
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
-_DENSE: Final = 1 << 16
+_MAX_COUNTED_RANGE: Final = 1 << 16
 """Numbers in a range up to this, or to how many there are, are counted, others looked up."""
-_SPARSE: Final = 4
+_MAX_RANGE_PER_NUMBER: Final = 4
 """In a range of so many places for each number they are looked up."""
-_AT_ONCE: Final = 1 << 20
+_PIECE_ROWS: Final = 1 << 20
 """So many rows at a time: what is needed for a moment is not as long as the table."""
-_SAMPLE: Final = 1 << 10
-_VERY_FEW: Final = 6
+_SAMPLE_ROWS: Final = 1 << 10
+_MAX_COMPARED_VALUES: Final = 6
 """So many are held against all rows, one after the other, which takes less than to count them."""
-_SMALL: Final = 64
+_MAX_PYTHON_ROWS: Final = 64
 """Up to so many rows Python takes less time than numpy, which takes most of it to be called."""
-_MOST_BITS: Final = 20
-_FACTOR: Final = np.array([0x9E3779B97F4A7C15], np.uint64)
+_MAX_HASH_BITS: Final = 20
+_HASH_FACTOR: Final = np.array([0x9E3779B97F4A7C15], np.uint64)
 
 
 def rows_by_value(column: Numbers) -> Mapping[int, _Int64Array]:
@@ -74,7 +74,7 @@ class Groups:
     @property
     def keys(self) -> list[tuple[int, ...]]:
         """The combinations in their order."""
-        return list(zip(*(own.tolist() for own in self.values), strict=True))
+        return list(zip(*(column.tolist() for column in self.values), strict=True))
 
     @property
     def counts(self) -> _Int64Array:
@@ -98,8 +98,8 @@ class Groups:
         if not len(self.first):
             return values[:0]
         is_whole = values.dtype.kind in "iu"
-        own = values.astype(np.int64, copy=False) if is_whole else values
-        return np.asarray(reduce.reduceat(own[self.order], self.first))
+        operands = values.astype(np.int64, copy=False) if is_whole else values
+        return np.asarray(reduce.reduceat(operands[self.order], self.first))
 
     def means(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return the mean of the rows of each; NaN counts."""
@@ -115,8 +115,8 @@ class Groups:
 
     def differ(self, values: npt.NDArray[Any]) -> _BoolArray:
         """Return which have rows of different values."""
-        most, least = (self.reduced(one, values) for one in (np.maximum, np.minimum))
-        return np.asarray(most != least, np.bool_)
+        largest, smallest = (self.reduced(reduce, values) for reduce in (np.maximum, np.minimum))
+        return np.asarray(largest != smallest, np.bool_)
 
     def counts_where(self, chosen: _BoolArray) -> _Int64Array:
         """Return how many rows of each are ``chosen``."""
@@ -157,16 +157,18 @@ class Groups:
 
 def groups_of(*columns: Numbers) -> Groups:
     """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
-    every = [own.stored if isinstance(own, Packed) else np.asarray(own) for own in columns]
-    return _groups_of_few(every) if len(every[0]) <= _SMALL else _groups_of_many(every)
+    arrays = [
+        column.stored if isinstance(column, Packed) else np.asarray(column) for column in columns
+    ]
+    return _groups_of_few(arrays) if len(arrays[0]) <= _MAX_PYTHON_ROWS else _groups_of_many(arrays)
 
 
-def _groups_of_many(every: Sequence[npt.NDArray[Any]]) -> Groups:
-    codes = Packed.repeated(0, len(every[0]))
+def _groups_of_many(columns: Sequence[npt.NDArray[Any]]) -> Groups:
+    codes = Packed.repeated(0, len(columns[0]))
     n_groups = 1
-    for values in every:
-        is_first = values[:_SAMPLE] == values[:1]
-        if is_first.all() and (len(values) <= _SAMPLE or (values == values[:1]).all()):
+    for values in columns:
+        is_first = values[:_SAMPLE_ROWS] == values[:1]
+        if is_first.all() and (len(values) <= _SAMPLE_ROWS or (values == values[:1]).all()):
             continue
         place, distinct = places_of(values)
         if n_groups > 1:
@@ -176,30 +178,30 @@ def _groups_of_many(every: Sequence[npt.NDArray[Any]]) -> Groups:
         codes, n_groups = place, len(distinct)
     if n_groups == 1:  # as of most tables that are grouped by process or device; or no row
         none = np.zeros(min(len(codes), 1), np.int64)
-        return Groups(tuple(own[:1].astype(np.int64) for own in every), codes, none, none)
+        return Groups(tuple(column[:1].astype(np.int64) for column in columns), codes, none, none)
     counts, rows = np.zeros(n_groups, np.int64), np.full(n_groups, -1)
     for piece in pieces_of(len(codes)):
         counts += np.bincount(codes[piece], minlength=n_groups)
     place_of = codes.stored
-    rows[place_of[:_SAMPLE][::-1]] = np.arange(min(len(codes), _SAMPLE) - 1, -1, -1)
-    if len(codes) > _SAMPLE and rows.min() < 0:  # most often all are among the first rows
+    rows[place_of[:_SAMPLE_ROWS][::-1]] = np.arange(min(len(codes), _SAMPLE_ROWS) - 1, -1, -1)
+    if len(codes) > _SAMPLE_ROWS and rows.min() < 0:  # most often all are among the first rows
         for piece in reversed([*pieces_of(len(codes))]):  # the first comes last
             rows[place_of[piece][::-1]] = np.arange(piece.stop - 1, piece.start - 1, -1)
-    values_of = tuple(own[rows].astype(np.int64) for own in every)
+    values_of = tuple(column[rows].astype(np.int64) for column in columns)
     return Groups(values_of, codes, np.cumsum(counts) - counts, rows)
 
 
-def _groups_of_few(every: Sequence[npt.NDArray[Any]]) -> Groups:
+def _groups_of_few(columns: Sequence[npt.NDArray[Any]]) -> Groups:
     """Return the same groups of few rows, for which numpy takes longer than Python."""
-    if len(every) == 1:
-        rows: list[Any] = every[0].tolist()
+    if len(columns) == 1:
+        rows: list[Any] = columns[0].tolist()
     else:
-        rows = list(zip(*(values.tolist() for values in every), strict=True))
+        rows = list(zip(*(values.tolist() for values in columns), strict=True))
     place = dict.fromkeys(rows, 0)
     if len(place) < 2:
         none = np.zeros(min(len(rows), 1), np.int64)
-        all_alike = Packed.repeated(0, len(rows))
-        return Groups(tuple(own[:1].astype(np.int64) for own in every), all_alike, none, none)
+        codes = Packed.repeated(0, len(rows))
+        return Groups(tuple(column[:1].astype(np.int64) for column in columns), codes, none, none)
     counts = dict.fromkeys(sorted(place), 0)
     first_row = dict(zip(reversed(rows), range(len(rows) - 1, -1, -1), strict=True))
     for value in rows:
@@ -208,7 +210,7 @@ def _groups_of_few(every: Sequence[npt.NDArray[Any]]) -> Groups:
     first = np.array([0, *accumulate(counts.values())][:-1])
     first_rows = np.array([first_row[value] for value in counts])
     number = Packed.below(len(place), np.array([place[value] for value in rows], np.int64))
-    values_of = tuple(own[first_rows].astype(np.int64) for own in every)
+    values_of = tuple(column[first_rows].astype(np.int64) for column in columns)
     return Groups(values_of, number, first, first_rows)
 
 
@@ -245,7 +247,7 @@ def beside(table: Table, other: Table, *names: str) -> Table:
     Where there is none they are not known.
     """
     rows = first_alike(table, other, *names)
-    return table.assign(**{own: at_rows(other[own], rows) for own in other if own not in names})
+    return table.assign(**{name: at_rows(other[name], rows) for name in other if name not in names})
 
 
 def joined(first: Table, second: Table, *names: str) -> Table:
@@ -277,9 +279,9 @@ def rows_by_first(*columns: Numbers) -> list[_Int64Array]:
 
 def split_by(table: Table, column: str) -> list[tuple[Any, Table]]:
     """Return the rows of each value of a column, in the order in which these come first."""
-    own = table[column]
-    found = rows_by_first(codes_of(own)) if len(table) else []
-    return [(own[int(rows[0])], table.take(rows)) for rows in found]
+    values = table[column]
+    found = rows_by_first(codes_of(values)) if len(table) else []
+    return [(values[int(rows[0])], table.take(rows)) for rows in found]
 
 
 def places_of(column: Numbers) -> tuple[Packed, list[int]]:
@@ -290,30 +292,33 @@ def places_of(column: Numbers) -> tuple[Packed, list[int]]:
     values = column.stored if isinstance(column, Packed) else np.asarray(column)
     if not len(values):
         return Packed.repeated(0, 0), []
-    if len(values) <= _SMALL and values.dtype.kind == "i":
+    if len(values) <= _MAX_PYTHON_ROWS and values.dtype.kind == "i":
         rows = values.tolist()
         ordered = sorted({*rows})
         number = {value: n for n, value in enumerate(ordered)}
         places = np.array([number[value] for value in rows], np.int64)
         return Packed.below(len(ordered), places), ordered
-    if len(values) >= _DENSE:
-        few = sorted({*values[:: len(values) // _SAMPLE].tolist()})
-        if len(few) <= _VERY_FEW and (among := _places_among(few, values)) is not None:
-            return among, [*map(int, few)]
+    if len(values) >= _MAX_COUNTED_RANGE:
+        few = sorted({*values[:: len(values) // _SAMPLE_ROWS].tolist()})
+        if (
+            len(few) <= _MAX_COMPARED_VALUES
+            and (places_in_few := _places_in_few(few, values)) is not None
+        ):
+            return places_in_few, [*map(int, few)]
     low, high = int(values.min()), int(values.max())
-    if high - low < max(_DENSE, len(values)):
+    if high - low < max(_MAX_COUNTED_RANGE, len(values)):
         counts = np.zeros(high - low + 1, np.int64)
         for piece in pieces_of(len(values)):
-            own = np.bincount(values[piece].astype(np.int64, copy=False) - low)
-            counts[: len(own)] += own
+            of_piece = np.bincount(values[piece].astype(np.int64, copy=False) - low)
+            counts[: len(of_piece)] += of_piece
         found = np.flatnonzero(counts)
         return _looked_up(values, low, high, found), (found + low).tolist()
     leader = leaders_of(values)
-    own = np.flatnonzero(leader == np.arange(len(values)))
-    own = own[np.argsort(values[own])]
+    leaders = np.flatnonzero(leader == np.arange(len(values)))
+    leaders = leaders[np.argsort(values[leaders])]
     place = np.empty(len(values), np.int64)
-    place[own] = np.arange(len(own))
-    return Packed.below(len(own), place)[leader], values[own].tolist()
+    place[leaders] = np.arange(len(leaders))
+    return Packed.below(len(leaders), place)[leader], values[leaders].tolist()
 
 
 def _looked_up(values: npt.NDArray[Any], low: int, high: int, found: _Int64Array) -> Packed:
@@ -327,13 +332,13 @@ def _looked_up(values: npt.NDArray[Any], low: int, high: int, found: _Int64Array
     return Packed.of_stored(places)
 
 
-def _places_among(few: Sequence[int], values: npt.NDArray[Any]) -> Packed | None:
+def _places_in_few(few: Sequence[int], values: npt.NDArray[Any]) -> Packed | None:
     """Return the place of each value among a few; None where others are among them."""
     places = Packed.repeated(0, len(values)).stored
     n_known = 0
     for piece in pieces_of(len(values)):
-        for place, one in enumerate(few):
-            is_one = values[piece] == one
+        for place, value in enumerate(few):
+            is_one = values[piece] == value
             n_known += int(np.count_nonzero(is_one))
             np.copyto(places[piece], place, where=is_one)
     return Packed.of_stored(places) if n_known == len(values) else None
@@ -341,8 +346,8 @@ def _places_among(few: Sequence[int], values: npt.NDArray[Any]) -> Packed | None
 
 def pieces_of(n_rows: int) -> Iterator[slice]:
     """Yield the rows of a long table a piece after the other, in their order."""
-    for first in range(0, n_rows, _AT_ONCE):
-        yield slice(first, min(first + _AT_ONCE, n_rows))
+    for first in range(0, n_rows, _PIECE_ROWS):
+        yield slice(first, min(first + _PIECE_ROWS, n_rows))
 
 
 def leaders_of(numbers: npt.NDArray[Any]) -> _Int64Array:
@@ -350,63 +355,63 @@ def leaders_of(numbers: npt.NDArray[Any]) -> _Int64Array:
 
     By hashing, at a fifth of what sorting costs where few differ.
     """
-    every = numbers.astype(np.int64, copy=False).view(np.uint64)
-    leader = np.empty(len(every), np.int64)
-    bits = min(max(2 * len(every), 2).bit_length(), _MOST_BITS)
+    all_keys = numbers.astype(np.int64, copy=False).view(np.uint64)
+    leader = np.empty(len(all_keys), np.int64)
+    bits = min(max(2 * len(all_keys), 2).bit_length(), _MAX_HASH_BITS)
     row_at = np.empty(1 << bits, np.int64)
-    rows, own, factor = np.arange(len(every)), every, _FACTOR
+    rows, keys, factor = np.arange(len(all_keys)), all_keys, _HASH_FACTOR
     while len(rows):
-        slot = ((own * factor) >> np.uint64(64 - bits)).view(np.int64)
+        slot = ((keys * factor) >> np.uint64(64 - bits)).view(np.int64)
         row_at[slot] = rows
         found = row_at[slot]
-        is_alike = every[found] == own
-        leader[rows[is_alike]] = found[is_alike]
-        rows, factor = rows[~is_alike], factor * _FACTOR  # others fell into the same place
-        own = every[rows]
+        is_same = all_keys[found] == keys
+        leader[rows[is_same]] = found[is_same]
+        rows, factor = rows[~is_same], factor * _HASH_FACTOR  # others fell into the same place
+        keys = all_keys[rows]
     return leader
 
 
-def first_rows(numbers: _Int64Array, asked: _Int64Array) -> _Int64Array:
+def first_rows(numbers: _Int64Array, wanted: _Int64Array) -> _Int64Array:
     """Return the first row of ``numbers`` with each of those ``asked``, -1 where none has it.
 
     Looked up where they lie in a small range: np.isin hashes, which takes ten times as long.
     """
     if not len(numbers):
-        return np.full(len(asked), -1)
+        return np.full(len(wanted), -1)
     low, high = int(numbers.min()), int(numbers.max())
-    if high - low >= max(_DENSE, _SPARSE * len(numbers)):
+    if high - low >= max(_MAX_COUNTED_RANGE, _MAX_RANGE_PER_NUMBER * len(numbers)):
         order = np.argsort(numbers, kind="stable")
         known = numbers[order]
-        place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-        return np.where(known[place] == asked, order[place], -1)
+        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where(known[place] == wanted, order[place], -1)
     row_of = np.full(high - low + 2, -1, np.min_scalar_type(-len(numbers)))
     for piece in reversed([*pieces_of(len(numbers))]):  # the first comes last
         row_of[numbers[piece][::-1] - low] = np.arange(piece.stop - 1, piece.start - 1, -1)
-    found = np.empty(len(asked), np.int64)
-    for piece in pieces_of(len(asked)):
-        place = asked[piece] - low
+    found = np.empty(len(wanted), np.int64)
+    for piece in pieces_of(len(wanted)):
+        place = wanted[piece] - low
         place[(place < 0) | (place > high - low)] = high - low + 1  # where no row is
         found[piece] = row_of[place]
     return found
 
 
-def are_among(asked: npt.NDArray[Any], among: npt.ArrayLike) -> _BoolArray:
+def are_among(values: npt.NDArray[Any], candidates: npt.ArrayLike) -> _BoolArray:
     """Return which whole numbers are ``among`` others: a byte for each of these will do."""
-    numbers = np.asarray(among)
+    numbers = np.asarray(candidates)
     if not len(numbers):
-        return np.zeros(len(asked), np.bool_)
-    if len(asked) + len(numbers) <= 2 * _SMALL:
+        return np.zeros(len(values), np.bool_)
+    if len(values) + len(numbers) <= 2 * _MAX_PYTHON_ROWS:
         known = {*numbers.tolist()}
-        return np.array([one in known for one in asked.tolist()], np.bool_)
+        return np.array([value in known for value in values.tolist()], np.bool_)
     low, high = int(numbers.min()), int(numbers.max())
-    if high - low >= max(_DENSE, _SPARSE * len(numbers)):
-        return np.asarray(first_rows(numbers, asked) >= 0, np.bool_)
+    if high - low >= max(_MAX_COUNTED_RANGE, _MAX_RANGE_PER_NUMBER * len(numbers)):
+        return np.asarray(first_rows(numbers, values) >= 0, np.bool_)
     is_there = np.zeros(high - low + 2, np.bool_)
     for piece in pieces_of(len(numbers)):
         is_there[numbers[piece].astype(np.int64, copy=False) - low] = True
-    found = np.empty(len(asked), np.bool_)
-    for piece in pieces_of(len(asked)):
-        place = asked[piece].astype(np.int64, copy=False) - low
+    found = np.empty(len(values), np.bool_)
+    for piece in pieces_of(len(values)):
+        place = values[piece].astype(np.int64, copy=False) - low
         place[(place < 0) | (place > high - low)] = high - low + 1  # where none is
         found[piece] = is_there[place]
     return found
@@ -417,7 +422,7 @@ def renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
     if all(old == new for old, new in names.items()):
         return values
     place, distinct = places_of(values)
-    return place.pick(np.array([names.get(one, one) for one in distinct], np.int64))
+    return place.pick(np.array([names.get(value, value) for value in distinct], np.int64))
 
 
 def codes_of(column: Column) -> Packed | npt.NDArray[Any]:

@@ -16,14 +16,14 @@ from traceprof.errors import TraceError
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-_FIRST: Final = np.iinfo(np.int64).min
-_LAST: Final = np.iinfo(np.int64).max
-_AT_ONCE: Final = 400_000
+_MIN_INSTANT: Final = np.iinfo(np.int64).min
+_MAX_INSTANT: Final = np.iinfo(np.int64).max
+_PIECE_INTERVALS: Final = 400_000
 """More intervals than this are put together in pieces."""
-_NOTHING: Final = np.empty(0, np.int64)  # one for all: thousands of processes have many of them
-_NOTHING.flags.writeable = False
-_MOST_PAIRS: Final = 1_000_000
-_MOST_PAIRS_EACH: Final = 32
+_NO_INSTANTS: Final = np.empty(0, np.int64)  # one for all: thousands of processes have many of them
+_NO_INSTANTS.flags.writeable = False
+_MIN_PAIRS_LIMIT: Final = 1_000_000
+_MAX_PAIRS_PER_ROW: Final = 32
 """How many pairs are made of a row, on average: as many as devices that one process may have."""
 
 
@@ -41,7 +41,7 @@ class Intervals:
     @classmethod
     def empty(cls) -> Intervals:
         """Return the empty set."""
-        return cls(_NOTHING, _NOTHING)
+        return cls(_NO_INSTANTS, _NO_INSTANTS)
 
     @classmethod
     def single(cls, start_ns: int, end_ns: int) -> Intervals:
@@ -64,10 +64,14 @@ class Intervals:
             del order
         if bool((first[1:] > last[:-1]).all()):
             return cls(first, last)
-        if len(first) > _AT_ONCE:
+        if len(first) > _PIECE_INTERVALS:
             growing = Growing(len(first))
-            for at in range(0, len(first), _AT_ONCE):
-                growing.add(cls.union_of(first[at : at + _AT_ONCE], last[at : at + _AT_ONCE]))
+            for at in range(0, len(first), _PIECE_INTERVALS):
+                growing.add(
+                    cls.union_of(
+                        first[at : at + _PIECE_INTERVALS], last[at : at + _PIECE_INTERVALS]
+                    )
+                )
             return growing.found()
         reach = np.maximum.accumulate(last)
         opens = np.concatenate(([True], first[1:] > reach[:-1]))
@@ -96,7 +100,7 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return self if len(self) else other
-        if len(self) + len(other) > _AT_ONCE:
+        if len(self) + len(other) > _PIECE_INTERVALS:
             return _union_in_pieces(self, other)
         return Intervals.union_of(
             np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends))
@@ -111,12 +115,15 @@ class Intervals:
         if not len(few) or few.starts[0] >= many.ends[-1] or few.ends[-1] <= many.starts[0]:
             return Intervals.empty()
         found = []
-        for at in range(0, len(few), _AT_ONCE):
-            starts, ends = few.starts[at : at + _AT_ONCE], few.ends[at : at + _AT_ONCE]
-            one, more = overlapping_pairs(starts, ends, many.starts, many.ends)
-            if len(one):
-                common = np.maximum(starts[one], many.starts[more])
-                found.append((common, np.minimum(ends[one], many.ends[more])))
+        for at in range(0, len(few), _PIECE_INTERVALS):
+            starts, ends = (
+                few.starts[at : at + _PIECE_INTERVALS],
+                few.ends[at : at + _PIECE_INTERVALS],
+            )
+            few_rows, many_rows = overlapping_pairs(starts, ends, many.starts, many.ends)
+            if len(few_rows):
+                common = np.maximum(starts[few_rows], many.starts[many_rows])
+                found.append((common, np.minimum(ends[few_rows], many.ends[many_rows])))
         if len(found) < 2:
             return Intervals(*found[0]) if found else Intervals.empty()
         return Intervals(*map(np.concatenate, zip(*found, strict=True)))
@@ -127,7 +134,9 @@ class Intervals:
         if other.starts[0] >= self.ends[-1] or other.ends[-1] <= self.starts[0]:
             return self
         # What both have of the rest
-        return self & Intervals(np.append(_FIRST, other.ends), np.append(other.starts, _LAST))
+        return self & Intervals(
+            np.append(_MIN_INSTANT, other.ends), np.append(other.starts, _MAX_INSTANT)
+        )
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
         """Return the part of the set inside ``[start_ns, end_ns)``, in time that grows with it."""
@@ -159,8 +168,8 @@ class Intervals:
         before = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.ends - self.starts, out=before[1:])
         found = np.empty(len(first), np.int64)
-        for at in range(0, len(first), _AT_ONCE):
-            piece = slice(at, at + _AT_ONCE)
+        for at in range(0, len(first), _PIECE_INTERVALS):
+            piece = slice(at, at + _PIECE_INTERVALS)
             until = []  # how many ns of the set lie before each instant
             for instants in (first[piece], np.maximum(last[piece], first[piece])):
                 index = np.searchsorted(self.starts, instants, side="right")
@@ -176,23 +185,23 @@ class Growing:
     In the order of their starts these take the memory of the union alone.
     """
 
-    def __init__(self, n_most: int) -> None:
+    def __init__(self, max_intervals: int) -> None:
         # Of what is not written to of these there is no memory.
-        self._starts, self._ends = (np.empty(n_most, np.int64) for _ in range(2))
+        self._starts, self._ends = (np.empty(max_intervals, np.int64) for _ in range(2))
         self._n, self._is_ordered = 0, True
 
-    def add(self, own: Intervals) -> None:
+    def add(self, added: Intervals) -> None:
         """Add a set."""
-        if not len(own):
+        if not len(added):
             return
         n, at = self._n, 0
-        self._is_ordered &= not n or own.starts[0] >= self._starts[n - 1]
-        if n and self._is_ordered and own.starts[0] <= self._ends[n - 1]:
-            at = int(np.searchsorted(own.starts, self._ends[n - 1], side="right"))
-            self._ends[n - 1] = max(self._ends[n - 1], own.ends[at - 1])
-        self._n = n + len(own) - at
-        self._starts[n : self._n] = own.starts[at:]
-        self._ends[n : self._n] = own.ends[at:]
+        self._is_ordered &= not n or added.starts[0] >= self._starts[n - 1]
+        if n and self._is_ordered and added.starts[0] <= self._ends[n - 1]:
+            at = int(np.searchsorted(added.starts, self._ends[n - 1], side="right"))
+            self._ends[n - 1] = max(self._ends[n - 1], added.ends[at - 1])
+        self._n = n + len(added) - at
+        self._starts[n : self._n] = added.starts[at:]
+        self._ends[n : self._n] = added.ends[at:]
 
     def found(self) -> Intervals:
         """Return all that was added."""
@@ -204,13 +213,17 @@ class Growing:
         return Intervals(starts, ends)
 
 
-def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
+def _union_in_pieces(first: Intervals, other: Intervals) -> Intervals:
     """Return the union of two large sets, a piece of time after another: sorting takes memory."""
-    longer = one if len(one) >= len(other) else other
-    cuts = [_FIRST, *longer.starts[_AT_ONCE // 4 :: _AT_ONCE // 4].tolist(), _LAST]
-    growing = Growing(len(one) + len(other))
+    longer = first if len(first) >= len(other) else other
+    cuts = [
+        _MIN_INSTANT,
+        *longer.starts[_PIECE_INTERVALS // 4 :: _PIECE_INTERVALS // 4].tolist(),
+        _MAX_INSTANT,
+    ]
+    growing = Growing(len(first) + len(other))
     for span in pairwise(cuts):
-        growing.add(one.clip(*span) | other.clip(*span))
+        growing.add(first.clip(*span) | other.clip(*span))
     return growing.found()
 
 
@@ -234,25 +247,25 @@ def union_lengths(
         order = np.argsort(small, kind="stable")
     found = np.zeros(n_keys, np.int64)
     latest, until = -1, 0  # the last key so far, and how far its intervals reach
-    for at in range(0, len(order), _AT_ONCE):
-        rows = order[at : at + _AT_ONCE]
-        own, starts, ends = key[rows].astype(np.int64), first[rows], last[rows]
-        ends[own == latest] = np.maximum(ends[own == latest], until)
-        reach = _furthest(own, ends)
-        opens = np.concatenate(([own[0] != latest], own[1:] != own[:-1]))
+    for at in range(0, len(order), _PIECE_INTERVALS):
+        rows = order[at : at + _PIECE_INTERVALS]
+        row_keys, starts, ends = key[rows].astype(np.int64), first[rows], last[rows]
+        ends[row_keys == latest] = np.maximum(ends[row_keys == latest], until)
+        reach = _furthest(row_keys, ends)
+        opens = np.concatenate(([row_keys[0] != latest], row_keys[1:] != row_keys[:-1]))
         covered = np.concatenate(([until], reach[:-1]))
         begin = np.where(opens, starts, np.maximum(starts, covered))
         sums = np.concatenate(([0], np.cumsum(np.maximum(last[rows] - begin, 0))))
-        edges = np.searchsorted(own, np.arange(n_keys + 1))
+        edges = np.searchsorted(row_keys, np.arange(n_keys + 1))
         found += np.diff(sums[edges])
-        latest, until = int(own[-1]), int(reach[-1])
+        latest, until = int(row_keys[-1]), int(reach[-1])
     return found
 
 
 def _furthest(keys: Int64Array, ends: Int64Array) -> Int64Array:
     """Return the furthest end so far among those with the same key; the keys ascend."""
     least, n_instants = int(ends.min()), int(ends.max()) - int(ends.min()) + 1
-    if (int(keys[-1]) + 1) * n_instants <= _LAST:
+    if (int(keys[-1]) + 1) * n_instants <= _MAX_INSTANT:
         # The keys come in order, so that the ends of an earlier one never count.
         shift = keys * n_instants - least
         return np.asarray(np.maximum.accumulate(ends + shift) - shift, np.int64)
@@ -278,10 +291,12 @@ def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
     # An empty interval closes where it opens: it must not count as closed before itself.
     empty = ends == starts
     if empty.any():
-        own = np.concatenate(([0], np.cumsum(empty)))
+        n_empty_before = np.concatenate(([0], np.cumsum(empty)))
         first = np.searchsorted(starts, starts, side="left")
-        same_instant_empty = own[np.searchsorted(starts, starts, side="right")] - own[first]
-        already = own[np.arange(len(starts))] - own[first]
+        same_instant_empty = (
+            n_empty_before[np.searchsorted(starts, starts, side="right")] - n_empty_before[first]
+        )
+        already = n_empty_before[np.arange(len(starts))] - n_empty_before[first]
         closed = closed - (same_instant_empty - already)
     depth: Int64Array = np.maximum(np.arange(len(starts)) - closed, 0)
     return depth
@@ -295,7 +310,7 @@ def overlapping_pairs(
     The others must be sorted, disjoint and not empty (they may touch); the first need not be.
     """
     if not len(starts) or not len(of_starts):
-        return _NOTHING, _NOTHING
+        return _NO_INSTANTS, _NO_INSTANTS
     first = np.searchsorted(of_ends, starts, side="right")
     last = np.searchsorted(of_starts, ends, side="left")
     count = np.where(ends > starts, np.maximum(last - first, 0), 0)
@@ -311,7 +326,7 @@ def check_pairs(n_pairs: int, n_rows: int) -> None:
     Raises:
         TraceError: ``n_pairs`` of ``n_rows`` in all.
     """
-    if n_pairs > _MOST_PAIRS + _MOST_PAIRS_EACH * n_rows:
+    if n_pairs > _MIN_PAIRS_LIMIT + _MAX_PAIRS_PER_ROW * n_rows:
         raise TraceError(
             f"too many overlaps in the trace ({n_rows} rows, {n_pairs} overlapping pairs): "
             "analyze a part of the trace with --window"

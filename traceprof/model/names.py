@@ -21,8 +21,8 @@ MOST_SHARED: Final = 1 << 10
 """Up to so many texts are shared: more differ among ranks, most often."""
 MANY_TEXTS: Final = 100_000
 """So many distinct ones are kept as bytes: as texts each takes a hundred."""
-_AT_ONCE: Final = 1 << 14
-_FEW: Final = 16
+_PIECE_TEXTS: Final = 1 << 14
+_MAX_SEARCHED_TEXTS: Final = 16
 
 
 class PackedTexts:
@@ -37,10 +37,10 @@ class PackedTexts:
 
     def __init__(self, data: bytes) -> None:
         """Keep the texts in ``data``, each with a zero after it."""
-        own = np.frombuffer(data, np.uint8)
-        ends = np.flatnonzero(own == 0)
-        aside = ((one, scratch.put_aside(one)) for one in (own, ends))
-        self._data, self._ends = (one if file is None else file.open() for one, file in aside)
+        buffer = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(buffer == 0)
+        arrays = ((array, scratch.put_aside(array)) for array in (buffer, ends))
+        self._data, self._ends = (array if file is None else file.open() for array, file in arrays)
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> PackedTexts | None:
@@ -64,8 +64,8 @@ class PackedTexts:
     def __iter__(self) -> Iterator[str]:
         data, ends = self._data, self._ends
         first = 0
-        for at in range(0, len(ends), _AT_ONCE):
-            end = int(ends[at : at + _AT_ONCE][-1])
+        for at in range(0, len(ends), _PIECE_TEXTS):
+            end = int(ends[at : at + _PIECE_TEXTS][-1])
             yield from data[first:end].tobytes().decode().split("\0")
             first = end + 1
 
@@ -115,7 +115,7 @@ class PackedTexts:
 
     def are_among(self, texts: Collection[str]) -> Bools:
         """Return which are among ``texts``."""
-        if len(texts) > _FEW:
+        if len(texts) > _MAX_SEARCHED_TEXTS:
             return np.fromiter((text in texts for text in self), np.bool_, len(self))
         found = np.zeros(len(self), np.bool_)
         for text in texts:
@@ -173,8 +173,8 @@ class Names:
         once = dict.fromkeys(given)  # a few sorted runs, often: these sort fast
         distinct = sorted(once) if is_sorted else list(once)
         if distinct == given:
-            own = codes if isinstance(codes, Packed) else Packed.below(len(given), codes)
-            return cls(own, given)
+            packed = codes if isinstance(codes, Packed) else Packed.below(len(given), codes)
+            return cls(packed, given)
         place = {text: code for code, text in enumerate(distinct)}
         places = np.fromiter(map(place.__getitem__, given), np.int64, len(given))
         return cls(Packed.below(len(distinct), places)[codes], distinct)
@@ -192,12 +192,12 @@ class Names:
         texts = parts[0].texts
         if all(part.texts is texts for part in parts):
             return cls(Packed.joined([part.packed for part in parts]), texts)
-        every = list(chain.from_iterable(part.texts for part in parts))
-        own = cls.coded(every, np.arange(len(every)))
+        texts_of_parts = list(chain.from_iterable(part.texts for part in parts))
+        merged = cls.coded(texts_of_parts, np.arange(len(texts_of_parts)))
         # Small codes of each part by itself: all together are large.
         first = np.cumsum([0, *(len(part.texts) for part in parts)]).tolist()
-        codes = [own.packed[at:][part.packed] for at, part in zip(first, parts, strict=False)]
-        return cls(Packed.joined(codes), own.texts)
+        codes = [merged.packed[at:][part.packed] for at, part in zip(first, parts, strict=False)]
+        return cls(Packed.joined(codes), merged.texts)
 
     @property
     def codes(self) -> Ints:

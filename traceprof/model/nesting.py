@@ -34,25 +34,25 @@ def levels_of(depths: _Int64Array) -> list[_Int64Array]:
     return np.split(order, np.flatnonzero(np.diff(depths[order])) + 1)
 
 
-def outermost_around(parents: _Int64Array, is_asked: _BoolArray) -> _Int64Array:
+def outermost_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
     """Return, of each, the outermost that is asked for of those around it and itself; -1: none."""
-    found = np.where(is_asked, np.arange(len(parents)), -1)
-    above = parents.copy()
-    rows = np.flatnonzero(above >= 0)
+    found = np.where(is_candidate, np.arange(len(parents)), -1)
+    ancestors = parents.copy()
+    rows = np.flatnonzero(ancestors >= 0)
     while len(rows):
-        next_up = above[rows]
+        next_up = ancestors[rows]
         outer = found[next_up]
         found[rows] = np.where(outer >= 0, outer, found[rows])
-        above[rows] = above[next_up]
-        rows = rows[above[rows] >= 0]
+        ancestors[rows] = ancestors[next_up]
+        rows = rows[ancestors[rows] >= 0]
     return found
 
 
-def nearest_around(parents: _Int64Array, is_asked: _BoolArray) -> _Int64Array:
+def nearest_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
     """Return, of each, the innermost that is asked for of those around it; -1: none."""
     found = parents.copy()
     rows = np.flatnonzero(found >= 0)
-    while len(rows := rows[~is_asked[found[rows]]]):
+    while len(rows := rows[~is_candidate[found[rows]]]):
         found[rows] = found[found[rows]]
         rows = rows[found[rows] >= 0]
     return found
@@ -61,13 +61,13 @@ def nearest_around(parents: _Int64Array, is_asked: _BoolArray) -> _Int64Array:
 def sum_of_chains(values: npt.ArrayLike, parents: _Int64Array) -> _Int64Array:
     """Return, of each, the sum of its value and those of all around it."""
     sums = np.array(values, np.int64)
-    above = parents.copy()
-    rows = np.flatnonzero(above >= 0)
+    ancestors = parents.copy()
+    rows = np.flatnonzero(ancestors >= 0)
     while len(rows):
-        next_up = above[rows]
+        next_up = ancestors[rows]
         sums[rows] += sums[next_up]
-        above[rows] = above[next_up]
-        rows = rows[above[rows] >= 0]
+        ancestors[rows] = ancestors[next_up]
+        rows = rows[ancestors[rows] >= 0]
     return sums
 
 

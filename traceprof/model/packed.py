@@ -126,7 +126,7 @@ def packed_if_narrow(values: Numbers) -> Packed | Array:
 
 def joined_numbers(parts: Sequence[Packed | Array]) -> Packed | Array:
     """Return the numbers of all ``parts``, one after another; packed if all of these are."""
-    packed = [own for own in parts if isinstance(own, Packed)]
+    packed = [part for part in parts if isinstance(part, Packed)]
     return (
         Packed.joined(packed)
         if len(packed) == len(parts)
@@ -134,6 +134,6 @@ def joined_numbers(parts: Sequence[Packed | Array]) -> Packed | Array:
     )
 
 
-def _type_for(least: int) -> np.dtype[Any]:
+def _type_for(smallest: int) -> np.dtype[Any]:
     """Return the smallest type that holds ``least``, a negative number, to -``least`` - 1."""
-    return np.min_scalar_type(least)
+    return np.min_scalar_type(smallest)

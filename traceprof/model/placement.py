@@ -26,11 +26,11 @@ from traceprof.model.tables import ABSENT, TABLES, make_table, sort_order
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
-_OF_MACHINE: Final = ("nic", "rdma")
-_NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
+_MACHINE_SOURCES: Final = ("nic", "rdma")
+_NUMBERED_SOURCE: Final = re.compile(r"\b(process|gpu):(\d+)")
 UNTIED_CLOCKS: Final = "the clocks of the ranks are not aligned: each rank has its own time axis"
 """The warning about ranks of which no wall clock is known; aligned by collectives they are tied."""
-_APART: Final = 100_000_000
+_PROCESS_ID_STEP: Final = 100_000_000
 """Added to process ids of different hosts that happen to be equal; above any real one."""
 _Int64Array = npt.NDArray[np.int64]
 
@@ -64,7 +64,7 @@ def places_of_samples(
     taken: dict[tuple[str, str, str], tuple[int, int]] = {}
     places = []
     for i, series in enumerate(measure_each(run.traces, _series_in)):
-        host = hosts[i] if _several(hosts) else ""
+        host = hosts[i] if _has_several(hosts) else ""
         names = {
             source: _renamed_source(source, processes[i], devices[i], host)
             for source in dict.fromkeys(source for source, _ in series)
@@ -72,14 +72,14 @@ def places_of_samples(
         edges: dict[tuple[str, str], list[int]] = {}
         for (source, metric), both in series.items():
             edges.setdefault((names[source], metric), []).extend(both)
-        own: dict[tuple[str, str], tuple[int, int]] = {}
+        known_elsewhere: dict[tuple[str, str], tuple[int, int]] = {}
         for pair, instants in edges.items():
             first, last = min(instants) + offsets_ns[i], max(instants) + offsets_ns[i]
             if (hosts[i], *pair) in taken:
-                own[pair] = since, until = taken[hosts[i], *pair]
+                known_elsewhere[pair] = since, until = taken[hosts[i], *pair]
                 first, last = min(first, since), max(last, until)
             taken[hosts[i], *pair] = first, last
-        places.append(SamplePlacement(names, own))
+        places.append(SamplePlacement(names, known_elsewhere))
     return places
 
 
@@ -90,14 +90,14 @@ def placed_samples(samples: Table, place: SamplePlacement) -> Table:
     given: Names = samples["source"]
     names = [place.names.get(source, source) for source in given.texts.tolist()]
     source = Names.coded(names, given.packed, is_sorted=True)
-    own = make_table("samples", {**samples.columns, "source": source})
-    instants = own["start_ns"]
-    is_new = np.ones(len(own), np.bool_)
-    for pair, rows in _rows_of_series(own).items():
+    placed = make_table("samples", {**samples.columns, "source": source})
+    instants = placed["start_ns"]
+    is_new = np.ones(len(placed), np.bool_)
+    for pair, rows in _rows_of_series(placed).items():
         if pair in place.taken:
             since, until = place.taken[pair]
             is_new[rows] = (instants[rows] < since) | (instants[rows] > until)
-    return own.take(is_new)
+    return placed.take(is_new)
 
 
 def _rows_of_series(samples: Table) -> dict[tuple[str, str], _Int64Array]:
@@ -126,16 +126,16 @@ def _devices_of_hosts(
     A member samples all devices of its machine, not only those that it works on.
     """
     of_host: dict[str, dict[int, int]] = {}
-    for host, own in zip(hosts, devices, strict=True):
-        of_host.setdefault(host, {}).update(own)
-    return [of_host[host] | dict(own) for host, own in zip(hosts, devices, strict=True)]
+    for host, numbers in zip(hosts, devices, strict=True):
+        of_host.setdefault(host, {}).update(numbers)
+    return [of_host[host] | dict(numbers) for host, numbers in zip(hosts, devices, strict=True)]
 
 
 def merge_environments(run: RunFiles) -> Table:
     """Return what the first member knows, and of other hosts the interfaces, with their host."""
     hosts, frames = _hosts(run), [member.trace.environment for member in run]
     parts = [frames[0]]
-    if _several(hosts):
+    if _has_several(hosts):
         for host in dict.fromkeys(hosts):
             frame = frames[hosts.index(host)]
             names = [_at_host(str(name), host) for name in frame["name"]]
@@ -148,7 +148,7 @@ def _hosts(run: RunFiles) -> list[str]:
     return [member.host or member.trace.info.host for member in run]
 
 
-def _several(hosts: Sequence[str]) -> bool:
+def _has_several(hosts: Sequence[str]) -> bool:
     return len(set(hosts)) > 1
 
 
@@ -161,17 +161,17 @@ def _renamed_source(
         kind, old = match[1], int(match[2])
         return f"{kind}:{numbers[kind].get(old, old)}"
 
-    if host and source.startswith(tuple(f"{kind}:" for kind in _OF_MACHINE)):
+    if host and source.startswith(tuple(f"{kind}:" for kind in _MACHINE_SOURCES)):
         name, _, protocol = source.partition(" ")
         return f"{name}@{host} {protocol}".strip()
-    return _NUMBERED.sub(renumbered, source)
+    return _NUMBERED_SOURCE.sub(renumbered, source)
 
 
 def _at_host(name: str, host: str) -> str:
     """Return the name of a fact about an interface with its host; "" for other facts."""
     kind, _, rest = name.partition(".")
     interface, dot, fact = rest.rpartition(".")
-    return f"{kind}.{interface}@{host}{dot}{fact}" if kind in _OF_MACHINE and dot else ""
+    return f"{kind}.{interface}@{host}{dot}{fact}" if kind in _MACHINE_SOURCES and dot else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +213,11 @@ def place(trace: Trace, placement: Placement) -> Trace:
         trace.info, tables, placement.recorded, placement.span, placement.devices.values()
     )
     in_file = ((new, trace.own_devices.get(old, old)) for old, new in placement.devices.items())
-    own_devices = {new: old for new, old in in_file if new != old}
+    device_numbers = {new: old for new, old in in_file if new != old}
     # Where no process did anything it is told under `ABSENT`: devices of the file may be known.
-    own = trace.span.moved(placement.offset_ns)
-    recordings = dict.fromkeys(placement.processes.values() or (ABSENT,), own)
-    return replace(placed, recordings=recordings, own_devices=own_devices)
+    span = trace.span.moved(placement.offset_ns)
+    recordings = dict.fromkeys(placement.processes.values() or (ABSENT,), span)
+    return replace(placed, recordings=recordings, own_devices=device_numbers)
 
 
 def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
@@ -244,11 +244,11 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
 
 def _with_rank(devices: Table, placement: Placement) -> Table:
     rank = "" if placement.rank == ABSENT else f"rank {placement.rank}"
-    own = (placement.devices.get(device, device) for device in devices["device"].tolist())
-    about = ((rank, placement.shared.get(device, "")) for device in own)
+    numbers = (placement.devices.get(device, device) for device in devices["device"].tolist())
+    about = ((rank, placement.shared.get(device, "")) for device in numbers)
     names = zip(about, devices["name"], strict=True)
     return devices.assign(
-        name=objects(" ".join(filter(None, (*told, str(name)))) for told, name in names)
+        name=objects(" ".join(filter(None, (*prefix, str(name)))) for prefix, name in names)
     )
 
 
@@ -259,8 +259,8 @@ def _shared_gpus(
     devices = [member.trace.devices for member in run]
     hosts = [member.trace.info.host for member in run]
     placed = [
-        own.assign(device=renamed(own["device"], new))
-        for own, new in zip(devices, numbers, strict=True)
+        table.assign(device=renamed(table["device"], new))
+        for table, new in zip(devices, numbers, strict=True)
     ]
     of_gpu: dict[tuple[str, str], list[int]] = {}
     for device, (host, uuid, _) in identified_gpus(
@@ -282,8 +282,8 @@ def _with_roles(processes: Table, member: Placement) -> Table:
     """
     known = processes["rank"] != ABSENT
     placed = processes.assign(
-        host=objects(own or member.host for own in processes["host"]),
-        rack=objects(own or member.rack for own in processes["rack"]),
+        host=objects(name or member.host for name in processes["host"]),
+        rack=objects(name or member.rack for name in processes["rack"]),
     )
     if known.any():
         return placed
@@ -337,14 +337,27 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     span = reduce(or_, spans)
     placements = [
         Placement(
-            *(m.rank, m.local_rank, m.host, m.rack, ns, *numbers, own, recorded, span, known),
+            *(
+                m.rank,
+                m.local_rank,
+                m.host,
+                m.rack,
+                ns,
+                *numbers,
+                sample_placement,
+                recorded,
+                span,
+                known,
+            ),
             shared=shared,
         )
-        for m, ns, numbers, own in zip(
+        for m, ns, numbers, sample_placement in zip(
             run, offsets_ns, zip(processes, devices, strict=True), samples, strict=True
         )
     ]
-    placed = change_each(run.traces, place, [(own,) for own in placements])
+    placed = change_each(
+        run.traces, place, [(sample_placement,) for sample_placement in placements]
+    )
     return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
 
 
@@ -356,14 +369,16 @@ def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> 
         if m.trace.info.utc_epoch_ns is not None
     ]
     hosts = dict.fromkeys(m.host or m.trace.info.host for m in run)
-    own = [f"rank {m.rank}: {warning}" for m in run for warning in m.trace.info.warnings]
+    member_warnings = [
+        f"rank {m.rank}: {warning}" for m in run for warning in m.trace.info.warnings
+    ]
     return replace(
         first,
         path=run.label,
         host=", ".join(filter(None, hosts)),
         profiler=", ".join(dict.fromkeys(m.trace.info.profiler for m in run)),
         utc_epoch_ns=min(epochs, default=None),
-        warnings=(*warnings, *own),
+        warnings=(*warnings, *member_warnings),
     )
 
 
@@ -371,12 +386,12 @@ def process_ids(run: RunFiles) -> list[dict[int, int]]:
     """Return the id that `place_run` gives each process of each member."""
     taken: set[int] = set()
     found = []
-    for own in measure_each(run.traces, processes_in):
+    for member_processes in measure_each(run.traces, processes_in):
         new = {}
-        for process in own:
+        for process in member_processes:
             candidate = process
             while candidate in taken:
-                candidate += _APART
+                candidate += _PROCESS_ID_STEP
             new[process] = candidate
         taken.update(new.values())
         found.append(new)
@@ -388,12 +403,12 @@ def device_ids(run: RunFiles) -> list[dict[int, int]]:
 
     It is its own where no two are equal.
     """
-    own = [m.trace.devices["device"][m.trace.devices["used"] == 1].tolist() for m in run]
-    flat = [device for devices in own for device in devices]
+    member_devices = [m.trace.devices["device"][m.trace.devices["used"] == 1].tolist() for m in run]
+    flat = [device for devices in member_devices for device in devices]
     if len(set(flat)) == len(flat):
-        return [{device: device for device in devices} for devices in own]
+        return [{device: device for device in devices} for devices in member_devices]
     numbers = iter(range(len(flat)))
-    return [{device: next(numbers) for device in devices} for devices in own]
+    return [{device: next(numbers) for device in devices} for devices in member_devices]
 
 
 def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
@@ -408,9 +423,9 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
             continue
         processes, times = frame["process"], {"start_ns", "end_ns"}.intersection(frame)
         moved_times = {time: _corrected(frame[time], processes, corrections) for time in times}
-        own = frame.assign(**moved_times)
-        order = sort_order(own, table)
-        tables[name] = own if order is None else own.take(order)
+        retimed = frame.assign(**moved_times)
+        order = sort_order(retimed, table)
+        tables[name] = retimed if order is None else retimed.take(order)
     moved = replace(trace, **tables, uncut=None)
     recordings = {}
     for process, window in trace.recordings.items():
@@ -431,6 +446,6 @@ def _corrected(
     # Of the processes of a whole run, few are in the table of one rank.
     for process in places_of(processes)[1]:
         if process in corrections:
-            own = processes == process
-            corrected[own] = corrections[process].apply(instants[own])
+            rows = processes == process
+            corrected[rows] = corrections[process].apply(instants[rows])
     return corrected

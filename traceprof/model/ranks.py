@@ -290,24 +290,24 @@ def identified_gpus(
 ) -> dict[int, tuple[str, str, str]]:
     """Return the same of the host and the devices of each part of a run, and what all know."""
     hosts = {host for host, _ in parts}
-    said = zip(environment["name"], environment["value"], strict=True)
-    of_host = [value for name, value in said if _UUID.fullmatch(name)]
+    facts = zip(environment["name"], environment["value"], strict=True)
+    uuids = [value for name, value in facts if _UUID.fullmatch(name)]
     found = {}
     for host, devices in parts:
         used = devices.take(devices["used"] == 1)
-        is_only = len(hosts) == len(of_host) == len(used) == 1
-        for device, name, uuid in zip(*(used[one] for one in _TOLD), strict=True):
-            told = uuid if uuid.strip("-0") else (of_host[0] if is_only else f"device {device}")
-            same = told.lower().removeprefix("gpu-").replace("-", "")
-            found[int(device)] = host, same, _OF_RANK.sub("", str(name))
+        is_only = len(hosts) == len(uuids) == len(used) == 1
+        for device, name, uuid in zip(*(used[column] for column in _GPU_COLUMNS), strict=True):
+            identifier = uuid if uuid.strip("-0") else (uuids[0] if is_only else f"device {device}")
+            plain = identifier.lower().removeprefix("gpu-").replace("-", "")
+            found[int(device)] = host, plain, _RANK_PREFIX.sub("", str(name))
     return found
 
 
 SAME_GPU: Final = "the same GPU as"
 """Stands in the name of a device that is another rank's share of a GPU, but for the first."""
 _UUID: Final = re.compile(r"gpu\.\d+\.uuid")
-_OF_RANK: Final = re.compile(rf"^(rank \d+ ?)?(\((shared by|{SAME_GPU})[^)]*\) ?)?")
-_TOLD: Final = ("device", "name", "uuid")
+_RANK_PREFIX: Final = re.compile(rf"^(rank \d+ ?)?(\((shared by|{SAME_GPU})[^)]*\) ?)?")
+_GPU_COLUMNS: Final = ("device", "name", "uuid")
 
 
 def measure_of_each(

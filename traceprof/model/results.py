@@ -132,8 +132,8 @@ def named_in_words(text: str, known: Iterable[str]) -> str:
     names = [*known]
     plain = re.sub(r"[ -]+", "_", text.strip().removesuffix("%").strip())
     ends = tuple(f"_{end}" for end, _ in _UNITS)
-    said = (name for name in names if name == plain or name in {plain + end for end in ends})
-    return text if text in names else next(said, text)
+    matching = (name for name in names if name == plain or name in {plain + end for end in ends})
+    return text if text in names else next(matching, text)
 
 
 def _lines_of(text: str) -> list[str]:
@@ -141,15 +141,15 @@ def _lines_of(text: str) -> list[str]:
 
 
 def _column(line: str) -> Column:
-    said = _DECLARATION.fullmatch(line)
-    if said is None:
+    declaration = _DECLARATION.fullmatch(line)
+    if declaration is None:
         raise ValueError(f"{line!r} does not declare a column")
-    name, weight = said["name"], said["weight"] or ""
+    name, weight = declaration["name"], declaration["weight"] or ""
     known = (unit for end, unit in _UNITS if f"_{name}".endswith(f"_{end}"))
-    told = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)
-    unit = Unit(said["unit"]) if said["unit"] else told
-    combine = _KINDS.get(said["kind"]) or Combine(said["kind"])
-    return Column(name, unit, said["meaning"], combine, weight)
+    default_unit = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)
+    unit = Unit(declaration["unit"]) if declaration["unit"] else default_unit
+    combine = _KINDS.get(declaration["kind"]) or Combine(declaration["kind"])
+    return Column(name, unit, declaration["meaning"], combine, weight)
 
 
 def columns(text: str) -> tuple[Column, ...]:
@@ -236,24 +236,24 @@ class ResultSpec:
         """
         tables: list[TableSpec | tuple[str, str, list[Column]]] = []
         scalars: list[Column] = []
-        own = scalars
+        target = scalars
         lines = (_lines_of(part) if isinstance(part, str) else [part] for part in parts)
         for line in chain.from_iterable(lines):
             if isinstance(line, TableSpec):
                 tables.append(line)
             elif isinstance(line, Column):
-                own.append(line)
+                target.append(line)
             elif line.startswith("table "):
                 name, _, about = line.removeprefix("table ").partition(": ")
-                own = []
-                tables.append((name, about, own))
+                target = []
+                tables.append((name, about, target))
             elif line == "scalars:":
-                own = scalars
+                target = scalars
             else:
-                own.append(_column(line))
+                target.append(_column(line))
         found = (
-            one if isinstance(one, TableSpec) else TableSpec(one[0], one[1], tuple(one[2]))
-            for one in tables
+            item if isinstance(item, TableSpec) else TableSpec(item[0], item[1], tuple(item[2]))
+            for item in tables
         )
         return cls(tuple(found), tuple(scalars))
 
@@ -302,13 +302,13 @@ class Samples:
         self._counts = None if counts is None else packed_if_narrow(counts)
 
     @classmethod
-    def joined(cls, every: Sequence[Samples]) -> Samples:
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
         """Return the samples of all ``every`` (at least one), one after another."""
         counts = None
-        if any(one._counts is not None for one in every):
-            counts = joined_numbers([one._counts_or_ones() for one in every])
-        rows = joined_numbers([one._rows for one in every])
-        return cls(rows, joined_numbers([one._values for one in every]), counts)
+        if any(samples._counts is not None for samples in parts):
+            counts = joined_numbers([samples._counts_or_ones() for samples in parts])
+        rows = joined_numbers([samples._rows for samples in parts])
+        return cls(rows, joined_numbers([samples._values for samples in parts]), counts)
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:

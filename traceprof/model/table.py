@@ -90,7 +90,7 @@ class Table:
             kept = {name: next(part[name] for part in parts if name in part) for name in names}
             return cls(kept, 0)
         # A column at a time: all together take much memory.
-        put = set_aside if scratch.files else lambda own: own
+        put = set_aside if scratch.files else lambda column: column
         return cls(
             {
                 name: put(_joined([_or_unknown(part, name, filled) for part in filled]))
@@ -109,8 +109,8 @@ class Table:
         return name in self._columns
 
     def __getitem__(self, name: str) -> Any:
-        own = self._columns[name]
-        return own if type(own) in _READY else opened(own)
+        column = self._columns[name]
+        return column if type(column) in _PLAIN_TYPES else opened(column)
 
     def __repr__(self) -> str:
         return f"Table({self.to_frame()!r})"
@@ -135,8 +135,8 @@ class Table:
 
     def on_disk(self) -> Table:
         """Return the same table, whose large columns are on the disk until they are looked at."""
-        columns = {name: set_aside(own) for name, own in self._columns.items()}
-        is_same = all(columns[name] is own for name, own in self._columns.items())
+        columns = {name: set_aside(column) for name, column in self._columns.items()}
+        is_same = all(columns[name] is column for name, column in self._columns.items())
         return self if is_same else Table(columns, self._n_rows)
 
     def take(self, rows: RowsOf | Sequence[int]) -> Table:
@@ -152,11 +152,11 @@ class Table:
             elif chosen.dtype == np.bool_ and n_chosen == len(chosen) == self._n_rows:
                 return self
         taken = {
-            name: (own if type(own) in _READY else in_memory(own))[chosen]
-            for name, own in self._columns.items()
+            name: (column if type(column) in _PLAIN_TYPES else in_memory(column))[chosen]
+            for name, column in self._columns.items()
         }
-        one = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
-        return _known_table(taken, len(one))
+        first = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
+        return _unchecked_table(taken, len(first))
 
     def take_aside(self, rows: RowsOf) -> Table:
         """Return some of the rows with large columns on the disk, where there is one for them.
@@ -177,21 +177,23 @@ class Table:
 
     def select(self, *names: str) -> Table:
         """Return some of the columns, in this order."""
-        return _known_table({name: self._columns[name] for name in names}, self._n_rows)
+        return _unchecked_table({name: self._columns[name] for name in names}, self._n_rows)
 
     def without(self, *names: str) -> Table:
         """Return all columns but these."""
         kept = {name: values for name, values in self._columns.items() if name not in names}
-        return _known_table(kept, self._n_rows)
+        return _unchecked_table(kept, self._n_rows)
 
     def assign(self, **columns: Any) -> Table:
         """Return the table with more columns, or others of the same name; one value is for all."""
         more = Table(columns, self._n_rows)._columns
-        return _known_table({**self._columns, **more}, self._n_rows)
+        return _unchecked_table({**self._columns, **more}, self._n_rows)
 
     def renamed(self, **names: str) -> Table:
         """Return the table with other names for columns: ``renamed(old="new")``."""
-        return Table({names.get(name, name): own for name, own in self._columns.items()}, len(self))
+        return Table(
+            {names.get(name, name): column for name, column in self._columns.items()}, len(self)
+        )
 
     def in_order(self, *columns: str) -> Table:
         """Return the rows sorted by columns; by "-NAME" with the largest first. Stable.
@@ -229,15 +231,15 @@ class Table:
         import pandas as pd  # noqa: PLC0415 (half of what a small command costs)
 
         columns = {
-            name: pd.Categorical.from_codes(own.codes, pd.Index(own.texts, dtype=object))
-            if isinstance(own, Names)
-            else own
-            for name, own in self.columns.items()
+            name: pd.Categorical.from_codes(column.codes, pd.Index(column.texts, dtype=object))
+            if isinstance(column, Names)
+            else column
+            for name, column in self.columns.items()
         }
         return pd.DataFrame(columns, index=pd.RangeIndex(self._n_rows), copy=False)
 
 
-def _known_table(columns: dict[str, Any], n_rows: int) -> Table:
+def _unchecked_table(columns: dict[str, Any], n_rows: int) -> Table:
     """Return a table of columns that are as a table has them, of one length: none is looked at."""
     made = Table.__new__(Table)
     made._columns, made._n_rows = columns, n_rows
@@ -373,10 +375,10 @@ def set_aside(column: Any) -> Any:
         or values.nbytes < scratch.LEAST_BYTES // scratch.SMALLEST
     ):
         return column
-    aside = scratch.put_aside(values)
-    if aside is None:
+    stored = scratch.put_aside(values)
+    if stored is None:
         return column
-    return PackedOnDisk(aside) if isinstance(column, Packed) else aside
+    return PackedOnDisk(stored) if isinstance(column, Packed) else stored
 
 
 def in_memory(column: Any) -> Any:
@@ -386,11 +388,11 @@ def in_memory(column: Any) -> Any:
 
 def opened(column: Any) -> Any:
     """Return a column to look at and to compute with, whether it was `set_aside` or not."""
-    own = in_memory(column)
-    return own.wide() if isinstance(own, Packed) else own
+    values = in_memory(column)
+    return values.wide() if isinstance(values, Packed) else values
 
 
-_READY: Final = frozenset((np.ndarray, Names))
+_PLAIN_TYPES: Final = frozenset((np.ndarray, Names))
 """What columns are mostly, to be taken as they are."""
 
 
@@ -419,7 +421,7 @@ def _repeated(single: _Single, n_rows: int) -> Any:
 def _or_unknown(part: Table, name: str, parts: Sequence[Table]) -> Any:
     if name in part:
         return part.stored(name)
-    known = next((own[name] for own in parts if name in own), None)
+    known = next((table[name] for table in parts if name in table), None)
     is_number = isinstance(known, np.ndarray) and known.dtype.kind in "iuf"
     return np.full(len(part), np.nan if is_number else None, np.float64 if is_number else object)
 
@@ -430,9 +432,9 @@ def _joined(pieces: Sequence[Any]) -> Any:
     if all(isinstance(piece, Packed) for piece in pieces):
         return Packed.joined(pieces)
     arrays = [np.asarray(piece) for piece in pieces]
-    kinds = {own.dtype for own in arrays}
+    kinds = {array.dtype for array in arrays}
     if len(kinds) == 1:
         return np.concatenate(arrays)
     if any(kind.kind not in "iuf" for kind in kinds):
-        return array_of([value for own in arrays for value in own.tolist()])
+        return array_of([value for array in arrays for value in array.tolist()])
     return np.concatenate(arrays)

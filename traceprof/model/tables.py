@@ -23,7 +23,7 @@ from traceprof.model.table import Names, Table, objects, set_aside
 from traceprof.registries import check_distinct
 
 ABSENT: Final = -1
-_LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
+_LAUNCH_KEY: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
 
 
 class ColumnKind(StrEnum):
@@ -186,7 +186,9 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
         made = CompactTable.of_each(typed, length)
     else:  # a column at a time: all together take much memory
         is_long = 8 * length >= scratch.LEAST_BYTES
-        made = Table({name: set_aside(own) if is_long else own for name, own in typed}, length)
+        made = Table(
+            {name: set_aside(values) if is_long else values for name, values in typed}, length
+        )
     order = sort_order(made, table)
     if not scratch.files:
         return made if order is None else made.take(order)
@@ -222,8 +224,8 @@ def sort_order(
         is_sorted = bool((starts[1:] >= starts[:-1]).all())
         return None if is_sorted else np.argsort(starts, kind="stable")
     ends = np.asarray(columns["end_ns"])
-    later, tied = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
-    if bool((later | (tied & (ends[1:] <= ends[:-1]))).all()):
+    is_after, tied = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
+    if bool((is_after | (tied & (ends[1:] <= ends[:-1]))).all()):
         return None
     order = np.argsort(starts, kind="stable")  # fast for what is nearly sorted
     are_tied = np.zeros(len(order), np.bool_)
@@ -232,8 +234,8 @@ def sort_order(
         are_tied[piece][: len(ordered) - 1] = ordered[1:] == ordered[:-1]
     tied = np.flatnonzero(are_tied)
     rows = np.union1d(tied, tied + 1)
-    among = order[rows]
-    order[rows] = among[np.lexsort((among, -ends[among], starts[among]))]
+    tied_rows = order[rows]
+    order[rows] = tied_rows[np.lexsort((tied_rows, -ends[tied_rows], starts[tied_rows]))]
     return order
 
 
@@ -247,7 +249,7 @@ def stack(name: str, parts: Sequence[Table]) -> Table:
 
 
 SHAPE_COLUMNS: Final = tuple(
-    column for column in TABLES["kernel_shapes"].columns if column not in _LAUNCH_PLACE
+    column for column in TABLES["kernel_shapes"].columns if column not in _LAUNCH_KEY
 )
 
 
@@ -263,11 +265,11 @@ def shapes_of(kernels: Table, shapes: Table) -> Table:
         if isinstance(shapes, CompactTable)
         else shapes.select(*SHAPE_COLUMNS)
     )
-    if _are_alike(kernels, shapes):
+    if _match_row_by_row(kernels, shapes):
         return shapes_only
     places = [
-        list(zip(*(own[column].tolist() for column in _LAUNCH_PLACE), strict=True))
-        for own in (kernels, shapes)
+        list(zip(*(table[column].tolist() for column in _LAUNCH_KEY), strict=True))
+        for table in (kernels, shapes)
     ]
     times = Counter(places[1])
     row_of = {place: row for row, place in enumerate(places[1]) if times[place] == 1}
@@ -277,7 +279,7 @@ def shapes_of(kernels: Table, shapes: Table) -> Table:
     )
 
 
-def _are_alike(kernels: Table, shapes: Table) -> bool:
+def _match_row_by_row(kernels: Table, shapes: Table) -> bool:
     return len(kernels) == len(shapes) and all(
-        np.array_equal(kernels[column], shapes[column]) for column in _LAUNCH_PLACE
+        np.array_equal(kernels[column], shapes[column]) for column in _LAUNCH_KEY
     )

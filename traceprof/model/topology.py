@@ -16,7 +16,7 @@ from traceprof.model.trace import Trace
 
 _LIST: Final = re.compile(r"\[([^\[\]]*)\]")
 _SPAN: Final = re.compile(r"(\d+)(?:-(\d+))?")
-_MOST_NUMBERS: Final = 100_000
+_MAX_NUMBERS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Topology:
             named = [name for name, ranks in self.hosts.items() if rank in ranks]
             host_of[rank] = _only(f"rank {rank}", "hosts", named)
         hosts = [
-            host_of.get(rank) or str(own)
-            for rank, own in zip(processes["rank"], processes["host"], strict=True)
+            host_of.get(rank) or str(recorded)
+            for rank, recorded in zip(processes["rank"], processes["host"], strict=True)
         ]
         rack_of = {host: self._rack_of(host) for host in dict.fromkeys(hosts)}
         if self.racks and not any(rack_of.values()):
@@ -117,12 +117,15 @@ def parse_topology(text: str) -> Topology:
 
 
 def _place(trace: Trace, host_of: Mapping[int, str], rack_of: Mapping[str, str]) -> Trace:
-    own = trace.processes
+    processes = trace.processes
     hosts = [
-        host_of.get(rank) or str(host) for rank, host in zip(own["rank"], own["host"], strict=True)
+        host_of.get(rank) or str(host)
+        for rank, host in zip(processes["rank"], processes["host"], strict=True)
     ]
-    racks = [rack_of[host] or str(rack) for host, rack in zip(hosts, own["rack"], strict=True)]
-    return replace(trace, processes=own.assign(host=hosts, rack=racks))
+    racks = [
+        rack_of[host] or str(rack) for host, rack in zip(hosts, processes["rack"], strict=True)
+    ]
+    return replace(trace, processes=processes.assign(host=hosts, rack=racks))
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -176,7 +179,7 @@ def _numbers(text: str, where: str) -> Iterator[tuple[int, int]]:
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise UsageError(f"{where}: the range {part} ends before it begins")
-        if int(last) - int(first) > _MOST_NUMBERS:
+        if int(last) - int(first) > _MAX_NUMBERS:
             raise UsageError(f"{where}: the range {part} contains too many numbers")
         for number in range(int(first), int(last) + 1):
             yield number, len(first)

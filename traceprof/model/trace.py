@@ -48,8 +48,8 @@ class RecordedBy(StrEnum):
 
     def how_to(self, what: str) -> str:
         """Return what records ``what``, or helps with it: a table, or what recording.toml has."""
-        told = _advice()
-        return told.get(self, {}).get(what, told["any"][what])
+        texts = _advice()
+        return texts.get(self, {}).get(what, texts["any"][what])
 
     def naming(self, name: str) -> str:
         """Return what a program names a part ``name`` by: a call, or a range of a library."""
@@ -102,9 +102,9 @@ class TraceInfo:
     def recorded_by(self) -> RecordedBy:
         """What recorded it, by its format and what the file says."""
         found = _BY_FORMAT.get(self.format, RecordedBy.UNKNOWN)
-        own = self.profiler.partition(" ")[0]
-        is_told = own == RecordedBy.OWN or (own == RecordedBy.JAX and self.profiler != found)
-        return RecordedBy(own) if is_told else found
+        named = self.profiler.partition(" ")[0]
+        is_named = named == RecordedBy.OWN or (named == RecordedBy.JAX and self.profiler != found)
+        return RecordedBy(named) if is_named else found
 
 
 MOST_ALIKE: Final = 8
@@ -113,13 +113,13 @@ MOST_ALIKE: Final = 8
 
 def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
     """Return warnings; of many that differ in numbers alone, as of ranks, the first and a count."""
-    alike: dict[str, list[str]] = {}
+    similar: dict[str, list[str]] = {}
     for text in warnings:
-        alike.setdefault(re.sub(r"\d+(,\d+)*", "0", text), []).append(text)
+        similar.setdefault(re.sub(r"\d+(,\d+)*", "0", text), []).append(text)
     more = "{} (and {} similar warnings: `traceprof info --json` lists all)".format
     return tuple(
         text
-        for kind in alike.values()
+        for kind in similar.values()
         for text in (kind if len(kind) <= MOST_ALIKE else [more(kind[0], len(kind) - 1)])
     )
 
@@ -231,8 +231,8 @@ class Trace:
             if table.has_times:
                 clipped, inside = rows_inside(self.table(name), window, table)
                 cut[name] = clipped.on_disk() if scratch.files else clipped
-                own = rows_of_rows(self.rows_in_whole(name), inside)
-                rows[name] = own if isinstance(own, slice) else set_aside(own)
+                whole_rows = rows_of_rows(self.rows_in_whole(name), inside)
+                rows[name] = whole_rows if isinstance(whole_rows, slice) else set_aside(whole_rows)
         found = replace(self, span=window, uncut=self.whole, rows=rows, **cut)
         _cuts[id(self), window] = found
         return found
@@ -250,7 +250,10 @@ class Trace:
         kwargs: Mapping[str, Any],
     ) -> list[_Answer]:
         """Return what ``measure`` says of each of ``traces``, all of this class, where it is."""
-        return [measure(trace, *own, **kwargs) for trace, own in zip(traces, args, strict=True)]
+        return [
+            measure(trace, *trace_args, **kwargs)
+            for trace, trace_args in zip(traces, args, strict=True)
+        ]
 
     @classmethod
     def change_all(
@@ -262,7 +265,7 @@ class Trace:
         takes_part: bool = False,  # noqa: ARG003 (of those that are elsewhere)
     ) -> list[Trace]:
         """Return what ``change`` makes of each of ``traces``, all of this class, where it is."""
-        return [change(trace, *own) for trace, own in zip(traces, args, strict=True)]
+        return [change(trace, *trace_args) for trace, trace_args in zip(traces, args, strict=True)]
 
     def with_warmup(self, n_steps: int) -> Trace:
         """Return the same trace with this many leading steps taken as warm-up."""
@@ -299,15 +302,15 @@ _cuts: Final = weakref.WeakValueDictionary[tuple[int, TimeWindow], Trace]()
 
 def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
     """Return what would record table ``name``, of a recording that has not, by its recorder."""
-    is_own = _is_by_traceprof(info, recorded)
-    return (RecordedBy.OWN if is_own else info.recorded_by).how_to(name)
+    is_by_traceprof = _is_by_traceprof(info, recorded)
+    return (RecordedBy.OWN if is_by_traceprof else info.recorded_by).how_to(name)
 
 
 def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
     """Return whether `traceprof record` made a recording: none but Kineto has collectives alone."""
-    is_told = info.recorded_by in (RecordedBy.OWN, RecordedBy.TORCH)
-    is_alone = "collectives" in recorded and "ranges" not in recorded
-    return info.recorded_by is RecordedBy.OWN if is_told else is_alone
+    is_named = info.recorded_by in (RecordedBy.OWN, RecordedBy.TORCH)
+    has_only_collectives = "collectives" in recorded and "ranges" not in recorded
+    return info.recorded_by is RecordedBy.OWN if is_named else has_only_collectives
 
 
 def make_trace(
@@ -344,7 +347,7 @@ def _with_used_devices(listed: Table, worked: Iterable[int]) -> Table:
 
 def span_of(frames: Mapping[str, Table], *known: TimeWindow) -> TimeWindow:
     """Return the time from the first start to the last end of tables, and of windows ``known``."""
-    starts, ends = [own.start_ns for own in known], [own.end_ns for own in known]
+    starts, ends = [window.start_ns for window in known], [window.end_ns for window in known]
     for name, table in TABLES.items():
         frame = frames[name]
         if table.has_times and len(frame):

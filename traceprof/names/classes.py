@@ -175,9 +175,9 @@ gemm: (^|::)(gemvx|gemv|epilogue|cublas\w*)(::|$)
 """
 )
 
-_OF_ELEMENTS: Final = "layout loss normalisation rng_dropout softmax quantise embedding"
-_OF_ALGORITHMS: Final = "reduction sort_index layout elementwise rng_dropout"
-_OF_ANYTHING: Final = " ".join({*Activity} - {Activity.OTHER, Activity.ELEMENTWISE})
+_ELEMENTWISE_CLASSES: Final = "layout loss normalisation rng_dropout softmax quantise embedding"
+_ALGORITHM_CLASSES: Final = "reduction sort_index layout elementwise rng_dropout"
+_ANY_CLASSES: Final = " ".join({*Activity} - {Activity.OTHER, Activity.ELEMENTWISE})
 
 WRAPPERS: Final = tuple(
     Wrapper(pattern(expression), Activity(otherwise), frozenset(map(Activity, classes.split())))
@@ -186,13 +186,13 @@ WRAPPERS: Final = tuple(
             r"(^|::)(vectorized_|unrolled_|legacy_)*elementwise_kernel(_manual_unroll\w*"
             r"|_for_multi_outputs)?$|(^|::)kernelPointwiseApply\d$",
             "elementwise",
-            _OF_ELEMENTS,
+            _ELEMENTWISE_CLASSES,
         ),
         (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantise layout"),
         (r"^cutlass\w*cudnn\w{0,99}::(Kernel2?|device_kernel)$", "convolution", "attention"),
         (r"^(cutlass\w*::)?(Kernel2?|device_kernel)$", "gemm", "attention convolution gemm"),
-        (r"(^|::)kentry$", "other", _OF_ANYTHING),
-        (r"(^|::)mxnet_generic_kernel(_ex)?$", "elementwise", _OF_ELEMENTS),
+        (r"(^|::)kentry$", "other", _ANY_CLASSES),
+        (r"(^|::)mxnet_generic_kernel(_ex)?$", "elementwise", _ELEMENTWISE_CLASSES),
         (
             r"(^|::)EigenMetaKernel(_\w+)?$",
             "elementwise",
@@ -201,12 +201,12 @@ WRAPPERS: Final = tuple(
         (
             r"(^|::)(trampoline_kernel|_kernel_agent|static_kernel|transform_kernel)$",
             "other",
-            _OF_ALGORITHMS,
+            _ALGORITHM_CLASSES,
         ),
     )
 )
 
-_FORMER: Final = {
+_FORMER_NAMES: Final = {
     "indexing": Activity.SORT_INDEX,
     "sorting": Activity.SORT_INDEX,
     "random": Activity.RNG_DROPOUT,
@@ -235,17 +235,19 @@ def parse_rules(text: str) -> tuple[OwnRule, ...]:
 
 
 def _parse_rule(table: object) -> OwnRule:
-    told = table if isinstance(table, dict) else {}
-    if not all(isinstance(told.get(name), str) for name in ("activity", "pattern")):
+    fields = table if isinstance(table, dict) else {}
+    if not all(isinstance(fields.get(name), str) for name in ("activity", "pattern")):
         raise UsageError("rules file: every [[rule]] table requires activity and pattern")
     try:
-        activity = _FORMER.get(told["activity"]) or Activity(told["activity"])
+        activity = _FORMER_NAMES.get(fields["activity"]) or Activity(fields["activity"])
     except ValueError as error:
         known = ", ".join(activity.value for activity in Activity)
         raise UsageError(
-            f"rules file: unknown activity {told['activity']!r}: expected one of {known}"
+            f"rules file: unknown activity {fields['activity']!r}: expected one of {known}"
         ) from error
-    return OwnRule(activity, own_pattern(told["pattern"], "rules file: pattern", ignore_case=True))
+    return OwnRule(
+        activity, own_pattern(fields["pattern"], "rules file: pattern", ignore_case=True)
+    )
 
 
 TRACED_GRAPH: Final = re.compile(r"CUDA graph \d+")
@@ -276,15 +278,15 @@ def _class_of(name: str) -> Activity:
         if wrapper.pattern.search(whole):
             rules = [rule for rule in IDENTIFIERS if rule.activity in wrapper.classes]
             applied = (words_of(functor.rpartition("::")[2]) for functor in parsed.functors)
-            told = (_first(rules, words) for words in applied)
-            return next(filter(None, told), wrapper.otherwise)
+            classes = (_first_match(rules, words) for words in applied)
+            return next(filter(None, classes), wrapper.otherwise)
     return (
-        _first(DECIDING_SCOPES, parsed.scope)
-        or _first(IDENTIFIERS, parsed.words)
-        or _first(SCOPES, parsed.scope)
+        _first_match(DECIDING_SCOPES, parsed.scope)
+        or _first_match(IDENTIFIERS, parsed.words)
+        or _first_match(SCOPES, parsed.scope)
         or Activity.OTHER
     )
 
 
-def _first(rules: Iterable[KernelRule], text: str) -> Activity | None:
+def _first_match(rules: Iterable[KernelRule], text: str) -> Activity | None:
     return next((rule.activity for rule in rules if rule.pattern.search(text)), None)

@@ -61,8 +61,8 @@ ALL_SIZES: Final = "all"
 UNKNOWN_SIZE: Final = "unknown"
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
-_LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
-_LABELS: Final = ("< 4K", "4K–64K", "64K–1M", "1M–16M", "16M–256M", "≥ 256M", UNKNOWN_SIZE)
+_SIZE_LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
+_SIZE_LABELS: Final = ("< 4K", "4K–64K", "64K–1M", "1M–16M", "16M–256M", "≥ 256M", UNKNOWN_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def kernel_kind(name: str) -> CollectiveKind:
 
     ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`` is an ``all_reduce`` by RING and LL.
     """
-    taken = parse_name(name)
-    plain = f"{taken.scope}::{taken.identifier}"
+    parsed = parse_name(name)
+    plain = f"{parsed.scope}::{parsed.identifier}"
     for expression, op, algorithm in _CUSTOM:
         if expression.search(plain):
             return CollectiveKind(op or collective_op(plain), algorithm)
@@ -108,16 +108,16 @@ def classify_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
 
 def places_of_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the place of the class of each size among the classes."""
-    place = np.searchsorted(_LIMITS, n_bytes, side="right")
-    place[n_bytes < 0] = len(_LABELS) - 1
+    place = np.searchsorted(_SIZE_LIMITS, n_bytes, side="right")
+    place[n_bytes < 0] = len(_SIZE_LABELS) - 1
     return place
 
 
 def labels_of_sizes(places: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
     """Return the classes at ``places``."""
-    return np.asarray(np.array(_LABELS, object)[places], object)
+    return np.asarray(np.array(_SIZE_LABELS, object)[places], object)
 
 
 def order_of_size(label: str) -> int:
     """Return the place of a class among the others, `ALL_SIZES` first."""
-    return -1 if label == ALL_SIZES else _LABELS.index(label)
+    return -1 if label == ALL_SIZES else _SIZE_LABELS.index(label)

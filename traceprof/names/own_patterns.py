@@ -49,8 +49,8 @@ class OwnPattern:
         arrow, compute = _arrow()
         given = arrow.array(map(storable, texts), arrow.string())
         # A group more, since RE2 hands over groups alone.
-        around = f"^(?P<_all>{self.expression})$" if whole else f"(?P<_all>{self.expression})"
-        found: list[dict[str, str] | None] = compute.extract_regex(given, around).to_pylist()
+        expression = f"^(?P<_all>{self.expression})$" if whole else f"(?P<_all>{self.expression})"
+        found: list[dict[str, str] | None] = compute.extract_regex(given, expression).to_pylist()
         return found
 
 
@@ -66,16 +66,16 @@ def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPatter
         raise UsageError(f"{what} {text!r} is not a valid regular expression: {error}") from error
     named, n_unnamed = _with_named_groups(text)
     expression = f"(?i:{named})" if ignore_case else named
-    own = OwnPattern(text, expression, (*groups, *(f"_{i + 1}" for i in range(n_unnamed))))
+    compiled = OwnPattern(text, expression, (*groups, *(f"_{i + 1}" for i in range(n_unnamed))))
     try:
-        own.matched([""])
+        compiled.matched([""])
     except ValueError as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
         raise UsageError(
             f"{what} {text!r}: {reason}. traceprof matches patterns with RE2, which does not "
             "support look-around, backreferences, or possessive quantifiers"
         ) from error
-    return own
+    return compiled
 
 
 def _with_named_groups(text: str) -> tuple[str, int]:

@@ -35,9 +35,9 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
 _BEFORE_LAMBDA: Final = re.compile(r"\s*::(?:\s|$)")
 """What follows a function whose parameters, and the lambda behind them, were taken out."""
 _INNER_DIGITS: Final = re.compile(r"(?<=[^A-Za-z0-9]\d\d)\d+(?=\d\d)")
-_MOST: Final = 20_000
+_MAX_NAME_CHARACTERS: Final = 20_000
 """Characters of a name that are looked at: the longest of templates repeat themselves."""
-_LONGEST_IDENTIFIER: Final = 2_000
+_MAX_IDENTIFIER_CHARACTERS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def shortened_numbers(name: str) -> str:
 def parse_name(name: str) -> KernelName:
     """Return the name of a kernel taken apart, mangled (Itanium) or not."""
     plain = _demangled(name) if name.startswith("_Z") else name
-    text = _CLONE.sub("", plain[:_MOST].strip())
+    text = _CLONE.sub("", plain[:_MAX_NAME_CHARACTERS].strip())
     text = _INSTANCE.sub("", _UNNAMED.sub("", text))
     head, template, arguments = _split(text)
     scope, _, identifier = head.rpartition("::")
@@ -81,7 +81,7 @@ def parse_name(name: str) -> KernelName:
         plain,
         scope,
         identifier,
-        words_of(identifier[:_LONGEST_IDENTIFIER]),
+        words_of(identifier[:_MAX_IDENTIFIER_CHARACTERS]),
         template,
         *_functors(template),
         arguments,
@@ -159,7 +159,7 @@ def _functors(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         kept.append(template[done:])
     text = " ".join(kept)
     names = [*_NAME.finditer(text)]
-    with_lambda = [one for one in names if _BEFORE_LAMBDA.match(text, one.end())]
+    with_lambda = [name for name in names if _BEFORE_LAMBDA.match(text, name.end())]
     return _distinct(names), _distinct(with_lambda)
 
 

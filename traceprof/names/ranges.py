@@ -24,13 +24,13 @@ from traceprof.model.timing import OWN_DOMAIN
 _DECORATIONS: Final = re.compile(
     r"(, (seq|op_id) = \d+|, sizes = \[[^=\n]*\]|, input_op_ids = [^=\n]*){1,4}$"
 )
-_FUNCTION: Final = re.compile(r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$")
+_PYPROF_FUNCTION: Final = re.compile(r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$")
 """What PyProf and its kin write as a range: a dictionary with all arguments of a function."""
-_CALLER: Final = re.compile(r"^\{'traceMarker': \['([^']*)'.*$")
+_PYPROF_CALLER: Final = re.compile(r"^\{'traceMarker': \['([^']*)'.*$")
 """And around it where it was called from, the outermost line first: that stands for it."""
 
 _NUMBERED: Final = re.compile(r"(^|(?<=[\s#:=(\[,]))\d+(?=$|[\s#:=)\],])")
-_ONE_OF_MANY: Final = (
+_OCCURRENCE_NUMBERS: Final = (
     # An address or a long number in hexadecimal; "#12"; the number of a step, also "[3/100]".
     (r"\b0[xX][0-9a-fA-F]+\b", ""),
     (r"\s*#\s*\d+", ""),
@@ -45,7 +45,7 @@ _ONE_OF_MANY: Final = (
 DECORATED: Final = ", seq = 0"
 """Stands for any decoration: no rule about names looks at the numbers in it."""
 
-_ENDS: Final = (", op_id = ", ", seq = ")
+_NUMBERED_ENDS: Final = (", op_id = ", ", seq = ")
 _NUMBER_OF_DECORATION: Final = re.compile(r"(, (?:seq|op_id) = )\d+")
 _LOOKS_AT_NUMBERS: Final = re.compile(
     r"(?<!(?<!\\)[A-Za-z_])(?<!\{)[0-9](?![0-9]*\})|\[[^\[\]]*[0-9]|\{(?!0,)|\\d(\\d|\{)"
@@ -66,7 +66,7 @@ CYCLE: Final = "traceprof.cycle"
 """The range around what one of several recordings of a process has: between them there is none."""
 PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
 """Where the embedded recorder opens and closes its windows."""
-_OWN: Final = {
+_PHASE_OF_TRACEPROF_RANGE: Final = {
     "data": "data",
     "h2d": "h2d",
     "forward": "forward",
@@ -76,7 +76,7 @@ _OWN: Final = {
     "zero_grad": "optimizer",
     **dict.fromkeys(PROFILER_RANGES, PROFILER),
 }
-_BY_HAND: Final = (
+_PHASE_PATTERNS: Final = (
     (
         "data",
         # Not "batch" alone: that is a step.
@@ -111,13 +111,13 @@ _BY_HAND: Final = (
         r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
     ),
 )
-_by_hand: Final = cache(  # to compile them takes long
-    lambda: [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _BY_HAND]
+_phase_patterns: Final = cache(  # to compile them takes long
+    lambda: [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _PHASE_PATTERNS]
 )
 
 
 @dataclass(eq=False)
-class _Once(Generic[T]):
+class _PerNames(Generic[T]):
     """A function that looks at the names in an array, once for as long as that lives.
 
     The ranks of a run share it (`traceprof.model.names`).
@@ -146,7 +146,7 @@ def plain_name(name: str) -> str:
     plain = _DECORATIONS.sub("", name) if ", " in name else name
     if not plain.startswith("{'"):
         return plain
-    return _CALLER.sub(r"\1", _FUNCTION.sub(r"\1.\2", plain))
+    return _PYPROF_CALLER.sub(r"\1", _PYPROF_FUNCTION.sub(r"\1.\2", plain))
 
 
 def plain_names(names: Names) -> Names:
@@ -175,16 +175,16 @@ def plain_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
     return distinct, codes
 
 
-@_Once
+@_PerNames
 def _plain(names: Texts) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
-    alike = _alike_at_their_end(names)
-    plain = objects(map(plain_name, alike.texts))
-    own, differs = Names.of(plain), np.asarray(alike.texts != plain, np.bool_)
-    return own.texts, alike.by_text(own.codes), alike.by_text(differs)
+    merged = _with_last_number_zeroed(names)
+    plain = objects(map(plain_name, merged.texts))
+    distinct, differs = Names.of(plain), np.asarray(merged.texts != plain, np.bool_)
+    return distinct.texts, merged.by_text(distinct.codes), merged.by_text(differs)
 
 
-@_Once
+@_PerNames
 def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
     """Return the distinct common names among ``names``, sorted, and which of them each has.
 
@@ -192,13 +192,13 @@ def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
     "step 12", "step 13" are both "step". Numbers of layers and the like stay.
     """
     plain, place = plain_categories(names)
-    given = plain
-    for pattern, instead in _ONE_OF_MANY:
+    plain_texts = plain
+    for pattern, instead in _OCCURRENCE_NUMBERS:
         plain = objects(map(partial(re.compile(pattern).sub, instead), plain))
     # What is nothing but a number keeps a name.
     bare = objects(name.strip() for name in plain)
-    own = Names.of(np.where((bare == "") & (given != ""), "#", bare))
-    return own.texts, own.codes[place]
+    distinct = Names.of(np.where((bare == "") & (plain_texts != ""), "#", bare))
+    return distinct.texts, distinct.codes[place]
 
 
 def codes_containing(names: Texts, words: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -219,12 +219,12 @@ def _matches(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     if _LOOKS_AT_NUMBERS.search(pattern.pattern):
         found = (pattern.search(name) is not None for name in names)
         return np.fromiter(found, np.bool_, len(names))
-    alike = _alike(names)
-    of_each = [pattern.search(name) is not None for name in alike.texts]
-    return alike.by_text(np.array(of_each, np.bool_))
+    merged = _with_numbers_zeroed(names)
+    of_each = [pattern.search(name) is not None for name in merged.texts]
+    return merged.by_text(np.array(of_each, np.bool_))
 
 
-_are_matched: Final = _Once(_matches)
+_are_matched: Final = _PerNames(_matches)
 
 
 def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
@@ -236,15 +236,15 @@ def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
     return np.fromiter(numbers, np.int64, len(names))
 
 
-@_Once
-def _alike_at_their_end(names: Texts) -> Names:
+@_PerNames
+def _with_last_number_zeroed(names: Texts) -> Names:
     """Return the names with 0 for the number that a decoration at their end has."""
     place, numbered = dict[str, int](), dict[str, int]()
     codes = []
     for text in names:
         bare = text.rstrip("0123456789")
         if text is bare or (code := numbered.get(bare)) is None:
-            is_numbered = text is not bare and bare.endswith(_ENDS)
+            is_numbered = text is not bare and bare.endswith(_NUMBERED_ENDS)
             code = place.setdefault(f"{bare}0" if is_numbered else text, len(place))
             if is_numbered:
                 numbered[bare] = code
@@ -252,12 +252,12 @@ def _alike_at_their_end(names: Texts) -> Names:
     return Names(np.array(codes, np.int64), place)
 
 
-@_Once
-def _alike(names: Texts) -> Names:
+@_PerNames
+def _with_numbers_zeroed(names: Texts) -> Names:
     """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
-    at_end = _alike_at_their_end(names)
-    alike = (_NUMBER_OF_DECORATION.sub(r"\g<1>0", name) for name in at_end.texts)
-    return Names.coded(alike, at_end.packed)
+    at_end = _with_last_number_zeroed(names)
+    merged = (_NUMBER_OF_DECORATION.sub(r"\g<1>0", name) for name in at_end.texts)
+    return Names.coded(merged, at_end.packed)
 
 
 @lru_cache(maxsize=1 << 16)  # the files of a run use the same names
@@ -266,9 +266,9 @@ def phase_of(name: str, domain: str) -> str | None:
     if domain == OWN_DOMAIN:
         # Optimizers after the first bear a number.
         plain = name.partition("#")[0]
-        return "communication" if name.startswith("comm:") else _OWN.get(plain)
+        return "communication" if name.startswith("comm:") else _PHASE_OF_TRACEPROF_RANGE.get(plain)
     plain = name.strip(" #")
-    return next((phase for phase, pattern in _by_hand() if pattern.fullmatch(plain)), None)
+    return next((phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None)
 
 
 def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:

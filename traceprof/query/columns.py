@@ -57,8 +57,8 @@ def plain_columns(
         found["duration_ns"] = (table["end_ns"] - table["start_ns"]).tolist()
     if "rank" in wanted and "rank" not in kinds:
         places, distinct = places_of(table["process"])
-        told = [ranks.get(process) for process in distinct]
-        known = objects([None if rank == ABSENT else rank for rank in told])
+        rank_numbers = [ranks.get(process) for process in distinct]
+        known = objects([None if rank == ABSENT else rank for rank in rank_numbers])
         found["rank"] = places.pick(known).tolist()
     return found
 
@@ -75,7 +75,7 @@ def plain_values(values: Column, kind: ColumnKind, zero_ns: int = 0) -> list[Any
         case ColumnKind.FLOAT:
             return _with_none(values, np.isnan(values))
         case _:
-            return [_text(one) for one in values]
+            return [_text(text) for text in values]
 
 
 def _with_none(values: Any, is_unknown: Any) -> list[Any]:

@@ -108,7 +108,7 @@ class Query(AbstractContextManager["Query"]):
         self._names = {view.name: view for view in self.views}
         self._refused = ""
         self._is_select = False
-        self._ends = 0.0
+        self._deadline_s = 0.0
         self._stopped: BaseException | None = None
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -141,13 +141,15 @@ class Query(AbstractContextManager["Query"]):
 
     def _execute(self, sql: str) -> sqlite3.Cursor:
         """Run ``sql`` with leave to read alone."""
-        self._connection.set_authorizer(self._may)
+        self._connection.set_authorizer(self._authorize)
         try:
             return self._connection.execute(sql)
         except Exception as error:
-            raise self._told(error) from error
+            raise self._error_for(error) from error
 
-    def _may(self, action: int, first: str | None, second: str | None, *_where: str | None) -> int:
+    def _authorize(
+        self, action: int, first: str | None, second: str | None, *_where: str | None
+    ) -> int:
         """Return whether SQLite may do something: called for all that a statement wants."""
         if action == sqlite3.SQLITE_SELECT:
             self._is_select = True
@@ -155,12 +157,12 @@ class Query(AbstractContextManager["Query"]):
             if (second or "").lower() not in FUNCTIONS:
                 return self._refuse(f"the function {second}")
         elif action == sqlite3.SQLITE_READ:
-            return self._may_read(first or "", second or "")
+            return self._authorize_read(first or "", second or "")
         elif action not in _READING:
             return self._refuse(_ACTIONS.get(action, "this statement"))
         return sqlite3.SQLITE_OK
 
-    def _may_read(self, table: str, column: str) -> int:
+    def _authorize_read(self, table: str, column: str) -> int:
         if table in self._names:
             known = self.reads.get(table, frozenset())
             self.reads[table] = known | {column} if column else known
@@ -191,7 +193,7 @@ class Query(AbstractContextManager["Query"]):
                 zip(*given.values(), strict=True),
             )
         except (MemoryError, sqlite3.Error) as error:
-            raise self._told(error) from error
+            raise self._error_for(error) from error
 
     def run(self) -> QueryRows:
         """Return the answer.
@@ -200,18 +202,18 @@ class Query(AbstractContextManager["Query"]):
             UsageError: SQLite refuses, or it takes more time or memory than it may.
         """
         self._connection.execute("PRAGMA query_only=ON")
-        self._ends = monotonic() + self.limits.seconds
-        self._connection.set_progress_handler(self._look, _STEPS_BETWEEN_LOOKS)
+        self._deadline_s = monotonic() + self.limits.seconds
+        self._connection.set_progress_handler(self._check_time, _STEPS_BETWEEN_LOOKS)
         cursor = self._execute(self.sql)
         try:
             return self._fetched(cursor)
         except (MemoryError, sqlite3.Error) as error:
-            raise self._told(error) from error
+            raise self._error_for(error) from error
 
-    def _look(self) -> int:
+    def _check_time(self) -> int:
         """Return whether to stop; an interrupt of the program comes here, and must not be lost."""
         try:
-            return int(monotonic() > self._ends)
+            return int(monotonic() > self._deadline_s)
         except BaseException as error:  # noqa: BLE001  (raised again once SQLite has stopped)
             self._stopped = error
             return 1
@@ -230,7 +232,7 @@ class Query(AbstractContextManager["Query"]):
             rows.append(row)
         return QueryRows(names, rows)
 
-    def _told(self, error: Exception) -> BaseException:
+    def _error_for(self, error: Exception) -> BaseException:
         """Return what is to be raised in place of ``error``."""
         if self._stopped is not None:
             return self._stopped
@@ -282,10 +284,10 @@ def answer_parts(
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name in names:
-        own, number = name, 2
-        while own in found:
-            own, number = f"{name}_{number}", number + 1
-        found[own] = None
+        unique, number = name, 2
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found[unique] = None
     return tuple(found)
 
 

@@ -15,14 +15,14 @@ from traceprof.workers.remote import Pool
 
 LOCAL: Final = "local"
 """Instead of an address: a Dask cluster that is started here."""
-_WORTH_BYTES: Final = 200_000_000
+_MIN_POOL_BYTES: Final = 200_000_000
 """Of smaller runs the start of the processes, a second each, costs more than they save."""
-_WORTH_BYTES_EACH: Final = 4_000_000
+_MIN_POOL_BYTES_PER_FILE: Final = 4_000_000
 """Of smaller files what processes ask one another costs more than what they answer."""
-_IN_MEMORY: Final = 4
+_MEMORY_PER_FILE_BYTE: Final = 4
 """So many times the bytes of an nsys export takes its rank, while a page is made of it."""
-_FIRST_AFTER_S: Final = 1.0
-_EVERY_S: Final = 0.2
+_FIRST_LINE_AFTER_S: Final = 1.0
+_MIN_LINE_INTERVAL_S: Final = 0.2
 _WIDTH: Final = 79
 
 
@@ -44,10 +44,14 @@ def pool_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Pool | 
     n_bytes = sum(path.stat().st_size for path in files if path.is_file()) if len(files) > 1 else 0
     n_jobs = jobs or n_processors()
     if jobs is None and not scheduler:
-        is_worth = n_bytes >= max(_WORTH_BYTES, _WORTH_BYTES_EACH * len(files))
-        n_jobs = min(len(files), n_jobs) if is_worth else 1
+        pays_off = n_bytes >= max(_MIN_POOL_BYTES, _MIN_POOL_BYTES_PER_FILE * len(files))
+        n_jobs = min(len(files), n_jobs) if pays_off else 1
     # Whether all ranks together, with what is computed of them, fit into memory
-    if n_jobs < 2 and not scheduler and (not n_bytes or _IN_MEMORY * n_bytes < usable_bytes(1)):
+    if (
+        n_jobs < 2
+        and not scheduler
+        and (not n_bytes or _MEMORY_PER_FILE_BYTE * n_bytes < usable_bytes(1))
+    ):
         return None
     # Processes are needed for few runs, and Dask, which is slow to import, is an extra.
     if (scheduler, n_jobs) not in _pools and not scheduler:
@@ -89,16 +93,19 @@ class RankProgress:
             if self._is_shown:
                 self._write("", "\r")
             self._is_shown = False
-        elif now_s - self._begun_s > _FIRST_AFTER_S and now_s - self._shown_s > _EVERY_S:
+        elif (
+            now_s - self._begun_s > _FIRST_LINE_AFTER_S
+            and now_s - self._shown_s > _MIN_LINE_INTERVAL_S
+        ):
             self._shown_s, self._is_shown = now_s, True
-            self._write(_said(done, total, now_s - self._begun_s))
+            self._write(_progress_text(done, total, now_s - self._begun_s))
 
     def _write(self, text: str, end: str = "") -> None:
         self._stream.write(f"\r{text:{_WIDTH}}{end}")
         self._stream.flush()
 
 
-def _said(done: int, total: int, taken_s: float) -> str:
+def _progress_text(done: int, total: int, taken_s: float) -> str:
     text = f"traceprof: {done} of {total} ranks"
     if not done:
         return text

@@ -30,11 +30,11 @@ except ImportError as error:
         "without Dask"
     ) from error
 
-_WAITS_FOR_SCHEDULER_S: Final = 10.0
-_WAITS_FOR_WORKERS_S: Final = 10
-_WAITS_FOR_NEXT_S: Final = 60
+_SCHEDULER_TIMEOUT_S: Final = 10.0
+_WORKERS_TIMEOUT_S: Final = 10
+_REPLACEMENT_TIMEOUT_S: Final = 60
 """For who comes in the place of a worker of this machine: a start takes some, more under load."""
-_OF_LOCAL: Final = {
+_LOCAL_SETTINGS: Final = {
     # Who takes over a question from another reads its file first.
     "distributed.scheduler.work-stealing": False,
     # It looks a hundred times a second where each process is, and keeps that.
@@ -45,12 +45,12 @@ _OF_LOCAL: Final = {
     # Dask's own has the C library give back each array that is freed: twice the processor time.
     "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
 }
-_BRIEF: Final = {"distributed.admin.low-level-log-length": 0}
+_NO_MESSAGE_LOG: Final = {"distributed.admin.low-level-log-length": 0}
 """Else each end of a connection keeps the last thousand messages, with the questions in them.
 
 It is read whenever a connection begins: also that to a worker that replaces one.
 """
-_UNTOLD: Final = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+_NO_GRAPH_WARNING: Final = {"distributed.admin.large-graph-warning-threshold": "1TB"}
 """A question may hold sets of instants that all ranks share: Dask would warn of each."""
 _holders: Final[dict[int, Holder]] = {}
 
@@ -84,9 +84,9 @@ class DaskPool(WorkerPool):
         found = self.living()
         wanted = 1 if self._address else self._n_expected
         if len(found) < wanted:
-            most_s = _WAITS_FOR_WORKERS_S if self._address else _WAITS_FOR_NEXT_S
+            timeout_s = _WORKERS_TIMEOUT_S if self._address else _REPLACEMENT_TIMEOUT_S
             with suppress(TimeoutError):
-                self._client.wait_for_workers(wanted, timeout=most_s)
+                self._client.wait_for_workers(wanted, timeout=timeout_s)
             found = self.living()
             self._n_expected = max(1, len(found))
         if not found:
@@ -116,7 +116,7 @@ class DaskPool(WorkerPool):
         # way, and an answer would be lost with who gave it.
         asked = question if self._address else self.posted(question)
         answer = None if self._address else self.new_file()
-        with dask.config.set(_UNTOLD):
+        with dask.config.set(_NO_GRAPH_WARNING):
             future = self._client.submit(
                 _answer,
                 asked,
@@ -137,7 +137,7 @@ class DaskPool(WorkerPool):
         except Empty:
             return None
         # None, too, of one that was asked again meanwhile.
-        return next((key for key, one in asked.items() if one is sent), None)
+        return next((key for key, future in asked.items() if future is sent), None)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -145,20 +145,20 @@ class DaskPool(WorkerPool):
         if client := self.__dict__.pop("_client", None):
             client.close()
         if local := self.__dict__.pop("_local", None):
-            local.close(timeout=_WAITS_FOR_WORKERS_S)
+            local.close(timeout=_WORKERS_TIMEOUT_S)
         self._settings.close()
 
     @cached_property
     def _local(self) -> Any:
         try:
-            with dask.config.set(_OF_LOCAL):
+            with dask.config.set(_LOCAL_SETTINGS):
                 return LocalCluster(
                     n_workers=self.n_workers,
                     threads_per_worker=1,
                     memory_limit=None,  # Dask would count mapped files, and stop a worker for them
                     dashboard_address="127.0.0.1:0",
                     security=Security.temporary(),  # or who uses this machine could send it work
-                    death_timeout=_WAITS_FOR_NEXT_S,  # by default one that cannot start is for ever
+                    death_timeout=_REPLACEMENT_TIMEOUT_S,  # by default one that cannot start is for ever
                     silence_logs=logging.CRITICAL,
                 )
         except ImportError as error:
@@ -174,12 +174,12 @@ class DaskPool(WorkerPool):
     @cached_property
     def _client(self) -> Any:
         with ExitStack() as settings:
-            settings.enter_context(dask.config.set(_BRIEF))
+            settings.enter_context(dask.config.set(_NO_MESSAGE_LOG))
             where = self._address or self._local
             if self._address:
                 _check_scheduler(self._address)
             try:
-                client = Client(where, timeout=_WAITS_FOR_SCHEDULER_S, set_as_default=False)
+                client = Client(where, timeout=_SCHEDULER_TIMEOUT_S, set_as_default=False)
             except (OSError, ValueError) as error:
                 raise _no_scheduler(self._address, error) from error
             self._settings = settings.pop_all()  # as long as there is a client
@@ -188,13 +188,13 @@ class DaskPool(WorkerPool):
 
 def _check_scheduler(address: str) -> None:
     """Ask who answers at ``address``: a client of Dask would wait for ever for who says nothing."""
-    told: list[Any] = []
+    answers: list[Any] = []
 
     def ask() -> None:  # where this is asked a loop may run already
         try:
-            told.append(asyncio.run(asyncio.wait_for(_identity(address), _WAITS_FOR_SCHEDULER_S)))
+            answers.append(asyncio.run(asyncio.wait_for(_identity(address), _SCHEDULER_TIMEOUT_S)))
         except Exception as error:  # noqa: BLE001 - whatever a stranger says, it is no scheduler
-            told.append(error)
+            answers.append(error)
 
     asking, log = threading.Thread(target=ask, daemon=True), logging.getLogger("distributed")
     level = log.level
@@ -204,7 +204,7 @@ def _check_scheduler(address: str) -> None:
         asking.join()
     finally:
         log.setLevel(level)
-    (found,) = told
+    (found,) = answers
     if not isinstance(found, dict) or found.get("type") != "Scheduler":
         raise _no_scheduler(address, found if isinstance(found, Exception) else None)
 
@@ -212,7 +212,7 @@ def _check_scheduler(address: str) -> None:
 async def _identity(address: str) -> Any:
     arguments = Security().get_connection_args("client")
     # What comes is not unpacked: that could run anything.
-    there = await connect(address, _WAITS_FOR_SCHEDULER_S, deserialize=False, **arguments)
+    there = await connect(address, _SCHEDULER_TIMEOUT_S, deserialize=False, **arguments)
     try:
         await there.write({"op": "identity", "reply": True})
         return await there.read()

@@ -82,7 +82,7 @@ class Limited(AbstractContextManager["Limited"]):
 def _serve(pipe: Connection, work: Work, args: tuple[Any, ...], most_bytes: int | None) -> None:
     try:
         if most_bytes is not None:
-            _bound_memory(most_bytes)
+            _limit_memory(most_bytes)
         for answer in work(_parts(pipe), *args):
             pipe.send((answer, None))
     except Exception as error:  # noqa: BLE001 - the caller of `answer` gets it
@@ -94,13 +94,15 @@ def _parts(pipe: Connection) -> Iterator[Any]:
         yield part[0]
 
 
-def _bound_memory(most_bytes: int) -> None:
+def _limit_memory(most_bytes: int) -> None:
     """Bound the memory that this process may take from now on, where the system can."""
     if sys.platform != "linux":
         return
     import resource  # noqa: PLC0415 - only Unix has it
 
     pages = int(_STATM.read_text("ascii").split()[0])
-    known = [one for one in resource.getrlimit(resource.RLIMIT_AS) if one != resource.RLIM_INFINITY]
+    known = [
+        limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY
+    ]
     bound = min(pages * resource.getpagesize() + most_bytes, *known, sys.maxsize)
     resource.setrlimit(resource.RLIMIT_AS, (bound, bound))

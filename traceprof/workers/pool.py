@@ -26,10 +26,10 @@ Asked: TypeAlias = Question | TimeQuestion
 Report: TypeAlias = Callable[[int, int], None]
 """Is told how many ranks are done, and of how many."""
 
-_MOST_DEATHS: Final = 3
+_MAX_DEATHS: Final = 3
 """A question whose worker died so often is not asked again."""
 LOOKS_EVERY_S: Final = 1.0
-_LARGE_BYTES: Final = 1 << 16
+_MIN_FILE_BYTES: Final = 1 << 16
 """Questions with arrays of so many go by a file: they are not copied on their way."""
 
 
@@ -105,7 +105,7 @@ class WorkerPool(Pool):
         large: list[pickle.PickleBuffer] = []
 
         def is_small(buffer: pickle.PickleBuffer) -> bool:
-            if buffer.raw().nbytes >= _LARGE_BYTES:
+            if buffer.raw().nbytes >= _MIN_FILE_BYTES:
                 large.append(buffer)
             return not large
 
@@ -168,7 +168,7 @@ class _Round:
         for number, owner in zip(numbers, owners, strict=True):
             self._waiting[owner].append(number)
         for owner in dict.fromkeys(owners):
-            n_asked = sum(own == owner for own, _, _ in self._asked.values())
+            n_asked = sum(other == owner for other, _, _ in self._asked.values())
             for _ in range(self._pool.n_ahead - n_asked):
                 self._ask_next(owner)
 
@@ -204,11 +204,11 @@ class _Round:
         """Ask anew what was asked of workers that died, and what these were still to be asked."""
         numbers: list[int] = []
         for owner in dead:
-            tickets = [ticket for ticket, (own, _, _) in self._asked.items() if own == owner]
+            tickets = [ticket for ticket, (other, _, _) in self._asked.items() if other == owner]
             lost = [self._asked.pop(ticket)[1] for ticket in tickets]
             self._deaths[lost[0]] += 1  # the others it had not begun with
-            if self._deaths[lost[0]] >= _MOST_DEATHS:
-                said = self._pool.died.format(_MOST_DEATHS)
+            if self._deaths[lost[0]] >= _MAX_DEATHS:
+                said = self._pool.died.format(_MAX_DEATHS)
                 raise TraceError(f"{self._questions[lost[0]].plan.file}: {said}")
             numbers += [*lost, *self._waiting.pop(owner, ())]
         if numbers:
@@ -253,19 +253,19 @@ class ProcessPool(WorkerPool):
                 self._processes.pop(worker).end()
             else:
                 return self._processes[worker]
-        self._processes[worker] = own = _start(usable_bytes(self.n_workers))
+        self._processes[worker] = process = _start(usable_bytes(self.n_workers))
         with suppress(OSError):  # it has died: so its result says
-            own.pipe.send(sent)
-        return own
+            process.pipe.send(sent)
+        return process
 
     def next_done(self, asked: Mapping[int, Any]) -> int | None:
         """Return the key of a process that has answered, or died."""
-        pipes = {one.pipe: key for key, one in asked.items()}
-        return next((pipes[one] for one in wait([*pipes], LOOKS_EVERY_S)), None)
+        pipes = {pipe.pipe: key for key, pipe in asked.items()}
+        return next((pipes[pipe] for pipe in wait([*pipes], LOOKS_EVERY_S)), None)
 
     def pids(self) -> list[int]:
         """Return the processes that there are."""
-        return [one.process.pid for one in self._processes.values() if one.process.pid]
+        return [process.process.pid for process in self._processes.values() if process.process.pid]
 
     def close(self) -> None:
         """End the processes; the next question starts them anew."""

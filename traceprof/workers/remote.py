@@ -94,8 +94,8 @@ class Pool(Protocol):
         siblings: list[RemoteTrace] = []
         made = [RemoteTrace(self, Plan((PlanStep(read, args),)), siblings) for args in roots]
         failed = _fetch_heads(made)
-        siblings[:] = [one for one in made if one not in failed]
-        return [failed.get(one, one) for one in made]
+        siblings[:] = [trace for trace in made if trace not in failed]
+        return [failed.get(trace, trace) for trace in made]
 
 
 class RemoteTrace(Trace):
@@ -137,7 +137,7 @@ class RemoteTrace(Trace):
         if self._uncut is not None:
             return self._uncut.head
         if self._head is None:
-            failed = _fetch_heads([one for one in self.siblings if one._head is None])
+            failed = _fetch_heads([trace for trace in self.siblings if trace._head is None])
             if self in failed:
                 raise failed[self]
         assert self._head is not None
@@ -149,13 +149,13 @@ class RemoteTrace(Trace):
         What they say is kept under ``key`` among the facts of each.
         """
         args, kwargs = given
-        asked = [one for one in self.siblings if key not in one._facts]
+        missing = [trace for trace in self.siblings if key not in trace._facts]
         more = tuple(sorted(kwargs.items()))
-        found = self.pool.ask([Question(one.plan, measure, args, more) for one in asked])
-        for one, answer in zip(asked, found, strict=True):
+        answers = self.pool.ask([Question(trace.plan, measure, args, more) for trace in missing])
+        for trace, answer in zip(missing, answers, strict=True):
             if not isinstance(answer, Failed):
-                one._facts[key] = answer
-            elif one is self:
+                trace._facts[key] = answer
+            elif trace is self:
                 raise answer.error
         kept: _Answer = self._facts[key]
         return kept
@@ -171,7 +171,10 @@ class RemoteTrace(Trace):
         """Return what ``measure`` says of each of ``traces``, where it is."""
         more = tuple(kwargs.items())
         answers: list[Any] = traces[0].pool.ask(
-            [Question(one.plan, measure, own, more) for one, own in zip(traces, args, strict=True)]
+            [
+                Question(trace.plan, measure, trace_args, more)
+                for trace, trace_args in zip(traces, args, strict=True)
+            ]
         )
         for answer in answers:
             if isinstance(answer, Failed):
@@ -190,12 +193,12 @@ class RemoteTrace(Trace):
         """Return what ``change`` makes of each of ``traces``, where it is."""
         siblings: list[RemoteTrace] = []
         made: list[Trace] = []
-        for one, own in zip(traces, args, strict=True):
+        for trace, trace_args in zip(traces, args, strict=True):
             within = None
             if change is Trace.within:
-                within = one if one._uncut is None else one._uncut, *own
-            step = PlanStep(change, own, takes_part)
-            made.append(cls(one.pool, one.plan.then(step), siblings, within))
+                within = trace if trace._uncut is None else trace._uncut, *trace_args
+            step = PlanStep(change, trace_args, takes_part)
+            made.append(cls(trace.pool, trace.plan.then(step), siblings, within))
         return made
 
     def within(self, window: TimeWindow) -> Self:
@@ -250,13 +253,15 @@ for _name in TABLES:
 
 def _fetch_heads(traces: Sequence[RemoteTrace]) -> dict[RemoteTrace, Exception]:
     """Bring the heads of ``traces`` here; return the errors of those that have none."""
-    heads = traces[0].pool.ask([Question(one.plan, head_of) for one in traces]) if traces else []
+    heads = (
+        traces[0].pool.ask([Question(trace.plan, head_of) for trace in traces]) if traces else []
+    )
     failed = {}
-    for one, head in zip(traces, heads, strict=True):
+    for trace, head in zip(traces, heads, strict=True):
         if isinstance(head, Failed):
-            failed[one] = head.error
+            failed[trace] = head.error
         else:
-            object.__setattr__(one, "_head", head)
+            object.__setattr__(trace, "_head", head)
     return failed
 
 

@@ -27,8 +27,8 @@ from traceprof.workers.remote import Failed, Plan, Pool, Question
 LARGE: Final = 2048
 """Sets of so many intervals do not travel."""
 
-_How: TypeAlias = Callable[..., Intervals]
-_asked: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
+_Operation: TypeAlias = Callable[..., Intervals]
+_unpacked_answer: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class KeptSet:
 class CombinedSet:
     """What is done to one set (and another, or two instants)."""
 
-    how: _How
+    how: _Operation
     left: Expression
     right: Expression | tuple[int, int]
     name: str = field(default_factory=lambda: uuid4().hex)
@@ -120,10 +120,10 @@ class RemoteIntervals(Intervals):
     def _known(self) -> _Size:
         if self._size is None:
             others = (one() for one in self._unknown.pop(self._shape, ()))
-            like = [one for one in others if one is not None and one._pool is self._pool]
-            like = [self, *(one for one in like if one is not self)]
-            questions = [TimeQuestion(one._plan, one._expression) for one in like]
-            for one, found in zip(like, _answers(self._pool, questions), strict=True):
+            unmeasured = [one for one in others if one is not None and one._pool is self._pool]
+            unmeasured = [self, *(one for one in unmeasured if one is not self)]
+            questions = [TimeQuestion(one._plan, one._expression) for one in unmeasured]
+            for one, found in zip(unmeasured, _answers(self._pool, questions), strict=True):
                 object.__setattr__(one, "_size", found)
         assert self._size is not None
         return self._size
@@ -196,7 +196,7 @@ class RemoteIntervals(Intervals):
         return _combined(operator.sub, other, self)
 
     def _with(
-        self, how: _How, left: Expression, right: Expression | tuple[int, int], about: object
+        self, how: _Operation, left: Expression, right: Expression | tuple[int, int], about: object
     ) -> RemoteIntervals:
         shape = hash((how.__name__, self._shape, about))
         return RemoteIntervals(self._pool, self._plan, CombinedSet(how, left, right), shape)
@@ -206,25 +206,25 @@ class RemoteIntervals(Intervals):
         return Intervals, (found.starts, found.ends)
 
 
-def _combined(how: _How, left: Intervals, right: Intervals) -> Intervals:
-    left, right = _at_hand(left), _at_hand(right)
-    away = left if isinstance(left, RemoteIntervals) else right
-    if not isinstance(away, RemoteIntervals):
+def _combined(how: _Operation, left: Intervals, right: Intervals) -> Intervals:
+    left, right = _local_if_small(left), _local_if_small(right)
+    remote = left if isinstance(left, RemoteIntervals) else right
+    if not isinstance(remote, RemoteIntervals):
         return how(left, right)
     if isinstance(left, RemoteIntervals) and isinstance(right, RemoteIntervals):
         if left._plan.file != right._plan.file or left._pool is not right._pool:
             return how(left.here(), right.here())
         return left._with(how, left._expression, right._expression, right._shape)
-    if away is left and not len(right):
+    if remote is left and not len(right):
         return Intervals.empty() if how is operator.and_ else left
-    if away is right and not len(left):
+    if remote is right and not len(left):
         return right if how is operator.or_ else Intervals.empty()
-    if away is left:
-        return away._with(how, away._expression, right, "left")
-    return away._with(how, left, away._expression, "right")
+    if remote is left:
+        return remote._with(how, remote._expression, right, "left")
+    return remote._with(how, left, remote._expression, "right")
 
 
-def _at_hand(found: Intervals) -> Intervals:
+def _local_if_small(found: Intervals) -> Intervals:
     small = found._small() if isinstance(found, RemoteIntervals) else None
     return found if small is None else small
 
@@ -253,12 +253,12 @@ class _Packer(pickle.Pickler):
             digest.update(np.ascontiguousarray(instants).data)
         self.large[digest.digest()] = value
         size = _Size(len(value), value.total_ns)
-        return _arrived, (len(self.large) - 1, digest.digest(), size)
+        return _remote_set, (len(self.large) - 1, digest.digest(), size)
 
 
-def _arrived(number: int, digest: bytes, size: _Size) -> RemoteIntervals:
+def _remote_set(number: int, digest: bytes, size: _Size) -> RemoteIntervals:
     """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
-    pool, question = _asked.get()
+    pool, question = _unpacked_answer.get()
     shape = hash((getattr(question.measure, "__qualname__", ""), number))
     return RemoteIntervals(pool, question.plan, KeptSet(question, digest), shape, size)
 
@@ -279,8 +279,8 @@ def unpacked(text: bytes, pool: Pool, question: Question | TimeQuestion) -> Any:
     """Return the answer to a question that ``pool`` was asked."""
     if isinstance(question, TimeQuestion):
         return pickle.loads(text)
-    token = _asked.set((pool, question))
+    token = _unpacked_answer.set((pool, question))
     try:
         return pickle.loads(text)
     finally:
-        _asked.reset(token)
+        _unpacked_answer.reset(token)

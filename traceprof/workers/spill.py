@@ -21,10 +21,10 @@ import numpy.typing as npt
 _ALIGNED_BYTES: Final = 64
 _ON_DISK: Final = "/var/tmp"
 """Where the usual folder for temporary files may be in memory."""
-_LEAST_BYTES: Final = 4096
+_MIN_MAPPED_BYTES: Final = 4096
 """Smaller arrays are not worth a mapping."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_LEAST_OBJECTS: Final = 1024
+_MIN_REMEMBERED_OBJECTS: Final = 1024
 """Of fewer, such as names, it is not worth to remember that they are written already."""
 
 
@@ -121,7 +121,7 @@ class Spill:
 
     def _placed(self, raw: memoryview) -> _Place | bytes:
         """Return where in the file the bytes of an array are, written there if need be."""
-        if raw.nbytes < _LEAST_BYTES:
+        if raw.nbytes < _MIN_MAPPED_BYTES:
             return bytes(raw)
         address = int(np.frombuffer(raw, np.uint8).__array_interface__["data"][0])
         if self._mapped is not None:
@@ -155,7 +155,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> _Place | None:
         if type(value) is not np.ndarray or value.dtype != np.object_ or value.ndim != 1:
             return None
-        if len(value) < _LEAST_OBJECTS:
+        if len(value) < _MIN_REMEMBERED_OBJECTS:
             return None
         place = self._place_of_objects(value)
         self.places.add(place)

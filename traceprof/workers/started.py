@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from traceprof.processes import alone, start_thread
+from traceprof.processes import isolated_start, start_thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ def start(serve: Callable[..., None], *args: Any) -> StartedProcess:
     ours, its = spawning.Pipe()
     process = spawning.Process(target=_serve, args=(serve, its, *args), daemon=True)
     try:
-        with alone():
+        with isolated_start():
             process.start()
     except OSError:
         ours.close()
