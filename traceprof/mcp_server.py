@@ -1,7 +1,7 @@
-"""Traces for assistants: a server of the Model Context Protocol that answers about one folder.
+"""Server of the Model Context Protocol: AI assistants query the traces in the given folders.
 
-It reads and never writes; what it says is the text of the command line, bounded. Paths lead into
-the folders that the user has named when it was started, and nowhere else.
+The server only reads. Its answers are the text of the command line, limited in length. It opens
+only paths inside the folders that the user named at start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from traceprof.session.run import Run, open_run
 from traceprof.version import __version__
 
 MOST_CHARACTERS: Final = 30_000
-"""Of one answer: some 8 000 tokens; what is longer is cut, and says so."""
+"""Limit of one answer in characters, about 8,000 tokens. A longer answer is cut and says so."""
 _MAX_ROWS: Final = 200
 _MAX_FILES: Final = 200
 _WIDTH: Final = 100
@@ -44,7 +44,7 @@ _MAX_QUERY_S: Final = 30.0
 _MAX_QUERY_BYTES: Final = 1 << 30
 _MAX_ARGUMENT_CHARACTERS_BY_NAME: Final = {"sql": 100_000}
 _MAX_ARGUMENT_CHARACTERS: Final = 4096
-"""Characters of an argument: the longest path of Linux."""
+"""Longest text argument: the longest path on Linux."""
 _SUFFIXES: Final = (".sqlite", ".json", ".nsys-rep", ".nvprof", ".nvvp", ".xplane.pb", ".db")
 _INSTRUCTIONS: Final = """\
 Analyze recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler, traceprof).
@@ -57,10 +57,10 @@ Data that was not recorded is not zero. The answers list missing data: report it
 
 
 class Folders:
-    """The folders that may be read.
+    """The folders that the server may read.
 
     Raises:
-        TraceError: one is no folder.
+        TraceError: one of them is not a folder.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -70,17 +70,17 @@ class Folders:
                 raise TraceError(f"{folder} is not a folder: name an existing folder")
 
     def path(self, text: str) -> Path:
-        """Return the trace or run that ``text`` names, inside one of the folders.
+        """Return the resolved path of the trace or run ``text`` inside one of the folders.
 
         Raises:
-            UsageError: it leads elsewhere, by itself or by what it lists.
-            TraceError: nothing is there.
+            UsageError: the path, or a file that it lists, is outside the folders.
+            TraceError: the path does not exist.
         """
         try:
             paths = [(root / text).resolve() for root in self._roots]
             inside = [path for path in paths if self._holds(path)]
             existing = [path for path in inside if path.exists()]
-        except (OSError, ValueError, RuntimeError) as error:  # a name too long, links in a circle
+        except (OSError, ValueError, RuntimeError) as error:  # name too long, or circular links
             raise TraceError(f"cannot open {text}: {error}") from error
         if not inside:
             raise UsageError(f"{text} is outside the folders of this server: {self}")
@@ -92,7 +92,8 @@ class Folders:
         return chosen
 
     def listed(self) -> Iterator[str]:
-        """Yield what are called as traces are, as `path` takes them; no link that leads outside."""
+        """Yield the files with a trace suffix, as `path` accepts them; skip links to the outside.
+        """
         for root in self._roots:
             for path in sorted(root.rglob("*")):
                 parts = path.relative_to(root).parts
@@ -111,7 +112,7 @@ class Folders:
 
 
 class Tools:
-    """What is asked, each a method: its docstring is what the assistant is told of it."""
+    """The tools of the server, one per method. The docstring is what the assistant sees."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
@@ -183,10 +184,10 @@ _TOOLS: Final = ("info", "page", "findings", "tables", "explain", "compare", "qu
 
 
 def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
-    """Return a server that answers about the traces in ``folders``.
+    """Return a server that answers questions about the traces in ``folders``.
 
     Raises:
-        TraceError: one is no folder.
+        TraceError: one of them is not a folder.
     """
     tools = Tools(Folders(folders))
     server: MCPServer[Any] = MCPServer(
@@ -201,7 +202,8 @@ def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
 
 
 def _as_tool(tool: Callable[..., str], lock: threading.Lock) -> Callable[..., str]:
-    """Return a tool that is used by one at a time, whose errors are words and answers bounded."""
+    """Return ``tool`` with checked arguments, one call at a time, short answers, and text errors.
+    """
     signature = inspect.signature(tool)
 
     @functools.wraps(tool)
@@ -218,7 +220,11 @@ def _as_tool(tool: Callable[..., str], lock: threading.Lock) -> Callable[..., st
 
 
 def _check_text(name: str, value: object) -> None:
-    """Refuse a text that no file, window, name or statement can be."""
+    """Reject a text that cannot be a path, window, name, or SQL statement.
+
+    Raises:
+        UsageError: it is too long, or contains a NUL character or half of a surrogate pair.
+    """
     if not isinstance(value, str):
         return
     limit = _MAX_ARGUMENT_CHARACTERS_BY_NAME.get(name, _MAX_ARGUMENT_CHARACTERS)
@@ -238,7 +244,11 @@ def _rendered(document: Answered, rows: int | None = None) -> str:
 
 
 def _checked_row_limit(rows: int) -> int:
-    """Return how many rows are shown."""
+    """Return ``rows``, limited to `_MAX_ROWS`.
+
+    Raises:
+        UsageError: ``rows`` is below 1.
+    """
     if rows < 1:
         raise UsageError(f"rows {rows}: expected 1 to {_MAX_ROWS}")
     return min(rows, _MAX_ROWS)
@@ -255,6 +265,7 @@ def _cut(text: str) -> str:
 
 
 def _table_list() -> Iterator[str]:
+    """Yield a line for each table, followed by its groupings."""
     for noun, entries in nouns().items():
         yield f"{noun}: {entries[0].summary}"
         yield from (f"  by {entry.way}: {entry.summary}" for entry in entries if len(entries) > 1)

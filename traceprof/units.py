@@ -1,8 +1,8 @@
-"""Units: parsing what people type and formatting what people read.
+"""Units: parse what people type and format what people read.
 
-Inside traceprof every time is an ``int`` of nanoseconds and every size an ``int`` of bytes;
-only this module turns them into text. GB is 1e9 bytes, as in data sheets. Thousands are separated
-by commas, and a percent sign follows its number directly.
+Inside traceprof, every time is an ``int`` of nanoseconds and every size an ``int`` of bytes. Only
+this module converts them to text. GB is 1e9 bytes, as in data sheets. Thousands are separated by
+commas, and a percent sign follows its number directly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DURATION: Final = re.compile(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*([a-zµμ]+
 def parse_duration(text: str) -> int:
     """Return the duration ``text`` ("12ms", "1.5s", "250us") in integer nanoseconds.
 
-    Decimal arithmetic, so "0.1us" is exactly 100.
+    Uses decimal arithmetic, so "0.1us" is exactly 100.
 
     Raises:
         UsageError: the text is not a number with one of the units ns, us, ms, s, min, h.
@@ -59,14 +59,14 @@ def format_duration(ns: float | None) -> str:
         (NS_PER_MS, NS_PER_US, "µs"),
         (NS_PER_S, NS_PER_MS, "ms"),
     ):
-        # What would be written as 1,000.0 of a unit is 1.000 of the next one.
+        # A value that rounds to 1,000.0 of a unit is printed as 1.000 of the next unit.
         if abs(ns) < limit - (divisor / 20 if divisor > 1 else 0.5):
             return f"{round(ns)} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
     return f"{_digits(ns / NS_PER_S)} s"
 
 
 def format_instants(instants_ns: Sequence[float | None]) -> list[str]:
-    """Return each as `format_duration` does, with as many digits as tell different ones apart."""
+    """Format instants like `format_duration`, with enough digits to distinguish different ones."""
     known = {ns for ns in instants_ns if ns is not None and math.isfinite(ns)}
     digits = 0
     while digits < 9 and len({round(ns / 10 ** (9 - digits)) for ns in known}) < len(known):
@@ -75,7 +75,7 @@ def format_instants(instants_ns: Sequence[float | None]) -> list[str]:
 
 
 def _instant(ns: float | None, digits: int) -> str:
-    """Return ``ns`` with at least so many digits behind those of whole seconds."""
+    """Format ``ns`` with at least ``digits`` digits after those of whole seconds."""
     text = format_duration(ns)
     number, _, unit = text.partition(" ")
     shift = {"s": 0, "ms": 3, "µs": 6}.get(unit)
@@ -108,7 +108,7 @@ _FLOP_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def format_flop(flop: float | None) -> str:
-    """Return a number of FLOPs with a prefix ("2.716 TFLOP"), a multiply-add being two."""
+    """Return a number of FLOPs with a prefix ("2.716 TFLOP"); a multiply-add counts as two."""
     if flop is None or math.isnan(flop):
         return "–"
     place = 0
@@ -140,7 +140,7 @@ def format_count(count: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Return a number of no unit: a whole one with all its digits, others with four or more."""
+    """Return a number without a unit: whole numbers with all digits, others with four or more."""
     if value is None or math.isnan(value):
         return "–"
     if isinstance(value, int) or float(value).is_integer():
@@ -149,18 +149,18 @@ def format_number(value: float | None) -> str:
 
 
 def format_per_s(per_s: float | None) -> str:
-    """Return how many per second ("1,234.5 /s")."""
+    """Return a rate per second ("1,234.5 /s")."""
     return "–" if per_s is None or math.isnan(per_s) else f"{_digits(per_s)} /s"
 
 
 def format_factor(factor: float | None) -> str:
-    """Return how many times ("1.85×")."""
+    """Return a factor ("1.85×")."""
     return "–" if factor is None or math.isnan(factor) else f"{factor:.2f}×"
 
 
 def _digits(value: float) -> str:
     magnitude = abs(value)
-    # By what it is rounded to: 9.9996 is 10.00.
+    # The rounded value decides: 9.9996 is printed as 10.00.
     if magnitude >= 99.995:
         return f"{value:,.1f}"
     return f"{value:.2f}" if magnitude >= 9.9995 else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""Results of several ranks put together, column by column, as their declarations say."""
+"""Combine the results of several ranks, column by column, by the rules of their declarations."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _REDUCTIONS: Final[Mapping[Combine, np.ufunc]] = {
     Combine.MAX: np.maximum,
 }
 _MAX_PIECE_SAMPLES: Final = 1_000_000
-"""About so many samples are put together at a time."""
+"""Approximate number of samples that are combined at a time."""
 _PROBES_PER_PIECE: Final = 64
-"""Of these it is guessed where pieces end."""
+"""Sampled rows per piece from which the borders of the pieces are estimated."""
 _MAX_PARTITIONED_ROWS: Final = 1000
 
 
 def combine(results: Sequence[Result]) -> Result:
-    """Return several results of one analysis (at least one) as that of all ranks together.
+    """Combine several results of one analysis (at least one) into the result of all ranks.
 
-    Rows of different keys stand one after the other; of rows with the same key each column
-    combines as it is declared. Derived columns and medians are left to the analysis (`medians_of`).
+    Rows with the same key become one row; each column combines by its declared rule. Other rows are
+    appended. Derived columns and medians are left to the analysis (`medians_of`).
     """
     first = results[0]
     if len(results) == 1:
@@ -52,7 +52,7 @@ def combine(results: Sequence[Result]) -> Result:
 
 
 def medians_of(table: Sized, samples: Samples) -> npt.NDArray[np.float64]:
-    """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
+    """Return the exact median of the samples of each row of ``table``; NaN without samples."""
     is_single = samples.counts is None and samples.values.ndim == 1
     if is_single and samples.values.dtype == np.int64 and len(table) <= _MAX_PARTITIONED_ROWS:
         return _medians_of_few(len(table), samples)
@@ -77,13 +77,13 @@ def medians_of(table: Sized, samples: Samples) -> npt.NDArray[np.float64]:
 def medians_of_groups(
     group: npt.NDArray[Any], values: npt.NDArray[Any], n_groups: int
 ) -> npt.NDArray[np.float64]:
-    """Return the exact median of what is known of each group; NaN where nothing is."""
+    """Return the exact median of the known values of each group; NaN for groups without any."""
     known = is_known(values)
     return medians_of(range(n_groups), Samples(group[known], values[known]))
 
 
 def _medians_of_few(n_rows: int, samples: Samples) -> npt.NDArray[np.float64]:
-    """Return the medians of few rows: to find the middle of each costs less than to sort all."""
+    """Return medians for few rows: partitioning each row's samples costs less than sorting all."""
     found = np.full(n_rows, np.nan)
     values = samples.values
     for row, rows in rows_by_value(samples.rows).items():
@@ -94,13 +94,13 @@ def _medians_of_few(n_rows: int, samples: Samples) -> npt.NDArray[np.float64]:
 
 
 def compacted(result: Result) -> Result:
-    """Return ``result`` with equal samples counted, in few bytes."""
+    """Return ``result`` with equal samples merged and counted, in compact form."""
     samples = {name: counted(table_samples) for name, table_samples in result.samples.items()}
     return replace(result, samples=samples)
 
 
 def counted(samples: Samples) -> Samples:
-    """Return each of ``samples`` once, with how often it occurs; numbers as small as they fit."""
+    """Return the distinct ``samples`` with their counts, in the smallest integer types."""
     if samples.values.ndim != 1 or not len(samples):
         return samples
     rows, values, counts = _sorted(samples)
@@ -117,7 +117,7 @@ def counted(samples: Samples) -> Samples:
 
 
 def _as_numbers(samples: Samples) -> npt.NDArray[np.int64] | None:
-    """Return one number for row and value of each sample, in their order; None where none holds."""
+    """Encode row and value of each sample as one int64 of the same order; None on overflow."""
     rows, values = samples.rows, samples.values
     if not len(samples) or values.dtype.kind != "i" or rows.min() < 0:
         return None
@@ -133,10 +133,10 @@ def _as_numbers(samples: Samples) -> npt.NDArray[np.int64] | None:
 
 
 def counted_together(every: Sequence[Samples]) -> Samples:
-    """Return all samples of ``every`` (at least one) as `counted` does.
+    """Return the distinct samples of all ``every`` (at least one), with counts.
 
-    Some after the others, by row and value: those of a thousand ranks together need the memory of
-    those that differ.
+    Ranges of row and value are combined one after another, so that the samples of a thousand ranks
+    need only the memory of the distinct ones.
     """
     n_pieces = -(-sum(map(len, every)) // _MAX_PIECE_SAMPLES)
     is_whole = all(
@@ -153,11 +153,12 @@ def counted_together(every: Sequence[Samples]) -> Samples:
 
 
 _RowAndValue: TypeAlias = tuple[int, int]
-"""A row and a value: samples are in the order of both."""
+"""A row and a value; samples are ordered by both."""
 
 
 def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_RowAndValue]:
-    """Return about which samples divide all into so many parts; each once, in their order."""
+    """Return sorted, distinct samples that divide all samples into about ``n_pieces`` equal parts.
+    """
     step = max(1, sum(map(len, every)) // (_PROBES_PER_PIECE * n_pieces))
     few = Samples.joined([samples.take(slice(None, None, step)) for samples in every])
     rows, values = few.rows, few.values
@@ -169,6 +170,7 @@ def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_RowAndValue]:
 def _samples_between(
     samples: Samples, begin: _RowAndValue | None, end: _RowAndValue | None
 ) -> Samples:
+    """Return the samples from ``begin`` (inclusive) to ``end`` (exclusive); None: no bound."""
     is_between = np.ones(len(samples), np.bool_)
     if begin is not None:
         is_between &= ~_are_before(samples, begin)
@@ -178,6 +180,7 @@ def _samples_between(
 
 
 def _are_before(samples: Samples, place: _RowAndValue) -> npt.NDArray[np.bool_]:
+    """Return which samples are before ``place`` in the order of row and value."""
     row, value = place
     rows = samples.rows
     found: npt.NDArray[np.bool_] = samples.values < value
@@ -187,7 +190,7 @@ def _are_before(samples: Samples, place: _RowAndValue) -> npt.NDArray[np.bool_]:
 
 
 def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> float:
-    """Return the median of values of which each occurs so often; NaN of none."""
+    """Return the median of ``values`` with their ``counts``; NaN if there are none."""
     samples = Samples(np.zeros(len(values), np.int64), values, counts)
     return float(medians_of(range(1), samples)[0])
 
@@ -195,14 +198,14 @@ def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int6
 def _sorted(
     samples: Samples,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], npt.NDArray[np.int64] | None]:
-    """Return rows and values sorted by both, and how often each occurs."""
+    """Return rows and values sorted by both, and the count of each (None: each occurs once)."""
     rows, values, counts = samples.rows, samples.values, samples.counts
     if counts is not None:
         order = np.lexsort((values, rows))
         return rows[order], values[order], counts[order]
     both = _as_numbers(samples)
     if both is not None and values.dtype == np.int64:
-        # To sort numbers costs a tenth of sorting pairs.
+        # Sorting numbers costs a tenth of sorting pairs.
         both.sort()
         least = int(values.min())
         n_values = int(values.max()) - least + 1
@@ -213,7 +216,7 @@ def _sorted(
 
 
 def _combined(spec: TableSpec, tables: Sequence[Table]) -> tuple[Table, npt.NDArray[np.int64]]:
-    """Return the rows of all ``tables`` as one, and which row of it each has become."""
+    """Return the combined rows of all ``tables``, and the combined row of each input row."""
     if not any(map(len, tables)):
         return tables[0], np.empty(0, np.int64)
     stacked = Table.stacked([table for table in tables if len(table)])
@@ -242,7 +245,7 @@ def _column(column: Column, stacked: Table, groups: Groups) -> Any:
     if reduce is np.add:
         return groups.sums(values)
     if values.dtype.kind == "O":
-        values = values.astype(np.float64)  # of None NaN
+        values = values.astype(np.float64)  # None becomes NaN
     if values.dtype.kind != "f":
         return groups.reduced(reduce, values)
     return groups.reduced(np.fmin if reduce is np.minimum else np.fmax, values)
@@ -295,7 +298,7 @@ def _scalar(column: Column, pairs: Sequence[tuple[Any, Any]]) -> Any:
 
 
 def _notes(results: Sequence[Result]) -> tuple[Note, ...]:
-    """Return the notes of all ranks, each once."""
+    """Return the distinct notes of all ranks."""
     found: list[Note] = []
     for result in results:
         found += [note for note in result.notes if note not in found]

@@ -1,6 +1,6 @@
-"""The algebra of time: sets of half-open integer intervals ``[start, end)``.
+"""Interval algebra: sets of half-open integer intervals ``[start, end)``.
 
-Every breakdown rests on this module. All results are exact ``int64`` nanoseconds.
+Every time breakdown uses this module. All results are exact ``int64`` nanoseconds.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 _MIN_INSTANT: Final = np.iinfo(np.int64).min
 _MAX_INSTANT: Final = np.iinfo(np.int64).max
 _PIECE_INTERVALS: Final = 400_000
-"""More intervals than this are put together in pieces."""
-_NO_INSTANTS: Final = np.empty(0, np.int64)  # one for all: thousands of processes have many of them
+"""Larger sets are processed in pieces of this many intervals."""
+_NO_INSTANTS: Final = np.empty(0, np.int64)  # shared: thousands of processes use many empty sets
 _NO_INSTANTS.flags.writeable = False
 _MIN_PAIRS_LIMIT: Final = 1_000_000
 _MAX_PAIRS_PER_ROW: Final = 32
-"""How many pairs are made of a row, on average: as many as devices that one process may have."""
+"""Allowed average number of pairs per row: as many as a process may have devices."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
     """A set of instants, as sorted, disjoint, non-empty, non-touching intervals.
 
-    ``starts`` and ``ends`` are equally long ``int64`` arrays of nanoseconds. Build one with
-    `Intervals.union_of` (any intervals, in any order, overlapping or not).
+    ``starts`` and ``ends`` are ``int64`` arrays of nanoseconds of the same length. Create one from
+    any intervals, in any order, with `Intervals.union_of`.
     """
 
     starts: Int64Array
@@ -45,7 +45,7 @@ class Intervals:
 
     @classmethod
     def single(cls, start_ns: int, end_ns: int) -> Intervals:
-        """Return the set ``[start_ns, end_ns)``; empty where the end is not after the start."""
+        """Return the set ``[start_ns, end_ns)``; empty if the end is not after the start."""
         return cls.union_of(np.array([start_ns]), np.array([end_ns]))
 
     @classmethod
@@ -89,12 +89,12 @@ class Intervals:
     __hash__ = None  # type: ignore[assignment]  # holds arrays
 
     def here(self) -> Intervals:
-        """Return the set in the memory of this process, wherever it was (here it is itself)."""
+        """Return the set in the memory of this process. For a local set, that is the set itself."""
         return self
 
     @property
     def total_ns(self) -> int:
-        """The number of nanoseconds in the set."""
+        """The total length in nanoseconds."""
         return int((self.ends - self.starts).sum())
 
     def __or__(self, other: Intervals) -> Intervals:
@@ -107,8 +107,8 @@ class Intervals:
         )
 
     def __and__(self, other: Intervals) -> Intervals:
-        # In time that grows with the smaller set, and the logarithm of both. Neither has intervals
-        # that touch, so that no two of what they have in common do.
+        # The cost grows with the smaller set and the logarithm of both. The intersection has no
+        # touching intervals, since neither set has any.
         few, many = (self, other) if len(self) <= len(other) else (other, self)
         if len(few) == 1:
             return many.clip(int(few.starts[0]), int(few.ends[0]))
@@ -133,13 +133,14 @@ class Intervals:
             return self
         if other.starts[0] >= self.ends[-1] or other.ends[-1] <= self.starts[0]:
             return self
-        # What both have of the rest
+        # Intersect with the complement of the other set
         return self & Intervals(
             np.append(_MIN_INSTANT, other.ends), np.append(other.starts, _MAX_INSTANT)
         )
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
-        """Return the part of the set inside ``[start_ns, end_ns)``, in time that grows with it."""
+        """Return the part of the set inside ``[start_ns, end_ns)``; the cost grows with that part.
+        """
         first = int(np.searchsorted(self.ends, start_ns, side="right"))
         last = int(np.searchsorted(self.starts, end_ns, side="left"))
         if first >= last or start_ns >= end_ns:
@@ -154,13 +155,13 @@ class Intervals:
         return Intervals(starts, ends)
 
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:
-        """Return what of ``[start_ns, end_ns)`` is not in the set."""
+        """Return the part of ``[start_ns, end_ns)`` that is not in the set."""
         return Intervals.single(start_ns, end_ns) - self
 
     def covered_ns(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
-        """Return, for each interval ``[starts[i], ends[i])``, how many ns of it are in the set.
+        """Return the covered ns of each interval ``[starts[i], ends[i])``.
 
-        O((n + m) log m); the queries may overlap and come in any order.
+        O((n + m) log m). The queries may overlap and have any order.
         """
         first, last = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         if not len(self) or not len(first):
@@ -170,7 +171,7 @@ class Intervals:
         found = np.empty(len(first), np.int64)
         for at in range(0, len(first), _PIECE_INTERVALS):
             piece = slice(at, at + _PIECE_INTERVALS)
-            until = []  # how many ns of the set lie before each instant
+            until = []  # ns of the set before each instant
             for instants in (first[piece], np.maximum(last[piece], first[piece])):
                 index = np.searchsorted(self.starts, instants, side="right")
                 cut = np.maximum(self.ends[np.maximum(index - 1, 0)] - instants, 0)
@@ -180,18 +181,18 @@ class Intervals:
 
 
 class Growing:
-    """A union of at most ``n_most`` intervals, to which more and more come.
+    """A growing union of at most ``max_intervals`` intervals.
 
-    In the order of their starts these take the memory of the union alone.
+    If sets are added in order of their starts, it needs only the memory of the union.
     """
 
     def __init__(self, max_intervals: int) -> None:
-        # Of what is not written to of these there is no memory.
+        # The system allocates memory only for the parts that are written.
         self._starts, self._ends = (np.empty(max_intervals, np.int64) for _ in range(2))
         self._n, self._is_ordered = 0, True
 
     def add(self, added: Intervals) -> None:
-        """Add a set."""
+        """Add a set to the union."""
         if not len(added):
             return
         n, at = self._n, 0
@@ -204,17 +205,18 @@ class Growing:
         self._ends[n : self._n] = added.ends[at:]
 
     def found(self) -> Intervals:
-        """Return all that was added."""
+        """Return the union of all added sets."""
         starts, ends = self._starts[: self._n], self._ends[: self._n]
         if not self._is_ordered:
             return Intervals.union_of(starts, ends)
         if 2 * self._n < len(self._starts):
-            starts, ends = starts.copy(), ends.copy()  # the room of all that did not come is free
+            starts, ends = starts.copy(), ends.copy()  # frees the unused part
         return Intervals(starts, ends)
 
 
 def _union_in_pieces(first: Intervals, other: Intervals) -> Intervals:
-    """Return the union of two large sets, a piece of time after another: sorting takes memory."""
+    """Return the union of two large sets, one time range after another, since sorting needs memory.
+    """
     longer = first if len(first) >= len(other) else other
     cuts = [
         _MIN_INSTANT,
@@ -230,23 +232,23 @@ def _union_in_pieces(first: Intervals, other: Intervals) -> Intervals:
 def union_lengths(
     keys: npt.ArrayLike, starts: npt.ArrayLike, ends: npt.ArrayLike, n_keys: int
 ) -> Int64Array:
-    """Return, for each key from 0 to ``n_keys`` - 1, the ns in the union of its intervals.
+    """Return the length in ns of the union of the intervals of each key, from 0 to ``n_keys`` - 1.
 
-    Interval ``[starts[i], ends[i])`` belongs to ``keys[i]``; empty ones are ignored. All unions
-    are measured in one sorted sweep: O(n log n), however many keys there are.
+    Interval ``[starts[i], ends[i])`` belongs to ``keys[i]``; empty intervals are ignored. All
+    unions are measured in one sorted sweep: O(n log n), independent of the number of keys.
     """
     key = np.asarray(keys)
     first, last = (np.asarray(values, np.int64) for values in (starts, ends))
     if not len(key):
         return np.zeros(n_keys, np.int64)
-    small = key.astype(np.min_scalar_type(max(n_keys - 1, 0)))  # sorted by their digits
+    small = key.astype(np.min_scalar_type(max(n_keys - 1, 0)))  # enables radix sort
     if not bool((first[1:] >= first[:-1]).all()):
         order = np.argsort(first, kind="stable")
         order = order[np.argsort(small[order], kind="stable")]
     else:
         order = np.argsort(small, kind="stable")
     found = np.zeros(n_keys, np.int64)
-    latest, until = -1, 0  # the last key so far, and how far its intervals reach
+    latest, until = -1, 0  # last key of the previous piece, and the end of its union
     for at in range(0, len(order), _PIECE_INTERVALS):
         rows = order[at : at + _PIECE_INTERVALS]
         row_keys, starts, ends = key[rows].astype(np.int64), first[rows], last[rows]
@@ -263,13 +265,13 @@ def union_lengths(
 
 
 def _furthest(keys: Int64Array, ends: Int64Array) -> Int64Array:
-    """Return the furthest end so far among those with the same key; the keys ascend."""
+    """Return the running maximum of ``ends`` within each key; ``keys`` ascend."""
     least, n_instants = int(ends.min()), int(ends.max()) - int(ends.min()) + 1
     if (int(keys[-1]) + 1) * n_instants <= _MAX_INSTANT:
-        # The keys come in order, so that the ends of an earlier one never count.
+        # Keys ascend: after the shift, ends of earlier keys are always smaller.
         shift = keys * n_instants - least
         return np.asarray(np.maximum.accumulate(ends + shift) - shift, np.int64)
-    # Key times ns would overflow: the ranks of the instants do not.
+    # Key times ns would overflow; key times rank of the end does not.
     by_end = np.argsort(ends, kind="stable")
     rank = np.empty(len(ends), np.int64)
     rank[by_end] = np.arange(len(ends))
@@ -278,17 +280,17 @@ def _furthest(keys: Int64Array, ends: Int64Array) -> Int64Array:
 
 
 def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """Return how many of the intervals are open where each begins (0 = outermost).
+    """Return how many intervals are open at the start of each interval (0 = outermost).
 
-    The intervals must be sorted by start and, where starts are equal, by descending end: an
-    interval that begins together with a longer one is inside it. One that begins where another
-    ends is beside it.
+    The intervals must be sorted by start and, for equal starts, by descending end: an interval that
+    starts together with a longer one is inside it. An interval that starts at the end of another is
+    not inside it.
     """
     if len(starts) == 0:
         return np.empty(0, np.int64)
-    # Ends are nearly in order: the stable sort takes a tenth of the time of the other.
+    # Ends are nearly sorted: the stable sort is ten times faster.
     closed = np.searchsorted(np.sort(ends, kind="stable"), starts, side="right")
-    # An empty interval closes where it opens: it must not count as closed before itself.
+    # An empty interval ends where it starts: it must not count as closed before itself.
     empty = ends == starts
     if empty.any():
         n_empty_before = np.concatenate(([0], np.cumsum(empty)))
@@ -305,9 +307,13 @@ def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
 def overlapping_pairs(
     starts: Int64Array, ends: Int64Array, of_starts: Int64Array, of_ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return all pairs (i, j) where ``[starts[i], ends[i])`` overlaps the j-th of the others.
+    """Return all pairs (i, j) of overlapping intervals, i of the first and j of the second list.
 
-    The others must be sorted, disjoint and not empty (they may touch); the first need not be.
+    The second intervals must be sorted, disjoint, and non-empty (they may touch); the first need
+    not.
+
+    Raises:
+        TraceError: there are too many pairs (`check_pairs`).
     """
     if not len(starts) or not len(of_starts):
         return _NO_INSTANTS, _NO_INSTANTS
@@ -321,10 +327,10 @@ def overlapping_pairs(
 
 
 def check_pairs(n_pairs: int, n_rows: int) -> None:
-    """Refuse pairs of rows that would not fit in memory: far more than there are rows.
+    """Check that pairs of rows fit in memory: not many more pairs than rows.
 
     Raises:
-        TraceError: ``n_pairs`` of ``n_rows`` in all.
+        TraceError: ``n_pairs`` exceed the limit for ``n_rows``.
     """
     if n_pairs > _MIN_PAIRS_LIMIT + _MAX_PAIRS_PER_ROW * n_rows:
         raise TraceError(
@@ -334,6 +340,7 @@ def check_pairs(n_pairs: int, n_rows: int) -> None:
 
 
 def sorted_distinct(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return each of the values once, sorted: np.unique hashes, ten times as slow for millions."""
+    """Return the sorted distinct values. np.unique hashes, ten times slower for millions of values.
+    """
     each = np.sort(values)
     return each[np.append(True, each[1:] != each[:-1])] if len(each) else each

@@ -1,4 +1,4 @@
-"""Where ranks ran: their hosts and racks, as the user says. Nothing is guessed."""
+"""The hosts and racks of ranks, as the user specifies them. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MAX_NUMBERS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The hosts of ranks and the racks of hosts.
+    """The ranks of hosts and the hosts of racks.
 
-    ``hosts`` has the name of a host and its ranks, ``racks`` the name of a rack and its hosts:
-    names or patterns as Slurm writes them (``node[01-16,20]``), ``*`` and ``?`` stand for any
-    characters. A host is known by its full name or by what stands before its first dot.
+    ``hosts`` maps a host name to its ranks, ``racks`` a rack name to its hosts: names or Slurm
+    patterns (``node[01-16,20]``), where ``*`` and ``?`` match any characters. A host matches by its
+    full name or by the part before the first dot.
     """
 
     hosts: Mapping[str, frozenset[int]] = field(default_factory=dict)
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def with_rack(self, text: str) -> Self:
-        """Return the same cluster with a rack as the user gave it: ``r1=node[1-4],node9``.
+        """Return the same cluster with a rack in the user's notation: ``r1=node[1-4],node9``.
 
         Raises:
             UsageError: the text is not RACK=HOSTS.
@@ -52,11 +52,11 @@ class Topology:
     def placed(self, ranks: Ranks) -> Ranks:
         """Return the whole of ``ranks`` with the hosts and racks of its processes.
 
-        What is said here wins over what was recorded; the rest stays.
+        Hosts and racks specified here replace recorded ones; the others stay.
 
         Raises:
-            UsageError: a rank has two hosts or a host two racks, or no rack has a host of the
-                trace.
+            UsageError: a rank has two hosts, a host has two racks, or no rack contains a host of
+                the trace.
         """
         processes = ranks.whole.table("processes")
         host_of = {}
@@ -90,7 +90,7 @@ class Topology:
 def parse_topology(text: str) -> Topology:
     """Return the cluster that the TOML ``text`` describes.
 
-    Both tables may be left out::
+    Both tables are optional::
 
         [hosts]
         node1 = "0-7"                   # the ranks that ran there
@@ -101,7 +101,7 @@ def parse_topology(text: str) -> Topology:
         r2 = ["node[5-8]", "spare*"]
 
     Raises:
-        UsageError: not TOML, or not of that form.
+        UsageError: the text is not TOML, or does not have this form.
     """
     document = parse_toml(text, "cluster")
     if set(document) - {"hosts", "racks"} or not document:
@@ -159,7 +159,7 @@ def _split(hosts: str) -> Iterator[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return a pattern of host names as a regular expression."""
+    """Return a host name pattern as a regular expression."""
     pieces = []
     for place, piece in enumerate(_LIST.split(text)):
         if place % 2:
@@ -171,7 +171,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _numbers(text: str, where: str) -> Iterator[tuple[int, int]]:
-    """Yield each number of ``0-7,12`` and with how many digits it is written at least."""
+    """Yield each number in ``0-7,12`` with the minimum number of digits to print."""
     for part in text.split(","):
         match = _SPAN.fullmatch(part.strip())
         if match is None:

@@ -158,7 +158,7 @@ class DaskPool(WorkerPool):
                     memory_limit=None,  # Dask would count mapped files, and stop a worker for them
                     dashboard_address="127.0.0.1:0",
                     security=Security.temporary(),  # or who uses this machine could send it work
-                    death_timeout=_REPLACEMENT_TIMEOUT_S,  # by default one that cannot start is for ever
+                    death_timeout=_REPLACEMENT_TIMEOUT_S,  # Dask waits forever by default
                     silence_logs=logging.CRITICAL,
                 )
         except ImportError as error:
