@@ -1,5 +1,4 @@
-"""Entry point of ``traceprof`` and ``python -m traceprof``; handles signals from the first moment.
-"""
+"""Entry point of ``traceprof`` and ``python -m traceprof``; handles signals from the start."""
 
 from __future__ import annotations
 

@@ -216,8 +216,7 @@ def _remove(temporary: Path) -> None:
 
 
 def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> None:
-    """Move the finished file to its name; without ``force``, fail if the name was taken meanwhile.
-    """
+    """Move the finished file to its name; without ``force``, fail if the name is taken by now."""
     if is_lasting:
         _sync(temporary)
     if force:
@@ -231,8 +230,7 @@ def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> N
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk and survive a power failure.
-    """
+    """Wait until a file, or the entries of a folder, are on the disk and survive a power failure."""
     if not path.is_dir():
         with path.open("rb+") as file:
             os.fsync(file.fileno())

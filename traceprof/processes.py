@@ -1,5 +1,4 @@
-"""Processes and threads of traceprof: their number, how they start, their memory, their progress.
-"""
+"""Processes and threads of traceprof: their number, how they start, their memory, their progress."""
 
 from __future__ import annotations
 
@@ -227,8 +226,7 @@ def _physical_bytes() -> int:
 
 
 def _limit_bytes() -> int:
-    """Return the memory limit of all processes together: physical memory, or less in a container.
-    """
+    """Return the memory limit of all processes together: physical memory, or less in a container."""
     known = [_physical_bytes()]
     for path in _MEMORY_LIMIT_FILES:
         with suppress(OSError, ValueError):  # "max": no limit

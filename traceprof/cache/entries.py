@@ -1,8 +1,8 @@
-"""The entries of the cache, bytes and files under a key: private, checked and bounded.
+"""Cache entries: private, checked, and limited bytes and files under keys.
 
-Each entry is one file that carries a checksum of its key and content. Those that were used the
-longest ago go first when the bound is reached. What cannot be written is not kept: a full disk or
-a home that is read-only costs time, never a result.
+Each entry is one file with a checksum of its key and content. At the size limit, the least recently
+used entries are removed. A write that fails is ignored: a full disk or a read-only home costs time,
+never a result.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _ENTRY, _FILE, _PART = ".entry", ".file", ".part"
 _OUR_NAMES: Final = re.compile(r"[0-9a-f]{64}\.(?:entry|file)|\.traceprof-[0-9a-f]+\.part")
 _ABANDONED_S: Final = 24 * 3600
 _NO_FOLLOW_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-_NONBLOCK_FLAG: Final = getattr(os, "O_NONBLOCK", 0)  # a named pipe is looked at, not waited for
+_NONBLOCK_FLAG: Final = getattr(os, "O_NONBLOCK", 0)  # do not block on a named pipe
 
 
 def cache_folder(
     environment: Mapping[str, str] | None = None, platform: str = sys.platform
 ) -> Path | None:
-    """Return the folder of the cache; None where ``TRACEPROF_CACHE`` is 0, or there is no home.
+    """Return the folder of the cache; None if ``TRACEPROF_CACHE`` is 0, or there is no home folder.
 
-    ``TRACEPROF_CACHE`` may also name a folder, in which it is made. Else that is the platform's:
+    ``TRACEPROF_CACHE`` may also name the parent folder of the cache. The default is the platform's:
     ``XDG_CACHE_HOME`` or ``~/.cache``, on macOS ``~/Library/Caches``, on Windows
     ``%LOCALAPPDATA%``.
     """
@@ -61,13 +61,13 @@ def cache_folder(
     if platform == "darwin":
         return home / "Library" / "Caches" / "traceprof" / "kept"
     named = Path(variables.get("XDG_CACHE_HOME") or "")
-    # The convention: a path that is not absolute is ignored.
+    # By convention, a relative path is ignored.
     return (named if named.is_absolute() else home / ".cache") / "traceprof" / "kept"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much a cache holds."""
+    """The size of a cache."""
 
     entry_count: int
     total_bytes: int
@@ -75,19 +75,19 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What is kept in ``folder``, at most ``largest_bytes`` together."""
+    """The cache in ``folder``, with at most ``largest_bytes`` in total."""
 
     folder: Path
     largest_bytes: int = LARGEST_BYTES
 
     @classmethod
     def of_user(cls) -> Cache | None:
-        """Return the user's cache; None where it is off."""
+        """Return the user's cache; None if it is off."""
         folder = cache_folder()
         return None if folder is None else cls(folder)
 
     def get(self, key: str) -> bytes | None:
-        """Return what was kept under ``key``; None where nothing sound is."""
+        """Return the content under ``key``; None if there is no valid entry."""
         path = self._path(key, _ENTRY)
         if not self._is_ours():
             return None
@@ -103,7 +103,7 @@ class Cache:
         return content
 
     def put(self, contents: Mapping[str, bytes]) -> None:
-        """Keep ``contents`` under their keys, as far as that is possible."""
+        """Store ``contents`` under their keys, as far as possible."""
         if not self._make_folder():
             return
         with suppress(TraceprofError, OSError):
@@ -116,9 +116,9 @@ class Cache:
 
     @contextmanager
     def file(self, key: str) -> Iterator[Path | None]:
-        """Give the file that was kept under ``key``; None where no sound one is.
+        """Yield the cached file under ``key``; None if there is no valid one.
 
-        It stays for as long as the context lasts, whatever is removed meanwhile.
+        The file exists as long as the context, even if its entry is removed meanwhile.
         """
         found = self._sound_file(key, self._path(key, _FILE))
         try:
@@ -128,13 +128,13 @@ class Cache:
                 _remove(found)
 
     def put_file(self, key: str, source: Path) -> None:
-        """Keep a copy of the file ``source`` under ``key``, as far as that is possible."""
+        """Store a copy of the file ``source`` under ``key``, if possible."""
         with suppress(OSError):
             if 2 * source.stat().st_size <= self.largest_bytes:
                 self.make_file(key, lambda path: shutil.copyfile(source, path))
 
     def make_file(self, key: str, write: Callable[[Path], object]) -> None:
-        """Keep the file that ``write`` writes under ``key``, as far as that is possible."""
+        """Store the file that ``write`` creates under ``key``, if possible."""
         with suppress(TraceprofError, OSError):
             if not self._make_folder():
                 return
@@ -148,13 +148,13 @@ class Cache:
             self.put({key: checksum})
 
     def usage(self) -> Usage:
-        """Return how much there is."""
+        """Return the current size."""
         files = self._files()
         n_entries = sum(path.suffix == _ENTRY for path, _ in files)
         return Usage(n_entries, sum(status.st_size for _, status in files))
 
     def clear(self) -> Usage:
-        """Remove everything that traceprof kept here; return how much that was."""
+        """Remove everything that traceprof stored; return its size."""
         before = self.usage()
         if self._is_ours():
             for path, status in self._files():
@@ -163,7 +163,7 @@ class Cache:
         return before
 
     def is_writable(self) -> bool:
-        """Return whether anything can be kept; the folder is made for it."""
+        """Return whether entries can be stored; creates the folder if necessary."""
         return self._make_folder() and os.access(self.folder, os.W_OK)
 
     def _path(self, key: str, suffix: str) -> Path:
@@ -177,7 +177,7 @@ class Cache:
         return self._is_ours()
 
     def _is_ours(self) -> bool:
-        """Return whether nobody else can write into the folder."""
+        """Return whether no other user can write into the folder."""
         try:
             status = self.folder.stat()
         except OSError:
@@ -185,7 +185,7 @@ class Cache:
         return stat.S_ISDIR(status.st_mode) and _is_private(status)
 
     def _sound_file(self, key: str, path: Path) -> Path | None:
-        """Return a name of the kept file that nobody else removes; None where it is not sound."""
+        """Return a private link to the valid cached file, or None. Nobody else removes the link."""
         checksum = self.get(key)
         if checksum is None:
             return None
@@ -214,7 +214,7 @@ class Cache:
         return found
 
     def _remove_oldest(self) -> None:
-        """Remove what was used the longest ago, and what a process that died left half-written."""
+        """Remove the least recently used entries above the limit, and abandoned partial files."""
         files = sorted(self._files(), key=lambda file: file[1].st_mtime_ns)
         total = sum(status.st_size for _, status in files)
         for path, status in files:
@@ -226,12 +226,12 @@ class Cache:
 
 
 def _is_being_written(path: Path, status: os.stat_result) -> bool:
-    """Return whether a process may still write, or read, what has no name of its own yet."""
+    """Return whether a process may still be using a temporary file."""
     return path.suffix == _PART and time.time() - status.st_mtime < _ABANDONED_S
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Return whether nobody but the user can have written it, as far as the system tells."""
+    """Return whether only the user can have written the file, as far as the system shows."""
     if os.name != "posix":
         return True
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

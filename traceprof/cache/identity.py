@@ -1,4 +1,4 @@
-"""Which content a file has, without reading all of it; and which code computes from it."""
+"""Identify the content of a file without reading all of it, and the code that computes from it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _END_BYTES: Final = 1 << 16
 _PAGE_BYTES: Final = 4096
 _N_SAMPLED_PAGES: Final = 62
 _SETTLED_NS: Final = 2_000_000_000
-"""The coarsest clock of a file system: a second change within it may leave the same time."""
+"""Resolution of the coarsest file system clock: two changes within it may have the same time."""
 _LIBRARIES: Final = ("numpy", "pandas")
 
 
 def digest(*parts: str | bytes) -> str:
-    """Return a name for ``parts``: other parts, or the same divided elsewhere, have another."""
+    """Return a hash of ``parts`` that also depends on how the data is divided into parts."""
     found = sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -34,15 +34,16 @@ def digest(*parts: str | bytes) -> str:
 
 
 def identify_file(path: Path) -> str:
-    """Return what stands for the content of ``path``: its state, and samples of it.
+    """Return a hash that identifies the content of ``path``, from its state and samples.
 
-    The state is its size, its inode and both times of change: one can be put back, as `touch -r`
-    and tools that copy do, the other is the system's.
-    Of a large file these are its beginning, with the header and SQLite's count of changes, its
-    end, and pages evenly between. What SQLite has not yet written into the file counts, too.
+    The state consists of its size, its inode, and both change times. Tools such as `touch -r` and
+    copy programs can reset the modification time, but not the time that the system sets. Samples of
+    a large file are its beginning, with the header and SQLite's change counter, its end, and pages
+    evenly in between. Data that SQLite has not yet written into the file (``-wal``, ``-journal``)
+    also counts.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -52,23 +53,23 @@ def identify_file(path: Path) -> str:
 
 
 def is_settled(paths: Iterable[Path]) -> bool:
-    """Return whether all files were last changed long enough ago for both of their times to tell.
+    """Return whether all files were last changed long enough ago to rely on their change times.
 
     Raises:
-        OSError: one is gone.
+        OSError: a file no longer exists.
     """
     latest_ns = time.time_ns() - _SETTLED_NS
     return all(changed_ns(path.stat()) < latest_ns for path in paths)
 
 
 def changed_ns(status: os.stat_result) -> int:
-    """Return when a file was last changed: the one time can be put back, the system's cannot."""
+    """Return the time of the last change, the later of two times: programs can reset only one."""
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 @cache
 def identify_code() -> str:
-    """Return what stands for the code that computes: another version, or an edited checkout."""
+    """Return a hash of the code that computes, which changes with version and edited sources."""
     package = Path(__file__).resolve().parent.parent
     files = sorted(_files_of(str(package)))
     libraries = (find_spec(name) for name in _LIBRARIES)

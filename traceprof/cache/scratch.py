@@ -1,7 +1,7 @@
-"""Large arrays on the disk while nobody looks at them: in a file without a name, which is mapped.
+"""Store large unused arrays on disk, in an unnamed memory-mapped file.
 
-The file lies in the user's cache folder (where that is off, in the folder of temporary files), and
-is gone with the process, however that ends. What it cannot take stays in memory.
+The file is in the user's cache folder (in the folder for temporary files, if the cache is off). It
+disappears with the process, however that ends. Arrays that do not fit stay in memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import numpy.typing as npt
 from traceprof.cache.entries import cache_folder
 
 LEAST_BYTES: Final = 4 << 20
-"""Smaller arrays stay in memory, and all do where none is as large."""
+"""Smaller arrays stay in memory as long as no array has this size."""
 SMALLEST: Final = 4
-"""Beside large ones those down to this part of it are on the disk, too: there are many."""
+"""Once the file exists, arrays down to `LEAST_BYTES` divided by this number also move to disk."""
 _MIN_FREE_BYTES: Final = 2 << 30
-"""No disk is filled up to less than this."""
+"""The file does not grow if less than this would remain free on the disk."""
 _MAX_MAPPED_BYTES: Final = 256 << 20
-"""What is mapped beyond this leaves memory until it is looked at again."""
+"""Above this total, mapped pages leave memory until they are read again."""
 _PAGE_BYTES: Final = mmap.ALLOCATIONGRANULARITY
 _GROWTH_BYTES: Final = 64 << 20
 
@@ -37,7 +37,7 @@ Array = npt.NDArray[Any]
 
 
 class DiskArray:
-    """An array that is on the disk; nothing of it changes."""
+    """An array on disk. Immutable, except while it is filled."""
 
     __slots__ = ("_first_byte", "_mapped", "_place", "dtype", "n_rows")
 
@@ -53,11 +53,11 @@ class DiskArray:
 
     @property
     def n_bytes(self) -> int:
-        """How large it is."""
+        """Size in bytes."""
         return self.n_rows * self.dtype.itemsize
 
     def open(self) -> Array:
-        """Return the array, which may not be written to; it takes memory while it is held."""
+        """Return the array, read-only; it takes memory while it is referenced."""
         mapped = self._mapped() if self._mapped is not None else None
         if mapped is None:
             mapped = _Mapped.of(self._place, self._first_byte, self.n_bytes)
@@ -66,28 +66,28 @@ class DiskArray:
         return np.frombuffer(mapped, self.dtype, self.n_rows, skipped)
 
     def __setitem__(self, rows: slice, values: Array) -> None:
-        """Write rows of one that is `reserved`, from any thread; only their start counts.
+        """Write rows of a `reserved` array, from any thread. Only the start of ``rows`` counts.
 
         Raises:
-            OSError: the disk does not take them.
+            OSError: the disk is full or fails.
         """
         at = self._place.at + self._first_byte + (rows.start or 0) * self.dtype.itemsize
         self._place.file.write(at, np.ascontiguousarray(values, self.dtype))
 
     def __getitem__(self, rows: slice) -> DiskArray:
-        """Return a run of rows, without looking at them."""
+        """Return a range of rows without reading them."""
         first, after, _ = rows.indices(self.n_rows)
         first_byte = self._first_byte + first * self.dtype.itemsize
         return DiskArray(self._place, first_byte, after - first, self.dtype)
 
 
 def least_bytes() -> int:
-    """Return how large an array is at least that is put on the disk."""
+    """Return the minimum size of arrays that are stored on disk."""
     return LEAST_BYTES // SMALLEST if files else LEAST_BYTES
 
 
 def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
-    """Return an array whose rows are still to be written; None if small, or no disk takes it."""
+    """Return an array to be filled; None if it is small, or no disk has room."""
     kind = np.dtype(dtype)
     n_bytes = n_rows * kind.itemsize
     if n_bytes < least_bytes() or kind.hasobject:
@@ -97,9 +97,9 @@ def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
 
 
 def put_aside(values: Array) -> DiskArray | None:
-    """Return ``values`` on the disk; None where they stay in memory.
+    """Return ``values`` on disk; None if they stay in memory.
 
-    What is part of an array on the disk already is not written again.
+    A part of an array that is already on disk is not written again.
     """
     if values.nbytes < least_bytes() or values.ndim != 1 or values.dtype.hasobject:
         return None
@@ -116,6 +116,7 @@ def put_aside(values: Array) -> DiskArray | None:
 
 
 def _part_of_mapped(values: Array) -> DiskArray | None:
+    """Return the array on disk that ``values`` is a view of; None if it is none."""
     base: Any = values
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
@@ -130,7 +131,7 @@ def _part_of_mapped(values: Array) -> DiskArray | None:
 
 
 class _Mapped(mmap.mmap):
-    """Bytes of the file in memory, from a boundary of pages on."""
+    """A mapped range of the file that starts at a page boundary."""
 
     place: _Place
     first_byte: int
@@ -144,7 +145,7 @@ class _Mapped(mmap.mmap):
             found = cls(
                 place.file.number, n_bytes + skipped, access=mmap.ACCESS_READ, offset=at - skipped
             )
-        except OSError as error:  # a limit of what a process may map
+        except OSError as error:  # limit of mapped memory per process
             raise MemoryError from error
         found.place, found.first_byte = place, first_byte - skipped
         found.address = np.frombuffer(found, np.uint8).__array_interface__["data"][0]
@@ -157,7 +158,7 @@ _lock: Final = threading.Lock()
 
 
 def _limit_mapped_memory(mapped: _Mapped) -> None:
-    """Let what is mapped leave memory where it is much; its pages come back when looked at."""
+    """Drop mapped pages from memory above the limit; they are read again on use."""
     with _lock:
         _all_mapped.add(mapped)
         held = list(_all_mapped)
@@ -168,7 +169,7 @@ def _limit_mapped_memory(mapped: _Mapped) -> None:
 
 
 class _File:
-    """A file without a name, and which parts of it are free."""
+    """An unnamed file and its free ranges."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -179,7 +180,7 @@ class _File:
         os.ftruncate(self.number, _PAGE_BYTES)
         mmap.mmap(
             self.number, _PAGE_BYTES, access=mmap.ACCESS_READ
-        ).close()  # some disks cannot do that
+        ).close()  # some file systems do not support it
         self._n_bytes = 0
         self._free: list[tuple[int, int]] = []
         self.returned = deque[tuple[int, int]]()
@@ -191,7 +192,7 @@ class _File:
             self._file.close()
 
     def place(self, n_bytes: int) -> _Place | None:
-        """Return room for so many bytes; None where the disk is too full."""
+        """Return room for ``n_bytes``; None if the disk is too full."""
         n_bytes += -n_bytes % _PAGE_BYTES
         with self._lock:
             self._merge()
@@ -209,6 +210,7 @@ class _File:
             return _Place(self, at, n_bytes)
 
     def _merge(self) -> None:
+        """Merge adjacent free ranges, including released ones."""
         regions = [region for region in self._free if region[1]]
         while self.returned:
             regions.append(self.returned.popleft())
@@ -219,7 +221,7 @@ class _File:
         self._free = merged
 
     def write(self, at: int, values: Array) -> None:
-        """Write values, from any thread."""
+        """Write values at the offset ``at``, from any thread."""
         remaining: Any = values.view(np.uint8).data
         if not hasattr(os, "pwrite"):
             with self._lock:
@@ -233,7 +235,7 @@ class _File:
 
 
 class _Place:
-    """Bytes of the file, which are free again when nobody has them."""
+    """A range of the file, released when nothing refers to it."""
 
     __slots__ = ("__weakref__", "_n_bytes", "at", "file")
 
@@ -245,7 +247,7 @@ class _Place:
 
 
 files: Final[list[_File | None]] = []
-"""The file of this process, once it was wanted; None where there can be none."""
+"""The file of this process, created on first use; None if it cannot be created."""
 
 
 def _place_for(n_bytes: int) -> _Place | None:
@@ -268,13 +270,13 @@ def _new_file() -> _File | None:
 
 
 def _leave_to_parent() -> None:
-    """Write to another file than the process that this one was forked from."""
+    """In a forked child, use a new file instead of the file of the parent."""
     files.clear()
     _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    # Nobody holds the lock where a process begins: what held it would not be there to let go.
+    # Hold the lock during the fork: in the child, no other thread could release it.
     os.register_at_fork(
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_leave_to_parent
     )

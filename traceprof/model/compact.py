@@ -42,8 +42,7 @@ class CompactTable(Table):
 
     @classmethod
     def of_each(cls, columns: Iterable[tuple[str, Any]], n_rows: int) -> CompactTable:
-        """Return a table of ``columns``, arrays or Names, packed one after another to save memory.
-        """
+        """Return a table of ``columns``, arrays or Names, packed one after another to save memory."""
         packed = {name: _packed(values) for name, values in columns}
         return object.__new__(cls)._with(_Columns(packed), n_rows)
 
@@ -99,13 +98,11 @@ class CompactTable(Table):
         return self._with(_Columns(packed, self._columns.rows), len(self))
 
     def alike(self, name: str) -> Packed | _Array:
-        """Return compact integers per row, equal exactly where the values of the column are equal.
-        """
+        """Return compact integers per row, equal exactly where the values of the column are equal."""
         return _values_of(self._columns.rows_of(name))
 
     def stored(self, name: str) -> Any:
-        """Return a column in compact form, to keep or to select rows from: integers are `Packed`.
-        """
+        """Return a column in compact form, to keep or to select rows from: integers are `Packed`."""
         column = self._columns.rows_of(name)
         is_packed = (
             isinstance(column, _Numbers) and column.distinct is None and column.dtype.kind == "i"

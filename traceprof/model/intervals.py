@@ -139,8 +139,7 @@ class Intervals:
         )
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
-        """Return the part of the set inside ``[start_ns, end_ns)``; the cost grows with that part.
-        """
+        """Return the part of the set inside ``[start_ns, end_ns)``; the cost grows with that part."""
         first = int(np.searchsorted(self.ends, start_ns, side="right"))
         last = int(np.searchsorted(self.starts, end_ns, side="left"))
         if first >= last or start_ns >= end_ns:
@@ -215,8 +214,7 @@ class Growing:
 
 
 def _union_in_pieces(first: Intervals, other: Intervals) -> Intervals:
-    """Return the union of two large sets, one time range after another, since sorting needs memory.
-    """
+    """Return the union of two large sets, one time range after another, since sorting needs memory."""
     longer = first if len(first) >= len(other) else other
     cuts = [
         _MIN_INSTANT,
@@ -340,7 +338,6 @@ def check_pairs(n_pairs: int, n_rows: int) -> None:
 
 
 def sorted_distinct(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the sorted distinct values. np.unique hashes, ten times slower for millions of values.
-    """
+    """Return the sorted distinct values. np.unique hashes, ten times slower for millions of values."""
     each = np.sort(values)
     return each[np.append(True, each[1:] != each[:-1])] if len(each) else each

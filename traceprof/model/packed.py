@@ -136,6 +136,5 @@ def joined_numbers(parts: Sequence[Packed | Array]) -> Packed | Array:
 
 
 def _type_for(smallest: int) -> np.dtype[Any]:
-    """Return the smallest integer type for ``smallest``, which is negative, to -``smallest`` - 1.
-    """
+    """Return the smallest integer type for ``smallest``, which is negative, to -``smallest`` - 1."""
     return np.min_scalar_type(smallest)

@@ -85,8 +85,7 @@ def places_of_samples(
 
 
 def placed_samples(samples: Table, place: SamplePlacement) -> Table:
-    """Return the samples of a member, already on the clock of the run, with their names in the run.
-    """
+    """Return the samples of a member, already on the clock of the run, with their names in the run."""
     if samples.empty:
         return samples
     given: Names = samples["source"]
@@ -134,8 +133,7 @@ def _devices_of_hosts(
 
 
 def merge_environments(run: RunFiles) -> Table:
-    """Return the environment of the first member and, with several hosts, the interfaces of each.
-    """
+    """Return the environment of the first member and, with several hosts, the interfaces of each."""
     hosts, frames = _hosts(run), [member.trace.environment for member in run]
     parts = [frames[0]]
     if _has_several(hosts):
@@ -242,7 +240,7 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
             columns[column] = renamed(frame[column], placement.processes)
         for column in {"device", "src_device", "dst_device"}.intersection(frame):
             columns[column] = renamed(frame[column], placement.devices)
-        moved[name] = frame.assign(**columns)  # all rows move by the same time, so their order stays
+        moved[name] = frame.assign(**columns)  # all rows move alike: the order stays
     return moved
 
 

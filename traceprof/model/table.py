@@ -79,8 +79,7 @@ class Table:
 
     @classmethod
     def stacked(cls, parts: Sequence[Table]) -> Table:
-        """Return the rows of all parts, one after another; columns that a part lacks are unknown.
-        """
+        """Return the rows of all parts, one after another; columns that a part lacks are unknown."""
         if len(parts) == 1:
             return parts[0]
         names = list(dict.fromkeys(name for part in parts for name in part))
@@ -127,8 +126,7 @@ class Table:
         return {name: self[name] for name in self._columns}
 
     def stored(self, name: str) -> Any:
-        """Return a column in stored form, to keep or to select rows from: integers may be `Packed`.
-        """
+        """Return a column in stored form, to keep or to select rows from: integers may be `Packed`."""
         return in_memory(self._columns[name])
 
     def get(self, name: str, otherwise: Any = None) -> Any:

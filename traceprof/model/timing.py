@@ -199,8 +199,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class ClockCorrection:
-    """The error of a clock: it is ahead by ``offset_ns`` at ``at_ns``, growing by ``drift_ratio``.
-    """
+    """The error of a clock: it is ahead by ``offset_ns`` at ``at_ns``, growing by ``drift_ratio``."""
 
     offset_ns: float = 0.0
     drift_ratio: float = 0.0

@@ -1,5 +1,4 @@
-"""The Trace: one recording as columnar tables. It contains data only; analyses are functions of it.
-"""
+"""The Trace: one recording as columnar tables. It contains data only; analyses are functions of it."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The class of each kernel, by its name: the user's rules, its identifier, its functor, its scope.
+"""The class of each kernel, derived from its name.
 
-In this order, the first that tells it:
+The first rule that matches decides, in this order:
 
-1. the user's rules, sought in the whole name as it is shown;
-2. of a wrapper (`WRAPPERS`) the functors, outermost first, else the class of the wrapper;
-3. the few namespaces that decide whatever the identifier says (`DECIDING_SCOPES`);
+1. the user's rules, searched in the whole name as shown;
+2. for a wrapper (`WRAPPERS`), its functors, outermost first, otherwise the wrapper's own class;
+3. the few namespaces that decide regardless of the identifier (`DECIDING_SCOPES`);
 4. the words of the identifier (`IDENTIFIERS`: ``RMSNormKernel`` is ``rms norm kernel``, so that
-   ``eigen meta kernel`` holds no ``take`` and ``tensor transform`` no ``sort``);
-5. the namespaces that decide where it does not (`SCOPES`);
+   ``eigen meta kernel`` contains no ``take`` and ``tensor transform`` no ``sort``);
+5. the namespaces that decide if the identifier does not (`SCOPES`);
 6. ``other``.
 
-A pattern names a family of kernels, never one of them.
+A pattern describes a family of kernels, never a single kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from traceprof.names.parsing import parse_name, pattern, shortened_numbers, word
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """Kernels whose name contains ``pattern`` do ``activity``."""
+    """Kernels whose name matches ``pattern`` have the class ``activity``."""
 
     activity: Activity
     pattern: re.Pattern[str]
@@ -39,7 +39,7 @@ class KernelRule:
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:
-    """Of the user: kernels in whose name ``pattern`` is found do ``activity``."""
+    """A rule of the user: kernels whose name matches ``pattern`` have the class ``activity``."""
 
     activity: Activity
     pattern: OwnPattern
@@ -47,9 +47,9 @@ class OwnRule:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """Identifiers, with scope, of kernels that apply a functor, which decides among ``classes``.
+    """Kernels (identifier with scope) that apply a functor, which decides among ``classes``.
 
-    Where it does not the kernel is of the class ``otherwise``.
+    If the functor does not decide, the kernel has the class ``otherwise``.
     """
 
     pattern: re.Pattern[str]
@@ -58,7 +58,7 @@ class Wrapper:
 
 
 def _rules(text: str) -> tuple[KernelRule, ...]:
-    """Return the rules of ``text``: a line for each; one that begins with | goes on."""
+    """Return the rules in ``text``, one per line; a line that begins with | continues the last."""
     lines = re.sub(r"(?m)^#.*\n", "", text).replace("\n    |", "|").strip().splitlines()
     named = (line.partition(": ") for line in lines)
     return tuple(KernelRule(Activity(activity), pattern(words)) for activity, _, words in named)
@@ -213,20 +213,20 @@ _FORMER_NAMES: Final = {
     "other_compute": Activity.OTHER,
     "device_memory": Activity.MEMORY,
 }
-"""What classes were called before: rules that name them still hold."""
+"""Former class names, which are still valid in rules."""
 
 
 def parse_rules(text: str) -> tuple[OwnRule, ...]:
-    """Return the user's rules in the TOML ``text``, in the order in which they stand there.
+    """Return the user's rules in the TOML ``text``, in order of precedence.
 
-    The file holds, in the order of precedence::
+    The format of the file::
 
         [[rule]]
         activity = "communication"
         pattern = "my_ring_kernel"
 
     Raises:
-        UsageError: not TOML, an activity that does not exist, or a pattern that is not valid.
+        UsageError: the text is not TOML, an activity does not exist, or a pattern is invalid.
     """
     tables = parse_toml(text, "rules").get("rule", [])
     if not isinstance(tables, list):
@@ -251,11 +251,11 @@ def _parse_rule(table: object) -> OwnRule:
 
 
 TRACED_GRAPH: Final = re.compile(r"CUDA graph \d+")
-"""What readers call a CUDA graph that was traced whole."""
+"""Name that readers give to a CUDA graph that was traced as a whole."""
 
 
 def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
-    """Return the activity of each kernel, ``rules`` first; one look per distinct name."""
+    """Return the activity of each kernel, ``rules`` first. Each distinct name is examined once."""
     texts = names.texts.tolist()
     found = objects(class_of(name).value for name in texts)
     for rule in reversed(rules):
@@ -264,11 +264,11 @@ def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
 
 
 def class_of(name: str) -> Activity:
-    """Return what a kernel of this name does."""
+    """Return the class of a kernel by its name."""
     return _class_of(shortened_numbers(name))
 
 
-@lru_cache(maxsize=1 << 14)  # the files of a run use the same names
+@lru_cache(maxsize=1 << 14)  # the files of a run share their names
 def _class_of(name: str) -> Activity:
     if TRACED_GRAPH.fullmatch(name):
         return Activity.CUDA_GRAPH

@@ -1,4 +1,4 @@
-"""What the name of a kernel tells beside its class: its precision, its pass, the units it uses."""
+"""Properties of a kernel from its name: precision, forward or backward pass, and matrix units."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ _TYPES: Final = tuple(
 )
 _MATRIX_FUNCTOR: Final = pattern(r"^cutlass_|gemm", re.IGNORECASE)
 _MOVES_BYTES: Final = pattern(r"^[nr]ccl|userbuffers")
-"""Their types say what is moved as, not what it is."""
+"""Communication kernels, whose type names the transfer unit, not the data type."""
 _VOID_POINTER: Final = pattern(r"\bvoid( const)? ?\*")
 _BHALF: Final = pattern(r"\bunsigned short\b")
-"""Composable Kernel's bf16."""
+"""Composable Kernel's name for bf16."""
 _QUALIFIED: Final = pattern(r"\b(?:\w+::)+(?=\w)")
 _TYPE_OF_MODE: Final = pattern(r"__nv_fp8_interpretation_t")
 _BACKWARD: Final = pattern(
@@ -87,7 +87,7 @@ _FORWARD: Final = pattern(
     r"|\bprefill|\bdecode with|^pod with kv|^fmha sm"
 )
 MATRIX_WORK: Final = frozenset({Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION})
-"""The classes that can use them."""
+"""The classes that can use matrix units."""
 _HELPERS: Final = pattern(
     r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
     r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
@@ -110,18 +110,18 @@ _FLASH_ATTENTION: Final = pattern(
     r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa"
 )
 _MATRIX_ONLY_PRECISIONS: Final = ("fp8",)
-"""Only matrix units multiply these."""
+"""Only matrix units multiply these types."""
 _CUTLASS_3_KERNEL: Final = "device_kernel"
-"""What CUTLASS 3 wraps kernels of Hopper and later in."""
+"""CUTLASS 3's wrapper of kernels for Hopper and later."""
 _FUNCTOR_NAME: Final = pattern(
     r"(?i)(functor(onself)?|func|op|ops|kernel|kernel_cuda)(_\w{1,99})?$"
 )
 _LAUNCHERS: Final = pattern(r"(^|::)gpu_kernel_impl(_nocast)?$")
-"""They apply what they are given."""
+"""Functors that only launch the functor that they are given."""
 _CUTLASS_KERNELS: Final = frozenset({"Kernel", "Kernel2"})
-"""CUTLASS's, which say nothing of themselves."""
+"""CUTLASS wrappers, whose names do not describe the work."""
 SHORT_NS: Final = 10_000
-"""A kernel shorter than this costs about as much to launch as to run."""
+"""The launch of a shorter kernel costs about as much time as its execution."""
 _FROM_BRACKET: Final = pattern(r"[<(].*", re.DOTALL)
 _CUTLASS_WRAPPER: Final = pattern(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
 _NARROWER: Final = pattern(r"bf16|f16|fp16|half|e[45]m[23]|fp8|i8|int8|f64|double", re.IGNORECASE)
@@ -146,7 +146,7 @@ _UNKNOWN_COPY: Final = "[CUDA memcpy]"
 
 
 def precision_of(name: str) -> str:
-    """Return one of `PRECISIONS`, "" where the name shows no element type."""
+    """Return one of `PRECISIONS`; "" if the name shows no element type."""
     return _precision_of(shortened_numbers(name))
 
 
@@ -170,7 +170,7 @@ def _precision_of(name: str) -> str:
 
 
 def _library_precision(identifier: str) -> str:
-    """Return what the conventions of libraries tell of an identifier."""
+    """Return the precision in an identifier that follows a library convention; "" if none."""
     if found := _NVJET.search(identifier):
         return _PRECISION_OF_LETTER.get(found[1], "")
     if found := _TENSILE.search(identifier):
@@ -182,7 +182,7 @@ def _library_precision(identifier: str) -> str:
     if word := _word_precision(identifier):
         return word
     if found := _SHAPED.search(identifier):
-        # Tensor cores take no fp32: what accumulates in it without naming a type reads tf32.
+        # Tensor cores do not multiply fp32: accumulation in fp32 without a named type is tf32.
         return "tf32" if found[1] == "s" else _PRECISION_OF_LETTER[found[1]]
     return ""
 
@@ -202,7 +202,7 @@ def _narrowest_type(text: str) -> str:
 
 
 def direction_of(name: str) -> str:
-    """Return "forward", "backward", or "" where the name does not tell."""
+    """Return "forward" or "backward"; "" if the name shows neither."""
     parsed = parse_name(name)
     first = [words_of(functor.replace("::", "_")) for functor in parsed.functors[:2]]
     for words in (parsed.words, *first):
@@ -214,7 +214,7 @@ def direction_of(name: str) -> str:
 
 
 class MatrixUnits(StrEnum):
-    """Whether they are used."""
+    """Whether a kernel uses tensor or matrix cores."""
 
     YES = "yes"
     NO = "no"
@@ -222,7 +222,7 @@ class MatrixUnits(StrEnum):
 
 
 def matrix_units_of(name: str, activity: Activity) -> MatrixUnits:
-    """Return whether a kernel of this name and class uses them; `NO` of other than matrix work."""
+    """Return whether a kernel of this name and class uses matrix units; `NO` for other work."""
     if activity not in MATRIX_WORK:
         return MatrixUnits.NO
     parsed = parse_name(name)
@@ -244,27 +244,28 @@ def matrix_units_of(name: str, activity: Activity) -> MatrixUnits:
 
 
 def _is_helper(parsed: KernelName) -> bool:
+    """Return whether a kernel only prepares or finishes matrix work."""
     applied = (words_of(functor.rpartition("::")[2]) for functor in parsed.functors[:2])
     return any(_HELPERS.search(words) for words in (parsed.words, *applied))
 
 
 def matrix_units(kernels: Table) -> npt.NDArray[np.object_]:
-    """Return whether each kernel computes on tensor or matrix cores: yes, no or unknown."""
+    """Return whether each kernel computes on tensor or matrix cores: yes, no, or unknown."""
     return _by_name(kernels, lambda name, activity: matrix_units_of(name, activity).value)
 
 
 def precisions(kernels: Table) -> npt.NDArray[np.object_]:
-    """Return the element type that each kernel's name shows (fp16 …), "" where it shows none."""
+    """Return the element type in the name of each kernel (fp16 …); "" if it shows none."""
     return _by_name(kernels, lambda name, _: precision_of(name))
 
 
 def directions(kernels: Table) -> npt.NDArray[np.object_]:
-    """Return forward or backward where each kernel's name says so, else ""."""
+    """Return "forward" or "backward" for each kernel; "" if its name shows neither."""
     return _by_name(kernels, lambda name, _: direction_of(name))
 
 
 def short_name(name: str) -> str:
-    """Return the own name of a kernel and what it applies: ``elementwise_kernel (MulFunctor)``."""
+    """Return a kernel's identifier and its functor: ``elementwise_kernel (MulFunctor)``."""
     parsed = parse_name(name)
     functors = [label for label in parsed.functors if not _LAUNCHERS.search(label)]
     applied = next((label for label in reversed(functors) if _FUNCTOR_NAME.search(label)), "")
@@ -272,7 +273,7 @@ def short_name(name: str) -> str:
         named = functors if parsed.identifier in _CUTLASS_KERNELS else parsed.lambdas
         applied = next(iter(named), "")
     label = parsed.identifier or name
-    if label == "operator" and parsed.scope:  # a lambda by itself: told by its function
+    if label == "operator" and parsed.scope:  # a plain lambda: use the name of its function
         label = (
             words[-1] if (words := [word for word in parsed.scope.split("::") if word]) else name
         )
@@ -280,7 +281,7 @@ def short_name(name: str) -> str:
 
 
 def _by_name(kernels: Table, value_of: Callable[[str, Activity], str]) -> npt.NDArray[np.object_]:
-    """Return what is judged of each kernel's name and class; one look per distinct pair."""
+    """Return ``value_of(name, activity)`` for each kernel, computed once per distinct pair."""
     names, activities = kernels["name"], kernels["activity"]
     n_activities = len(activities.texts)
     pairs = names.codes * n_activities + activities.codes
@@ -293,10 +294,10 @@ def _by_name(kernels: Table, value_of: Callable[[str, Activity], str]) -> npt.ND
 
 
 def wide_precision_of(name: str) -> str:
-    """Return "tf32", "3xtf32" or "fp32" where a kernel of this name multiplies in it, else "".
+    """Return "tf32", "3xtf32", or "fp32" if a kernel of this name multiplies in it, otherwise "".
 
-    As three products of TF32 tensor cores multiply FP32: so does memory-efficient attention from
-    Ampere on.
+    "3xtf32" is an FP32 multiplication by three TF32 tensor core products, as in memory-efficient
+    attention on Ampere and later.
     """
     plain = name.removeprefix("void ")
     wrapped = _CUTLASS_WRAPPER.match(plain)
@@ -311,7 +312,7 @@ def wide_precision_of(name: str) -> str:
 
 
 def copy_titles(copies: Table) -> Names:
-    """Return the title of each copy and memset; migrations of unified memory are told apart."""
+    """Return the title of each copy and memset; unified memory migrations have their own titles."""
     directions = copies["direction"]
     plain = [_COPY_TITLES.get(direction, _UNKNOWN_COPY) for direction in directions.texts.tolist()]
     titles = [*plain, *(title.replace("CUDA", "CUDA Unified Memory") for title in plain)]

@@ -1,4 +1,4 @@
-"""What a worker does: it follows plans and answers questions about the Traces that they make."""
+"""Hold Traces in a worker: follow plans to create them, and answer questions about them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from traceprof.workers.spill import Spill
 
 _MAX_WINDOWS: Final = 4
 _MEMORY_RATIO_LOADED: Final = 3
-"""A Trace and what is computed of it take about this many times the bytes of its tables."""
+"""Memory of a Trace and the values computed from it, per byte of its tables."""
 _MAX_SETS_BYTES: Final = 150_000_000
-"""Of sets of instants that are kept, of a file; not counting that facts share them."""
+"""Limit for kept sets of instants per file, ignoring that facts share them."""
 _MAX_SETS_BYTES_SPILLED: Final = 60_000_000
 _MEMORY_RATIO_SPILLED: Final = 1
-"""What is computed of a Trace whose tables lie on the disk."""
+"""The same ratio for a Trace whose tables are mapped from disk."""
 _MIN_TRIM_BYTES: Final = 10_000_000
-"""To give memory back takes as long as some of this to be made."""
+"""Returning memory to the system costs as much time as allocating this much."""
 _INTERVAL_BYTES: Final = 16
-"""Of one interval."""
+"""Size of one interval."""
 _Key: TypeAlias = tuple[str, bytes]
 
 
 class Holder:
-    """The Traces that a process holds: of every file the last one whole, and windows of it.
+    """The Traces of a process: of each file the last whole Trace, and windows of it.
 
-    Those that were asked least recently are spilled to the disk where the process takes more than
-    ``most_bytes``, and loaded when they are asked again; where there is no room they are
-    given up, and made again. Sets of ``n_large`` intervals stay here.
+    If the process exceeds ``most_bytes``, the least recently used files are spilled to disk and
+    loaded again on demand. Without room on disk they are dropped and created again. Sets with at
+    least ``n_large`` intervals stay here.
     """
 
     def __init__(self, most_bytes: int, n_large: int = LARGE) -> None:
@@ -47,7 +47,7 @@ class Holder:
         self._lock = threading.Lock()
 
     def answer(self, question: Question | TimeQuestion) -> bytes:
-        """Return the answer to ``question`` as it travels; an error is the answer, too."""
+        """Return the pickled answer to ``question``; an error is also an answer."""
         file = question.plan.file
         with self._lock:
             held = self._held.setdefault(file, _HeldFile(self._n_large))
@@ -61,6 +61,7 @@ class Holder:
             self._limit_memory()
 
     def _limit_memory(self) -> None:
+        """Spill or drop the least recently used files while the process exceeds its memory."""
         with self._lock:
             for file, held in list(self._held.items())[:-1]:
                 if self._taken_bytes() <= self._most_bytes:
@@ -76,13 +77,13 @@ class Holder:
                         give_back()
 
     def _taken_bytes(self) -> int:
-        """Return what this process takes; where the system does not tell, about what is held."""
+        """Return the memory of this process, or an estimate if the system does not report it."""
         known = taken_bytes()
         return sum(held.n_bytes for held in self._held.values()) if known is None else known
 
 
 class _HeldFile:
-    """What is made of one file so far."""
+    """The Traces and sets of one file so far."""
 
     def __init__(self, n_large: int) -> None:
         self.lock = threading.Lock()
@@ -96,7 +97,7 @@ class _HeldFile:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory size."""
         if self._is_spilled:
             return 0
         ratio = _MEMORY_RATIO_SPILLED if self._was_spilled else _MEMORY_RATIO_LOADED
@@ -104,11 +105,11 @@ class _HeldFile:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether any of it is in memory."""
+        """Whether any data is in memory."""
         return not self._is_spilled and bool(self._whole or self._sets)
 
     def spill(self) -> bool:
-        """Leave it on the disk alone; False where that cannot be done."""
+        """Keep the data on disk only; return False if that fails."""
         self._limit_sets(_MAX_SETS_BYTES_SPILLED)
         if not self._file.spill((self._whole, self._windows, self._sets)):
             return False
@@ -121,7 +122,7 @@ class _HeldFile:
         self._is_spilled, self._was_spilled = False, True
 
     def answer(self, question: Question | TimeQuestion) -> bytes:
-        """Return the answer as it travels."""
+        """Return the pickled answer."""
         if isinstance(question, TimeQuestion):
             return packed(question.answer(self._set_of, self._n_large), self._n_large)[0]
         found = self._answer(question)
@@ -137,7 +138,7 @@ class _HeldFile:
         return question.measure(trace, *question.args, **dict(question.kwargs))
 
     def _set_of(self, expression: Expression) -> Intervals:
-        """Return a set of instants, from as far as it is made already."""
+        """Return the set that ``expression`` describes, reusing known sets."""
         if isinstance(expression, Intervals):
             return expression
         key: _Key = (
@@ -168,11 +169,12 @@ class _HeldFile:
         self._limit_sets(_MAX_SETS_BYTES)
 
     def _limit_sets(self, most_bytes: int) -> None:
+        """Drop the least recently used sets above ``most_bytes``."""
         while self._n_sets_bytes > most_bytes and len(self._sets) > 1:
             self._n_sets_bytes -= _INTERVAL_BYTES * len(self._sets.popitem(last=False)[1])
 
     def made(self, plan: Plan) -> Trace:
-        """Return the Trace that ``plan`` makes, from as far as it is made already."""
+        """Return the Trace that ``plan`` describes, reusing known steps."""
         if self._is_spilled:
             self._load()
         steps = plan.steps
@@ -190,6 +192,7 @@ class _HeldFile:
         return trace
 
     def _made_whole(self, steps: tuple[PlanStep, ...]) -> Trace:
+        """Return the whole Trace after ``steps``, reusing known steps and dropping obsolete ones."""
         if steps in self._whole:
             return self._whole[steps]
         if steps[:1] not in {known_steps[:1] for known_steps in self._whole}:

@@ -1,7 +1,7 @@
-"""Traces that another process holds: questions go to them, and only answers come back.
+"""Traces in another process: questions go there, and only answers come back.
 
-Such a Trace is a plan: functions that make it from its file, one after another. Whoever follows
-the plan has the Trace, so that one that was lost is made again.
+A remote Trace is a plan: the functions that create it from its file, one after another. A worker
+creates the Trace by following the plan, so a lost Trace can be created again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from traceprof.model.trace import Trace
 
 _Answer = TypeVar("_Answer")
 _EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
-"""The tables that grow with the recording; the others travel with the head of a Trace."""
+"""The tables that grow with the recording; the other tables travel with the head of a Trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of a plan: a function, and what it takes beside the Trace so far.
+    """One step of a plan: a function, and its arguments besides the Trace so far.
 
-    Two are the same that bear the same ``name``. ``takes_part``: others are made of the same
-    Trace, which is still needed.
+    Steps with the same ``name`` are equal. ``takes_part``: several Traces are derived from the
+    Trace before this step, so it is still needed.
     """
 
     make: Callable[..., Trace] = field(compare=False)
@@ -38,23 +38,23 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a Trace is made: it is read, then changed."""
+    """How a Trace is created: read from a file, then changed."""
 
     steps: tuple[PlanStep, ...]
 
     @property
     def file(self) -> str:
-        """The file that the Trace is read from."""
+        """The file from which the Trace is read."""
         return str(self.steps[0].args[0])
 
     def then(self, step: PlanStep) -> Plan:
-        """Return the plan of what ``step`` makes of this one's Trace."""
+        """Return the plan extended by ``step``."""
         return Plan((*self.steps, step))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a Trace: a function that pickles by its name, and what it takes beside."""
+    """A question about a Trace: a function that pickles by name, and its other arguments."""
 
     plan: Plan
     measure: Callable[..., Any]
@@ -65,7 +65,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer to a question that cannot be answered: the error."""
+    """The answer to a question that raised an error."""
 
     error: Exception
 
@@ -75,22 +75,24 @@ class Pool(Protocol):
 
     @abstractmethod
     def ask(self, questions: Sequence[Any], /) -> list[Any]:
-        """Return the answers in the order of the questions, `Failed` where one raised an error.
+        """Return the answers in the order of the questions, `Failed` for each raised error.
 
-        Questions are each a `Question`, or one about sets of instants (`TimeQuestion`).
+        A question is a `Question`, or a `TimeQuestion` about sets of instants.
 
         Raises:
-            TraceprofError: a question cannot be answered by anybody.
+            TraceprofError: no worker can answer a question.
         """
         ...
 
     def close(self) -> None:
-        """Give up what is held; the next question begins anew."""
+        """Drop all held data; the next question starts again."""
 
     def read(
         self, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
     ) -> list[RemoteTrace | Exception]:
-        """Return the Trace that ``read`` makes of each of ``roots``, or why it cannot."""
+        """Return the remote Trace ``read(*root)`` for each of ``roots``, or the error that it
+        raised.
+        """
         siblings: list[RemoteTrace] = []
         made = [RemoteTrace(self, Plan((PlanStep(read, args),)), siblings) for args in roots]
         failed = _fetch_heads(made)
@@ -99,10 +101,10 @@ class Pool(Protocol):
 
 
 class RemoteTrace(Trace):
-    """A Trace that a pool holds; what is small of it is here, and its events where they are.
+    """A Trace that a pool holds. Small data is here; events stay in the other process.
 
-    ``siblings`` are the Traces that were made in the same way, this one among them: a fact that is
-    asked of one is measured of all of them at once.
+    ``siblings`` are the Traces that were created in the same way, including this one. A fact of one
+    Trace is measured for all of them at once.
     """
 
     __slots__ = ("_facts", "_head", "_span", "_uncut", "plan", "pool", "siblings")
@@ -144,9 +146,9 @@ class RemoteTrace(Trace):
         return self._head
 
     def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Return what ``measure`` says of this Trace; its siblings are asked with it.
+        """Return ``measure`` of this Trace; measure its siblings in the same round.
 
-        What they say is kept under ``key`` among the facts of each.
+        The results are cached under ``key`` in the facts of each Trace.
         """
         args, kwargs = given
         missing = [trace for trace in self.siblings if key not in trace._facts]
@@ -168,7 +170,7 @@ class RemoteTrace(Trace):
         args: Sequence[tuple[Any, ...]],
         kwargs: Mapping[str, Any],
     ) -> list[_Answer]:
-        """Return what ``measure`` says of each of ``traces``, where it is."""
+        """Return ``measure(trace, ...)`` for each of ``traces``, computed where they are held."""
         more = tuple(kwargs.items())
         answers: list[Any] = traces[0].pool.ask(
             [
@@ -190,7 +192,7 @@ class RemoteTrace(Trace):
         *,
         takes_part: bool = False,
     ) -> list[Trace]:
-        """Return what ``change`` makes of each of ``traces``, where it is."""
+        """Return ``change(trace, ...)`` for each of ``traces``, held where they are."""
         siblings: list[RemoteTrace] = []
         made: list[Trace] = []
         for trace, trace_args in zip(traces, args, strict=True):
@@ -202,15 +204,15 @@ class RemoteTrace(Trace):
         return made
 
     def within(self, window: TimeWindow) -> Self:
-        """Return the part of the Trace inside ``window``, held where the Trace is."""
+        """Return the part of the Trace inside ``window``, held by the same process."""
         return cast("Self", self.change_all([self], Trace.within, [(window,)], takes_part=False)[0])
 
     def table(self, name: str) -> Table:
-        """Return a table; one of events comes from where the Trace is."""
+        """Return a table; event tables are fetched from the other process."""
         return cast("Table", getattr(self, name))
 
     def rows_in_whole(self, name: str) -> RowsOf:
-        """Return which rows of table ``name`` of the whole Trace those of this one are."""
+        """Return the row numbers of table ``name`` in the whole Trace."""
         if self._uncut is None:
             return slice(None)
         return self.measure_all([self], Trace.rows_in_whole, [(name,)], {})[0]
@@ -220,17 +222,17 @@ class RemoteTrace(Trace):
 
     @property
     def uncut(self) -> RemoteTrace | None:
-        """What it was cut from."""
+        """The whole Trace that this was cut from."""
         return self._uncut
 
     @property
     def span(self) -> TimeWindow:
-        """The time that it covers."""
+        """The covered time."""
         return self.head.span if self._span is None else self._span
 
     @property
     def facts(self) -> dict[tuple[Any, ...], Any]:
-        """What has been asked of it."""
+        """The cached results of earlier questions."""
         return self._facts
 
     def __reduce__(self) -> Any:
@@ -252,7 +254,7 @@ for _name in TABLES:
 
 
 def _fetch_heads(traces: Sequence[RemoteTrace]) -> dict[RemoteTrace, Exception]:
-    """Bring the heads of ``traces`` here; return the errors of those that have none."""
+    """Fetch the heads of ``traces``; return the errors of those that failed."""
     heads = (
         traces[0].pool.ask([Question(trace.plan, head_of) for trace in traces]) if traces else []
     )

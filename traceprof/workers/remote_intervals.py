@@ -1,8 +1,8 @@
-"""Sets of instants that stay where the Trace is that they were found in, because they are large.
+"""Large sets of instants that stay in the process of their Trace.
 
-What is done to them here is written down, and done there once something is asked that is small:
-how long they are, or how much of some spans they cover. So whoever looks at a thousand ranks needs
-no memory for the millions of intervals in which their devices worked.
+Operations on them are recorded here and executed there, once a small result is requested: a length,
+or how much of some spans they cover. So an analysis of a thousand ranks needs no memory for the
+millions of intervals in which their devices worked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.workers.remote import Failed, Plan, Pool, Question
 
 LARGE: Final = 2048
-"""Sets of so many intervals do not travel."""
+"""Sets with at least this many intervals stay in their process."""
 
 _Operation: TypeAlias = Callable[..., Intervals]
 _unpacked_answer: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
@@ -33,7 +33,7 @@ _unpacked_answer: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
 
 @dataclass(frozen=True, slots=True)
 class KeptSet:
-    """The large set in the answer to a question that has this digest (see `packed`)."""
+    """A large set in the answer to a question, identified by its digest (see `packed`)."""
 
     question: Question
     digest: bytes
@@ -41,7 +41,7 @@ class KeptSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CombinedSet:
-    """What is done to one set (and another, or two instants)."""
+    """An operation on one set and another set, or two instants."""
 
     how: _Operation
     left: Expression
@@ -49,7 +49,7 @@ class CombinedSet:
     name: str = field(default_factory=lambda: uuid4().hex)
 
     def of(self, value: Callable[[Expression], Intervals]) -> Intervals:
-        """Return the set, where ``value`` tells what the parts are."""
+        """Return the resulting set; ``value`` returns the operands."""
         right = self.right if isinstance(self.right, tuple) else (value(self.right),)
         return self.how(value(self.left), *right)
 
@@ -59,10 +59,10 @@ Expression: TypeAlias = KeptSet | CombinedSet | Intervals
 
 @dataclass(frozen=True, slots=True)
 class TimeQuestion:
-    """What is asked of sets that lie elsewhere: their sizes, themselves, or how much they cover.
+    """A question about remote sets: their sizes, the sets themselves, or how much they cover.
 
-    ``plan`` is that of one of the Traces that they are of, all of one file; ``spans`` are starts
-    and ends in ns.
+    ``plan`` is that of one of the Traces of the sets, all of one file. ``spans`` are starts and
+    ends in ns.
     """
 
     plan: Plan
@@ -71,7 +71,7 @@ class TimeQuestion:
     is_whole: bool = False
 
     def answer(self, value: Callable[[Expression], Intervals], n_large: int) -> Any:
-        """Return the answer, where ``value`` tells what the sets are."""
+        """Return the answer; ``value`` returns the set of an expression."""
         found = value(self.expression)
         if self.spans is not None:
             return found.covered_ns(*self.spans)
@@ -80,7 +80,7 @@ class TimeQuestion:
 
 
 class _Size(NamedTuple):
-    """How large a set is; and starts and ends of one that is small, or asked for."""
+    """The size of a set, and its starts and ends if it is small or was requested."""
 
     n: int
     total_ns: int
@@ -88,9 +88,9 @@ class _Size(NamedTuple):
 
 
 class RemoteIntervals(Intervals):
-    """A set that a pool holds; it does all that `Intervals` does.
+    """A set that a pool holds, with all operations of `Intervals`.
 
-    Sets that came about in the same way are asked about together: those of other ranks.
+    Sets of other ranks that were computed in the same way (equal ``shape``) are measured together.
     """
 
     __slots__ = ("__weakref__", "_expression", "_plan", "_pool", "_shape", "_size")
@@ -101,7 +101,7 @@ class RemoteIntervals(Intervals):
     _shape: int
     _size: _Size | None
     _unknown: ClassVar[dict[int, list[ref[RemoteIntervals]]]] = {}
-    """Those of which nobody has asked how large they are, by the way in which they came about."""
+    """The sets of unknown size, by the way in which they were computed."""
 
     def __init__(
         self,
@@ -118,6 +118,7 @@ class RemoteIntervals(Intervals):
             self._unknown.setdefault(shape, []).append(ref(self))
 
     def _known(self) -> _Size:
+        """Return the size of the set; measure all sets of the same shape in one round."""
         if self._size is None:
             others = (one() for one in self._unknown.pop(self._shape, ()))
             unmeasured = [one for one in others if one is not None and one._pool is self._pool]
@@ -129,12 +130,12 @@ class RemoteIntervals(Intervals):
         return self._size
 
     def _small(self) -> Intervals | None:
-        """Return the set, if it is known already to be small."""
+        """Return the set if it is known to be small, otherwise None."""
         whole = None if self._size is None else self._size.whole
         return None if whole is None else Intervals(*whole)
 
     def here(self) -> Intervals:
-        """Return the set itself, however large it is."""
+        """Return the set in this process, even if it is large."""
         self._known()
         found = self._small()
         if found is None:
@@ -144,12 +145,12 @@ class RemoteIntervals(Intervals):
 
     @property
     def starts(self) -> Int64Array:
-        """The starts in ns, all of them."""
+        """All starts in ns."""
         return self.here().starts
 
     @property
     def ends(self) -> Int64Array:
-        """The ends in ns, all of them."""
+        """All ends in ns."""
         return self.here().ends
 
     def __len__(self) -> int:
@@ -157,11 +158,11 @@ class RemoteIntervals(Intervals):
 
     @property
     def total_ns(self) -> int:
-        """The number of nanoseconds in the set."""
+        """The total length in nanoseconds."""
         return self._known().total_ns
 
     def covered_ns(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
-        """Return, for each interval, how many ns of it are in the set."""
+        """Return the covered ns of each interval."""
         small = self._small()
         if small is not None:
             return small.covered_ns(starts, ends)
@@ -207,6 +208,7 @@ class RemoteIntervals(Intervals):
 
 
 def _combined(how: _Operation, left: Intervals, right: Intervals) -> Intervals:
+    """Return the result of an operation, computed remotely if a large operand is remote."""
     left, right = _local_if_small(left), _local_if_small(right)
     remote = left if isinstance(left, RemoteIntervals) else right
     if not isinstance(remote, RemoteIntervals):
@@ -225,6 +227,7 @@ def _combined(how: _Operation, left: Intervals, right: Intervals) -> Intervals:
 
 
 def _local_if_small(found: Intervals) -> Intervals:
+    """Return the set itself if it is known to be small, otherwise ``found``."""
     small = found._small() if isinstance(found, RemoteIntervals) else None
     return found if small is None else small
 
@@ -238,7 +241,7 @@ def _answers(pool: Pool, questions: Sequence[TimeQuestion]) -> list[Any]:
 
 
 class _Packer(pickle.Pickler):
-    """Pickles an answer; large sets stay behind."""
+    """Pickles an answer without its large sets."""
 
     def __init__(self, file: io.BytesIO, n_large: int) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -257,17 +260,17 @@ class _Packer(pickle.Pickler):
 
 
 def _remote_set(number: int, digest: bytes, size: _Size) -> RemoteIntervals:
-    """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
+    """Return a remote set for the large set ``number`` of the answer that is being unpickled."""
     pool, question = _unpacked_answer.get()
     shape = hash((getattr(question.measure, "__qualname__", ""), number))
     return RemoteIntervals(pool, question.plan, KeptSet(question, digest), shape, size)
 
 
 def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]:
-    """Return an answer as it travels, and the sets of at least ``n_large`` that stay behind.
+    """Return the pickled answer, and its sets of at least ``n_large`` intervals, which stay here.
 
-    These are told apart by a digest of their instants: an answer that is made anew may hold one set
-    where it held two equal ones, so that their places in it say nothing.
+    The sets are identified by a digest of their instants. Their positions are not reliable: an
+    answer that is computed again may contain one set in place of two equal ones.
     """
     file = io.BytesIO()
     packer = _Packer(file, n_large)
@@ -276,7 +279,7 @@ def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]
 
 
 def unpacked(text: bytes, pool: Pool, question: Question | TimeQuestion) -> Any:
-    """Return the answer to a question that ``pool`` was asked."""
+    """Return the answer to a question that was sent to ``pool``."""
     if isinstance(question, TimeQuestion):
         return pickle.loads(text)
     token = _unpacked_answer.set((pool, question))
