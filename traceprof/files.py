@@ -230,7 +230,7 @@ def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> N
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk and survive a power failure."""
+    """Wait until a file, or the entries of a folder, survive a power failure."""
     if not path.is_dir():
         with path.open("rb+") as file:
             os.fsync(file.fileno())

@@ -92,7 +92,7 @@ class Folders:
         return chosen
 
     def listed(self) -> Iterator[str]:
-        """Yield the files with a trace suffix, as `path` accepts them; skip links to the outside."""
+        """Yield files with a trace suffix, as `path` accepts them; skip links to the outside."""
         for root in self._roots:
             for path in sorted(root.rglob("*")):
                 parts = path.relative_to(root).parts
@@ -201,7 +201,7 @@ def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
 
 
 def _as_tool(tool: Callable[..., str], lock: threading.Lock) -> Callable[..., str]:
-    """Return ``tool`` with checked arguments, one call at a time, short answers, and text errors."""
+    """Return ``tool`` with checked arguments, one call at a time, cut answers, and text errors."""
     signature = inspect.signature(tool)
 
     @functools.wraps(tool)

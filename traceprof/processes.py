@@ -1,4 +1,4 @@
-"""Processes and threads of traceprof: their number, how they start, their memory, their progress."""
+"""Processes and threads of traceprof: number, start, memory, and progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeVar
 
-_Item = TypeVar("_Asked")
+_Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 _CPU_QUOTA_FILE: Final = Path("/sys/fs/cgroup/cpu.max")
 
@@ -226,7 +226,7 @@ def _physical_bytes() -> int:
 
 
 def _limit_bytes() -> int:
-    """Return the memory limit of all processes together: physical memory, or less in a container."""
+    """Return the memory limit of all processes: physical memory, or less in a container."""
     known = [_physical_bytes()]
     for path in _MEMORY_LIMIT_FILES:
         with suppress(OSError, ValueError):  # "max": no limit

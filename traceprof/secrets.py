@@ -123,7 +123,7 @@ class Secret(NamedTuple):
 
 
 def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables related to training, without those that may hold a secret."""
+    """Return the variables related to training, without those that may hold a secret."""
     return {
         name: masked_text(value)
         for name, value in sorted(environment.items())

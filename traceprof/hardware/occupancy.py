@@ -142,7 +142,7 @@ _LIMITS_BY_NAME: Final = (
 
 
 def cu_limits_of(device_name: str) -> CuLimits | None:
-    """Return the compute unit limits of the AMD Instinct ``device_name``; None for other devices."""
+    """Return the compute unit limits of an AMD Instinct ``device_name``; otherwise None."""
     return next((limits for name, limits in _LIMITS_BY_NAME if name.search(device_name)), None)
 
 

@@ -108,7 +108,7 @@ def _rows(frame: Table, rows: RowsOf) -> tuple[Table, RowsOf]:
 
 
 def rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:
-    """Return the row numbers in the whole table of the rows ``inside`` of its selection ``rows``."""
+    """Return the row numbers in the whole table of the rows ``inside`` its selection ``rows``."""
     if not isinstance(rows, slice):
         return rows[inside]
     offset = rows.start or 0

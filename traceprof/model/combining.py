@@ -157,7 +157,7 @@ _RowAndValue: TypeAlias = tuple[int, int]
 
 
 def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_RowAndValue]:
-    """Return sorted, distinct samples that divide all samples into about ``n_pieces`` equal parts."""
+    """Return sorted, distinct samples that divide all into about ``n_pieces`` equal parts."""
     step = max(1, sum(map(len, every)) // (_PROBES_PER_PIECE * n_pieces))
     few = Samples.joined([samples.take(slice(None, None, step)) for samples in every])
     rows, values = few.rows, few.values

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ class CompactTable(Table):
 
     @classmethod
     def of_each(cls, columns: Iterable[tuple[str, Any]], n_rows: int) -> CompactTable:
-        """Return a table of ``columns``, arrays or Names, packed one after another to save memory."""
+        """Return a table of ``columns``, arrays or Names, packed one at a time to save memory."""
         packed = {name: _packed(values) for name, values in columns}
         return object.__new__(cls)._with(_Columns(packed), n_rows)
 
@@ -98,11 +98,11 @@ class CompactTable(Table):
         return self._with(_Columns(packed, self._columns.rows), len(self))
 
     def alike(self, name: str) -> Packed | _Array:
-        """Return compact integers per row, equal exactly where the values of the column are equal."""
+        """Return compact integers per row, equal exactly where the column values are equal."""
         return _values_of(self._columns.rows_of(name))
 
     def stored(self, name: str) -> Any:
-        """Return a column in compact form, to keep or to select rows from: integers are `Packed`."""
+        """Return a column in compact form, to keep or to select from: integers are `Packed`."""
         column = self._columns.rows_of(name)
         is_packed = (
             isinstance(column, _Numbers) and column.distinct is None and column.dtype.kind == "i"
@@ -189,8 +189,7 @@ def _on_disk(column: Any) -> Any:
 
 def _values_of(column: Any) -> Packed | _Array:
     plain: Any = in_memory(column.values) if isinstance(column, _Numbers) else column
-    values: Packed | _Array = plain.packed if isinstance(plain, Names) else plain
-    return values
+    return cast("Packed | _Array", plain.packed if isinstance(plain, Names) else plain)
 
 
 def _packed(values: Any) -> Any:

@@ -233,7 +233,7 @@ def _ordered(column: Column) -> npt.NDArray[Any]:
 
 
 def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
-    """Return, for each row of ``table``, the first row of ``other`` with the same values; -1: none."""
+    """Return, for each row of ``table``, the first matching row of ``other``; -1: none."""
     if not len(table) or not len(other):
         return np.full(len(table), -1)
     both = Table.stacked([table.select(*names), other.select(*names)])
@@ -431,7 +431,7 @@ def renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
 
 
 def codes_of(column: Column) -> Packed | npt.NDArray[Any]:
-    """Return an integer per row of a column of any type; integers are equal where values are equal."""
+    """Return an integer per row of any column, equal where the values are equal."""
     if isinstance(column, Names):
         return column.packed
     if column.dtype.kind in "iu":

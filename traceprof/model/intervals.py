@@ -139,7 +139,7 @@ class Intervals:
         )
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
-        """Return the part of the set inside ``[start_ns, end_ns)``; the cost grows with that part."""
+        """Return the part of the set inside ``[start_ns, end_ns)``; the cost grows with it."""
         first = int(np.searchsorted(self.ends, start_ns, side="right"))
         last = int(np.searchsorted(self.starts, end_ns, side="left"))
         if first >= last or start_ns >= end_ns:
@@ -214,7 +214,7 @@ class Growing:
 
 
 def _union_in_pieces(first: Intervals, other: Intervals) -> Intervals:
-    """Return the union of two large sets, one time range after another, since sorting needs memory."""
+    """Return the union of two large sets, by time ranges, since sorting needs memory."""
     longer = first if len(first) >= len(other) else other
     cuts = [
         _MIN_INSTANT,
@@ -298,8 +298,7 @@ def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
         )
         already = n_empty_before[np.arange(len(starts))] - n_empty_before[first]
         closed = closed - (same_instant_empty - already)
-    depth: Int64Array = np.maximum(np.arange(len(starts)) - closed, 0)
-    return depth
+    return np.asarray(np.maximum(np.arange(len(starts)) - closed, 0), np.int64)
 
 
 def overlapping_pairs(
@@ -338,6 +337,6 @@ def check_pairs(n_pairs: int, n_rows: int) -> None:
 
 
 def sorted_distinct(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the sorted distinct values. np.unique hashes, ten times slower for millions of values."""
+    """Return the sorted distinct values; np.unique is ten times slower for millions of values."""
     each = np.sort(values)
     return each[np.append(True, each[1:] != each[:-1])] if len(each) else each

@@ -243,8 +243,7 @@ class Names:
 
     def tolist(self) -> list[str]:
         """Return the text of each row as a list."""
-        texts: list[str] = self.plain().tolist()
-        return texts
+        return list(self.plain())
 
     def isin(self, texts: Collection[str]) -> Bools:
         """Return which rows have one of ``texts``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,14 +39,9 @@ def levels_of(depths: _Int64Array) -> list[_Int64Array]:
 def outermost_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
     """Return the outermost candidate among each span and its ancestors; -1: none."""
     found = np.where(is_candidate, np.arange(len(parents)), -1)
-    ancestors = parents.copy()
-    rows = np.flatnonzero(ancestors >= 0)
-    while len(rows):
-        next_up = ancestors[rows]
-        outer = found[next_up]
+    for rows, ancestors in _ancestors(parents):
+        outer = found[ancestors]
         found[rows] = np.where(outer >= 0, outer, found[rows])
-        ancestors[rows] = ancestors[next_up]
-        rows = rows[ancestors[rows] >= 0]
     return found
 
 
@@ -61,14 +58,23 @@ def nearest_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Arra
 def sum_of_chains(values: npt.ArrayLike, parents: _Int64Array) -> _Int64Array:
     """Return the sum of ``values`` over each span and all its ancestors."""
     sums = np.array(values, np.int64)
-    ancestors = parents.copy()
-    rows = np.flatnonzero(ancestors >= 0)
-    while len(rows):
-        next_up = ancestors[rows]
-        sums[rows] += sums[next_up]
-        ancestors[rows] = ancestors[next_up]
-        rows = rows[ancestors[rows] >= 0]
+    for rows, ancestors in _ancestors(parents):
+        sums[rows] += sums[ancestors]
     return sums
+
+
+def _ancestors(parents: _Int64Array) -> Iterator[tuple[_Int64Array, _Int64Array]]:
+    """Yield the spans that have an ancestor 1, 2, 4 … levels up, with these ancestors.
+
+    Pointer doubling: by merging values at each step, a caller covers the levels in between.
+    """
+    next_up = parents.copy()
+    rows = np.flatnonzero(next_up >= 0)
+    while len(rows):
+        ancestors = next_up[rows]
+        yield rows, ancestors
+        next_up[rows] = next_up[ancestors]
+        rows = rows[next_up[rows] >= 0]
 
 
 def has_alike_around(codes: _Int64Array, parents: _Int64Array) -> _BoolArray:

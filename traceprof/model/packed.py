@@ -7,7 +7,7 @@ not fit. So packed columns have no arithmetic: convert them to int64 (`Packed.wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Self, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -108,8 +108,7 @@ class Packed:
 
     def tolist(self) -> list[int]:
         """Return the numbers as Python integers."""
-        numbers: list[int] = self.stored.tolist()
-        return numbers
+        return cast("list[int]", self.stored.tolist())
 
     def pick(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
         """Return ``values[self]``: the value at each index; the last value for -1."""
@@ -136,5 +135,5 @@ def joined_numbers(parts: Sequence[Packed | Array]) -> Packed | Array:
 
 
 def _type_for(smallest: int) -> np.dtype[Any]:
-    """Return the smallest integer type for ``smallest``, which is negative, to -``smallest`` - 1."""
+    """Return the smallest integer type for ``smallest`` (negative) to -``smallest`` - 1."""
     return np.min_scalar_type(smallest)

@@ -85,7 +85,7 @@ def places_of_samples(
 
 
 def placed_samples(samples: Table, place: SamplePlacement) -> Table:
-    """Return the samples of a member, already on the clock of the run, with their names in the run."""
+    """Return a member's samples, already on the clock of the run, with their names in the run."""
     if samples.empty:
         return samples
     given: Names = samples["source"]
@@ -133,7 +133,7 @@ def _devices_of_hosts(
 
 
 def merge_environments(run: RunFiles) -> Table:
-    """Return the environment of the first member and, with several hosts, the interfaces of each."""
+    """Return the environment of the first member and, with several hosts, all interfaces."""
     hosts, frames = _hosts(run), [member.trace.environment for member in run]
     parts = [frames[0]]
     if _has_several(hosts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -152,8 +152,7 @@ class Ranks:
                 steps=_steps(self),
                 recordings={p: w for part in self.parts for p, w in part.recordings.items()},
             )
-        merged: Trace = kept["merged",]
-        return merged
+        return cast("Trace", kept["merged",])
 
 
 def _steps(ranks: Ranks) -> Any:
@@ -270,8 +269,7 @@ def measure_each(
 
     ``measure`` must be a module-level function with small arguments and results.
     """
-    given = [args] * len(traces)
-    return type(traces[0]).measure_all(traces, measure, given, kwargs) if traces else []
+    return measure_of_each(traces, measure, [args] * len(traces), kwargs)
 
 
 def gpus_of(ranks: Ranks) -> dict[int, tuple[str, str, str]]:

@@ -194,10 +194,7 @@ class TableSpec:
         Raises:
             KeyError: there is none.
         """
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(name)
+        return {column.name: column for column in self.columns}[name]
 
     def of_rows(self, rows: Sequence[Mapping[str, Any]] | Table = ()) -> Table:
         """Return ``rows`` as a table in declared column order; all columns if there are no rows."""
@@ -264,10 +261,7 @@ class ResultSpec:
         Raises:
             KeyError: there is none.
         """
-        for table in self.tables:
-            if table.name == name:
-                return table
-        raise KeyError(name)
+        return {table.name: table for table in self.tables}[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Table:
 
     @classmethod
     def stacked(cls, parts: Sequence[Table]) -> Table:
-        """Return the rows of all parts, one after another; columns that a part lacks are unknown."""
+        """Return the rows of all parts, one after another; missing columns are unknown."""
         if len(parts) == 1:
             return parts[0]
         names = list(dict.fromkeys(name for part in parts for name in part))
@@ -126,7 +126,7 @@ class Table:
         return {name: self[name] for name in self._columns}
 
     def stored(self, name: str) -> Any:
-        """Return a column in stored form, to keep or to select rows from: integers may be `Packed`."""
+        """Return a column in stored form, to keep or to select from: integers may be `Packed`."""
         return in_memory(self._columns[name])
 
     def get(self, name: str, otherwise: Any = None) -> Any:
@@ -417,8 +417,7 @@ class _Single:
 
 
 def _repeated(single: _Single, n_rows: int) -> Any:
-    kind = array_of([single.value]).dtype
-    return np.full(n_rows, single.value, kind)
+    return np.full(n_rows, single.value, array_of([single.value]).dtype)
 
 
 def _or_unknown(part: Table, name: str, parts: Sequence[Table]) -> Any:
@@ -437,8 +436,6 @@ def _joined(pieces: Sequence[Any]) -> Any:
         return Packed.joined(pieces)
     arrays = [np.asarray(piece) for piece in pieces]
     kinds = {array.dtype for array in arrays}
-    if len(kinds) == 1:
-        return np.concatenate(arrays)
-    if any(kind.kind not in "iuf" for kind in kinds):
+    if len(kinds) > 1 and any(kind.kind not in "iuf" for kind in kinds):
         return array_of([value for array in arrays for value in array.tolist()])
     return np.concatenate(arrays)

@@ -103,8 +103,7 @@ class TimeWindow:
         lasting = np.minimum(ends, self.end_ns) > np.maximum(starts, self.start_ns)
         if self.gaps:
             lasting &= self.times.covered_ns(starts, ends) > 0
-        inside: npt.NDArray[np.bool_] = lasting | ((starts == ends) & self.holds(starts))
-        return inside
+        return np.asarray(lasting | ((starts == ends) & self.holds(starts)), np.bool_)
 
     def elapsed_ns(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the ns of the window before each instant."""
@@ -199,7 +198,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class ClockCorrection:
-    """The error of a clock: it is ahead by ``offset_ns`` at ``at_ns``, growing by ``drift_ratio``."""
+    """Clock error: ahead by ``offset_ns`` at the instant ``at_ns``, growing by ``drift_ratio``."""
 
     offset_ns: float = 0.0
     drift_ratio: float = 0.0

@@ -1,4 +1,4 @@
-"""The Trace: one recording as columnar tables. It contains data only; analyses are functions of it."""
+"""The Trace: one recording as columnar tables. It is data; analyses are functions of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import numpy as np
 
@@ -180,8 +180,7 @@ class Trace:
 
     def table(self, name: str) -> Table:
         """Return the table called ``name``."""
-        found: Table = getattr(self, TABLES[name].name)
-        return found
+        return cast("Table", getattr(self, TABLES[name].name))
 
     def with_worked(self, devices: Collection[int]) -> Trace:
         """Return the same trace with ``devices`` marked as used, whatever its rows show."""
@@ -195,8 +194,7 @@ class Trace:
 
         They index an array with one element per row of the whole table.
         """
-        rows: RowsOf = opened(self.rows.get(name, slice(None)))
-        return rows
+        return cast("RowsOf", opened(self.rows.get(name, slice(None))))
 
     def require(self, *names: str) -> None:
         """Check that the tables ``names`` were recorded.

@@ -79,7 +79,7 @@ def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPatter
 
 
 def _with_named_groups(text: str) -> tuple[str, int]:
-    """Return the pattern with all groups named, as Arrow requires, and the number of added names."""
+    """Return the pattern with all groups named, as Arrow requires, and how many were unnamed."""
     numbers = count(1)
     named = _PIECE.sub(lambda m: f"(?P<_{next(numbers)}>" if m[0] == "(" else m[0], text)
     return named, next(numbers) - 1

@@ -126,7 +126,7 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def _bracketed(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each outermost pair of brackets; an unclosed one ends with the text."""
+    """Yield start and end of each outermost bracket pair; an unclosed one ends with the text."""
     closing: list[str] = []
     first = 0
     for found in _BRACKET.finditer(text):

@@ -170,14 +170,14 @@ def unnumbered_names(names: Names) -> Names:
 
 
 def plain_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
-    """Return the sorted distinct plain names among ``names``, and the index of each name in them."""
+    """Return the sorted distinct plain names among ``names``, and each name's index in them."""
     distinct, codes, _ = _plain(names)
     return distinct, codes
 
 
 @_PerNames
 def _plain(names: Texts) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the sorted distinct plain names, the index for each name, and whether the two differ."""
+    """Return the sorted distinct plain names, each name's index, and whether the two differ."""
     merged = _with_last_number_zeroed(names)
     plain = objects(map(plain_name, merged.texts))
     distinct, differs = Names.of(plain), np.asarray(merged.texts != plain, np.bool_)
@@ -186,7 +186,7 @@ def _plain(names: Texts) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.b
 
 @_PerNames
 def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
-    """Return the sorted distinct common names among ``names``, and the index of each name in them.
+    """Return the sorted distinct common names among ``names``, and each name's index in them.
 
     A common name is a plain name without step numbers, occurrence numbers, and addresses: "step 12"
     and "step 13" both become "step". Numbers of layers and similar things stay.

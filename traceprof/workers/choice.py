@@ -1,4 +1,4 @@
-"""Choose where the ranks of a run are analyzed: this process, local processes, or a Dask cluster."""
+"""Choose where ranks are analyzed: this process, local processes, or a Dask cluster."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class _HeldFile:
         return trace
 
     def _made_whole(self, steps: tuple[PlanStep, ...]) -> Trace:
-        """Return the whole Trace after ``steps``, reusing known steps and dropping obsolete ones."""
+        """Return the whole Trace after ``steps``; reuse known steps and drop obsolete ones."""
         if steps in self._whole:
             return self._whole[steps]
         if steps[:1] not in {known_steps[:1] for known_steps in self._whole}:

@@ -12,7 +12,7 @@ from itertools import count
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from traceprof.errors import TraceError, TraceprofError
 from traceprof.processes import trim, usable_bytes
@@ -143,7 +143,7 @@ class WorkerPool(Pool):
         return answers
 
     def owners_of(self, files: Sequence[str]) -> Sequence[Any]:
-        """Return the worker of each file. A new file goes to the able worker with the fewest files."""
+        """Return the worker of each file; a new file goes to the able worker with the fewest."""
         workers = self.workers()
         new = [file for file in dict.fromkeys(files) if self._owners.get(file) not in workers]
         loads = Counter(owner for file, owner in self._owners.items() if file not in new)
@@ -328,5 +328,4 @@ def _serve(pipe: Connection, most_bytes: int) -> None:
 def picked_up(posted: bytes | Path) -> Asked:
     """Return a question that was posted."""
     text = posted if isinstance(posted, bytes) else posted.read_bytes()
-    question: Asked = pickle.loads(text)
-    return question
+    return cast("Asked", pickle.loads(text))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
-from traceprof.model.table import RowsOf, Table
+from traceprof.model.table import RowsOf
 from traceprof.model.tables import TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -20,6 +20,7 @@ from traceprof.model.trace import Trace
 _Answer = TypeVar("_Answer")
 _EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
 """The tables that grow with the recording; the other tables travel with the head of a Trace."""
+_FIELDS: Final = frozenset(field.name for field in fields(Trace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,7 @@ class Pool(Protocol):
     def read(
         self, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
     ) -> list[RemoteTrace | Exception]:
-        """Return the remote Trace ``read(*root)`` for each of ``roots``, or the error that it
-        raised.
-        """
+        """Return the remote Trace ``read(*root)`` for each of ``roots``, or the raised error."""
         siblings: list[RemoteTrace] = []
         made = [RemoteTrace(self, Plan((PlanStep(read, args),)), siblings) for args in roots]
         failed = _fetch_heads(made)
@@ -107,17 +106,15 @@ class RemoteTrace(Trace):
     Trace is measured for all of them at once.
     """
 
-    __slots__ = ("_facts", "_head", "_span", "_uncut", "plan", "pool", "siblings")
+    __slots__ = ("_head", "plan", "pool", "siblings")
 
     is_remote = True
 
     pool: Pool
     plan: Plan
     siblings: list[RemoteTrace]
+    uncut: RemoteTrace | None
     _head: Trace | None
-    _span: TimeWindow | None
-    _uncut: RemoteTrace | None
-    _facts: dict[tuple[Any, ...], Any]
 
     def __init__(
         self,
@@ -126,18 +123,27 @@ class RemoteTrace(Trace):
         siblings: list[RemoteTrace],
         within: tuple[RemoteTrace, TimeWindow] | None = None,
     ) -> None:
-        uncut, span = within or (None, None)
         known = {"pool": pool, "plan": plan, "siblings": siblings, "_head": None}
-        known |= {"_span": span, "_uncut": uncut, "_facts": {}}
+        known |= {"uncut": None, "facts": {}}
+        if within is not None:
+            known["uncut"], known["span"] = within
         for name, value in known.items():
             object.__setattr__(self, name, value)
         siblings.append(self)
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of `Trace`: event tables are fetched, other fields are in the head."""
+        if name not in _FIELDS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name in _EVENTS:
+            return self.measure_all([self], Trace.table, [(name,)], {})[0]
+        return getattr(self.head, name)
+
     @property
     def head(self) -> Trace:
         """The Trace without its events."""
-        if self._uncut is not None:
-            return self._uncut.head
+        if self.uncut is not None:
+            return self.uncut.head
         if self._head is None:
             failed = _fetch_heads([trace for trace in self.siblings if trace._head is None])
             if self in failed:
@@ -151,16 +157,15 @@ class RemoteTrace(Trace):
         The results are cached under ``key`` in the facts of each Trace.
         """
         args, kwargs = given
-        missing = [trace for trace in self.siblings if key not in trace._facts]
+        missing = [trace for trace in self.siblings if key not in trace.facts]
         more = tuple(sorted(kwargs.items()))
         answers = self.pool.ask([Question(trace.plan, measure, args, more) for trace in missing])
         for trace, answer in zip(missing, answers, strict=True):
             if not isinstance(answer, Failed):
-                trace._facts[key] = answer
+                trace.facts[key] = answer
             elif trace is self:
                 raise answer.error
-        kept: _Answer = self._facts[key]
-        return kept
+        return cast("_Answer", self.facts[key])
 
     @classmethod
     def measure_all(
@@ -172,16 +177,11 @@ class RemoteTrace(Trace):
     ) -> list[_Answer]:
         """Return ``measure(trace, ...)`` for each of ``traces``, computed where they are held."""
         more = tuple(kwargs.items())
-        answers: list[Any] = traces[0].pool.ask(
-            [
-                Question(trace.plan, measure, trace_args, more)
-                for trace, trace_args in zip(traces, args, strict=True)
-            ]
-        )
-        for answer in answers:
-            if isinstance(answer, Failed):
-                raise answer.error
-        return answers
+        questions = [
+            Question(trace.plan, measure, trace_args, more)
+            for trace, trace_args in zip(traces, args, strict=True)
+        ]
+        return answers_of(traces[0].pool, questions)
 
     @classmethod
     def change_all(
@@ -198,59 +198,32 @@ class RemoteTrace(Trace):
         for trace, trace_args in zip(traces, args, strict=True):
             within = None
             if change is Trace.within:
-                within = trace if trace._uncut is None else trace._uncut, *trace_args
+                within = trace.whole, *trace_args
             step = PlanStep(change, trace_args, takes_part)
             made.append(cls(trace.pool, trace.plan.then(step), siblings, within))
         return made
 
     def within(self, window: TimeWindow) -> Self:
         """Return the part of the Trace inside ``window``, held by the same process."""
-        return cast("Self", self.change_all([self], Trace.within, [(window,)], takes_part=False)[0])
-
-    def table(self, name: str) -> Table:
-        """Return a table; event tables are fetched from the other process."""
-        return cast("Table", getattr(self, name))
+        return cast("Self", self.change_all([self], Trace.within, [(window,)])[0])
 
     def rows_in_whole(self, name: str) -> RowsOf:
         """Return the row numbers of table ``name`` in the whole Trace."""
-        if self._uncut is None:
+        if self.uncut is None:
             return slice(None)
         return self.measure_all([self], Trace.rows_in_whole, [(name,)], {})[0]
-
-    def _events(self, name: str) -> Table:
-        return self.measure_all([self], Trace.table, [(name,)], {})[0]
-
-    @property
-    def uncut(self) -> RemoteTrace | None:
-        """The whole Trace that this was cut from."""
-        return self._uncut
-
-    @property
-    def span(self) -> TimeWindow:
-        """The covered time."""
-        return self.head.span if self._span is None else self._span
-
-    @property
-    def facts(self) -> dict[tuple[Any, ...], Any]:
-        """The cached results of earlier questions."""
-        return self._facts
 
     def __reduce__(self) -> Any:
         raise TypeError("a Trace in another process cannot be pickled")
 
 
-def _of_head(name: str) -> property:
-    return property(lambda trace: getattr(trace.head, name))
-
-
-def _of_events(name: str) -> property:
-    return property(lambda trace: trace._events(name))
-
-
-for _name in ("info", "recorded", "hardware", "warmup_steps", "steps", "recordings", "own_devices"):
-    setattr(RemoteTrace, _name, _of_head(_name))
-for _name in TABLES:
-    setattr(RemoteTrace, _name, _of_events(_name) if _name in _EVENTS else _of_head(_name))
+def answers_of(pool: Pool, questions: Sequence[Any]) -> list[Any]:
+    """Return the answers of ``pool`` in the order of ``questions``; raise the first error."""
+    answers = pool.ask(questions)
+    for answer in answers:
+        if isinstance(answer, Failed):
+            raise answer.error
+    return answers
 
 
 def _fetch_heads(traces: Sequence[RemoteTrace]) -> dict[RemoteTrace, Exception]:

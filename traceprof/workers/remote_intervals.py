@@ -10,11 +10,11 @@ from __future__ import annotations
 import io
 import operator
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 from uuid import uuid4
 from weakref import ref
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.workers.remote import Failed, Plan, Pool, Question
+from traceprof.workers.remote import Plan, Pool, Question, answers_of
 
 LARGE: Final = 2048
 """Sets with at least this many intervals stay in their process."""
@@ -124,7 +124,7 @@ class RemoteIntervals(Intervals):
             unmeasured = [one for one in others if one is not None and one._pool is self._pool]
             unmeasured = [self, *(one for one in unmeasured if one is not self)]
             questions = [TimeQuestion(one._plan, one._expression) for one in unmeasured]
-            for one, found in zip(unmeasured, _answers(self._pool, questions), strict=True):
+            for one, found in zip(unmeasured, answers_of(self._pool, questions), strict=True):
                 object.__setattr__(one, "_size", found)
         assert self._size is not None
         return self._size
@@ -140,7 +140,7 @@ class RemoteIntervals(Intervals):
         found = self._small()
         if found is None:
             question = TimeQuestion(self._plan, self._expression, is_whole=True)
-            found = Intervals(*_answers(self._pool, [question])[0].whole)
+            found = Intervals(*answers_of(self._pool, [question])[0].whole)
         return found
 
     @property
@@ -168,8 +168,7 @@ class RemoteIntervals(Intervals):
             return small.covered_ns(starts, ends)
         spans = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         question = TimeQuestion(self._plan, self._expression, spans)
-        found: Int64Array = _answers(self._pool, [question])[0]
-        return found
+        return cast("Int64Array", answers_of(self._pool, [question])[0])
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
         """Return the part of the set inside ``[start_ns, end_ns)``."""
@@ -230,14 +229,6 @@ def _local_if_small(found: Intervals) -> Intervals:
     """Return the set itself if it is known to be small, otherwise ``found``."""
     small = found._small() if isinstance(found, RemoteIntervals) else None
     return found if small is None else small
-
-
-def _answers(pool: Pool, questions: Sequence[TimeQuestion]) -> list[Any]:
-    found = pool.ask(questions)
-    for answer in found:
-        if isinstance(answer, Failed):
-            raise answer.error
-    return found
 
 
 class _Packer(pickle.Pickler):

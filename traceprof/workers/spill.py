@@ -94,7 +94,7 @@ class Spill:
         self._places, self._objects, self._regions = [], {}, set()
 
     def _give_up_all_but(self, used: set[_Place]) -> None:
-        """Free the disk space of arrays outside ``used``, which contains ranges or parts of them."""
+        """Free the disk space of arrays of which no part is in ``used``."""
         assert self._file is not None
         starts = sorted(start for start, _ in used)
         for place in [*self._regions]:
@@ -120,7 +120,7 @@ class Spill:
         return found
 
     def _placed(self, raw: memoryview) -> _Place | bytes:
-        """Return the place of an array's bytes, writing them if necessary; small arrays as bytes."""
+        """Return the place of an array's bytes, written if necessary; small arrays as bytes."""
         if raw.nbytes < _MIN_MAPPED_BYTES:
             return bytes(raw)
         address = int(np.frombuffer(raw, np.uint8).__array_interface__["data"][0])
