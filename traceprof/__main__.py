@@ -49,7 +49,7 @@ def main() -> None:
         gc.set_threshold(_GC_THRESHOLD_OBJECTS, *gc.get_threshold()[1:])
     try:
         _limit_numpy_threads(for_programs=is_running)
-        from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C comes while it is imported)
+        from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C during the import)
         from traceprof.cli.streams import write_wholly  # noqa: PLC0415
 
         write_wholly()
@@ -136,7 +136,7 @@ def _interrupt(number: int, _frame: object) -> None:
 def _require_memory() -> None:
     """Exit with an error message if the address space limit is below `_MIN_MEMORY_BYTES`."""
     try:
-        import resource  # noqa: PLC0415 (there is none on Windows)
+        import resource  # noqa: PLC0415 (not available on Windows)
     except ImportError:
         return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

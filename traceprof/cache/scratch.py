@@ -184,7 +184,7 @@ class _File:
         self._n_bytes = 0
         self._free: list[tuple[int, int]] = []
         self.returned = deque[tuple[int, int]]()
-        """Whoever collects garbage adds to it: at any time, in any thread."""
+        """Released ranges. The garbage collector adds to it at any time, in any thread."""
         self._lock = threading.Lock()
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel does, and the five parts of a device's time, in one place.
+"""The classes of kernels, and the five parts of GPU time.
 
 With unions over all streams of a device, C = compute kernels, N = communication kernels,
 X = copies between host and device or between devices, M = copies and memsets inside a device,
@@ -31,11 +31,11 @@ from traceprof.model.intervals import Intervals
 BUSY_PARTS: Final = ("compute", "exposed_communication", "exposed_transfer", "device_memory")
 IDLE: Final = "idle"
 PARTS: Final = (*BUSY_PARTS, IDLE)
-"""The five parts, in the order in which they claim time."""
+"""The five parts. A part excludes the time of the parts before it."""
 
 
 class Part(StrEnum):
-    """The part of a device's time that an activity belongs to."""
+    """The part of GPU time that an activity belongs to."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -189,7 +189,8 @@ def _on_disk(column: Any) -> Any:
 
 def _values_of(column: Any) -> Packed | _Array:
     plain: Any = in_memory(column.values) if isinstance(column, _Numbers) else column
-    return cast("Packed | _Array", plain.packed if isinstance(plain, Names) else plain)
+    values: Packed | _Array = plain.packed if isinstance(plain, Names) else plain
+    return values
 
 
 def _packed(values: Any) -> Any:

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 class Unit(StrEnum):
     """The unit of a column."""
 
-    NS = "ns"  # a length of time
+    NS = "ns"  # a duration
     AT_NS = "at_ns"  # an instant, in ns after the start of the run
     BYTES = "bytes"
     BYTES_PER_S = "bytes/s"
     PER_S = "1/s"  # events per second, such as samples
-    FLOP = "flop"  # a multiply-add is two
+    FLOP = "flop"  # a multiply-add counts as two
     FLOP_PER_S = "flop/s"
-    RATIO = "ratio"  # a share, 1 is all; may exceed 1 where the meaning says so
-    FACTOR = "factor"  # how many times, such as a speed-up
+    RATIO = "ratio"  # a share; 1 is all. May exceed 1 if the meaning says so
+    FACTOR = "factor"  # a factor, such as a speedup
     COUNT = "count"
-    NUMBER = "number"  # any other number, or one that names something (a device, a step)
+    NUMBER = "number"  # any other number, or an identifier (a device, a step)
     TEXT = "text"
     FLAG = "flag"  # True or False
 
@@ -47,14 +47,14 @@ class Unit(StrEnum):
 class Combine(StrEnum):
     """How the values of a column combine if several ranks have a row with the same key."""
 
-    KEY = "key"  # part of what identifies a row
+    KEY = "key"  # part of the key of a row
     SUM = "sum"
     MIN = "min"
     MAX = "max"
     MEAN = "mean"  # weighted by another column
-    MEDIAN = "median"  # exact: from the samples of all
-    SAME = "same"  # follows from the key, or: the first that is known
-    DERIVED = "derived"  # computed from the others once these are combined
+    MEDIAN = "median"  # exact: from the samples of all ranks
+    SAME = "same"  # follows from the key; the first known value is used
+    DERIVED = "derived"  # computed from other columns after these were combined
 
 
 @dataclass(frozen=True, slots=True)

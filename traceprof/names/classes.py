@@ -66,7 +66,7 @@ def _rules(text: str) -> tuple[KernelRule, ...]:
 
 IDENTIFIERS: Final = _rules(
     r"""
-# Inductor lists all operators of the piece of graph, also those that ran elsewhere.
+# Inductor lists all operators of the graph piece, even those that ran elsewhere.
 attention: ^triton tem fused .*attention
 convolution: ^triton tem fused .*convolution
 gemm: ^triton tem fused
@@ -92,7 +92,7 @@ communication: ^(nccl|rccl|hccl|msccl)|\ball ?reduce|\ball ?gather|\breduce ?sca
     |\ba2 ?a\b.{0,99}\b(dispatch|combine|send|recv)|\bep (dispatch|combine)|\bmoe comm\b|\ballto all
     |\ba2 ?av\b|\ball2 ?all|\b(dispatch|combine) token|\bdeep ?ep\b.{0,99} (dispatch|combine)
     |^exchange split|^stream write value
-# No work of a network, or of none of the classes: before what their names also mention.
+# Not network work, or no class. Must precede the rules that also match these names.
 other: upsampl|\bresize|grid sampl|interpolat|roi align|\bnms\b
     |trsm|trsv|trtri|triangular|getr[fs]|potr[fs]|geqr|larf|syev|gesv|ipiv|laswp
     |\bchunk (scan|state|cumsum)|selective scan|state passing|tensor ?maps

@@ -201,7 +201,7 @@ def _check_scheduler(address: str) -> None:
     def ask() -> None:  # this thread may already run an event loop
         try:
             answers.append(asyncio.run(asyncio.wait_for(_identity(address), _SCHEDULER_TIMEOUT_S)))
-        except Exception as error:  # noqa: BLE001 - whatever a stranger says, it is no scheduler
+        except Exception as error:  # noqa: BLE001 - whatever it is, no scheduler answers
             answers.append(error)
 
     asking, log = threading.Thread(target=ask, daemon=True), logging.getLogger("distributed")

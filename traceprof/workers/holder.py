@@ -55,7 +55,7 @@ class Holder:
         try:
             with held.lock:
                 return held.answer(question)
-        except Exception as error:  # noqa: BLE001 - it is raised where the question was asked
+        except Exception as error:  # noqa: BLE001 - raised by the process that asked
             return _as_error(error)
         finally:
             self._limit_memory()
@@ -217,7 +217,7 @@ class _HeldFile:
 def _as_error(error: Exception) -> bytes:
     try:
         return packed(Failed(error), LARGE)[0]
-    except Exception as why:  # noqa: BLE001 - whatever an error may hold
+    except Exception as why:  # noqa: BLE001 - an error may contain anything
         return packed(Failed(TypeError(f"an error cannot be serialized: {error}: {why}")), LARGE)[0]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
-from traceprof.model.table import RowsOf
+from traceprof.model.table import RowsOf, Table
 from traceprof.model.tables import TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -134,10 +134,14 @@ class RemoteTrace(Trace):
     def __getattr__(self, name: str) -> Any:
         """Return a field of `Trace`: event tables are fetched, other fields are in the head."""
         if name not in _FIELDS:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(name)
         if name in _EVENTS:
-            return self.measure_all([self], Trace.table, [(name,)], {})[0]
+            return self._events(name)
         return getattr(self.head, name)
+
+    def _events(self, name: str) -> Table:
+        """Fetch a table of events."""
+        return self.measure_all([self], Trace.table, [(name,)], {})[0]
 
     @property
     def head(self) -> Trace:
