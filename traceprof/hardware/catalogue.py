@@ -27,14 +27,14 @@ _AMOUNT: Final = re.compile(r"(\d+(?:\.\d*)?(?:e\+?\d{1,3})?|\.\d+)\s*([kmgbtpe]
 _SCALES: Final = {"": 1.0, **_PREFIXES, "b": 1e9, "p": 1e15, "e": 1e18}
 _PRICE: Final = re.compile(r"\W?(\d+(?:\.\d*)?|\.\d+)\s*+\w{0,3}\s*+(?:/\s*h)?")
 _GB: Final = 1e9
-_OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
-_KNOWN: Final = frozenset(
+_PARTIAL_OR_MOBILE: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
+_KNOWN_KEYS: Final = frozenset(
     {"key", "names", "source", "compute_capability", "multiprocessors", "memory_gb_per_s"}
     | {"tflops", "pcie_generation", "host_link_gb_per_s", "nvlink_links", "nvlink_link_gb_per_s"}
     | {"fabric"}
 )
 _PRECISIONS: Final = frozenset({"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"})
-_MOST: Final = 1e12
+_MAX_RATE: Final = 1e12
 """Upper bound of a valid rate; rejects infinity."""
 _FAMILIES: Final = (
     (r"\bV100|TITAN V\b", {"fp16": 8.0}),
@@ -164,7 +164,7 @@ class Stated:
             UsageError: a text is not a valid number, or parameters are given without tokens.
         """
         texts = {"--model-flops": model_flops, "--parameters": parameters, "--tokens": tokens}
-        model_flop, parameter_count, token_count = (_amount(*one) for one in texts.items())
+        model_flop, parameter_count, token_count = (_amount(*item) for item in texts.items())
         if parameters and not (tokens or model_flops):
             raise UsageError(
                 "--parameters requires --tokens: add the number of tokens per step on all GPUs"
@@ -244,7 +244,7 @@ class Hardware:
         Slices of a GPU (MIG, vGPU) have only a part of the peaks, and a laptop GPU has the name of
         a faster card. Both are unknown.
         """
-        if _OTHERS.search(device_name):
+        if _PARTIAL_OR_MOBILE.search(device_name):
             return None
         found = [
             (len(name), -place, gpu)
@@ -309,11 +309,11 @@ def parse_hardware(text: str) -> Hardware:
 def _parse_gpu(table: Any) -> Gpu:
     if not isinstance(table, dict) or {"key", "names", "source"} - set(table):
         raise UsageError("hardware file: every [[gpu]] table requires key, names, and source")
-    unknown = sorted(set(table) - _KNOWN)
+    unknown = sorted(set(table) - _KNOWN_KEYS)
     if unknown:
         raise UsageError(
             f"hardware file: [[gpu]] {table['key']}: unknown key {', '.join(unknown)}; "
-            f"expected {', '.join(sorted(_KNOWN))}"
+            f"expected {', '.join(sorted(_KNOWN_KEYS))}"
         )
     names = table["names"]
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -360,7 +360,7 @@ def _flops(table: Mapping[str, Any]) -> dict[str, float]:
 
 def _number(table: Mapping[str, Any], name: str) -> float:
     value = table.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_RATE:
         raise UsageError(f"hardware file: [[gpu]] {table['key']}: {name} must be a number above 0")
     return float(value)
 

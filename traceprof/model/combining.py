@@ -132,21 +132,21 @@ def _as_numbers(samples: Samples) -> npt.NDArray[np.int64] | None:
     return found
 
 
-def counted_together(every: Sequence[Samples]) -> Samples:
-    """Return the distinct samples of all ``every`` (at least one), with counts.
+def counted_together(parts: Sequence[Samples]) -> Samples:
+    """Return the distinct samples of all ``parts`` (at least one), with counts.
 
     Ranges of row and value are combined one after another, so that the samples of a thousand ranks
     need only the memory of the distinct ones.
     """
-    n_pieces = -(-sum(map(len, every)) // _MAX_PIECE_SAMPLES)
+    n_pieces = -(-sum(map(len, parts)) // _MAX_PIECE_SAMPLES)
     is_whole = all(
-        samples.values.dtype.kind == "i" and samples.values.ndim == 1 for samples in every
+        samples.values.dtype.kind == "i" and samples.values.ndim == 1 for samples in parts
     )
     if n_pieces <= 1 or not is_whole:
-        return counted(Samples.joined(every))
-    cuts = _quantiles(every, n_pieces)
+        return counted(Samples.joined(parts))
+    cuts = _quantiles(parts, n_pieces)
     pieces = [
-        counted(Samples.joined([_samples_between(samples, begin, end) for samples in every]))
+        counted(Samples.joined([_samples_between(samples, begin, end) for samples in parts]))
         for begin, end in pairwise([None, *cuts, None])
     ]
     return Samples.joined(pieces)
@@ -156,10 +156,10 @@ _RowAndValue: TypeAlias = tuple[int, int]
 """A row and a value; samples are ordered by both."""
 
 
-def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_RowAndValue]:
+def _quantiles(parts: Sequence[Samples], n_pieces: int) -> list[_RowAndValue]:
     """Return sorted, distinct samples that divide all into about ``n_pieces`` equal parts."""
-    step = max(1, sum(map(len, every)) // (_PROBES_PER_PIECE * n_pieces))
-    few = Samples.joined([samples.take(slice(None, None, step)) for samples in every])
+    step = max(1, sum(map(len, parts)) // (_PROBES_PER_PIECE * n_pieces))
+    few = Samples.joined([samples.take(slice(None, None, step)) for samples in parts])
     rows, values = few.rows, few.values
     order = np.lexsort((values, rows))
     chosen = order[len(order) // n_pieces :: max(1, len(order) // n_pieces)]

@@ -105,8 +105,8 @@ def _rows_of_series(samples: Table) -> dict[tuple[str, str], _Int64Array]:
     """Return the rows of each series, by source and metric."""
     source, metric = samples["source"], samples["metric"]
     return {
-        (source.texts[one], metric.texts[other]): rows
-        for (one, other), rows in rows_by_values(source.packed, metric.packed).items()
+        (source.texts[source_code], metric.texts[metric_code]): rows
+        for (source_code, metric_code), rows in rows_by_values(source.packed, metric.packed).items()
     }
 
 

@@ -221,7 +221,9 @@ def typed_window(start_ns: int, end_ns: int) -> str:
 
     It contains the whole time from ``start_ns`` to ``end_ns``, neither of which is negative.
     """
-    unit, digits = next((one for one in _UNITS if end_ns >= 10 ** one[1]), _UNITS[-1])
+    unit, digits = next(
+        (unit_digits for unit_digits in _UNITS if end_ns >= 10 ** unit_digits[1]), _UNITS[-1]
+    )
     grain = 10 ** max(0, len(str(end_ns - start_ns)) - 4)
     ends = start_ns // grain * grain, -(-end_ns // grain) * grain
     texts = (f"{Decimal(end).scaleb(-digits):f}" for end in ends)

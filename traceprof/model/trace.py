@@ -328,7 +328,9 @@ def make_trace(
     """
     whole: dict[str, Any] = {name: tables.get(name, empty_table(name)) for name in TABLES}
     if worked is None:
-        worked = (one for name in DEVICE_TABLES for one in places_of(whole[name]["device"])[1])
+        worked = (
+            device for name in DEVICE_TABLES for device in places_of(whole[name]["device"])[1]
+        )
     whole["devices"] = _with_used_devices(whole["devices"], worked)
     return Trace(info=info, recorded=frozenset(recorded), span=span or span_of(whole), **whole)
 

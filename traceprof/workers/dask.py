@@ -229,8 +229,8 @@ async def _identity(address: str) -> Any:
 
 
 def _no_scheduler(address: str, error: Exception | None) -> UsageError:
-    said = f" ({error})" if error is not None and str(error) else ""
-    return UsageError(f"--cluster {address}: no Dask scheduler answers at this address{said}")
+    reason = f" ({error})" if error is not None and str(error) else ""
+    return UsageError(f"--cluster {address}: no Dask scheduler answers at this address{reason}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -165,7 +165,7 @@ class _Round:
 
     def begin(self, numbers: Sequence[int]) -> None:
         """Assign the questions ``numbers`` to workers, and send each worker its first questions."""
-        owners = self._pool.owners_of([self._questions[one].plan.file for one in numbers])
+        owners = self._pool.owners_of([self._questions[n].plan.file for n in numbers])
         for number, owner in zip(numbers, owners, strict=True):
             self._waiting[owner].append(number)
         for owner in dict.fromkeys(owners):
@@ -213,8 +213,8 @@ class _Round:
             lost = [self._asked.pop(ticket)[1] for ticket in tickets]
             self._deaths[lost[0]] += 1  # it had not started the others
             if self._deaths[lost[0]] >= _MAX_DEATHS:
-                said = self._pool.died.format(_MAX_DEATHS)
-                raise TraceError(f"{self._questions[lost[0]].plan.file}: {said}")
+                message = self._pool.died.format(_MAX_DEATHS)
+                raise TraceError(f"{self._questions[lost[0]].plan.file}: {message}")
             numbers += [*lost, *self._waiting.pop(owner, ())]
         if numbers:
             self.begin(numbers)

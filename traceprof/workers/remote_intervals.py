@@ -117,15 +117,17 @@ class RemoteIntervals(Intervals):
         if size is None:
             self._unknown.setdefault(shape, []).append(ref(self))
 
-    def _known(self) -> _Size:
+    def _measured(self) -> _Size:
         """Return the size of the set; measure all sets of the same shape in one round."""
         if self._size is None:
-            others = (one() for one in self._unknown.pop(self._shape, ()))
-            unmeasured = [one for one in others if one is not None and one._pool is self._pool]
-            unmeasured = [self, *(one for one in unmeasured if one is not self)]
-            questions = [TimeQuestion(one._plan, one._expression) for one in unmeasured]
-            for one, found in zip(unmeasured, answers_of(self._pool, questions), strict=True):
-                object.__setattr__(one, "_size", found)
+            others = (times() for times in self._unknown.pop(self._shape, ()))
+            unmeasured = [
+                times for times in others if times is not None and times._pool is self._pool
+            ]
+            unmeasured = [self, *(times for times in unmeasured if times is not self)]
+            questions = [TimeQuestion(times._plan, times._expression) for times in unmeasured]
+            for times, found in zip(unmeasured, answers_of(self._pool, questions), strict=True):
+                object.__setattr__(times, "_size", found)
         assert self._size is not None
         return self._size
 
@@ -136,7 +138,7 @@ class RemoteIntervals(Intervals):
 
     def here(self) -> Intervals:
         """Return the set in this process, even if it is large."""
-        self._known()
+        self._measured()
         found = self._small()
         if found is None:
             question = TimeQuestion(self._plan, self._expression, is_whole=True)
@@ -154,12 +156,12 @@ class RemoteIntervals(Intervals):
         return self.here().ends
 
     def __len__(self) -> int:
-        return self._known().n
+        return self._measured().n
 
     @property
     def total_ns(self) -> int:
         """The total length in nanoseconds."""
-        return self._known().total_ns
+        return self._measured().total_ns
 
     def covered_ns(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
         """Return the covered ns of each interval."""
