@@ -226,7 +226,7 @@ def test_every_text_argument_of_every_tool_is_among_those_that_are_tried(folder:
 @pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
 def test_whatever_a_text_says_the_answer_is_words(folder: Path, name: str, argument: str) -> None:
     server = pytest.importorskip("traceprof.mcp_server")
-    tool = server._in_words(getattr(server.Tools(server.Folders([folder])), name), threading.Lock())
+    tool = server._as_tool(getattr(server.Tools(server.Folders([folder])), name), threading.Lock())
     names = inspect.signature(tool).parameters
     given = {own: text for own, text in GIVEN.items() if own in names}
     for text in HOSTILE:
@@ -245,8 +245,8 @@ def test_a_query_ends_in_the_middle_of_a_call(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = pytest.importorskip("traceprof.mcp_server")
-    monkeypatch.setattr(server, "_QUERY_S", 0.1)
-    tool = server._in_words(server.Tools(server.Folders([folder])).query, threading.Lock())
+    monkeypatch.setattr(server, "_MAX_QUERY_S", 0.1)
+    tool = server._as_tool(server.Tools(server.Folders([folder])).query, threading.Lock())
     with pytest.raises(server.ToolError, match=r"stopped after 0\.1 s"):
         tool("base", "SELECT printf('%.*c', 2000000000, 'x')")
 
@@ -259,7 +259,7 @@ def test_answers_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         == f"{'x' * 100}\n… 1 more characters; request fewer rows or a smaller window"
     )
     assert server._cut("x" * 100) == "x" * 100
-    assert server._bounded(100_000) == 200
+    assert server._checked_row_limit(100_000) == 200
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

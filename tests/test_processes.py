@@ -18,7 +18,7 @@ def test_a_container_may_have_fewer_processors(tmp_path, monkeypatch, told, expe
     quota = tmp_path / "cpu.max"
     if told is not None:
         quota.write_text(told)
-    monkeypatch.setattr(processes, "_QUOTA", quota)
+    monkeypatch.setattr(processes, "_CPU_QUOTA_FILE", quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert n_processors() == expected
 

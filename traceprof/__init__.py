@@ -1,11 +1,11 @@
-"""traceprof: where did the step time of a training run go, and what would fix it?
+"""traceprof: where does the step time of a training run go, and what would reduce it?
 
-Inside a program that is recorded, `range`, `step`, `epoch`, `metric` and `mark` name things; they
-do next to nothing when nobody records, and importing traceprof for them costs next to nothing.
-`record` records a part of a program that runs, `handler` passes on what torch.profiler has.
+Inside a recorded program, `range`, `step`, `epoch`, `metric`, and `mark` add annotations. They cost
+almost nothing when nothing is recorded, and importing traceprof for them loads almost nothing.
+`record` records a part of a running program. `handler` hands over the trace of torch.profiler.
 
-Outside, `open` opens a trace or a run, and every table about it is a method of what it returns;
-`runs` is the database of what was kept of runs.
+Outside the program, `open` opens a trace or a run; each table of the run is a method of the
+returned object. `runs` opens the database of stored run summaries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from traceprof.api.run import open as open
     from traceprof.integrations.profiler import handler as handler
 
-# Not `open`: `import *` must neither load pandas nor hide what Python calls open.
+# `open` is left out: `import *` must neither load pandas nor shadow the built-in `open`.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
 _ELSEWHERE: Final = {
@@ -47,9 +47,9 @@ _ELSEWHERE: Final = {
     "handler": "integrations.profiler",
     "load_ipython_extension": "integrations.notebook",
 }
-"""The module of each name: who records loads nothing of what reads traces."""
+"""Name → module that defines it. A recorded program loads no module that reads traces."""
 
-if not TYPE_CHECKING:  # else a name that is none would be no error of type checkers
+if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute name
 
     def __getattr__(name: str) -> Any:
         place = "annotate.api" if name in __all__ else _ELSEWHERE.get(name)
@@ -57,7 +57,7 @@ if not TYPE_CHECKING:  # else a name that is none would be no error of type chec
             raise AttributeError(f"module 'traceprof' has no attribute {name!r}")
         from importlib import import_module
 
-        # Found at once the next time
+        # The next access finds the name without calling this function.
         globals()[name] = found = getattr(import_module(f"traceprof.{place}"), name)
         return found
 

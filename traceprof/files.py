@@ -1,8 +1,8 @@
-"""Files: written wholly or not at all, and never over what somebody did not mean; TOML read.
+"""Write files atomically, never overwrite a file by mistake, and parse TOML.
 
-A file is written under a random name beside its place, opened exclusively, so that two writers
-never share it and no link laid there beforehand is followed; then it is moved to its place at
-once. It is on the disk before it gets its name.
+A file is written under a random temporary name in the target folder. It is opened exclusively, so
+that two writers never share it and no planted link is followed. It is flushed to the disk and then
+moved to its final name in one step.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from typing import Any, Final
 
 from traceprof.errors import UsageError, WritingError
 
-_NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_NO_FOLLOW_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 _LARGE_BYTES: Final = 50_000_000
-_KINDS: Final = (
+_SPECIAL_FILES: Final = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_OUTPUTS: Final = frozenset({".html", ".png", ".svg", ".md", ".csv", ".txt"})
-"""What commands write and none reads: it may be written anew, in a folder that is read, too."""
+_OUTPUT_SUFFIXES: Final = frozenset({".html", ".png", ".svg", ".md", ".csv", ".txt"})
+"""Suffixes of files that commands write and never read. They may be overwritten even in an input
+folder.
+"""
 
 
 def is_there(name: str) -> bool:
-    """Return whether ``name`` is a file or folder: a text that is too long for a name is none."""
+    """Return whether ``name`` is an existing file or folder; False if it is too long for a path."""
     try:
         return Path(name).exists()
     except OSError:
@@ -40,37 +42,40 @@ def is_there(name: str) -> bool:
 
 
 def are_large_files(words: Iterable[Path | str]) -> bool:
-    """Return whether each of the words is a file, and one of them one of 50 MB or more."""
+    """Return whether all ``words`` are regular files and at least one has 50 MB or more."""
     with suppress(OSError, ValueError):
         found = [Path(word).stat() for word in words]
-        are_files = all(stat.S_ISREG(one.st_mode) for one in found)
-        return are_files and any(one.st_size >= _LARGE_BYTES for one in found)
+        are_files = all(stat.S_ISREG(status.st_mode) for status in found)
+        return are_files and any(status.st_size >= _LARGE_BYTES for status in found)
     return False
 
 
 def kind_of_no_file(path: Path) -> str:
-    """Return what ``path`` is if reading it may never end ("a named pipe"); else ""."""
+    """Return the kind of special file at ``path`` ("a named pipe"), or "".
+
+    Reading a special file may block forever.
+    """
     with suppress(OSError):
         mode = path.stat().st_mode
-        return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "")
+        return next((kind for is_kind, kind in _SPECIAL_FILES if is_kind(mode)), "")
     return ""
 
 
 def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> None:
-    """Check that a file may be written to ``path``, before anything is computed for it.
+    """Check that a file may be written to ``path``, before the command computes its content.
 
-    ``inputs`` are files, and folders of files, that are read: these are never replaced.
+    ``inputs`` are input files and folders of input files. They are never overwritten.
 
     Raises:
-        UsageError: something is there and ``force`` is off; what is there is no regular file, or
-            one of the ``inputs``; the folder is missing.
+        UsageError: the path exists and ``force`` is off, it is not a regular file, it is one of the
+            ``inputs``, or its folder does not exist.
     """
     if os.path.lexists(path):
         if not force:
             raise UsageError(f"{path} exists; choose another name or use --force")
         _check_replaceable(path)
-        for one in inputs:
-            if _is_of(path, Path(one)):
+        for source in inputs:
+            if _is_input(path, Path(source)):
                 raise UsageError(f"{path} is an input file; choose another name")
     if not _folder(path).is_dir():
         raise UsageError(f"{_folder(path)}: no such folder; create it first")
@@ -80,19 +85,20 @@ def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) 
 def new_file(
     path: Path, *, force: bool, inputs: Iterable[Path | str] = (), is_lasting: bool = True
 ) -> Iterator[Path]:
-    """Give the name of an empty file beside ``path``; it becomes ``path`` if all goes well.
+    """Yield the path of an empty temporary file; on success, move it to ``path``.
 
-    One that is not ``is_lasting`` can be made again: nobody waits until the disk has it.
+    With ``is_lasting`` off, the content can be recreated, so this does not wait for the disk.
 
-    A file that is replaced leaves its mode to the new one. A link is replaced itself, not what it
-    leads to. Who removes the temporary file gives up: ``path`` stays as it is.
+    A replaced file passes its permission mode to the new file. A link is replaced itself; its
+    target stays unchanged. To give up, delete the temporary file: then ``path`` stays unchanged.
 
     Raises:
-        UsageError: as `check_target`, or the file cannot be written.
+        UsageError: as in `check_target`.
+        WritingError: the file cannot be written.
     """
     check_target(path, force=force, inputs=inputs)
     try:
-        temporary = _beside(path)
+        temporary = _temporary_path(path)
         try:
             _make(temporary, path)
             yield temporary
@@ -106,10 +112,11 @@ def new_file(
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``path``; it becomes ``path`` if all goes well.
+    """Yield an empty temporary folder; on success, move it to ``path``.
 
     Raises:
-        UsageError: something is there that is no empty folder, or it cannot be written.
+        UsageError: the path exists and is not an empty folder, or its parent does not exist.
+        WritingError: the folder cannot be written.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise UsageError(
@@ -118,12 +125,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     if not _folder(path).is_dir():
         raise UsageError(f"{_folder(path)}: no such folder; create it first")
     try:
-        temporary = _beside(path)
+        temporary = _temporary_path(path)
         try:
             temporary.mkdir()
             yield temporary
-            for one in sorted(temporary.rglob("*"), reverse=True):  # what is inside comes first
-                _sync(one)
+            for created in sorted(temporary.rglob("*"), reverse=True):  # folder last
+                _sync(created)
             _sync(temporary)
             temporary.replace(path)
             _sync(_folder(path))
@@ -142,10 +149,11 @@ def write_file(
     is_lasting: bool = True,
     mode: int | None = None,
 ) -> None:
-    """Write ``content`` to ``path``, text as UTF-8; with ``mode`` the file has that one.
+    """Write ``content`` to ``path`` atomically, text as UTF-8; ``mode`` sets the permission mode.
 
     Raises:
-        UsageError: as `check_target`, or the file cannot be written.
+        UsageError: as in `check_target`.
+        WritingError: the file cannot be written.
     """
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     with new_file(path, force=force, inputs=inputs, is_lasting=is_lasting) as temporary:
@@ -159,7 +167,7 @@ def _folder(path: Path) -> Path:
 
 
 def _check_replaceable(path: Path) -> None:
-    # What a link leads to counts, too: who names one of a device means the device.
+    # Check the target of a link, too: a link to a device means the device.
     for mode in (path.lstat().st_mode, _mode_behind(path)):
         if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             raise UsageError(f"{path} is not a regular file; --force replaces only regular files")
@@ -172,26 +180,28 @@ def _mode_behind(path: Path) -> int | None:
         return None
 
 
-def _is_of(path: Path, read: Path) -> bool:
-    """Return whether ``path`` is the file ``read``, or one of a folder of traces."""
+def _is_input(path: Path, source: Path) -> bool:
+    """Return whether ``path`` is the input file ``source``, or a trace in the folder ``source``."""
     try:
-        if read.is_dir():
-            inside = (one for one in read.iterdir() if one.suffix.lower() not in _OUTPUTS)
-            return any(one.is_file() and path.samefile(one) for one in inside)
-        return path.samefile(read)
+        if source.is_dir():
+            inside = (
+                file for file in source.iterdir() if file.suffix.lower() not in _OUTPUT_SUFFIXES
+            )
+            return any(file.is_file() and path.samefile(file) for file in inside)
+        return path.samefile(source)
     except OSError:
         return False
 
 
-def _beside(path: Path) -> Path:
-    """Return a name beside ``path`` that nobody can know; its length is its own."""
+def _temporary_path(path: Path) -> Path:
+    """Return an unpredictable temporary path in the folder of ``path``, of fixed length."""
     return _folder(path) / f".traceprof-{os.urandom(16).hex()}.part"
 
 
 def _make(temporary: Path, path: Path) -> None:
-    """Make an empty file, with the mode of the one that it replaces."""
+    """Create an empty file, with the permission mode of the file that it will replace."""
     mode = _mode_behind(path)
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NOT_FOLLOWED
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NO_FOLLOW_FLAGS
     os.close(os.open(temporary, flags, 0o666))
     if mode is not None and path.is_file():
         temporary.chmod(stat.S_IMODE(mode))
@@ -200,13 +210,13 @@ def _make(temporary: Path, path: Path) -> None:
 def _remove(temporary: Path) -> None:
     try:
         temporary.unlink(missing_ok=True)
-    except KeyboardInterrupt:  # that comes just now
+    except KeyboardInterrupt:  # Ctrl-C during the deletion
         temporary.unlink(missing_ok=True)
         raise
 
 
 def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> None:
-    """Give the finished file its name; without ``force`` never one that is taken meanwhile."""
+    """Move the finished file to its name; without ``force``, fail if the name is taken by now."""
     if is_lasting:
         _sync(temporary)
     if force:
@@ -220,36 +230,39 @@ def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> N
 
 
 def _sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder: after that power may fail."""
+    """Wait until a file, or the entries of a folder, survive a power failure."""
     if not path.is_dir():
         with path.open("rb+") as file:
             os.fsync(file.fileno())
     elif os.name == "posix":
         folder = os.open(path, os.O_RDONLY)
         try:
-            with suppress(OSError):  # of a file system that cannot
+            with suppress(OSError):  # the file system does not support it
                 os.fsync(folder)
         finally:
             os.close(folder)
 
 
 def _take_name(temporary: Path, path: Path) -> None:
+    """Give the file its final name, without overwriting another file."""
     try:
         os.link(temporary, path)
     except FileExistsError as error:
         raise UsageError(f"{path} exists; choose another name or use --force") from error
     except OSError:
-        # A file system without hard links: the moment between the look and the move stays open.
+        # The file system has no hard links. Another process could create the file between the
+        # check and the move.
         if os.path.lexists(path):
             raise UsageError(f"{path} exists; choose another name or use --force") from None
         temporary.rename(path)
 
 
 def parse_toml(text: str, what: str) -> dict[str, Any]:
-    """Return the TOML document ``text``; ``what`` it is begins the message.
+    """Return the parsed TOML document ``text``; error messages start with ``what``.
 
     Raises:
-        UsageError: it is not TOML, or nested too deeply, or holds a number of thousands of digits.
+        UsageError: the text is not valid TOML, is nested too deeply, or contains a number with
+            thousands of digits.
     """
     import tomllib  # noqa: PLC0415 (most commands read no such file)
 

@@ -1,7 +1,7 @@
-"""Traces for assistants: a server of the Model Context Protocol that answers about one folder.
+"""Server of the Model Context Protocol: AI assistants query the traces in the given folders.
 
-It reads and never writes; what it says is the text of the command line, bounded. Paths lead into
-the folders that the user has named when it was started, and nowhere else.
+The server only reads. Its answers are the text of the command line, limited in length. It opens
+only paths inside the folders that the user named at start.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from traceprof.session.run import Run, open_run
 from traceprof.version import __version__
 
 MOST_CHARACTERS: Final = 30_000
-"""Of one answer: some 8 000 tokens; what is longer is cut, and says so."""
-_MOST_ROWS: Final = 200
-_MOST_FILES: Final = 200
+"""Limit of one answer in characters, about 8,000 tokens. A longer answer is cut and says so."""
+_MAX_ROWS: Final = 200
+_MAX_FILES: Final = 200
 _WIDTH: Final = 100
-_QUERY_S: Final = 30.0
-_QUERY_BYTES: Final = 1 << 30
-_LONGEST: Final = {"sql": 100_000}
-_LONGEST_TEXT: Final = 4096
-"""Characters of an argument: the longest path of Linux."""
+_MAX_QUERY_S: Final = 30.0
+_MAX_QUERY_BYTES: Final = 1 << 30
+_MAX_ARGUMENT_CHARACTERS_BY_NAME: Final = {"sql": 100_000}
+_MAX_ARGUMENT_CHARACTERS: Final = 4096
+"""Longest text argument: the longest path on Linux."""
 _SUFFIXES: Final = (".sqlite", ".json", ".nsys-rep", ".nvprof", ".nvvp", ".xplane.pb", ".db")
 _INSTRUCTIONS: Final = """\
 Analyze recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler, traceprof).
@@ -57,10 +57,10 @@ Data that was not recorded is not zero. The answers list missing data: report it
 
 
 class Folders:
-    """The folders that may be read.
+    """The folders that the server may read.
 
     Raises:
-        TraceError: one is no folder.
+        TraceError: one of them is not a folder.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -70,21 +70,21 @@ class Folders:
                 raise TraceError(f"{folder} is not a folder: name an existing folder")
 
     def path(self, text: str) -> Path:
-        """Return the trace or run that ``text`` names, inside one of the folders.
+        """Return the resolved path of the trace or run ``text`` inside one of the folders.
 
         Raises:
-            UsageError: it leads elsewhere, by itself or by what it lists.
-            TraceError: nothing is there.
+            UsageError: the path, or a file that it lists, is outside the folders.
+            TraceError: the path does not exist.
         """
         try:
             paths = [(root / text).resolve() for root in self._roots]
             inside = [path for path in paths if self._holds(path)]
-            there = [path for path in inside if path.exists()]
-        except (OSError, ValueError, RuntimeError) as error:  # a name too long, links in a circle
+            existing = [path for path in inside if path.exists()]
+        except (OSError, ValueError, RuntimeError) as error:  # name too long, or circular links
             raise TraceError(f"cannot open {text}: {error}") from error
         if not inside:
             raise UsageError(f"{text} is outside the folders of this server: {self}")
-        chosen = (there or inside)[0]
+        chosen = (existing or inside)[0]
         for found in files_of([chosen]):
             parts = [found, *(found.rglob("*") if found.is_dir() else ())]
             if not all(self._holds(part.resolve()) for part in parts):
@@ -92,7 +92,7 @@ class Folders:
         return chosen
 
     def listed(self) -> Iterator[str]:
-        """Yield what are called as traces are, as `path` takes them; no link that leads outside."""
+        """Yield files with a trace suffix, as `path` accepts them; skip links to the outside."""
         for root in self._roots:
             for path in sorted(root.rglob("*")):
                 parts = path.relative_to(root).parts
@@ -111,7 +111,7 @@ class Folders:
 
 
 class Tools:
-    """What is asked, each a method: its docstring is what the assistant is told of it."""
+    """The tools of the server, one per method. The docstring is what the assistant sees."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
@@ -128,17 +128,17 @@ class Tools:
             contents = describe([self._folders.path(trace)], Opening())
             return render_contents(contents, Options(width=_WIDTH, is_whole=True))
         names = list(self._folders.listed())
-        more = len(names) - _MOST_FILES
-        lines = [*names[:_MOST_FILES], *([f"… {more} more"] if more > 0 else [])]
+        more = len(names) - _MAX_FILES
+        lines = [*names[:_MAX_FILES], *([f"… {more} more"] if more > 0 else [])]
         return "\n".join(lines) or f"no traces found in {self._folders}"
 
     def page(self, trace: str, window: str = "") -> str:
         """Report where the step time goes and what would fix it (as `traceprof analyze` does)."""
-        return _text(page(self._run(trace, window)))
+        return _rendered(page(self._run(trace, window)))
 
     def findings(self, trace: str, window: str = "", rows: int = 10) -> str:
         """List ranked advice: evidence, what to do, the saving, and when it does not apply."""
-        return _text(answer(self._run(trace, window), ["findings"], strict=True), rows)
+        return _rendered(answer(self._run(trace, window), ["findings"], strict=True), rows)
 
     def tables(
         self, trace: str = "", noun: str = "", by: str = "", window: str = "", rows: int = 20
@@ -148,19 +148,19 @@ class Tools:
         Without a noun, list the available tables and their groupings.
         """
         if not noun:
-            return "\n".join(_ways())
+            return "\n".join(_table_list())
         names = names_shown(noun, by or None)
         found = answer(self._run(trace, window), names, strict=True)
-        return render("markdown", found, Options(rows=_bounded(rows)))
+        return render("markdown", found, Options(rows=_checked_row_limit(rows)))
 
     def explain(self, trace: str, step: str = "slowest", against: str = "") -> str:
         """Break down why a step ("step:37", or "slowest") was slower than a typical step."""
-        return _text(explained(self._run(trace), step, against or None))
+        return _rendered(explained(self._run(trace), step, against or None))
 
     def compare(self, base: str, new: str, window: str = "") -> str:
         """Compare two traces or runs, and test whether the difference is significant."""
-        paths = [self._folders.path(one) for one in (base, new)]
-        return _text(compare_named(paths[:1], paths[1:], window=window or None))
+        paths = [self._folders.path(trace) for trace in (base, new)]
+        return _rendered(compare_named(paths[:1], paths[1:], window=window or None))
 
     def query(self, trace: str = "", sql: str = "", window: str = "all", rows: int = 50) -> str:
         """Run one SELECT on kernels, copies, ranges, steps …; return Markdown.
@@ -169,13 +169,13 @@ class Tools:
         """
         if not sql:
             return schema_text(views())
-        most = _bounded(rows)
-        limits = Limits(n_rows=most, seconds=_QUERY_S, sqlite_bytes=_QUERY_BYTES)
-        found = query(self._run(trace, window), sql, limits)
-        lines = [QUERY_FORMS["markdown"](found.rows, _WIDTH), *found.remarks]
-        lines += map(note_text, found.doubts.notes)
+        limit = _checked_row_limit(rows)
+        limits = Limits(n_rows=limit, seconds=_MAX_QUERY_S, sqlite_bytes=_MAX_QUERY_BYTES)
+        result = query(self._run(trace, window), sql, limits)
+        lines = [QUERY_FORMS["markdown"](result.rows, _WIDTH), *result.remarks]
+        lines += map(note_text, result.doubts.notes)
         return "\n".join(
-            [*lines, f"only the first {most} rows are shown"] if found.rows.is_cut else lines
+            [*lines, f"only the first {limit} rows are shown"] if result.rows.is_cut else lines
         )
 
 
@@ -183,33 +183,33 @@ _TOOLS: Final = ("info", "page", "findings", "tables", "explain", "compare", "qu
 
 
 def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
-    """Return a server that answers about the traces in ``folders``.
+    """Return a server that answers questions about the traces in ``folders``.
 
     Raises:
-        TraceError: one is no folder.
+        TraceError: one of them is not a folder.
     """
     tools = Tools(Folders(folders))
     server: MCPServer[Any] = MCPServer(
         "traceprof", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR"
     )
     annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    turn = threading.Lock()
+    lock = threading.Lock()
     for name in _TOOLS:
-        function = _in_words(getattr(tools, name), turn)
+        function = _as_tool(getattr(tools, name), lock)
         server.tool(annotations=annotations, structured_output=False)(function)
     return server
 
 
-def _in_words(tool: Callable[..., str], turn: threading.Lock) -> Callable[..., str]:
-    """Return a tool that is used by one at a time, whose errors are words and answers bounded."""
+def _as_tool(tool: Callable[..., str], lock: threading.Lock) -> Callable[..., str]:
+    """Return ``tool`` with checked arguments, one call at a time, cut answers, and text errors."""
     signature = inspect.signature(tool)
 
     @functools.wraps(tool)
     def answered(*args: Any, **kwargs: Any) -> str:
         try:
             for name, value in signature.bind(*args, **kwargs).arguments.items():
-                _check(name, value)
-            with turn:
+                _check_text(name, value)
+            with lock:
                 return _cut(tool(*args, **kwargs))
         except TraceprofError as error:
             raise ToolError(plain_text(error)) from error
@@ -217,13 +217,17 @@ def _in_words(tool: Callable[..., str], turn: threading.Lock) -> Callable[..., s
     return answered
 
 
-def _check(name: str, value: object) -> None:
-    """Refuse a text that no file, window, name or statement can be."""
+def _check_text(name: str, value: object) -> None:
+    """Reject a text that cannot be a path, window, name, or SQL statement.
+
+    Raises:
+        UsageError: it is too long, or contains a NUL character or half of a surrogate pair.
+    """
     if not isinstance(value, str):
         return
-    most = _LONGEST.get(name, _LONGEST_TEXT)
-    if len(value) > most:
-        raise UsageError(f"{name}: {len(value)} characters; use at most {most}")
+    limit = _MAX_ARGUMENT_CHARACTERS_BY_NAME.get(name, _MAX_ARGUMENT_CHARACTERS)
+    if len(value) > limit:
+        raise UsageError(f"{name}: {len(value)} characters; use at most {limit}")
     if "\0" in value:
         raise UsageError(f"{name}: contains a NUL character (U+0000); remove it")
     try:
@@ -232,16 +236,20 @@ def _check(name: str, value: object) -> None:
         raise UsageError(f"{name}: contains half of a surrogate pair; use valid Unicode") from error
 
 
-def _text(document: Answered, rows: int | None = None) -> str:
-    most = None if rows is None else _bounded(rows)
-    return render("text", document, Options(rows=most, width=_WIDTH, is_whole=True))
+def _rendered(document: Answered, rows: int | None = None) -> str:
+    limit = None if rows is None else _checked_row_limit(rows)
+    return render("text", document, Options(rows=limit, width=_WIDTH, is_whole=True))
 
 
-def _bounded(rows: int) -> int:
-    """Return how many rows are shown."""
+def _checked_row_limit(rows: int) -> int:
+    """Return ``rows``, limited to `_MAX_ROWS`.
+
+    Raises:
+        UsageError: ``rows`` is below 1.
+    """
     if rows < 1:
-        raise UsageError(f"rows {rows}: expected 1 to {_MOST_ROWS}")
-    return min(rows, _MOST_ROWS)
+        raise UsageError(f"rows {rows}: expected 1 to {_MAX_ROWS}")
+    return min(rows, _MAX_ROWS)
 
 
 def _cut(text: str) -> str:
@@ -254,7 +262,8 @@ def _cut(text: str) -> str:
     )
 
 
-def _ways() -> Iterator[str]:
+def _table_list() -> Iterator[str]:
+    """Yield a line for each table, followed by its groupings."""
     for noun, entries in nouns().items():
         yield f"{noun}: {entries[0].summary}"
-        yield from (f"  by {one.way}: {one.summary}" for one in entries if len(entries) > 1)
+        yield from (f"  by {entry.way}: {entry.summary}" for entry in entries if len(entries) > 1)

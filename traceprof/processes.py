@@ -1,4 +1,4 @@
-"""Processes and threads of ours: how many, how they start, their memory, how far they are."""
+"""Processes and threads of traceprof: number, start, memory, and progress."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeVar
 
-_Asked = TypeVar("_Asked")
+_Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
-_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+_CPU_QUOTA_FILE: Final = Path("/sys/fs/cgroup/cpu.max")
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 _M_ARENA_MAX: Final = -8
-_KEPT_BYTES: Final = 1 << 30
-"""More than so much free memory goes back to the system."""
-_N_THREADS: Final = 2
-"""Each holds working space of its own, and Python lets only one of them run Python."""
-_WHERE_UNKNOWN: Final = 8_000_000_000
-_SHARE: Final = 0.5
-"""The other half is for what one question takes meanwhile, and for others."""
-_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_STATM: Final = Path("/proc/self/statm")
+_MAX_FREE_BYTES: Final = 1 << 30
+"""The C library returns freed memory to the system beyond this limit."""
+_MAX_THREADS: Final = 2
+"""Threads of `do_side_by_side`. Each has its own buffers, and only one at a time runs Python code.
+"""
+_DEFAULT_MEMORY_BYTES: Final = 8_000_000_000
+"""Assumed physical memory where the system does not report it."""
+_MAX_MEMORY_RATIO: Final = 0.5
+"""Share of the memory limit for kept data. The rest is for the current query and other programs."""
+_MEMORY_LIMIT_FILES: Final = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+_STATM_FILE: Final = Path("/proc/self/statm")
 
 
 def n_processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     allowed = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
@@ -43,19 +48,22 @@ def n_processors() -> int:
 
 
 def _quota() -> float:
-    """Return of how many processors a container may use the time."""
+    """Return the CPU quota of the container in processors; infinity if there is none."""
     try:
-        quota, period = map(float, _QUOTA.read_text().split())
+        quota, period = map(float, _CPU_QUOTA_FILE.read_text().split())
         return quota / period
-    except (OSError, ValueError, ZeroDivisionError):  # "max", or no such group
+    except (OSError, ValueError, ZeroDivisionError):  # "max" (no limit), or no cgroup
         return math.inf
 
 
 def told_apart(arguments: Sequence[str], patience_s: float) -> bytes | None:
-    """Return what traceprof prints in a process of its own; None where it fails or takes longer."""
-    import subprocess  # noqa: PLC0415 (commands ask nobody)
+    """Return the standard output of traceprof run in a separate process.
 
-    completes = "_TRACEPROF_COMPLETE"  # it would complete, too
+    Return None if the command fails or takes longer than ``patience_s`` seconds.
+    """
+    import subprocess  # noqa: PLC0415 (most commands start no process)
+
+    completes = "_TRACEPROF_COMPLETE"  # it would make the process complete a command line
     try:
         return subprocess.run(
             [sys.executable, "-m", "traceprof", *arguments],
@@ -70,8 +78,8 @@ def told_apart(arguments: Sequence[str], patience_s: float) -> bytes | None:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Keep a new process from running the program that we are part of, and from Ctrl-C."""
+def isolated_start() -> Iterator[None]:
+    """Keep a process that starts here from importing the main program and from receiving Ctrl-C."""
     main = sys.modules["__main__"]
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
@@ -85,44 +93,45 @@ def alone() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory for what comes next, where it is glibc.
+    """Let the C library (glibc) keep freed memory for later allocations.
 
-    By default it maps every large array anew and gives it back when it is freed, so that the kernel
-    fills each page with zeros again: for one file of 24 M events that took 35 of 89 s of processor
-    time (13 of 68 with it), at 5 % more memory.
+    By default, glibc maps each large array separately and unmaps it when it is freed, so that the
+    kernel fills every page with zeros again. For one file with 24 M events that took 35 of 89 s of
+    CPU time. With this setting it takes 13 of 68 s, at 5% more memory.
     """
     with suppress(AttributeError, OSError, TypeError):
         set_option = ctypes.CDLL(None).mallopt
         set_option(_M_MMAP_MAX, 0)
-        set_option(_M_ARENA_MAX, 1)  # what one thread frees is there for the others
-        set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        set_option(_M_ARENA_MAX, 1)  # all threads share freed memory
+        set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)
 
 
 def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
-    """Do all ``tasks``, in their order, each in the next thread that is free; this is one of them.
+    """Run ``tasks`` in order, each on the next free thread; the calling thread takes part.
 
-    The first exception ends it, after what the other thread is at; it is raised here. Ctrl-C is
-    raised at once: the other thread begins nothing more, and holds up no end of the program.
+    After the first exception no further task starts; the exception is raised here once the running
+    tasks have finished. Ctrl-C is raised immediately: the other thread starts nothing more and does
+    not delay the exit of the program.
     """
-    _do(tasks, min(_N_THREADS, n_processors()))
+    _run_in_threads(tasks, min(_MAX_THREADS, n_processors()))
 
 
 def made_side_by_side(
-    make: Callable[[_Asked], _Made], items: Iterable[_Asked], n_threads: int
+    make: Callable[[_Item], _Made], items: Iterable[_Item], n_threads: int
 ) -> list[_Made]:
-    """Return what ``make`` makes of each of ``items``, in their order, by so many threads."""
-    asked = list(items)
+    """Return ``make(item)`` for each of ``items``, in order, computed by ``n_threads`` threads."""
+    inputs = list(items)
     made: dict[int, _Made] = {}
 
     def task(number: int) -> Callable[[], object]:
-        return lambda: made.__setitem__(number, make(asked[number]))
+        return lambda: made.__setitem__(number, make(inputs[number]))
 
-    _do([task(number) for number in range(len(asked))], n_threads)
-    return [made[number] for number in range(len(asked))]
+    _run_in_threads([task(number) for number in range(len(inputs))], n_threads)
+    return [made[number] for number in range(len(inputs))]
 
 
 def start_thread(run: Callable[[], object]) -> threading.Thread | None:
-    """Start a thread that holds up no end of the program; None where no more are allowed."""
+    """Start a daemon thread; return None if the system allows no more threads."""
     thread = threading.Thread(target=run, daemon=True)
     try:
         thread.start()
@@ -131,21 +140,22 @@ def start_thread(run: Callable[[], object]) -> threading.Thread | None:
     return thread
 
 
-def _do(tasks: Sequence[Callable[[], object]], n_threads: int) -> None:
-    waiting = _Waiting(tasks)
-    others = [start_thread(waiting.work) for _ in range(min(n_threads, len(tasks)) - 1)]
+def _run_in_threads(tasks: Sequence[Callable[[], object]], n_threads: int) -> None:
+    """Run ``tasks`` on ``n_threads`` threads, this one included; raise the first exception."""
+    queue = _TaskQueue(tasks)
+    others = [start_thread(queue.work) for _ in range(min(n_threads, len(tasks)) - 1)]
     try:
-        waiting.work()
-        for one in filter(None, others):
-            one.join()
+        queue.work()
+        for thread in filter(None, others):
+            thread.join()
     finally:
-        waiting.stop()
-    if waiting.error is not None:
-        raise waiting.error
+        queue.stop()
+    if queue.error is not None:
+        raise queue.error
 
 
-class _Waiting:
-    """Tasks that nobody has begun, and the first exception of one."""
+class _TaskQueue:
+    """Tasks that have not started, and the first exception of a task."""
 
     def __init__(self, tasks: Sequence[Callable[[], object]]) -> None:
         self.error: BaseException | None = None
@@ -153,18 +163,18 @@ class _Waiting:
         self._lock = threading.Lock()
 
     def work(self) -> None:
-        """Do one task after the other."""
+        """Run tasks until none is left."""
         while (task := self._next()) is not None:
             try:
                 task()
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001 (it is raised where all was asked for)
+            except BaseException as error:  # noqa: BLE001 (`_run_in_threads` raises it)
                 self.error = self.error or error
                 self.stop()
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Drop the tasks that have not started."""
         with self._lock:
             self._tasks = iter(())
 
@@ -174,35 +184,36 @@ class _Waiting:
 
 
 def usable_bytes(n_processes: int) -> int:
-    """Return how much one of so many processes on this machine may keep."""
+    """Return how much memory each of ``n_processes`` processes on this machine may keep."""
     return share_of(_limit_bytes() // max(1, n_processes))
 
 
 def share_of(n_bytes: int) -> int:
-    """Return how much a process may keep that may take ``n_bytes``."""
-    return int(_SHARE * n_bytes)
+    """Return how much data a process with a limit of ``n_bytes`` may keep."""
+    return int(_MAX_MEMORY_RATIO * n_bytes)
 
 
 def taken_bytes() -> int | None:
-    """Return how much memory this process has that no file holds; None where no one tells."""
+    """Return the memory of this process that is not backed by a file; None if unknown."""
     try:
-        _, resident, of_files, *_ = map(int, _STATM.read_text(encoding="ascii").split())
+        _, resident, of_files, *_ = map(int, _STATM_FILE.read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return None
     return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 def give_back() -> None:
-    """Free what nobody refers to, and let the C library return it, where it can be asked to.
+    """Collect garbage and let the C library return free memory to the system, where possible.
 
-    A trace and its facts refer to each other; glibc keeps freed pieces of some megabytes.
+    A trace and its facts refer to each other, so that only the garbage collector frees them. glibc
+    keeps freed blocks of several megabytes.
     """
     gc.collect()
     trim()
 
 
 def trim() -> None:
-    """Let the C library return what is free, where it can be asked to."""
+    """Let the C library return free memory to the system, where possible."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -211,23 +222,23 @@ def _physical_bytes() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
-        return _WHERE_UNKNOWN
+        return _DEFAULT_MEMORY_BYTES
 
 
 def _limit_bytes() -> int:
-    """Return what all processes may take: a container less than there is."""
+    """Return the memory limit of all processes: physical memory, or less in a container."""
     known = [_physical_bytes()]
-    for path in _LIMITS:
-        with suppress(OSError, ValueError):  # "max" where there is none
+    for path in _MEMORY_LIMIT_FILES:
+        with suppress(OSError, ValueError):  # "max": no limit
             known.append(int(Path(path).read_text(encoding="ascii")))
     return min(known)
 
 
 @dataclass
 class PartsDone:
-    """So many parts of so many: analyses, and the rules of the findings.
+    """Progress: ``done`` of ``total`` parts. Parts are analyses, and rules of the findings.
 
-    ``is_told``: others tell how far they are, on a line of their own.
+    ``is_told``: other code already reports progress on its own line.
     """
 
     done: int = 0
@@ -236,4 +247,4 @@ class PartsDone:
 
 
 PROGRESS: Final = PartsDone()
-"""That of this process."""
+"""Progress of this process."""

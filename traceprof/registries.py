@@ -1,4 +1,4 @@
-"""Registries: what there is of a kind, in its order, and nothing under a name that is taken."""
+"""Registries: the entries of one kind, in order, with distinct names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NAME: Final[Callable[[Any], str]] = attrgetter("name")
 
 
 class Registry(tuple[_Entry, ...]):
-    """The entries of one kind, in their order; no two of them are found under the same name.
+    """The entries of one kind, in order. No two entries have a name in common.
 
-    ``kind`` is what an entry is, in the singular. ``names_of`` returns all names under which an
-    entry is found; by default that is its ``name``.
+    ``kind`` names the kind in the singular, for messages. ``names_of`` returns all names of an
+    entry; by default its attribute ``name``.
     """
 
     kind: str
@@ -26,10 +26,10 @@ class Registry(tuple[_Entry, ...]):
         entries: Iterable[_Entry],
         names_of: Callable[[_Entry], Iterable[str]] = lambda entry: (_NAME(entry),),
     ) -> Self:
-        """Make a registry of ``entries``.
+        """Create a registry of ``entries``.
 
         Raises:
-            ValueError: two entries are found under the same name.
+            ValueError: two entries have the same name.
         """
         found = super().__new__(cls, entries)
         found.kind, found._names_of = kind, names_of
@@ -37,19 +37,19 @@ class Registry(tuple[_Entry, ...]):
         return found
 
     def with_more(self, *entries: _Entry) -> Self:
-        """Return the registry with ``entries`` after those that it has.
+        """Return the registry with ``entries`` appended.
 
         Raises:
-            ValueError: one of them is found under a name that is taken.
+            ValueError: one of them has a name that is taken.
         """
         return type(self)(self.kind, (*self, *entries), self._names_of)
 
 
 def check_distinct(kind: str, names: Iterable[str]) -> None:
-    """Check that no two things of a kind have the same name.
+    """Check that ``names`` are distinct; ``kind`` names the things in the message.
 
     Raises:
-        ValueError: two have.
+        ValueError: a name occurs twice.
     """
     known = set()
     for name in names:

@@ -1,6 +1,6 @@
-"""Which names stand for secrets: of options, variables, headers, keys of JSON.
+"""Decide whether the name of an option, variable, header, or JSON key denotes a secret.
 
-The hooks load this file, too, in the program's own Python: from 3.8 on, without traceprof.
+The hooks also load this file in the program's own Python: 3.8 or later, without traceprof.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _MODIFIED: Final = frozenset(
     }
     | {"file", "filename", "path", "dir", "folder", "name", "prefix", "suffix", "env", "variable"}
 )
-"""Nouns that a word of a secret may stand before: ``--password-policy`` takes no password."""
+"""Nouns that may follow a secret word: ``--password-policy`` takes no password."""
 _BEFORE_A_PASS: Final = frozenset(
     {"forward", "backward", "fwd", "bwd", "first", "second", "num", "n", "per", "single", "multi"}
     | {"low", "high", "band", "all", "optimizer"}
 )
-"""What stands before a pass that is no password: ``--high-pass 0.5``."""
+"""Words before a "pass" that is not a password: ``--high-pass 0.5``."""
 _PARTS_OF_ADDRESSES: Final = frozenset({"webhook", "sas", "sig", "signature"})
-"""Secrets that may lie in a path or in a name, as those of Slack do."""
+"""Secrets that may be part of a path or a name, such as Slack's."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PLAIN_VALUES: Final = frozenset(
     {"", "-", "none", "null", "nil", "true", "false", "yes", "no", "on", "off", "auto", "default"}
@@ -62,44 +62,44 @@ _PLAIN_VALUES: Final = frozenset(
     | {"enabled", "disabled", "enable", "disable", "required", "optional", "always", "never"}
     | {"mit", "bsd", "apache-2.0", "gpl-3.0", "cc-by-4.0", "proprietary"}
 )
-"""What a name of a secret is set to that says whether, or which kind there is."""
+"""Values of a secret name that only switch something on or off, or name a method."""
 _OF_PASSWORDS: Final = re.compile(r"pass(?!in|out)|pwd|secret", re.IGNORECASE)
-"""Names whose values are no words that have a meaning."""
+"""Names whose values are never plain words with a meaning."""
 _WORDS_OF_KEYS: Final = re.compile(r"[a-z]+(?:[_,.:-][a-z]+)*")
-"""What a key of a table is called (``--key model_state_dict``)."""
+"""Key names of a table (``--key model_state_dict``)."""
 _SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
 _RANDOM: Final = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[\w\-+=~!$^*]{8,}")
 BARE_KEY: Final = re.compile(r"[0-9a-fA-F]{32,}|[\w\-]{40,}")
 
 
 def names_secret(name: str, value: str = "") -> bool:
-    """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not).
+    """Return whether a whole word of ``name`` denotes a secret ("num-keys" does not).
 
-    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none, nor are what a
-    table calls its keys, and words that say which kind there is (``--auth none``). The word must
-    be the noun of the name: a policy of passwords is none (``--password-policy strict``).
+    Models have tokens and keys, too. These values are not secrets: small numbers (``--pad-token
+    0``), key names of a table, and words that name a method (``--auth none``). The secret word must
+    be the main noun of the name: a password policy is no password (``--password-policy strict``).
     """
     words, ends = _words_of(name)
-    told = _WORDS.intersection(words)
-    if not told and not ends:
+    secret_words = _WORDS.intersection(words)
+    if not secret_words and not ends:
         return False
     if value and _is_of_another_noun(words) and not _looks_drawn(value):
         return False
-    if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
+    if secret_words <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
         return False
-    if told == {"key"} and not ends and _WORDS_OF_KEYS.fullmatch(value):
+    if secret_words == {"key"} and not ends and _WORDS_OF_KEYS.fullmatch(value):
         return False
     return not (value and value.lower() in _PLAIN_VALUES and not _OF_PASSWORDS.search(name))
 
 
 def is_plainly_secret(name: str) -> bool:
-    """Return whether ``name`` stands for a secret whatever it is the name of."""
+    """Return whether ``name`` denotes a secret in any context."""
     words, ends = _words_of(name)
     return bool(_PLAIN.intersection(words)) or ends
 
 
 def _is_of_another_noun(words: Sequence[str]) -> bool:
-    """Return whether the last word of a name says that its value is no secret."""
+    """Return whether the last word of a name shows that its value is no secret."""
     if not _PARTS_OF_ADDRESSES.isdisjoint(words):
         return False
     last = next((word for word in reversed(words) if not word.isdecimal()), "")
@@ -109,17 +109,17 @@ def _is_of_another_noun(words: Sequence[str]) -> bool:
 
 
 def _looks_drawn(value: str) -> bool:
-    """Return whether ``value`` is surely no number and no word, whatever its name."""
+    """Return whether ``value`` is clearly random: neither a number nor a word."""
     has_both = not value.islower() and not value.isupper()
     return bool(BARE_KEY.fullmatch(value)) or (has_both and looks_random(value))
 
 
 def looks_random(value: str) -> bool:
-    """Return whether ``value`` may have been drawn: letters and digits, and no place of a file."""
+    """Return whether ``value`` may be random: it has letters and digits, and is no file path."""
     return bool(_RANDOM.fullmatch(value))
 
 
 def _words_of(name: str) -> tuple[list[str], bool]:
-    """Return the words of a name, and whether one of them ends as what a secret is called does."""
+    """Return the words of a name, and whether one of them has the ending of a secret name."""
     words = [word.lower() for word in _WORD.findall(name)]
     return words, any(word.endswith(_ENDS_OF_ANY) for word in (*words, "".join(words[-2:])))

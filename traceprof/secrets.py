@@ -1,10 +1,10 @@
-"""What of command lines and variables may be shown: secrets are masked.
+"""Mask secrets in command lines, variables, and names.
 
-A secret is told by its name (an option, an assignment, a header, a parameter of an address, a key
-of JSON) or by its shape (a login in an address, the tokens of well-known services). A doubt is
-masked: the name of an option that is lost costs less than a token that is kept.
+traceprof recognizes a secret by its name (an option, an assignment, a header, a URL parameter, a
+JSON key) or by its shape (a login in a URL, tokens of well-known services). Doubtful values are
+masked: a lost option value costs less than a leaked token.
 
-The hooks load this file, too, in the program's own Python: from 3.8 on, without traceprof.
+The hooks also load this file in the program's own Python: 3.8 or later, without traceprof.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-# Relative, since what loads this file in a program gives it another package.
+# Relative import: inside a recorded program, this file belongs to another package.
 from .secret_names import BARE_KEY, is_plainly_secret, looks_random, names_secret
 from .tokens import (
     BEGINNINGS,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SCHEME: Final = re.compile(
     r"\b(?:bearer|basic|digest|token)[ =:]+(?P<hidden>[^\s\"',;]{6,})", re.I
 )
-# The name of a secret and its value side by side: rows of a list of variables, arguments, tags
+# Name and value of a secret side by side: list entries, arguments, tags
 _BESIDE: Final = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
@@ -60,8 +60,8 @@ _KEPT: Final = re.compile(
     r"|SLURM_(JOB_ID|NNODES|NTASKS|PROCID|LOCALID|NODEID|JOB_NODELIST|TOPOLOGY_ADDR(_PATTERN)?|GPUS\w*)"
     r"|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NVIDIA_VISIBLE_DEVICES"
 )
-# A name is tried once, from its beginning: one of megabytes takes seconds from each of its letters.
-# What is looked ahead to is taken whole (`*+` is of Python 3.11, programs run under older ones).
+# Match a name only from its beginning: trying every letter of a name of megabytes takes minutes.
+# Lookaheads emulate possessive quantifiers, which need Python 3.11; programs may run older ones.
 _NAMED: Final = re.compile(
     r"(?:(?<![\w.\-\[\]/%])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
     r"(?=(?P<before>(?:(?![A-Za-z_])[\w.\-\[\]/])*))(?P=before)"
@@ -71,9 +71,9 @@ _NAMED: Final = re.compile(
 _QUOTED: Final = re.compile(
     r"\"(?P<double>(?:\\.|[^\"\\])*)\"?|'(?P<single>(?:\\.|[^'\\])*)'?", re.DOTALL
 )
-# What ends a value that is not quoted, and what goes on to its own end
+# Characters that end an unquoted value, and brackets, which extend it to their closing bracket
 _STOP: Final = re.compile(r"\\|[\s&;,\"'()\[\]{}]")
-# What a name of a range has where there is a secret in it; and the names of modules
+# Text that a range name with a secret contains; and the prefixes of module names
 _SUSPECT: Final = re.compile(f"[=:]|PRIVATE KEY|{BEGINNINGS}")
 _OF_MODULES: Final = ("layer:", "layer.backward:")
 _HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*:(?!//)\s*(?P<hidden>\S.*)", re.DOTALL)
@@ -86,7 +86,7 @@ _PORT: Final = re.compile(r"[\d:.]+")
 _SEPARATORS: Final = frozenset(":%,")
 _USERS: Final = frozenset({"-u", "--user", "--proxy-user", "-U"})
 _USER: Final = re.compile(r"(?:--(?:proxy-)?user=|-[uU])?[^:%\s/=]*[:%](?P<hidden>\S+)")
-_IDS: Final = re.compile(r"(?<![^=uU])\d*:\d+$")  # of a user and a group, as docker takes them
+_IDS: Final = re.compile(r"(?<![^=uU])\d*:\d+$")  # user and group IDs, as in docker
 _HAS_VALUE: Final = re.compile(r"=|:.")
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][\w.]*(?:-\w+)*:?")
 _SCHEMES: Final = frozenset({"bearer", "basic", "digest"})
@@ -96,7 +96,7 @@ _FEWEST_CHANGES: Final = 0.45
 
 
 def spans_of_tokens(text: str) -> Iterator[_Span]:
-    """Yield what services give out, and logins in addresses, wherever they stand in ``text``."""
+    """Yield the spans of service tokens and of logins in URLs anywhere in ``text``."""
     for found in TOKENS.finditer(text):
         yield found.span()
     for found in SHORT.finditer(text):
@@ -108,14 +108,14 @@ def spans_of_tokens(text: str) -> Iterator[_Span]:
 
 
 def storable(text: str) -> str:
-    """Return ``text`` as UTF-8 can hold it: bytes of an argument or a path that cannot are "�"."""
+    """Return ``text`` in a form that UTF-8 can encode; bytes that it cannot encode become "�"."""
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 class Secret(NamedTuple):
-    """An argument that holds secrets: as it is, as it may be shown, and the secrets alone."""
+    """An argument that contains secrets: the original, the masked form, and the secret parts."""
 
     argument: str
     shown: str
@@ -123,7 +123,7 @@ class Secret(NamedTuple):
 
 
 def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are about training, without those that may hold a secret."""
+    """Return the variables related to training, without those that may hold a secret."""
     return {
         name: masked_text(value)
         for name, value in sorted(environment.items())
@@ -131,17 +131,17 @@ def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-@lru_cache(maxsize=1 << 12)  # the files of a run say the same
+@lru_cache(maxsize=1 << 12)  # the files of a run repeat the same texts
 def masked_text(text: str) -> str:
-    """Return ``text`` without the secrets that its names and shapes tell."""
+    """Return ``text`` with the secrets masked that names and shapes reveal."""
     return _masked(text, _hidden_in(text))
 
 
 def masked_name(name: str) -> str:
-    """Return the name of a range without what is plainly a secret in it.
+    """Return the name of a range with clear secrets masked.
 
-    Names are a program's own words, and of models: of those that mean other things, too, as "token"
-    and "key", the value must look like a secret.
+    Range names come from the program and its models. A word with other meanings ("token", "key") is
+    masked only if its value looks like a secret.
     """
     if not _SUSPECT.search(name) or name.startswith(_OF_MODULES):
         return name
@@ -159,7 +159,7 @@ def masked_command(command: Sequence[str]) -> list[str]:
 
 
 def secrets_of(command: Sequence[str]) -> list[Secret]:
-    """Return what `masked_command` does not show of ``command``, by argument."""
+    """Return the arguments of ``command`` that `masked_command` masks, with their secrets."""
     return [
         Secret(
             argument, _masked(argument, spans), tuple(argument[first:end] for first, end in spans)
@@ -170,7 +170,7 @@ def secrets_of(command: Sequence[str]) -> list[Secret]:
 
 
 def without_login(url: str) -> str:
-    """Return an address without the name and password in it."""
+    """Return a URL without its user name and password."""
     return re.sub(r"(?<!\w)(\w+://)[^/@\s]+@", r"\1", url)
 
 
@@ -181,7 +181,7 @@ def _masked(text: str, spans: Sequence[_Span]) -> str:
 
 
 def _spans_of(command: Sequence[str]) -> Iterator[tuple[str, list[_Span]]]:
-    """Yield each argument with the parts of it that are hidden."""
+    """Yield each argument with the spans to mask."""
     programs = {PurePath(argument).name for argument in command}
     places = set() if _PLACING.isdisjoint(programs) else _places_of_passwords(command, programs)
     before = ""
@@ -193,7 +193,7 @@ def _spans_of(command: Sequence[str]) -> Iterator[tuple[str, list[_Span]]]:
 
 
 def _places_of_passwords(words: Sequence[str], programs: _Programs) -> set[int]:
-    """Return which of ``words`` are passwords since they stand where one belongs."""
+    """Return the indices of ``words`` that are passwords because of their position."""
     plain = [place for place, word in enumerate(words) if not word.startswith("-")]
     names = [PurePath(words[place]).name for place in plain]
     found = set()
@@ -208,7 +208,7 @@ def _places_of_passwords(words: Sequence[str], programs: _Programs) -> set[int]:
 
 
 def _of_argument(argument: str, before: str, programs: _Programs) -> list[_Span]:
-    """Return what is hidden of an argument that stands behind ``before``."""
+    """Return the spans to mask in an argument that follows the argument ``before``."""
     if not argument:
         return []
     if _is_secret(argument, before, programs):
@@ -225,7 +225,7 @@ def _of_argument(argument: str, before: str, programs: _Programs) -> list[_Span]
 
 
 def _logins_in(argument: str, before: str, programs: _Programs) -> Iterator[_Span]:
-    """Yield the password of a user that stands behind its name: ``-u me:PASSWORD``."""
+    """Yield the span of a password behind a user name: ``-u me:PASSWORD``."""
     is_glued = argument.startswith(("-u", "-U", "--user=", "--proxy-user="))
     user = _USER.fullmatch(argument) if before in _USERS or is_glued else None
     if user and "://" not in argument and not _IDS.search(argument):
@@ -242,10 +242,10 @@ def _logins_in(argument: str, before: str, programs: _Programs) -> Iterator[_Spa
 
 
 def _drawn_in(argument: str) -> Iterator[_Span]:
-    """Yield what nobody writes by hand, the last resort: letters large and small, and digits.
+    """Yield the spans of random text: long words with upper case, lower case, and digits.
 
-    Of drawn ones three in five are of another kind than the one before, in names one in six. Hashes
-    have no large letters.
+    This is the last resort. In random text three of five characters differ in kind from the one
+    before, in names one of six. Hashes have no upper case.
     """
     for found in _LONG.finditer(argument):
         kinds = {"0" if c.isdecimal() else "A" if c.isupper() else "a" for c in found[0]}
@@ -254,12 +254,12 @@ def _drawn_in(argument: str) -> Iterator[_Span]:
 
 
 def _n_changes(text: str) -> int:
-    """Return how many runs of letters of one case, or of digits, ``text`` has."""
+    """Return the number of runs of letters of one case, or of digits, in ``text``."""
     return len(_KINDS.findall(text))
 
 
 def _of_line(text: str, programs: _Programs) -> Iterator[_Span]:
-    """Yield what is hidden in a line of a shell, or another text of several words."""
+    """Yield the spans to mask in a shell line, or in another text of several words."""
     before = ""
     pieces = list(_PIECE.finditer(text))
     words = [_unquoted(piece[0]) for piece in pieces]
@@ -282,52 +282,54 @@ def _unquoted(piece: str) -> str:
 
 
 def _is_secret(value: str, before: str, programs: _Programs) -> bool:
-    """Return whether all of ``value`` is a secret: of an option, of a name, of ``wandb login``."""
+    """Return whether all of ``value`` is a secret: of an option, a name, or ``wandb login``."""
     if before in PASSWORD_PROGRAMS:
-        is_asked = not programs.isdisjoint(PASSWORD_PROGRAMS[before])
+        is_secret = not programs.isdisjoint(PASSWORD_PROGRAMS[before])
     elif before.startswith("-"):
-        is_asked = not _HAS_VALUE.search(before) and names_secret(before, value)
+        is_secret = not _HAS_VALUE.search(before) and names_secret(before, value)
     elif value.startswith("-") or not _BARE_NAME.fullmatch(before):
-        is_asked = False
+        is_secret = False
     elif before.rstrip(":").lower() in _SCHEMES:
-        is_asked = looks_random(value)
+        is_secret = looks_random(value)
     else:
-        is_told = (before.isupper() and "_" in before) or is_plainly_secret(before)
-        is_asked = names_secret(before, value) and (is_told or looks_random(value))
-    if is_asked or "login" not in programs or value.startswith("-") or before in _USERS:
-        return is_asked
+        is_clear = (before.isupper() and "_" in before) or is_plainly_secret(before)
+        is_secret = names_secret(before, value) and (is_clear or looks_random(value))
+    if is_secret or "login" not in programs or value.startswith("-") or before in _USERS:
+        return is_secret
     return bool(BARE_KEY.fullmatch(value)) or looks_random(value)
 
 
 def _is_password(value: str, programs: _Programs) -> bool:
-    """Return whether what is glued to ``-p`` is a password: no port, and no option of one dash."""
+    """Return whether the text glued to ``-p`` is a password, not a port or a single-dash option."""
     if not programs.isdisjoint(PASSWORD_PROGRAMS["-p"]):
         return True
     return not _PORT.fullmatch(value) and bool(re.search(r"[^a-z\-_=]", value.partition("=")[0]))
 
 
 def _hidden_in(text: str) -> list[_Span]:
-    """Return what is hidden of ``text``, whatever stands around it."""
+    """Return the spans to mask in ``text``, independent of its context."""
     spans = list(spans_of_tokens(text))
     for shape in (_SCHEME, _LOGS_IN, _IN_ADDRESS):
         spans += [found.span("hidden") for found in shape.finditer(text)]
     beside = (found for shape in _BESIDE for found in shape.finditer(text))
     spans += [found.span("hidden") for found in beside if names_secret(found["name"])]
     named = filter(None, (_HEADER.fullmatch(text), _OPTION.fullmatch(text)))
-    spans += [one.span("hidden") for one in named if names_secret(one["name"], one["hidden"])]
+    spans += [
+        match.span("hidden") for match in named if names_secret(match["name"], match["hidden"])
+    ]
     spans += [(first, end) for first, end, _ in _named_in(text)]
     return _joined(spans)
 
 
 def _named_in(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the values in ``text`` whose names tell that they are secrets, and these names.
+    """Yield start, end, and name of each value in ``text`` whose name denotes a secret.
 
-    The value of another name may hold names itself, as an assignment in an option does.
+    The value of another name may contain names itself, such as an assignment inside an option.
     """
     place = 0
     while found := _NAMED.search(text, place):
         place = found.end()
-        # Only what may be hidden is read to its end: a chain of names is one value in another.
+        # Parse only values that may be masked: in a chain of names each value contains the next.
         if not names_secret(found["name"]):
             continue
         first, end = _value_at(text, place)
@@ -339,7 +341,7 @@ def _named_in(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _value_at(text: str, place: int) -> _Span:
-    """Return where the value that begins at ``place`` stands, brackets in it to their ends."""
+    """Return the span of the value that begins at ``place``, including its brackets."""
     quoted = _QUOTED.match(text, place)
     if quoted and quoted.lastgroup:
         return quoted.span(quoted.lastgroup)
@@ -359,7 +361,7 @@ def _value_at(text: str, place: int) -> _Span:
 
 
 def _joined(spans: Sequence[_Span]) -> list[_Span]:
-    """Return the spans in order, those that touch as one; empty ones are none."""
+    """Return the non-empty spans in order, with touching ones merged."""
     joined: list[_Span] = []
     for first, end in sorted(span for span in spans if span[0] < span[1]):
         if joined and first <= joined[-1][1]:

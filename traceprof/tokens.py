@@ -1,6 +1,6 @@
-"""How the tokens of services look, the addresses that hold secrets, the programs that take them.
+"""Shapes of service tokens, URLs that contain secrets, and programs that take passwords.
 
-The hooks load this file, too, in the program's own Python: from 3.8 on, without traceprof.
+The hooks also load this file in the program's own Python: 3.8 or later, without traceprof.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# How tokens of services begin, and what follows: a piece that was copied short is masked, too.
-# Without a remark as gitleaks' public rules know them (config/gitleaks.toml of 2026-07-22, where
-# they are whole); with one as the services' own documents show them.
+# Token prefix and pattern of the rest. Truncated tokens also match, so that they are masked.
+# Lines without a remark follow gitleaks' public rules (config/gitleaks.toml of 2026-07-22, which
+# has whole tokens). Lines with a remark follow the documentation of the service.
 _GIVEN_OUT: Final = r"""
 sk-(?=[a-z_-]{0,99}[0-9A-Z]) [\w-]{8,}
 [sr]k_(?:live|test|prod)_    \w{8,}
@@ -97,7 +97,7 @@ sbp_                         [0-9a-f]{16,}# Supabase
 
 
 SHAPES: Final = [line.partition("#")[0].split() for line in _GIVEN_OUT.strip().splitlines()]
-"""How each token begins, and what follows."""
+"""Prefix of each token and pattern of the rest."""
 _BEGIN: Final = r"(?<![A-Za-z0-9])(?:"
 BEGINNINGS: Final = _BEGIN + "|".join([first for first, _ in SHAPES]) + ")"
 TOKENS: Final = re.compile(
@@ -107,7 +107,7 @@ TOKENS: Final = re.compile(
     re.DOTALL,
 )
 SHORT: Final = re.compile(_BEGIN + r"fw_)(?P<rest>[A-Za-z0-9]{12,})(?!\w)")
-"""Beginnings that names have, too: what follows must have been drawn."""
+"""Prefixes that ordinary names share: the rest must look random."""
 LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
 ORACLE: Final = re.compile(r"\bjdbc:oracle:\w+:[^/:@\s]*/(?P<hidden>[^@\s]{1,99})@")
 HOOK: Final = re.compile(
@@ -134,14 +134,14 @@ PASSWORD_PROGRAMS: Final = {
     "-k": frozenset({"openssl"}),
     "-K": frozenset({"openssl"}),
 }
-"""The programs of which an option with a name that says nothing takes a password."""
+"""Option → programs where this option takes a password, although its name does not say so."""
 LOGIN_PROGRAMS: Final = (
     ("-a", ":", frozenset({*_HTTPIE, "hey", "oha"})),
     ("-A", ":", frozenset({"ab"})),
     ("-P", ":", frozenset({"ab"})),
     ("-u", ",", frozenset({"lftp"})),
 )
-"""Options that take the name of a user and the password behind a separator, of which programs."""
+"""Option, separator, and programs: the option takes a user name, the separator, and a password."""
 PLACES_OF_PASSWORDS: Final = (
     ("mc", "alias set", 4),
     ("mc", "config host add", 4),
@@ -159,5 +159,5 @@ PLACES_OF_PASSWORDS: Final = (
 )
 """A program, words of its command line, and which argument after them, from 1, is a password.
 
-Options do not count. Of ``htpasswd`` it is one of two: with ``-n`` there is no file.
+Options are not counted. For ``htpasswd`` it is one of two: with ``-n`` there is no file argument.
 """

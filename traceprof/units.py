@@ -1,15 +1,16 @@
-"""Units: parsing what people type and formatting what people read.
+"""Units: parse what people type and format what people read.
 
-Inside traceprof every time is an ``int`` of nanoseconds and every size an ``int`` of bytes;
-only this module turns them into text. GB is 1e9 bytes, as in data sheets. Thousands are separated
-by commas, and a percent sign follows its number directly.
+Inside traceprof, every time is an ``int`` of nanoseconds and every size an ``int`` of bytes. Only
+this module converts them to text. GB is 1e9 bytes, as in data sheets. Thousands are separated by
+commas, and a percent sign follows its number directly.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -35,7 +36,7 @@ _DURATION: Final = re.compile(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*([a-zµμ]+
 def parse_duration(text: str) -> int:
     """Return the duration ``text`` ("12ms", "1.5s", "250us") in integer nanoseconds.
 
-    Decimal arithmetic, so "0.1us" is exactly 100.
+    Uses decimal arithmetic, so "0.1us" is exactly 100.
 
     Raises:
         UsageError: the text is not a number with one of the units ns, us, ms, s, min, h.
@@ -50,23 +51,32 @@ def parse_duration(text: str) -> int:
         raise UsageError(f"{text!r} is not a time that fits") from error
 
 
-def format_duration(ns: float | None) -> str:
+def _unknown_as_dash(format_known: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Let a function format an unknown value, None or NaN, as a dash."""
+
+    @functools.wraps(format_known)
+    def formatted(value: float | None) -> str:
+        return "–" if value is None or math.isnan(value) else format_known(value)
+
+    return formatted
+
+
+@_unknown_as_dash
+def format_duration(ns: float) -> str:
     """Return ``ns`` nanoseconds as three to four significant digits with a unit ("12.3 ms")."""
-    if ns is None or math.isnan(ns):
-        return "–"
     for limit, divisor, unit in (
         (NS_PER_US, 1, "ns"),
         (NS_PER_MS, NS_PER_US, "µs"),
         (NS_PER_S, NS_PER_MS, "ms"),
     ):
-        # What would be written as 1,000.0 of a unit is 1.000 of the next one.
+        # A value that rounds to 1,000.0 of a unit is printed as 1.000 of the next unit.
         if abs(ns) < limit - (divisor / 20 if divisor > 1 else 0.5):
             return f"{round(ns)} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
     return f"{_digits(ns / NS_PER_S)} s"
 
 
 def format_instants(instants_ns: Sequence[float | None]) -> list[str]:
-    """Return each as `format_duration` does, with as many digits as tell different ones apart."""
+    """Format instants like `format_duration`, with enough digits to distinguish different ones."""
     known = {ns for ns in instants_ns if ns is not None and math.isfinite(ns)}
     digits = 0
     while digits < 9 and len({round(ns / 10 ** (9 - digits)) for ns in known}) < len(known):
@@ -75,7 +85,7 @@ def format_instants(instants_ns: Sequence[float | None]) -> list[str]:
 
 
 def _instant(ns: float | None, digits: int) -> str:
-    """Return ``ns`` with at least so many digits behind those of whole seconds."""
+    """Format ``ns`` with at least ``digits`` digits after those of whole seconds."""
     text = format_duration(ns)
     number, _, unit = text.partition(" ")
     shift = {"s": 0, "ms": 3, "µs": 6}.get(unit)
@@ -84,10 +94,9 @@ def _instant(ns: float | None, digits: int) -> str:
     return f"{ns / 10 ** (9 - shift):.{digits - shift}f} {unit}"
 
 
-def format_bytes(n_bytes: float | None) -> str:
+@_unknown_as_dash
+def format_bytes(n_bytes: float) -> str:
     """Return ``n_bytes`` with a decimal unit ("1.50 GB"; GB = 1e9 bytes)."""
-    if n_bytes is None or math.isnan(n_bytes):
-        return "–"
     if abs(n_bytes) < 999.5:
         return f"{n_bytes:.0f} B"
     for exponent, unit in ((3, "kB"), (6, "MB"), (9, "GB"), (12, "TB")):
@@ -97,70 +106,66 @@ def format_bytes(n_bytes: float | None) -> str:
     raise AssertionError
 
 
-def format_rate(bytes_per_s: float | None) -> str:
+@_unknown_as_dash
+def format_rate(bytes_per_s: float) -> str:
     """Return a bandwidth in GB/s (1e9 bytes per second)."""
-    if bytes_per_s is None or math.isnan(bytes_per_s):
-        return "–"
     return f"{_digits(bytes_per_s / 1e9)} GB/s"
 
 
 _FLOP_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
-def format_flop(flop: float | None) -> str:
-    """Return a number of FLOPs with a prefix ("2.716 TFLOP"), a multiply-add being two."""
-    if flop is None or math.isnan(flop):
-        return "–"
+@_unknown_as_dash
+def format_flop(flop: float) -> str:
+    """Return a number of FLOPs with a prefix ("2.716 TFLOP"); a multiply-add counts as two."""
     place = 0
     while abs(flop) >= 999.95 and place < len(_FLOP_PREFIXES) - 1:
         flop, place = flop / 1000, place + 1
     return f"{_digits(flop) if place else round(flop)} {_FLOP_PREFIXES[place]}FLOP"
 
 
-def format_flop_rate(flop_per_s: float | None) -> str:
+@_unknown_as_dash
+def format_flop_rate(flop_per_s: float) -> str:
     """Return a rate in TFLOP/s (1e12 per second)."""
-    if flop_per_s is None or math.isnan(flop_per_s):
-        return "–"
     return f"{_digits(flop_per_s / 1e12)} TFLOP/s"
 
 
-def format_ratio(ratio: float | None) -> str:
+@_unknown_as_dash
+def format_ratio(ratio: float) -> str:
     """Return a ratio (0 to 1) as a percentage; not recorded is a dash, never 0%."""
-    if ratio is None or math.isnan(ratio):
-        return "–"
     percent = round(100 * ratio, 1) if math.isfinite(ratio) else ratio
     return f"{percent + 0.0:.1f}%"  # + 0.0: no "-0.0%"
 
 
-def format_count(count: float | None) -> str:
+@_unknown_as_dash
+def format_count(count: float) -> str:
     """Return a count ("12,345"); a mean of counts keeps its fraction."""
-    if count is None or math.isnan(count):
-        return "–"
     return f"{count:,.0f}" if float(count).is_integer() else format_number(count)
 
 
-def format_number(value: float | None) -> str:
-    """Return a number of no unit: a whole one with all its digits, others with four or more."""
-    if value is None or math.isnan(value):
-        return "–"
+@_unknown_as_dash
+def format_number(value: float) -> str:
+    """Return a number without a unit: whole numbers with all digits, others with four or more."""
     if isinstance(value, int) or float(value).is_integer():
         return str(int(value))
     return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
-def format_per_s(per_s: float | None) -> str:
-    """Return how many per second ("1,234.5 /s")."""
-    return "–" if per_s is None or math.isnan(per_s) else f"{_digits(per_s)} /s"
+@_unknown_as_dash
+def format_per_s(per_s: float) -> str:
+    """Return a rate per second ("1,234.5 /s")."""
+    return f"{_digits(per_s)} /s"
 
 
-def format_factor(factor: float | None) -> str:
-    """Return how many times ("1.85×")."""
-    return "–" if factor is None or math.isnan(factor) else f"{factor:.2f}×"
+@_unknown_as_dash
+def format_factor(factor: float) -> str:
+    """Return a factor ("1.85×")."""
+    return f"{factor:.2f}×"
 
 
 def _digits(value: float) -> str:
     magnitude = abs(value)
-    # By what it is rounded to: 9.9996 is 10.00.
+    # The rounded value decides: 9.9996 is printed as 10.00.
     if magnitude >= 99.995:
         return f"{value:,.1f}"
     return f"{value:.2f}" if magnitude >= 9.9995 else f"{value:.3f}"

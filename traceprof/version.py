@@ -1,4 +1,4 @@
-"""Which traceprof this is."""
+"""The version of traceprof."""
 
 __all__ = ["__version__"]
 

@@ -91,7 +91,7 @@ def test_parts_are_written_in_any_order() -> None:
 
 
 def test_what_leaves_memory_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_MOST_MAPPED_BYTES", 0)
+    monkeypatch.setattr(scratch, "_MAX_MAPPED_BYTES", 0)
     arrays = [aside(np.full(MANY, number)).open() for number in range(20)]
     assert [set(own.tolist()) for own in arrays] == [{number} for number in range(20)]
 

@@ -52,7 +52,7 @@ def test_times_of_rows_with_the_same_keys(
     one, other, starts, ends = *columns[:3], columns[2] + columns[3]
     where = np.array([row[4] for row in rows], np.bool_) if is_of_some else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_AT_ONCE", at_once)
+        patch.setattr(grouping, "_PIECE_ROWS", at_once)
         found = unions_of(starts, ends, one, other, where=where)
     kept = np.ones(len(rows), np.bool_) if where is None else where
     keys = sorted(set(zip(one[kept].tolist(), other[kept].tolist(), strict=True)))

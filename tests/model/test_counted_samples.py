@@ -49,7 +49,7 @@ def test_medians_of_counted_samples_are_those_of_single_ones(
 def test_samples_of_many_ranks_are_put_together_some_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(combining, "_AT_ONCE", 5)
+    monkeypatch.setattr(combining, "_MAX_PIECE_SAMPLES", 5)
     results = [result_of({"a": [rank, 7], "b": [rank % 2] * 3}) for rank in range(20)]
     found = combine([compacted(one) for one in results])
     samples = found.samples["own"]
@@ -78,7 +78,7 @@ def test_the_median_of_counted_values(counted: dict[int, int]) -> None:
 def test_medians_of_few_rows_are_those_of_many(
     most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(combining, "_FEW_ROWS", most_rows)
+    monkeypatch.setattr(combining, "_MAX_PARTITIONED_ROWS", most_rows)
     samples = Samples(np.array([3, 1, 3, 1, 3, 1, 0]), np.array([9, 4, -2, 1, 5, 2**53 + 2, 8]))
     found = medians_of(Table({}, 4), samples)
     assert found.tolist()[:2] + found.tolist()[3:] == [8.0, 4.0, 5.0]
@@ -104,7 +104,7 @@ def test_what_is_counted_in_pieces_is_what_one_counts_by_hand(
         for row, value, count in samples:
             by_hand[row, value] += count
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(combining, "_AT_ONCE", n_at_once)
+        patch.setattr(combining, "_MAX_PIECE_SAMPLES", n_at_once)
         found = counted_together(every)
     assert found.counts is not None
     told = zip(found.rows.tolist(), found.values.tolist(), found.counts.tolist(), strict=True)

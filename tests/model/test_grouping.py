@@ -34,7 +34,7 @@ WAYS: dict[str, tuple[int, int]] = {"pieces": (3, -1), "whole": (1 << 20, -1), "
 def at_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """So many rows at a time, as of a long table; up to so many by Python, as of a short one."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, number in zip(("_AT_ONCE", "_SMALL"), request.param, strict=True):
+        for name, number in zip(("_PIECE_ROWS", "_MAX_PYTHON_ROWS"), request.param, strict=True):
             patch.setattr(grouping, name, number)
         yield
 
@@ -49,7 +49,7 @@ def test_groups_are_made_of_the_same_types_of_few_rows_and_of_many(
         made: list[list[npt.NDArray[Any]]] = []
         for most in (-1, 64):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(grouping, "_SMALL", most)
+                patch.setattr(grouping, "_MAX_PYTHON_ROWS", most)
                 own = groups_of(*columns)
                 made.append([*own.values, own.number, own.first, own.first_rows, own.order])
         for one, other in zip(*made, strict=True):

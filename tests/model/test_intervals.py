@@ -63,7 +63,7 @@ def test_large_sets_are_put_together_in_pieces(
 ) -> None:
     (a, in_a), (b, in_b) = as_set(raw_a), as_set(raw_b)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals_module, "_AT_ONCE", 4)
+        patch.setattr(intervals_module, "_PIECE_INTERVALS", 4)
         found = ((a | b, in_a | in_b), (a & b, in_a & in_b), (a - b, in_a - in_b))
     for result, expected in found:
         assert_canonical(result)
@@ -73,7 +73,7 @@ def test_large_sets_are_put_together_in_pieces(
 @given(pairs)
 def test_a_union_of_many_is_made_in_pieces(raw: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals_module, "_AT_ONCE", 2)
+        patch.setattr(intervals_module, "_PIECE_INTERVALS", 2)
         found, expected = as_set(raw)
     assert_canonical(found)
     assert bitmap_of(found) == expected
@@ -95,7 +95,7 @@ def test_many_queries_are_answered_in_pieces(
 ) -> None:
     intervals, bitmap = as_set(raw)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals_module, "_AT_ONCE", 3)
+        patch.setattr(intervals_module, "_PIECE_INTERVALS", 3)
         covered = intervals.covered_ns([a for a, _ in queries], [b for _, b in queries])
     assert covered.tolist() == [len(bitmap & set(range(a, b))) for a, b in queries]
 
@@ -170,7 +170,7 @@ def test_union_lengths_are_those_of_the_union_of_each_key(
     starts, ends = starts + offset, ends + offset
     expected = [Intervals.union_of(starts[keys == k], ends[keys == k]).total_ns for k in range(6)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals_module, "_AT_ONCE", at_once)
+        patch.setattr(intervals_module, "_PIECE_INTERVALS", at_once)
         assert union_lengths(keys, starts, ends, 6).tolist() == expected
 
 

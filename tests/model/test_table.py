@@ -124,7 +124,7 @@ def test_rows_are_sorted_alike_however_many_at_a_time(
     """By start, what ends later first, and what stood first before its equals."""
     starts, ends = (np.array([own[at] for own in spans], np.int64) for at in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_AT_ONCE", at_once)
+        patch.setattr(grouping, "_PIECE_ROWS", at_once)
         order = sort_order({"start_ns": starts, "end_ns": starts + ends}, TABLES["kernels"])
     expected = sorted(range(len(spans)), key=lambda row: (spans[row][0], -spans[row][1]))
     assert (expected if order is None else order.tolist()) == expected

@@ -15,7 +15,7 @@ import traceprof
 from traceprof.logs.sources import SOURCES
 from traceprof.measures.steps import between
 from traceprof.names.parsing import _Pattern
-from traceprof.names.ranges import _Once
+from traceprof.names.ranges import _PerNames
 
 _PACKAGE: Final = Path(traceprof.__file__).parent
 _WAYS: Final = {
@@ -25,7 +25,7 @@ _WAYS: Final = {
     **dict.fromkeys(("finditer", "findall", "sub", "split"), "find_all"),
 }
 _ONLY_WHOLE: Final = frozenset(
-    {"_SYNCHRONISES", "_BLOCKING_COPY", "_LAUNCHES", "NAMED_STEP", "_BY_HAND", "_REQUESTED"}
+    {"_SYNCHRONISES", "_BLOCKING_COPY", "_LAUNCHES", "NAMED_STEP", "_PHASE_PATTERNS", "_REQUESTED"}
     | {"_EXPLICIT", "_PROFILER_STEP", "_OPTIMIZER_STEP"}
 )
 """Patterns that are given to functions which match the whole of a name."""
@@ -69,7 +69,7 @@ def _of_modules() -> Iterator[Used]:
         source = Path(str(module.__file__)).read_text()
         for name, value in vars(module).items():
             # What keeps answers keeps the patterns that were asked for before.
-            if isinstance(value, _Once):
+            if isinstance(value, _PerNames):
                 continue
             if f"{name}: " in source or f"{name} = " in source:
                 for pattern, flags in _inside(value, 0):

@@ -34,8 +34,8 @@ def test_runs_that_do_not_fit_are_looked_at_by_one_that_lays_ranks_down(
 
 
 def test_large_runs_are_shared_out(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_WORTH_BYTES", 20)
-    monkeypatch.setattr(choice, "_WORTH_BYTES_EACH", 10)
+    monkeypatch.setattr(choice, "_MIN_POOL_BYTES", 20)
+    monkeypatch.setattr(choice, "_MIN_POOL_BYTES_PER_FILE", 10)
     monkeypatch.setattr(choice, "n_processors", lambda: 8)
     monkeypatch.setattr(choice, "_pools", {})
     assert pool_for(files[:1], None, "") is None
@@ -50,8 +50,8 @@ def test_large_runs_are_shared_out(files: list[Path], monkeypatch: pytest.Monkey
 def test_many_small_files_are_looked_at_here(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "_WORTH_BYTES", 20)
-    monkeypatch.setattr(choice, "_WORTH_BYTES_EACH", 9)
+    monkeypatch.setattr(choice, "_MIN_POOL_BYTES", 20)
+    monkeypatch.setattr(choice, "_MIN_POOL_BYTES_PER_FILE", 9)
     monkeypatch.setattr(choice, "n_processors", lambda: 8)
     monkeypatch.setattr(choice, "_pools", {})
     small = [tmp_path / f"small{number}" for number in range(20)]

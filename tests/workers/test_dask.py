@@ -179,7 +179,7 @@ def _with_number(_: Trace, number: int) -> int:
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER_S", 0.2)
+    monkeypatch.setattr("traceprof.workers.dask._SCHEDULER_TIMEOUT_S", 0.2)
     pool = DaskPool("tcp://127.0.0.1:1", 1)
     with pytest.raises(UsageError, match=r"--cluster tcp://127.0.0.1:1: no Dask scheduler"):
         pool.ask([Question(_plan_of(Path("a")), _with_number, (0,))])
@@ -216,7 +216,7 @@ def _frames(*lengths: int) -> bytes:
 def test_who_is_no_scheduler_is_left_alone_within_a_bounded_time(
     said: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER_S", 1.0)
+    monkeypatch.setattr("traceprof.workers.dask._SCHEDULER_TIMEOUT_S", 1.0)
     met: list[socket.socket] = []
 
     def answer() -> None:

@@ -115,13 +115,13 @@ def test_what_the_process_takes_decides_what_is_spilled(
 def test_sets_of_instants_that_were_asked_last_are_spilled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holders, "_MOST_TIMES_BYTES_SPILLED", 16)
-    held = holders._Held(0)
+    monkeypatch.setattr(holders, "_MAX_SETS_BYTES_SPILLED", 16)
+    held = holders._HeldFile(0)
     for n in range(3):
         held._keep((str(n), b""), Intervals(np.array([n]), np.array([n + 1])))
     assert held.spill()
     held._load()
-    assert [name for name, _ in held._times] == ["2"]
+    assert [name for name, _ in held._sets] == ["2"]
 
 
 def test_an_error_is_the_answer() -> None:

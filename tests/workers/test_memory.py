@@ -13,7 +13,7 @@ def test_a_container_may_take_less_than_there_is(
 ) -> None:
     monkeypatch.setattr(processes, "_physical_bytes", lambda: 1000)
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(processes, "_LIMITS", (str(limit),))
+    monkeypatch.setattr(processes, "_MEMORY_LIMIT_FILES", (str(limit),))
     assert usable_bytes(2) == 250
     limit.write_text("max\n")
     assert usable_bytes(2) == 250
@@ -41,5 +41,5 @@ def test_what_a_process_takes_is_without_what_files_hold(tmp_path: Path) -> None
 
 
 def test_where_nobody_tells_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_STATM", Path("/nonexistent"))
+    monkeypatch.setattr(processes, "_STATM_FILE", Path("/nonexistent"))
     assert taken_bytes() is None

@@ -83,7 +83,7 @@ class Doubted(Alone):
 
         text = holder.answer(question)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(remote_intervals, "_arrived", arrived)
+            patch.setattr(remote_intervals, "_remote_set", arrived)
             unpacked(text, self, question)
         return found
 

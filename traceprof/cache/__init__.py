@@ -1,7 +1,7 @@
-"""What was computed or converted once is kept in the user's cache folder, and made again if lost.
+"""The user's cache folder for computed or converted data, which is recreated if lost.
 
-Nothing in it is needed, and nothing in it is believed: an entry that was damaged, or that another
-user could have written, is as if it were not there.
+The cache is optional and untrusted: a damaged entry, or one that another user could have written,
+is ignored.
 """
 
 from __future__ import annotations

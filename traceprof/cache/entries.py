@@ -1,8 +1,8 @@
-"""The entries of the cache, bytes and files under a key: private, checked and bounded.
+"""Cache entries: private, checked, and limited bytes and files under keys.
 
-Each entry is one file that carries a checksum of its key and content. Those that were used the
-longest ago go first when the bound is reached. What cannot be written is not kept: a full disk or
-a home that is read-only costs time, never a result.
+Each entry is one file with a checksum of its key and content. At the size limit, the least recently
+used entries are removed. A write that fails is ignored: a full disk or a read-only home costs time,
+never a result.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ _MAGIC: Final = b"traceprof cache 1\n"
 _SUM_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
 _ENTRY, _FILE, _PART = ".entry", ".file", ".part"
-_OURS: Final = re.compile(r"[0-9a-f]{64}\.(?:entry|file)|\.traceprof-[0-9a-f]+\.part")
+_OUR_NAMES: Final = re.compile(r"[0-9a-f]{64}\.(?:entry|file)|\.traceprof-[0-9a-f]+\.part")
 _ABANDONED_S: Final = 24 * 3600
-_NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-_NOT_WAITED_FOR: Final = getattr(os, "O_NONBLOCK", 0)  # a named pipe is looked at, not waited for
+_NO_FOLLOW_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_NONBLOCK_FLAG: Final = getattr(os, "O_NONBLOCK", 0)  # do not block on a named pipe
 
 
 def cache_folder(
     environment: Mapping[str, str] | None = None, platform: str = sys.platform
 ) -> Path | None:
-    """Return the folder of the cache; None where ``TRACEPROF_CACHE`` is 0, or there is no home.
+    """Return the folder of the cache; None if ``TRACEPROF_CACHE`` is 0, or there is no home folder.
 
-    ``TRACEPROF_CACHE`` may also name a folder, in which it is made. Else that is the platform's:
+    ``TRACEPROF_CACHE`` may also name the parent folder of the cache. The default is the platform's:
     ``XDG_CACHE_HOME`` or ``~/.cache``, on macOS ``~/Library/Caches``, on Windows
     ``%LOCALAPPDATA%``.
     """
-    said = os.environ if environment is None else environment
-    given = said.get(VARIABLE, "").strip()
+    variables = os.environ if environment is None else environment
+    given = variables.get(VARIABLE, "").strip()
     if given.lower() in _OFF:
         return None
     try:
         if given:
             return Path(given).expanduser().absolute() / "traceprof"
-        home = Path(said["HOME"]) if said.get("HOME") else Path.home()
+        home = Path(variables["HOME"]) if variables.get("HOME") else Path.home()
     except RuntimeError:
         return None
     if platform == "win32":
-        local = Path(said.get("LOCALAPPDATA") or home / "AppData" / "Local")
+        local = Path(variables.get("LOCALAPPDATA") or home / "AppData" / "Local")
         return local / "traceprof" / "Cache"
     if platform == "darwin":
         return home / "Library" / "Caches" / "traceprof" / "kept"
-    named = Path(said.get("XDG_CACHE_HOME") or "")
-    # The convention: a path that is not absolute is ignored.
+    named = Path(variables.get("XDG_CACHE_HOME") or "")
+    # By convention, a relative path is ignored.
     return (named if named.is_absolute() else home / ".cache") / "traceprof" / "kept"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much a cache holds."""
+    """The size of a cache."""
 
     entry_count: int
     total_bytes: int
@@ -75,23 +75,23 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What is kept in ``folder``, at most ``largest_bytes`` together."""
+    """The cache in ``folder``, with at most ``largest_bytes`` in total."""
 
     folder: Path
     largest_bytes: int = LARGEST_BYTES
 
     @classmethod
     def of_user(cls) -> Cache | None:
-        """Return the user's cache; None where it is off."""
+        """Return the user's cache; None if it is off."""
         folder = cache_folder()
         return None if folder is None else cls(folder)
 
     def get(self, key: str) -> bytes | None:
-        """Return what was kept under ``key``; None where nothing sound is."""
+        """Return the content under ``key``; None if there is no valid entry."""
         path = self._path(key, _ENTRY)
         if not self._is_ours():
             return None
-        data = _read_own(path)
+        data = _read_private(path)
         if data is None:
             return None
         head = len(_MAGIC) + _SUM_BYTES
@@ -103,8 +103,8 @@ class Cache:
         return content
 
     def put(self, contents: Mapping[str, bytes]) -> None:
-        """Keep ``contents`` under their keys, as far as that is possible."""
-        if not self._make():
+        """Store ``contents`` under their keys, as far as possible."""
+        if not self._make_folder():
             return
         with suppress(TraceprofError, OSError):
             for key, content in contents.items():
@@ -112,15 +112,15 @@ class Cache:
                     data = _MAGIC + _checksum(key, content) + content
                     path = self._path(key, _ENTRY)
                     write_file(path, data, force=True, is_lasting=False, mode=0o600)
-        self._bound()
+        self._remove_oldest()
 
     @contextmanager
     def file(self, key: str) -> Iterator[Path | None]:
-        """Give the file that was kept under ``key``; None where no sound one is.
+        """Yield the cached file under ``key``; None if there is no valid one.
 
-        It stays for as long as the context lasts, whatever is removed meanwhile.
+        The file exists as long as the context, even if its entry is removed meanwhile.
         """
-        found = self._held(key, self._path(key, _FILE))
+        found = self._sound_file(key, self._path(key, _FILE))
         try:
             yield found
         finally:
@@ -128,15 +128,15 @@ class Cache:
                 _remove(found)
 
     def put_file(self, key: str, source: Path) -> None:
-        """Keep a copy of the file ``source`` under ``key``, as far as that is possible."""
+        """Store a copy of the file ``source`` under ``key``, if possible."""
         with suppress(OSError):
             if 2 * source.stat().st_size <= self.largest_bytes:
                 self.make_file(key, lambda path: shutil.copyfile(source, path))
 
     def make_file(self, key: str, write: Callable[[Path], object]) -> None:
-        """Keep the file that ``write`` writes under ``key``, as far as that is possible."""
+        """Store the file that ``write`` creates under ``key``, if possible."""
         with suppress(TraceprofError, OSError):
-            if not self._make():
+            if not self._make_folder():
                 return
             with new_file(self._path(key, _FILE), force=True, is_lasting=False) as temporary:
                 temporary.chmod(0o600)
@@ -148,28 +148,28 @@ class Cache:
             self.put({key: checksum})
 
     def usage(self) -> Usage:
-        """Return how much there is."""
+        """Return the current size."""
         files = self._files()
         n_entries = sum(path.suffix == _ENTRY for path, _ in files)
-        return Usage(n_entries, sum(told.st_size for _, told in files))
+        return Usage(n_entries, sum(status.st_size for _, status in files))
 
     def clear(self) -> Usage:
-        """Remove everything that traceprof kept here; return how much that was."""
+        """Remove everything that traceprof stored; return its size."""
         before = self.usage()
         if self._is_ours():
-            for path, told in self._files():
-                if not _is_being_written(path, told):
+            for path, status in self._files():
+                if not _is_being_written(path, status):
                     _remove(path)
         return before
 
     def is_writable(self) -> bool:
-        """Return whether anything can be kept; the folder is made for it."""
-        return self._make() and os.access(self.folder, os.W_OK)
+        """Return whether entries can be stored; creates the folder if necessary."""
+        return self._make_folder() and os.access(self.folder, os.W_OK)
 
     def _path(self, key: str, suffix: str) -> Path:
         return self.folder / f"{key}{suffix}"
 
-    def _make(self) -> bool:
+    def _make_folder(self) -> bool:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError:
@@ -177,15 +177,15 @@ class Cache:
         return self._is_ours()
 
     def _is_ours(self) -> bool:
-        """Return whether nobody else can write into the folder."""
+        """Return whether no other user can write into the folder."""
         try:
-            told = self.folder.stat()
+            status = self.folder.stat()
         except OSError:
             return False
-        return stat.S_ISDIR(told.st_mode) and _is_own(told)
+        return stat.S_ISDIR(status.st_mode) and _is_private(status)
 
-    def _held(self, key: str, path: Path) -> Path | None:
-        """Return a name of the kept file that nobody else removes; None where it is not sound."""
+    def _sound_file(self, key: str, path: Path) -> Path | None:
+        """Return a private link to the valid cached file, or None. Nobody else removes the link."""
         checksum = self.get(key)
         if checksum is None:
             return None
@@ -196,7 +196,7 @@ class Cache:
         except OSError:
             held = path
         try:
-            if _is_own(held.stat()) and _checksum_of_file(held) == checksum:
+            if _is_private(held.stat()) and _checksum_of_file(held) == checksum:
                 return held
         except OSError:
             pass
@@ -208,43 +208,43 @@ class Cache:
         found = []
         with suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
-                if _OURS.fullmatch(entry.name):
+                if _OUR_NAMES.fullmatch(entry.name):
                     with suppress(OSError):
                         found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
         return found
 
-    def _bound(self) -> None:
-        """Remove what was used the longest ago, and what a process that died left half-written."""
+    def _remove_oldest(self) -> None:
+        """Remove the least recently used entries above the limit, and abandoned partial files."""
         files = sorted(self._files(), key=lambda file: file[1].st_mtime_ns)
-        total = sum(told.st_size for _, told in files)
-        for path, told in files:
-            if _is_being_written(path, told):
+        total = sum(status.st_size for _, status in files)
+        for path, status in files:
+            if _is_being_written(path, status):
                 continue
             if path.suffix == _PART or total > self.largest_bytes:
                 _remove(path)
-                total -= told.st_size
+                total -= status.st_size
 
 
-def _is_being_written(path: Path, told: os.stat_result) -> bool:
-    """Return whether a process may still write, or read, what has no name of its own yet."""
-    return path.suffix == _PART and time.time() - told.st_mtime < _ABANDONED_S
+def _is_being_written(path: Path, status: os.stat_result) -> bool:
+    """Return whether a process may still be using a temporary file."""
+    return path.suffix == _PART and time.time() - status.st_mtime < _ABANDONED_S
 
 
-def _is_own(told: os.stat_result) -> bool:
-    """Return whether nobody but the user can have written it, as far as the system tells."""
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether only the user can have written the file, as far as the system shows."""
     if os.name != "posix":
         return True
-    return told.st_uid == os.geteuid() and not told.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _read_own(path: Path) -> bytes | None:
+def _read_private(path: Path) -> bytes | None:
     try:
-        handle = os.open(path, os.O_RDONLY | _NOT_FOLLOWED | _NOT_WAITED_FOR)
+        handle = os.open(path, os.O_RDONLY | _NO_FOLLOW_FLAGS | _NONBLOCK_FLAG)
     except OSError:
         return None
     with os.fdopen(handle, "rb") as file, suppress(OSError):
-        told = os.fstat(file.fileno())
-        if stat.S_ISREG(told.st_mode) and _is_own(told):
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and _is_private(status):
             return file.read()
     return None
 

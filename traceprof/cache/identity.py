@@ -1,4 +1,4 @@
-"""Which content a file has, without reading all of it; and which code computes from it."""
+"""Identify the content of a file without reading all of it, and the code that computes from it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import BinaryIO, Final
 
 from traceprof.version import __version__
 
-_WHOLE_BYTES: Final = 1 << 20
+_MAX_READ_BYTES: Final = 1 << 20
 _END_BYTES: Final = 1 << 16
 _PAGE_BYTES: Final = 4096
-_PAGES: Final = 62
+_N_SAMPLED_PAGES: Final = 62
 _SETTLED_NS: Final = 2_000_000_000
-"""The coarsest clock of a file system: a second change within it may leave the same time."""
-_COMPUTES: Final = ("numpy", "pandas")
+"""Resolution of the coarsest file system clock: two changes within it may have the same time."""
+_LIBRARIES: Final = ("numpy", "pandas")
 
 
 def digest(*parts: str | bytes) -> str:
-    """Return a name for ``parts``: other parts, or the same divided elsewhere, have another."""
+    """Return a hash of ``parts`` that also depends on how the data is divided into parts."""
     found = sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -34,63 +34,64 @@ def digest(*parts: str | bytes) -> str:
 
 
 def identify_file(path: Path) -> str:
-    """Return what stands for the content of ``path``: its state, and samples of it.
+    """Return a hash that identifies the content of ``path``, from its state and samples.
 
-    The state is its size, its inode and both times of change: one can be put back, as `touch -r`
-    and tools that copy do, the other is the system's.
-    Of a large file these are its beginning, with the header and SQLite's count of changes, its
-    end, and pages evenly between. What SQLite has not yet written into the file counts, too.
+    The state consists of its size, its inode, and both change times. Tools such as `touch -r` and
+    copy programs can reset the modification time, but not the time that the system sets. Samples of
+    a large file are its beginning, with the header and SQLite's change counter, its end, and pages
+    evenly in between. Data that SQLite has not yet written into the file (``-wal``, ``-journal``)
+    also counts.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        told = os.fstat(file.fileno())
-        samples = list(_samples(file, told.st_size))
+        status = os.fstat(file.fileno())
+        samples = list(_samples(file, status.st_size))
     logs = (_state_of(path.with_name(path.name + end)) for end in ("-wal", "-journal"))
-    return digest(_state(told), *logs, *samples)
+    return digest(_state(status), *logs, *samples)
 
 
 def is_settled(paths: Iterable[Path]) -> bool:
-    """Return whether all files were last changed long enough ago for both of their times to tell.
+    """Return whether all files were last changed long enough ago to rely on their change times.
 
     Raises:
-        OSError: one is gone.
+        OSError: a file no longer exists.
     """
     latest_ns = time.time_ns() - _SETTLED_NS
     return all(changed_ns(path.stat()) < latest_ns for path in paths)
 
 
-def changed_ns(told: os.stat_result) -> int:
-    """Return when a file was last changed: the one time can be put back, the system's cannot."""
-    return max(told.st_mtime_ns, told.st_ctime_ns)
+def changed_ns(status: os.stat_result) -> int:
+    """Return the time of the last change, the later of two times: programs can reset only one."""
+    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 @cache
 def identify_code() -> str:
-    """Return what stands for the code that computes: another version, or an edited checkout."""
+    """Return a hash of the code that computes, which changes with version and edited sources."""
     package = Path(__file__).resolve().parent.parent
     files = sorted(_files_of(str(package)))
-    libraries = (find_spec(name) for name in _COMPUTES)
+    libraries = (find_spec(name) for name in _LIBRARIES)
     origins = [Path(spec.origin) for spec in libraries if spec is not None and spec.origin]
-    computes = [f"{path} {_state_of(path)}" for path in origins]
-    return digest(__version__, sys.version, *files, *computes)
+    states = [f"{path} {_state_of(path)}" for path in origins]
+    return digest(__version__, sys.version, *files, *states)
 
 
 def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
-    if size <= _WHOLE_BYTES:
-        yield file.read(_WHOLE_BYTES)
+    if size <= _MAX_READ_BYTES:
+        yield file.read(_MAX_READ_BYTES)
         return
     yield file.read(_END_BYTES)
-    for number in range(1, _PAGES + 1):
-        file.seek(size * number // (_PAGES + 1) // _PAGE_BYTES * _PAGE_BYTES)
+    for number in range(1, _N_SAMPLED_PAGES + 1):
+        file.seek(size * number // (_N_SAMPLED_PAGES + 1) // _PAGE_BYTES * _PAGE_BYTES)
         yield file.read(_PAGE_BYTES)
     file.seek(size - _END_BYTES)
     yield file.read(_END_BYTES)
 
 
-def _state(told: os.stat_result) -> str:
-    return f"{told.st_size} {told.st_mtime_ns} {told.st_ctime_ns} {told.st_ino}"
+def _state(status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 def _state_of(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""Large arrays on the disk while nobody looks at them: in a file without a name, which is mapped.
+"""Store large unused arrays on disk, in an unnamed memory-mapped file.
 
-The file lies in the user's cache folder (where that is off, in the folder of temporary files), and
-is gone with the process, however that ends. What it cannot take stays in memory.
+The file is in the user's cache folder (in the folder for temporary files, if the cache is off). It
+disappears with the process, however that ends. Arrays that do not fit stay in memory.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import numpy.typing as npt
 from traceprof.cache.entries import cache_folder
 
 LEAST_BYTES: Final = 4 << 20
-"""Smaller arrays stay in memory, and all do where none is as large."""
+"""Smaller arrays stay in memory as long as no array has this size."""
 SMALLEST: Final = 4
-"""Beside large ones those down to this part of it are on the disk, too: there are many."""
-_LEFT_FREE_BYTES: Final = 2 << 30
-"""No disk is filled up to less than this."""
-_MOST_MAPPED_BYTES: Final = 256 << 20
-"""What is mapped beyond this leaves memory until it is looked at again."""
-_PAGE: Final = mmap.ALLOCATIONGRANULARITY
+"""Once the file exists, arrays down to `LEAST_BYTES` divided by this number also move to disk."""
+_MIN_FREE_BYTES: Final = 2 << 30
+"""The file does not grow if less than this would remain free on the disk."""
+_MAX_MAPPED_BYTES: Final = 256 << 20
+"""Above this total, mapped pages leave memory until they are read again."""
+_PAGE_BYTES: Final = mmap.ALLOCATIONGRANULARITY
 _GROWTH_BYTES: Final = 64 << 20
 
 Array = npt.NDArray[Any]
 
 
 class DiskArray:
-    """An array that is on the disk; nothing of it changes."""
+    """An array on disk. Immutable, except while it is filled."""
 
     __slots__ = ("_first_byte", "_mapped", "_place", "dtype", "n_rows")
 
@@ -53,41 +53,41 @@ class DiskArray:
 
     @property
     def n_bytes(self) -> int:
-        """How large it is."""
+        """Size in bytes."""
         return self.n_rows * self.dtype.itemsize
 
     def open(self) -> Array:
-        """Return the array, which may not be written to; it takes memory while it is held."""
+        """Return the array, read-only; it takes memory while it is referenced."""
         mapped = self._mapped() if self._mapped is not None else None
         if mapped is None:
             mapped = _Mapped.of(self._place, self._first_byte, self.n_bytes)
             self._mapped = weakref.ref(mapped)
-        skipped = (self._place.at + self._first_byte) % _PAGE
+        skipped = (self._place.at + self._first_byte) % _PAGE_BYTES
         return np.frombuffer(mapped, self.dtype, self.n_rows, skipped)
 
     def __setitem__(self, rows: slice, values: Array) -> None:
-        """Write rows of one that is `reserved`, from any thread; only their start counts.
+        """Write rows of a `reserved` array, from any thread. Only the start of ``rows`` counts.
 
         Raises:
-            OSError: the disk does not take them.
+            OSError: the disk is full or fails.
         """
         at = self._place.at + self._first_byte + (rows.start or 0) * self.dtype.itemsize
         self._place.file.write(at, np.ascontiguousarray(values, self.dtype))
 
     def __getitem__(self, rows: slice) -> DiskArray:
-        """Return a run of rows, without looking at them."""
+        """Return a range of rows without reading them."""
         first, after, _ = rows.indices(self.n_rows)
         first_byte = self._first_byte + first * self.dtype.itemsize
         return DiskArray(self._place, first_byte, after - first, self.dtype)
 
 
 def least_bytes() -> int:
-    """Return how large an array is at least that is put on the disk."""
+    """Return the minimum size of arrays that are stored on disk."""
     return LEAST_BYTES // SMALLEST if files else LEAST_BYTES
 
 
 def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
-    """Return an array whose rows are still to be written; None if small, or no disk takes it."""
+    """Return an array to be filled; None if it is small, or no disk has room."""
     kind = np.dtype(dtype)
     n_bytes = n_rows * kind.itemsize
     if n_bytes < least_bytes() or kind.hasobject:
@@ -97,9 +97,9 @@ def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
 
 
 def put_aside(values: Array) -> DiskArray | None:
-    """Return ``values`` on the disk; None where they stay in memory.
+    """Return ``values`` on disk; None if they stay in memory.
 
-    What is part of an array on the disk already is not written again.
+    A part of an array that is already on disk is not written again.
     """
     if values.nbytes < least_bytes() or values.ndim != 1 or values.dtype.hasobject:
         return None
@@ -116,6 +116,7 @@ def put_aside(values: Array) -> DiskArray | None:
 
 
 def _part_of_mapped(values: Array) -> DiskArray | None:
+    """Return the array on disk that ``values`` is a view of; None if it is none."""
     base: Any = values
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
@@ -123,14 +124,14 @@ def _part_of_mapped(values: Array) -> DiskArray | None:
     if not isinstance(mapped, _Mapped) or not values.flags.c_contiguous:
         return None
     address = values.__array_interface__["data"][0] - mapped.address
-    own = DiskArray(mapped.place, mapped.first_byte + address, len(values), values.dtype)
+    part = DiskArray(mapped.place, mapped.first_byte + address, len(values), values.dtype)
     if address == 0:
-        own._mapped = weakref.ref(mapped)
-    return own
+        part._mapped = weakref.ref(mapped)
+    return part
 
 
 class _Mapped(mmap.mmap):
-    """Bytes of the file in memory, from a boundary of pages on."""
+    """A mapped range of the file that starts at a page boundary."""
 
     place: _Place
     first_byte: int
@@ -139,36 +140,36 @@ class _Mapped(mmap.mmap):
     @classmethod
     def of(cls, place: _Place, first_byte: int, n_bytes: int) -> _Mapped:
         at = place.at + first_byte
-        skipped = at % _PAGE
+        skipped = at % _PAGE_BYTES
         try:
             found = cls(
                 place.file.number, n_bytes + skipped, access=mmap.ACCESS_READ, offset=at - skipped
             )
-        except OSError as error:  # a limit of what a process may map
+        except OSError as error:  # limit of mapped memory per process
             raise MemoryError from error
         found.place, found.first_byte = place, first_byte - skipped
         found.address = np.frombuffer(found, np.uint8).__array_interface__["data"][0]
-        _hold(found)
+        _limit_mapped_memory(found)
         return found
 
 
-_held: Final = weakref.WeakSet[_Mapped]()
+_all_mapped: Final = weakref.WeakSet[_Mapped]()
 _lock: Final = threading.Lock()
 
 
-def _hold(mapped: _Mapped) -> None:
-    """Let what is mapped leave memory where it is much; its pages come back when looked at."""
+def _limit_mapped_memory(mapped: _Mapped) -> None:
+    """Drop mapped pages from memory above the limit; they are read again on use."""
     with _lock:
-        _held.add(mapped)
-        held = list(_held)
-        if sum(map(len, held)) > _MOST_MAPPED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
-            for one in held:
+        _all_mapped.add(mapped)
+        held = list(_all_mapped)
+        if sum(map(len, held)) > _MAX_MAPPED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            for region in held:
                 with suppress(OSError, ValueError):
-                    one.madvise(mmap.MADV_DONTNEED)
+                    region.madvise(mmap.MADV_DONTNEED)
 
 
 class _File:
-    """A file without a name, and which parts of it are free."""
+    """An unnamed file and its free ranges."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -176,12 +177,14 @@ class _File:
             dir=folder, prefix=".traceprof-"
         )
         self.number = self._file.fileno()
-        os.ftruncate(self.number, _PAGE)
-        mmap.mmap(self.number, _PAGE, access=mmap.ACCESS_READ).close()  # some disks cannot do that
+        os.ftruncate(self.number, _PAGE_BYTES)
+        mmap.mmap(
+            self.number, _PAGE_BYTES, access=mmap.ACCESS_READ
+        ).close()  # some file systems do not support it
         self._n_bytes = 0
         self._free: list[tuple[int, int]] = []
         self.returned = deque[tuple[int, int]]()
-        """Whoever collects garbage adds to it: at any time, in any thread."""
+        """Released ranges. The garbage collector adds to it at any time, in any thread."""
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
@@ -189,8 +192,8 @@ class _File:
             self._file.close()
 
     def place(self, n_bytes: int) -> _Place | None:
-        """Return room for so many bytes; None where the disk is too full."""
-        n_bytes += -n_bytes % _PAGE
+        """Return room for ``n_bytes``; None if the disk is too full."""
+        n_bytes += -n_bytes % _PAGE_BYTES
         with self._lock:
             self._merge()
             for i, (at, n_free) in enumerate(self._free):
@@ -198,7 +201,7 @@ class _File:
                     self._free[i] = (at + n_bytes, n_free - n_bytes)
                     return _Place(self, at, n_bytes)
             grown = max(n_bytes, _GROWTH_BYTES)
-            if shutil.disk_usage(self.folder).free < grown + _LEFT_FREE_BYTES:
+            if shutil.disk_usage(self.folder).free < grown + _MIN_FREE_BYTES:
                 return None
             at, self._n_bytes = self._n_bytes, self._n_bytes + grown
             os.ftruncate(self.number, self._n_bytes)
@@ -207,31 +210,32 @@ class _File:
             return _Place(self, at, n_bytes)
 
     def _merge(self) -> None:
-        every = [own for own in self._free if own[1]]
+        """Merge adjacent free ranges, including released ones."""
+        regions = [region for region in self._free if region[1]]
         while self.returned:
-            every.append(self.returned.popleft())
+            regions.append(self.returned.popleft())
         merged: list[tuple[int, int]] = []
-        for at, n_free in sorted(every):
+        for at, n_free in sorted(regions):
             before = merged.pop() if merged and sum(merged[-1]) == at else (at, 0)
             merged.append((before[0], before[1] + n_free))
         self._free = merged
 
     def write(self, at: int, values: Array) -> None:
-        """Write values, from any thread."""
-        left: Any = values.view(np.uint8).data
+        """Write values at the offset ``at``, from any thread."""
+        remaining: Any = values.view(np.uint8).data
         if not hasattr(os, "pwrite"):
             with self._lock:
                 self._file.seek(at)
-                self._file.write(left)
+                self._file.write(remaining)
                 self._file.flush()
             return
-        while len(left):
-            n_written = os.pwrite(self.number, left, at)
-            left, at = left[n_written:], at + n_written
+        while len(remaining):
+            n_written = os.pwrite(self.number, remaining, at)
+            remaining, at = remaining[n_written:], at + n_written
 
 
 class _Place:
-    """Bytes of the file, which are free again when nobody has them."""
+    """A range of the file, released when nothing refers to it."""
 
     __slots__ = ("__weakref__", "_n_bytes", "at", "file")
 
@@ -243,7 +247,7 @@ class _Place:
 
 
 files: Final[list[_File | None]] = []
-"""The file of this process, once it was wanted; None where there can be none."""
+"""The file of this process, created on first use; None if it cannot be created."""
 
 
 def _place_for(n_bytes: int) -> _Place | None:
@@ -266,13 +270,13 @@ def _new_file() -> _File | None:
 
 
 def _leave_to_parent() -> None:
-    """Write to another file than the process that this one was forked from."""
+    """In a forked child, use a new file instead of the file of the parent."""
     files.clear()
     _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    # Nobody holds the lock where a process begins: what held it would not be there to let go.
+    # Hold the lock during the fork: in the child, no other thread could release it.
     os.register_at_fork(
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_leave_to_parent
     )

@@ -1,1 +1,1 @@
-"""What hardware can do at most: GPUs, links, limits of a multiprocessor."""
+"""Hardware limits: peaks of GPUs and links, and resources of a multiprocessor."""

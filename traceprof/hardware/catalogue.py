@@ -1,8 +1,8 @@
-"""What hardware can do at most: peaks of links and memory, in one direction, with their source.
+"""Hardware peaks: bandwidths of links and memory in one direction, and FLOP rates, with sources.
 
-The figures are data (``hardware.toml`` and ``links.toml`` beside this module), which a user's own
-TOML file of the same form goes in front of. A rate above its peak is shown as it is: then the peak
-is not that of the link that was used, and the reader must see it.
+The figures are in ``hardware.toml`` and ``links.toml`` beside this module. A user's TOML file of
+the same form takes precedence. A measured rate above its peak is shown unchanged: then the peak
+does not belong to the link that was used, and the reader must see that.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _AMOUNT: Final = re.compile(r"(\d+(?:\.\d*)?(?:e\+?\d{1,3})?|\.\d+)\s*([kmgbtpe]
 _SCALES: Final = {"": 1.0, **_PREFIXES, "b": 1e9, "p": 1e15, "e": 1e18}
 _PRICE: Final = re.compile(r"\W?(\d+(?:\.\d*)?|\.\d+)\s*+\w{0,3}\s*+(?:/\s*h)?")
 _GB: Final = 1e9
-_OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
-_KNOWN: Final = frozenset(
+_PARTIAL_OR_MOBILE: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
+_KNOWN_KEYS: Final = frozenset(
     {"key", "names", "source", "compute_capability", "multiprocessors", "memory_gb_per_s"}
     | {"tflops", "pcie_generation", "host_link_gb_per_s", "nvlink_links", "nvlink_link_gb_per_s"}
     | {"fabric"}
 )
 _PRECISIONS: Final = frozenset({"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"})
-_MOST: Final = 1e12
-"""More than any rate: infinity is none."""
+_MAX_RATE: Final = 1e12
+"""Upper bound of a valid rate; rejects infinity."""
 _FAMILIES: Final = (
     (r"\bV100|TITAN V\b", {"fp16": 8.0}),
     (r"GeForce RTX 20\d\d", {"fp16": 4.0}),
@@ -50,7 +50,7 @@ _FAMILIES: Final = (
 
 
 class Link(StrEnum):
-    """What data moves over."""
+    """The connection or memory that data moves over."""
 
     PCIE = "pcie"
     NVLINK = "nvlink"
@@ -60,7 +60,7 @@ class Link(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A rate that a link cannot exceed in one direction; what it is, and who says so."""
+    """The maximum rate of a link in one direction, with a description and its source."""
 
     bytes_per_s: float
     what: str
@@ -71,7 +71,7 @@ class Peak:
 
 
 def pcie_peak(generation: int, lanes: int) -> Peak:
-    """Return the peak of PCI Express of this generation and width.
+    """Return the peak of a PCI Express generation and width.
 
     Raises:
         UsageError: there is no such generation or width.
@@ -88,7 +88,7 @@ def pcie_peak(generation: int, lanes: int) -> Peak:
 
 @cache
 def _pcie_lane_rates() -> dict[int, tuple[float, str]]:
-    """Return bytes per second of one lane, and the source, by generation."""
+    """Return bytes per second of one lane and the source, by generation."""
     text = Path(__file__).with_name("links.toml").read_text("utf-8")
     return {
         row["generation"]: (row["gt_per_s"] * row["encoding_ratio"] / 8 * 1e9, row["source"])
@@ -97,9 +97,9 @@ def _pcie_lane_rates() -> dict[int, tuple[float, str]]:
 
 
 def parse_link(text: str) -> tuple[Link, Peak]:
-    """Return the link and the peak that ``text`` gives: ``pcie=gen4x16``, ``nic=400Gb/s``.
+    """Return the link and the peak in ``text``: ``pcie=gen4x16``, ``nic=400Gb/s``.
 
-    A rate is of one direction; ``B`` are bytes and ``b`` bits.
+    The rate applies to one direction. ``B`` means bytes and ``b`` bits.
 
     Raises:
         UsageError: the text is not LINK=RATE.
@@ -128,10 +128,10 @@ def parse_link(text: str) -> tuple[Link, Peak]:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One model of GPU: what ``--gpu`` calls it, what traces call it, and its peaks.
+    """One GPU model: its ``--gpu`` name, its names in traces, and its peaks.
 
-    ``flops_per_s`` are those of dense matrix products by precision (fp32, tf32, fp16, bf16);
-    ``compute_capability`` is NVIDIA's, 86 for 8.6.
+    ``flops_per_s`` contains the rates of dense matrix products by precision (fp32, tf32, fp16,
+    bf16). ``compute_capability`` is NVIDIA's, 86 for 8.6.
     """
 
     key: str
@@ -144,11 +144,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What the user says of the model and of its cost, where no trace can know it; None: nothing.
+    """The user's information about model and cost, which no trace contains; None: not given.
 
-    ``model_flop`` are the FLOPs of a step on all GPUs together (forward and backward, nothing
-    computed twice), ``tokens`` how many a step takes, ``price_per_h`` what an hour of one GPU
-    costs.
+    ``model_flop`` are the FLOPs of a step on all GPUs together (forward and backward, without
+    recomputation). ``tokens`` is the number of tokens per step. ``price_per_h`` is the price of one
+    GPU per hour.
     """
 
     model_flop: float | None = None
@@ -158,13 +158,13 @@ class Stated:
 
     @classmethod
     def of(cls, model_flops: str, parameters: str, tokens: str, price: str) -> Self:
-        """Return what the texts of the options say; "" says nothing.
+        """Return the information in the texts of the options; "" means not given.
 
         Raises:
-            UsageError: one is no such number, or parameters are given without tokens.
+            UsageError: a text is not a valid number, or parameters are given without tokens.
         """
         texts = {"--model-flops": model_flops, "--parameters": parameters, "--tokens": tokens}
-        model_flop, parameter_count, token_count = (_amount(*one) for one in texts.items())
+        model_flop, parameter_count, token_count = (_amount(*item) for item in texts.items())
         if parameters and not (tokens or model_flops):
             raise UsageError(
                 "--parameters requires --tokens: add the number of tokens per step on all GPUs"
@@ -179,7 +179,7 @@ class Stated:
 
     @property
     def step_flop(self) -> float | None:
-        """The FLOPs of a step: as given, else six for each parameter and token."""
+        """The FLOPs of a step: as given, otherwise six per parameter and token."""
         if self.model_flop is not None or self.parameters is None or self.tokens is None:
             return self.model_flop
         return 6 * self.parameters * self.tokens
@@ -196,10 +196,10 @@ def _amount(name: str, text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The models of GPUs that are known, the user's own first, and what the user said on top.
+    """The known GPU models, the user's own first, and the user's settings.
 
-    ``chosen`` is the model that the user named for all devices, ``links`` the peaks that the
-    user gave; they win over the table. ``stated`` is what he said of the model.
+    ``chosen`` is the model that the user specified for all devices. ``links`` are the user's peaks,
+    which override the table. ``stated`` is the user's information about the model.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -208,7 +208,7 @@ class Hardware:
     stated: Stated = Stated()
 
     def with_gpu(self, key: str) -> Self:
-        """Return the same hardware, with all devices of the model ``key`` ("h100-sxm").
+        """Return the same hardware, with ``key`` ("h100-sxm") as the model of all devices.
 
         Raises:
             UsageError: the table has no such model.
@@ -221,7 +221,7 @@ class Hardware:
         raise UsageError(f"unknown GPU {key!r}: expected one of {known}")
 
     def with_link(self, text: str) -> Self:
-        """Return the same hardware with a link as the user gave it: ``pcie=gen4x16``.
+        """Return the same hardware with a link in the user's notation: ``pcie=gen4x16``.
 
         Raises:
             UsageError: the text is not LINK=RATE.
@@ -230,7 +230,7 @@ class Hardware:
         return replace(self, links={**self.links, link: peak})
 
     def over(self, other: Hardware) -> Self:
-        """Return this hardware in front of ``other``."""
+        """Return this hardware with precedence over ``other``."""
         return replace(
             self,
             gpus=(*self.gpus, *other.gpus),
@@ -239,12 +239,12 @@ class Hardware:
         )
 
     def find(self, device_name: str) -> Gpu | None:
-        """Return the model of a device by its name: the longest name that stands in it.
+        """Return the model of a device by the longest known name inside its name; None if unknown.
 
-        A slice of a GPU (MIG, vGPU) is none, since it has only a part of the peaks, nor is the
-        GPU of a laptop, which bears the name of a faster card.
+        Slices of a GPU (MIG, vGPU) have only a part of the peaks, and a laptop GPU has the name of
+        a faster card. Both are unknown.
         """
-        if _OTHERS.search(device_name):
+        if _PARTIAL_OR_MOBILE.search(device_name):
             return None
         found = [
             (len(name), -place, gpu)
@@ -255,11 +255,11 @@ class Hardware:
         return max(found, key=lambda item: item[:2])[2] if found else None
 
     def model_of(self, device_name: str) -> Gpu | None:
-        """Return the model of a device of this name: what the user said, else `find`."""
+        """Return the model of a device of this name: the user's choice, otherwise `find`."""
         return self.chosen or self.find(device_name)
 
     def peak(self, link: Link, device_name: str) -> Peak | None:
-        """Return the peak of ``link`` for a device of this name; None where it is not known."""
+        """Return the peak of ``link`` for a device of this name; None if unknown."""
         if link in self.links:
             return self.links[link]
         gpu = self.model_of(device_name)
@@ -267,7 +267,7 @@ class Hardware:
 
 
 def _stands_in(name: str, device_name: str) -> bool:
-    if name.casefold() not in device_name.casefold():  # most do not: no expression is made of them
+    if name.casefold() not in device_name.casefold():  # avoids compiling a pattern for most names
         return False
     pattern = rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])"
     return re.search(pattern, device_name, re.IGNORECASE) is not None
@@ -275,21 +275,21 @@ def _stands_in(name: str, device_name: str) -> bool:
 
 @cache
 def built_in_hardware() -> Hardware:
-    """Return the hardware that traceprof knows."""
+    """Return the built-in hardware table."""
     text = Path(__file__).with_name("hardware.toml").read_text("utf-8")
     return parse_hardware(text)
 
 
 def parse_hardware(text: str) -> Hardware:
-    """Return the hardware that the TOML ``text`` describes; see ``hardware.toml`` for the form.
+    """Return the hardware in the TOML ``text``; see ``hardware.toml`` for the format.
 
-    A user's file may also hold links as ``--link`` takes them::
+    A user's file may also contain links in the notation of ``--link``::
 
         [link]
         nic = "400Gb/s"
 
     Raises:
-        UsageError: not TOML, or an entry that is not of that form.
+        UsageError: the text is not TOML, or an entry does not have this form.
     """
     document = parse_toml(text, "hardware")
     links = document.get("link", {})
@@ -309,11 +309,11 @@ def parse_hardware(text: str) -> Hardware:
 def _parse_gpu(table: Any) -> Gpu:
     if not isinstance(table, dict) or {"key", "names", "source"} - set(table):
         raise UsageError("hardware file: every [[gpu]] table requires key, names, and source")
-    unknown = sorted(set(table) - _KNOWN)
+    unknown = sorted(set(table) - _KNOWN_KEYS)
     if unknown:
         raise UsageError(
             f"hardware file: [[gpu]] {table['key']}: unknown key {', '.join(unknown)}; "
-            f"expected {', '.join(sorted(_KNOWN))}"
+            f"expected {', '.join(sorted(_KNOWN_KEYS))}"
         )
     names = table["names"]
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -360,11 +360,11 @@ def _flops(table: Mapping[str, Any]) -> dict[str, float]:
 
 def _number(table: Mapping[str, Any], name: str) -> float:
     value = table.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_RATE:
         raise UsageError(f"hardware file: [[gpu]] {table['key']}: {name} must be a number above 0")
     return float(value)
 
 
 def speedups_of(device_name: str) -> Mapping[str, float]:
-    """Return how many times as fast as FP32 each precision is at its peak; {} where not known."""
+    """Return the peak rate of each precision relative to FP32; {} if unknown."""
     return next((rates for family, rates in _FAMILIES if re.search(family, device_name)), {})

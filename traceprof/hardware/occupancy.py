@@ -1,11 +1,12 @@
-"""How many threads of a kernel a multiprocessor can hold at once, and what limits that.
+"""Theoretical occupancy: the threads that a multiprocessor runs at once, and the limiter.
 
-Limits and formula are those of ``cuda_occupancy.h`` (CUDA 12.9 and 13.5); the limits are also in
-the CUDA C++ Programming Guide, section "Technical Specifications per Compute Capability". Clusters
-and named barriers, which can lower it further from 9.0 on, stand in no trace.
+The limits and the formula are those of ``cuda_occupancy.h`` (CUDA 12.9 and 13.5). The limits are
+also in the CUDA C++ Programming Guide, section "Technical Specifications per Compute Capability".
+From compute capability 9.0 on, clusters and named barriers can lower occupancy further, but no
+trace contains them.
 
-Of compute units of AMD limits and units are those of LLVM's AMDGPU target (gfx90a, gfx942, gfx950);
-registers are vector registers, architected and accumulation ones together.
+For AMD compute units, limits and allocation units are those of LLVM's AMDGPU target (gfx90a,
+gfx942, gfx950). Registers are vector registers, architected and accumulation registers together.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ import numpy.typing as npt
 _Int64Array = npt.NDArray[np.int64]
 _WARP: Final = 32
 _REGISTER_UNIT: Final = 256
-_BLOCK_REGISTERS: Final = 65536
-_MOST_REGISTERS: Final = 255
+_MAX_BLOCK_REGISTERS: Final = 65536
+_MAX_THREAD_REGISTERS: Final = 255
 _DEFAULT_SHARED_BYTES: Final = 49152
 _NO_LIMIT: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class SmLimits:
-    """What one multiprocessor holds, and in which units it gives it out.
+    """The resources of one multiprocessor and their allocation units.
 
-    ``opt_in_bytes`` is the most shared memory that a block can ask for, ``reserved_bytes`` what
-    the driver takes of it for itself, ``parts`` the sub-partitions, each with its own registers.
+    ``opt_in_bytes`` is the maximum shared memory that a block can request. ``reserved_bytes`` of it
+    are used by the driver. ``parts`` are the sub-partitions, each with its own registers.
     """
 
     warps: int
@@ -74,15 +75,16 @@ LIMITS: Final[Mapping[int, SmLimits]] = {
     120: _DESKTOP,
     121: _DESKTOP,
 }
-"""Compute capability (major × 10 + minor) → limits. One that is not here is not known."""
+"""Compute capability (major × 10 + minor) → limits. A missing capability is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """An element per launch: blocks of it that one multiprocessor holds at once, and so on.
+    """Arrays with one element per launch.
 
-    ``limiters`` names, of each resource, which launches it limits; a launch with no blocks cannot
-    run as it is described. ``ratio`` is that of warps to the warps that there can be.
+    ``blocks`` is the number of blocks that one multiprocessor runs at once; a launch with 0 blocks
+    cannot run as described. ``ratio`` is the number of warps divided by the maximum number of
+    warps. ``limiters`` maps each resource to a mask of the launches that it limits.
     """
 
     blocks: _Int64Array
@@ -97,28 +99,30 @@ def occupancy_of(
 
     Args:
         limits: one of `LIMITS`.
-        block_threads: threads of a block, from 1.
-        registers: registers of a thread.
-        shared_bytes: static and dynamic shared memory of a block, without what is reserved.
+        block_threads: threads per block, at least 1.
+        registers: registers per thread.
+        shared_bytes: static and dynamic shared memory per block, without the reserved bytes.
     """
     warps = -(-np.maximum(block_threads, 1) // _WARP)
-    by = {
+    blocks_by_resource = {
         "warps": limits.warps // warps,
         "registers": _blocks_by_registers(limits, warps, registers),
         "shared memory": _blocks_by_shared_memory(limits, shared_bytes),
         "blocks": np.full(len(warps), limits.blocks, np.int64),
     }
-    blocks = np.minimum.reduce(list(by.values()))
+    blocks = np.minimum.reduce(list(blocks_by_resource.values()))
     return Occupancy(
-        blocks, blocks * warps / limits.warps, {name: each == blocks for name, each in by.items()}
+        blocks,
+        blocks * warps / limits.warps,
+        {name: limit == blocks for name, limit in blocks_by_resource.items()},
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CuLimits:
-    """What one compute unit holds: four SIMDs of eight waves of 64 threads.
+    """The resources of one compute unit: four SIMDs with eight waves of 64 threads each.
 
-    ``shared_bytes`` is its local data share, given out in ``shared_unit_bytes``.
+    ``shared_bytes`` is its local data share, allocated in units of ``shared_unit_bytes``.
     """
 
     shared_bytes: int
@@ -138,28 +142,30 @@ _LIMITS_BY_NAME: Final = (
 
 
 def cu_limits_of(device_name: str) -> CuLimits | None:
-    """Return what a compute unit of an AMD Instinct of this name holds; None of others."""
-    return next((own for name, own in _LIMITS_BY_NAME if name.search(device_name)), None)
+    """Return the compute unit limits of an AMD Instinct ``device_name``; otherwise None."""
+    return next((limits for name, limits in _LIMITS_BY_NAME if name.search(device_name)), None)
 
 
 def occupancy_of_cu(
     limits: CuLimits, block_threads: _Int64Array, registers: _Int64Array, shared_bytes: _Int64Array
 ) -> Occupancy:
-    """Return the theoretical occupancy of launches on a compute unit; arguments as above."""
+    """Return the theoretical occupancy on an AMD compute unit; arguments as in `occupancy_of`."""
     waves = -(-np.maximum(block_threads, 1) // _WAVE)
     of_lane = _rounded_up(np.maximum(registers, 1), _LANE_REGISTER_UNIT)
     on_simd = np.minimum(_WAVES_OF_SIMD, _LANE_REGISTERS // of_lane)
-    taken = _rounded_up(shared_bytes, limits.shared_unit_bytes)
-    by = {
+    allocated = _rounded_up(shared_bytes, limits.shared_unit_bytes)
+    blocks_by_resource = {
         "waves": _SIMDS * _WAVES_OF_SIMD // waves,
         "registers": on_simd * _SIMDS // waves,
         "shared memory": np.where(
-            taken > 0, limits.shared_bytes // np.maximum(taken, 1), _NO_LIMIT
+            allocated > 0, limits.shared_bytes // np.maximum(allocated, 1), _NO_LIMIT
         ),
     }
-    blocks = np.minimum.reduce(list(by.values()))
+    blocks = np.minimum.reduce(list(blocks_by_resource.values()))
     ratio = blocks * waves / (_SIMDS * _WAVES_OF_SIMD)
-    return Occupancy(blocks, ratio, {name: each == blocks for name, each in by.items()})
+    return Occupancy(
+        blocks, ratio, {name: limit == blocks for name, limit in blocks_by_resource.items()}
+    )
 
 
 def _blocks_by_registers(
@@ -170,24 +176,26 @@ def _blocks_by_registers(
 
     def held(parts: _Int64Array) -> _Int64Array:
         in_part = limits.registers // parts // np.maximum(of_warp, 1)
-        can_launch = (of_warp * _rounded_up(warps, parts) <= _BLOCK_REGISTERS) & (
-            registers <= _MOST_REGISTERS
+        can_launch = (of_warp * _rounded_up(warps, parts) <= _MAX_BLOCK_REGISTERS) & (
+            registers <= _MAX_THREAD_REGISTERS
         )
         return np.where(can_launch, in_part * parts // warps, 0)
 
     found = held(parts)
-    if limits.parts == 2:  # of 6.0 the header also asks for what four would hold
+    if limits.parts == 2:  # for 6.0, the header also requires a fit in four parts
         found = np.where(held(np.full(len(warps), 4, np.int64)) == 0, 0, found)
     return np.where(registers == 0, _NO_LIMIT, found)
 
 
 def _blocks_by_shared_memory(limits: SmLimits, shared_bytes: _Int64Array) -> _Int64Array:
-    taken = _rounded_up(shared_bytes + limits.reserved_bytes, limits.shared_unit_bytes)
-    # A block that did not ask for more gets the default.
+    allocated = _rounded_up(shared_bytes + limits.reserved_bytes, limits.shared_unit_bytes)
+    # A block that requested no more gets the default.
     has_more = shared_bytes > _DEFAULT_SHARED_BYTES
-    most = limits.reserved_bytes + np.where(has_more, limits.opt_in_bytes, _DEFAULT_SHARED_BYTES)
-    held = np.where(taken > 0, limits.shared_bytes // np.maximum(taken, 1), _NO_LIMIT)
-    return np.where(taken > most, 0, held)
+    max_bytes = limits.reserved_bytes + np.where(
+        has_more, limits.opt_in_bytes, _DEFAULT_SHARED_BYTES
+    )
+    held = np.where(allocated > 0, limits.shared_bytes // np.maximum(allocated, 1), _NO_LIMIT)
+    return np.where(allocated > max_bytes, 0, held)
 
 
 def _rounded_up(values: _Int64Array, unit: int | _Int64Array) -> _Int64Array:

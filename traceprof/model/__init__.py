@@ -1,4 +1,4 @@
-"""What a trace is: tables, windows, intervals, activities, steps. No input or output here."""
+"""The data model of a trace: tables, windows, intervals, activities, steps. No input or output."""
 
 from traceprof.model.intervals import Intervals
 from traceprof.model.timing import TimeWindow

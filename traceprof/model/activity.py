@@ -1,4 +1,4 @@
-"""What a kernel does, and the five parts of a device's time, in one place.
+"""The classes of kernels, and the five parts of GPU time.
 
 With unions over all streams of a device, C = compute kernels, N = communication kernels,
 X = copies between host and device or between devices, M = copies and memsets inside a device,
@@ -31,11 +31,11 @@ from traceprof.model.intervals import Intervals
 BUSY_PARTS: Final = ("compute", "exposed_communication", "exposed_transfer", "device_memory")
 IDLE: Final = "idle"
 PARTS: Final = (*BUSY_PARTS, IDLE)
-"""The five parts, in the order in which they claim time."""
+"""The five parts. A part excludes the time of the parts before it."""
 
 
 class Part(StrEnum):
-    """The part of a device's time that an activity belongs to."""
+    """The part of GPU time that an activity belongs to."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -72,7 +72,7 @@ class Activity(StrEnum):
 
     @property
     def part(self) -> Part:
-        """The part of the breakdown that it counts towards."""
+        """The part of the time breakdown that the activity counts toward."""
         return _PARTS.get(self, Part.COMPUTE)
 
 
@@ -85,10 +85,10 @@ _PARTS: Final = {
 
 @dataclass(frozen=True, eq=False)
 class DeviceTime:
-    """When a device did what: the unions C, N, X and M.
+    """The busy times of a device: the unions C, N, X, and M.
 
-    What is worked out of these is kept, but does not travel: an answer holds the same sets whoever
-    gives it, and whatever was asked before.
+    Derived sets are cached, but not pickled: an answer contains the same sets no matter which
+    process computes it, and no matter what was computed before.
     """
 
     compute: Intervals
@@ -101,22 +101,22 @@ class DeviceTime:
 
     @classmethod
     def nothing(cls) -> DeviceTime:
-        """Return the time of a device that did nothing."""
+        """Return the times of an idle device."""
         none = Intervals.empty()
         return cls(none, none, none, none)
 
     @cached_property
     def kernel(self) -> Intervals:
-        """When a kernel ran, of compute or of communication."""
+        """When a compute or communication kernel ran."""
         return self.compute | self.communication
 
     @cached_property
     def busy(self) -> Intervals:
-        """When anything ran."""
+        """When the device did anything."""
         return self.kernel | self.transfer | self.device_memory
 
     def clip(self, start_ns: int, end_ns: int) -> DeviceTime:
-        """Return what of it lies in ``[start_ns, end_ns)``."""
+        """Return the times inside ``[start_ns, end_ns)``."""
         return DeviceTime(
             self.compute.clip(start_ns, end_ns),
             self.communication.clip(start_ns, end_ns),
@@ -125,7 +125,7 @@ class DeviceTime:
         )
 
     def within(self, time: Intervals) -> DeviceTime:
-        """Return what of it lies in ``time``."""
+        """Return the times inside the set ``time``."""
         return DeviceTime(
             self.compute & time,
             self.communication & time,
@@ -134,7 +134,7 @@ class DeviceTime:
         )
 
     def parts(self) -> dict[str, Intervals]:
-        """Return when each of `BUSY_PARTS` was: they do not overlap."""
+        """Return the times of each of `BUSY_PARTS`. They do not overlap."""
         kernel = self.kernel
         return {
             "compute": self.compute,
@@ -146,15 +146,16 @@ class DeviceTime:
     def parts_within(
         self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
     ) -> dict[str, npt.NDArray[np.int64]]:
-        """Return the ns of each of `PARTS` in each span: per span they add up to its length."""
+        """Return the ns of each of `PARTS` in each span; per span, they add up to its length."""
         covered = {name: time.covered_ns(starts, ends) for name, time in self.parts().items()}
         idle = ends - starts - np.sum(list(covered.values()), axis=0)
         return covered | {IDLE: np.asarray(idle, np.int64)}
 
     def states(self, start_ns: int, end_ns: int) -> Mapping[str, Intervals]:
-        """Return the parts of ``[start_ns, end_ns)``, with what communication compute hides apart.
+        """Return the parts of ``[start_ns, end_ns)``, with overlapped communication separate.
 
-        ``overlap`` is the time of both; ``compute`` is without it. Together they are the span.
+        ``overlap`` is communication during compute; ``compute`` excludes it. The states add up to
+        the span.
         """
         inside = self.clip(start_ns, end_ns)
         hidden = inside.compute & inside.communication
@@ -166,8 +167,8 @@ class DeviceTime:
         }
 
     def busy_without_ns(self, name: str) -> int:
-        """Return how long the device works on all but the union called ``name`` ("" for none)."""
-        left = Intervals.empty()
-        for own in ("compute", "communication", "transfer", "device_memory"):
-            left = left if own == name else left | getattr(self, own)
-        return left.total_ns
+        """Return the busy time in ns without the union called ``name`` ("": with all four)."""
+        busy = Intervals.empty()
+        for part in ("compute", "communication", "transfer", "device_memory"):
+            busy = busy if part == name else busy | getattr(self, part)
+        return busy.total_ns

@@ -1,4 +1,4 @@
-"""Which rows of a table a window holds, and what of each: rows over its edges are clipped."""
+"""Select the rows of a table inside a window, and clip rows that cross its borders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traceprof.model.timing import TimeWindow
 
 
 def rows_inside(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[Table, RowsOf]:
-    """Return the rows inside ``window``, cut at its edges and gaps, and which these are."""
+    """Return the rows inside ``window``, clipped at its borders and gaps, and their row numbers."""
     found, rows = _clipped(frame, window, table)
     if not window.gaps:
         return found, rows
@@ -20,12 +20,12 @@ def rows_inside(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[T
 
 
 def _clipped(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[Table, RowsOf]:
-    """Return the rows from the start to the end of ``window``, cut there, and which they are."""
+    """Return the rows between start and end of ``window``, clipped there, and their row numbers."""
     starts = frame["start_ns"]
     first, last = map(int, np.searchsorted(starts, [window.start_ns, window.end_ns]))
     if not table.has_spans:
         return _rows(frame, slice(first, last))
-    # Rows stand by their start: all that begin in a window are inside, and some that began before.
+    # Rows are sorted by start: rows that start in the window are inside, and some earlier ones.
     until = first if window.duration_ns else 0
     before = np.flatnonzero(frame["end_ns"][:until] > window.start_ns)
     rows: RowsOf = slice(first - len(before), last)
@@ -46,7 +46,7 @@ def _clipped(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[Tabl
         whole = cut[column]
         changed[column] = _pro_rata(whole, (starts, ends), (new_starts, new_ends))
     cut = cut.assign(**changed)
-    # Rows that began before the window begin together now: the longer comes first.
+    # Clipped rows that started before the window now start together: the longest comes first.
     n_first = int(np.searchsorted(new_starts, window.start_ns, side="right"))
     order = sort_order(cut.head(n_first), table) if len(before) else None
     if order is None:
@@ -57,19 +57,19 @@ def _clipped(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[Tabl
 
 
 def _without_gaps(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[Table, RowsOf]:
-    """Return the rows of ``frame`` that are not all in gaps of ``window``, cut where these begin.
+    """Drop the rows of ``frame`` that are inside gaps of ``window``, and clip rows at gaps.
 
-    A row over a whole gap stays one row: it has time on both sides of the gap.
+    A row across a whole gap stays one row: it has time on both sides of the gap.
     """
     starts, ends = frame["start_ns"], frame["end_ns"] if table.has_spans else frame["start_ns"]
     rows = rows_where(window.overlaps(starts, ends))
     cut, found = _rows(frame, rows)
     if not table.has_spans:
         return cut, found
-    gap_starts, gap_ends = (np.array(own, np.int64) for own in zip(*window.gaps, strict=True))
+    gap_starts, gap_ends = (np.array(edges, np.int64) for edges in zip(*window.gaps, strict=True))
     starts, ends = cut["start_ns"], cut["end_ns"]
-    # The gap that a row begins in, and the one that it ends in: -1 where in none. An instant at
-    # the end of a gap is not in it.
+    # The last gap that starts before each row starts and ends; -1: none. The end of a gap is not
+    # part of it.
     first = np.searchsorted(gap_starts, starts, side="right") - 1
     last = np.searchsorted(gap_starts, ends, side="left") - 1
     begins_in = (first >= 0) & (starts < gap_ends[first])
@@ -91,7 +91,7 @@ def _without_gaps(frame: Table, window: TimeWindow, table: TableSchema) -> tuple
 
 
 def rows_where(inside: npt.NDArray[np.bool_]) -> RowsOf:
-    """Return the rows that are inside: a slice where nothing lies between them."""
+    """Return the selected rows as a slice if they are contiguous, otherwise as row numbers."""
     rows = np.flatnonzero(inside)
     if len(rows) == len(inside):
         return slice(None)
@@ -108,7 +108,7 @@ def _rows(frame: Table, rows: RowsOf) -> tuple[Table, RowsOf]:
 
 
 def rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:
-    """Return the rows of a whole table that ``inside`` of its ``rows`` are."""
+    """Return the row numbers in the whole table of the rows ``inside`` its selection ``rows``."""
     if not isinstance(rows, slice):
         return rows[inside]
     offset = rows.start or 0
@@ -121,7 +121,10 @@ def rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:
 def _pro_rata(
     n_bytes: np.ndarray, whole: tuple[np.ndarray, np.ndarray], part: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """Return the bytes of the parts; Python integers, since bytes times ns overflows 64 bits."""
+    """Return the bytes of clipped rows in proportion to the remaining duration.
+
+    Uses Python integers, since bytes times ns overflow 64 bits.
+    """
     result = n_bytes.copy()
     was_cut = (whole[0] != part[0]) | (whole[1] != part[1])
     for i in np.flatnonzero(was_cut & (n_bytes != ABSENT)):

@@ -1,4 +1,4 @@
-"""Results of several ranks put together, column by column, as their declarations say."""
+"""Combine the results of several ranks, column by column, by the rules of their declarations."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from traceprof.model.packed import Packed
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
 from traceprof.model.table import Table, is_known, is_unknown
 
-_REDUCED: Final[Mapping[Combine, np.ufunc]] = {
+_REDUCTIONS: Final[Mapping[Combine, np.ufunc]] = {
     Combine.SUM: np.add,
     Combine.MIN: np.minimum,
     Combine.MAX: np.maximum,
 }
-_AT_ONCE: Final = 1_000_000
-"""About so many samples are put together at a time."""
-_PER_PIECE: Final = 64
-"""Of these it is guessed where pieces end."""
-_FEW_ROWS: Final = 1000
+_MAX_PIECE_SAMPLES: Final = 1_000_000
+"""Approximate number of samples that are combined at a time."""
+_PROBES_PER_PIECE: Final = 64
+"""Sampled rows per piece from which the borders of the pieces are estimated."""
+_MAX_PARTITIONED_ROWS: Final = 1000
 
 
 def combine(results: Sequence[Result]) -> Result:
-    """Return several results of one analysis (at least one) as that of all ranks together.
+    """Combine several results of one analysis (at least one) into the result of all ranks.
 
-    Rows of different keys stand one after the other; of rows with the same key each column
-    combines as it is declared. Derived columns and medians are left to the analysis (`medians_of`).
+    Rows with the same key become one row; each column combines by its declared rule. Other rows are
+    appended. Derived columns and medians are left to the analysis (`medians_of`).
     """
     first = results[0]
     if len(results) == 1:
         return first
     tables, samples = {}, {}
     for spec in first.spec.tables:
-        own = [result.tables[spec.name] for result in results if spec.name in result.tables]
-        if not own:
+        tables_of_ranks = [
+            result.tables[spec.name] for result in results if spec.name in result.tables
+        ]
+        if not tables_of_ranks:
             continue
-        tables[spec.name], rows = _combined(spec, own)
+        tables[spec.name], rows = _combined(spec, tables_of_ranks)
         if any(spec.name in result.samples for result in results):
-            samples[spec.name] = _samples_of(results, spec.name, own, rows)
+            samples[spec.name] = _samples_of(results, spec.name, tables_of_ranks, rows)
     return replace(
         first, tables=tables, scalars=_scalars(results), notes=_notes(results), samples=samples
     )
 
 
 def medians_of(table: Sized, samples: Samples) -> npt.NDArray[np.float64]:
-    """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
+    """Return the exact median of the samples of each row of ``table``; NaN without samples."""
     is_single = samples.counts is None and samples.values.ndim == 1
-    if is_single and samples.values.dtype == np.int64 and len(table) <= _FEW_ROWS:
+    if is_single and samples.values.dtype == np.int64 and len(table) <= _MAX_PARTITIONED_ROWS:
         return _medians_of_few(len(table), samples)
     rows, values, counts = _sorted(samples)
     first = np.searchsorted(rows, np.arange(len(table)), side="left")
@@ -75,30 +77,30 @@ def medians_of(table: Sized, samples: Samples) -> npt.NDArray[np.float64]:
 def medians_of_groups(
     group: npt.NDArray[Any], values: npt.NDArray[Any], n_groups: int
 ) -> npt.NDArray[np.float64]:
-    """Return the exact median of what is known of each group; NaN where nothing is."""
+    """Return the exact median of the known values of each group; NaN for groups without any."""
     known = is_known(values)
     return medians_of(range(n_groups), Samples(group[known], values[known]))
 
 
 def _medians_of_few(n_rows: int, samples: Samples) -> npt.NDArray[np.float64]:
-    """Return the medians of few rows: to find the middle of each costs less than to sort all."""
+    """Return medians for few rows: partitioning each row's samples costs less than sorting all."""
     found = np.full(n_rows, np.nan)
     values = samples.values
-    for row, own in rows_by_value(samples.rows).items():
-        middle = [(len(own) - 1) // 2, len(own) // 2]
-        low, high = np.partition(values[own], middle)[middle].astype(np.float64)
+    for row, rows in rows_by_value(samples.rows).items():
+        middle = [(len(rows) - 1) // 2, len(rows) // 2]
+        low, high = np.partition(values[rows], middle)[middle].astype(np.float64)
         found[row] = (low + high) / 2
     return found
 
 
 def compacted(result: Result) -> Result:
-    """Return ``result`` with equal samples counted, in few bytes."""
-    samples = {name: counted(own) for name, own in result.samples.items()}
+    """Return ``result`` with equal samples merged and counted, in compact form."""
+    samples = {name: counted(table_samples) for name, table_samples in result.samples.items()}
     return replace(result, samples=samples)
 
 
 def counted(samples: Samples) -> Samples:
-    """Return each of ``samples`` once, with how often it occurs; numbers as small as they fit."""
+    """Return the distinct ``samples`` with their counts, in the smallest integer types."""
     if samples.values.ndim != 1 or not len(samples):
         return samples
     rows, values, counts = _sorted(samples)
@@ -115,7 +117,7 @@ def counted(samples: Samples) -> Samples:
 
 
 def _as_numbers(samples: Samples) -> npt.NDArray[np.int64] | None:
-    """Return one number for row and value of each sample, in their order; None where none holds."""
+    """Encode row and value of each sample as one int64 of the same order; None on overflow."""
     rows, values = samples.rows, samples.values
     if not len(samples) or values.dtype.kind != "i" or rows.min() < 0:
         return None
@@ -130,48 +132,54 @@ def _as_numbers(samples: Samples) -> npt.NDArray[np.int64] | None:
     return found
 
 
-def counted_together(every: Sequence[Samples]) -> Samples:
-    """Return all samples of ``every`` (at least one) as `counted` does.
+def counted_together(parts: Sequence[Samples]) -> Samples:
+    """Return the distinct samples of all ``parts`` (at least one), with counts.
 
-    Some after the others, by row and value: those of a thousand ranks together need the memory of
-    those that differ.
+    Ranges of row and value are combined one after another, so that the samples of a thousand ranks
+    need only the memory of the distinct ones.
     """
-    n_pieces = -(-sum(map(len, every)) // _AT_ONCE)
-    is_whole = all(own.values.dtype.kind == "i" and own.values.ndim == 1 for own in every)
+    n_pieces = -(-sum(map(len, parts)) // _MAX_PIECE_SAMPLES)
+    is_whole = all(
+        samples.values.dtype.kind == "i" and samples.values.ndim == 1 for samples in parts
+    )
     if n_pieces <= 1 or not is_whole:
-        return counted(Samples.joined(every))
-    cuts = _quantiles(every, n_pieces)
+        return counted(Samples.joined(parts))
+    cuts = _quantiles(parts, n_pieces)
     pieces = [
-        counted(Samples.joined([_between(own, begin, end) for own in every]))
+        counted(Samples.joined([_samples_between(samples, begin, end) for samples in parts]))
         for begin, end in pairwise([None, *cuts, None])
     ]
     return Samples.joined(pieces)
 
 
-_Place: TypeAlias = tuple[int, int]
-"""A row and a value: samples are in the order of both."""
+_RowAndValue: TypeAlias = tuple[int, int]
+"""A row and a value; samples are ordered by both."""
 
 
-def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_Place]:
-    """Return about which samples divide all into so many parts; each once, in their order."""
-    step = max(1, sum(map(len, every)) // (_PER_PIECE * n_pieces))
-    few = Samples.joined([own.take(slice(None, None, step)) for own in every])
+def _quantiles(parts: Sequence[Samples], n_pieces: int) -> list[_RowAndValue]:
+    """Return sorted, distinct samples that divide all into about ``n_pieces`` equal parts."""
+    step = max(1, sum(map(len, parts)) // (_PROBES_PER_PIECE * n_pieces))
+    few = Samples.joined([samples.take(slice(None, None, step)) for samples in parts])
     rows, values = few.rows, few.values
     order = np.lexsort((values, rows))
     chosen = order[len(order) // n_pieces :: max(1, len(order) // n_pieces)]
-    return sorted({(int(rows[one]), int(values[one])) for one in chosen})
+    return sorted({(int(rows[row]), int(values[row])) for row in chosen})
 
 
-def _between(samples: Samples, begin: _Place | None, end: _Place | None) -> Samples:
-    own = np.ones(len(samples), np.bool_)
+def _samples_between(
+    samples: Samples, begin: _RowAndValue | None, end: _RowAndValue | None
+) -> Samples:
+    """Return the samples from ``begin`` (inclusive) to ``end`` (exclusive); None: no bound."""
+    is_between = np.ones(len(samples), np.bool_)
     if begin is not None:
-        own &= ~_are_before(samples, begin)
+        is_between &= ~_are_before(samples, begin)
     if end is not None:
-        own &= _are_before(samples, end)
-    return samples.take(own)
+        is_between &= _are_before(samples, end)
+    return samples.take(is_between)
 
 
-def _are_before(samples: Samples, place: _Place) -> npt.NDArray[np.bool_]:
+def _are_before(samples: Samples, place: _RowAndValue) -> npt.NDArray[np.bool_]:
+    """Return which samples are before ``place`` in the order of row and value."""
     row, value = place
     rows = samples.rows
     found: npt.NDArray[np.bool_] = samples.values < value
@@ -181,7 +189,7 @@ def _are_before(samples: Samples, place: _Place) -> npt.NDArray[np.bool_]:
 
 
 def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> float:
-    """Return the median of values of which each occurs so often; NaN of none."""
+    """Return the median of ``values`` with their ``counts``; NaN if there are none."""
     samples = Samples(np.zeros(len(values), np.int64), values, counts)
     return float(medians_of(range(1), samples)[0])
 
@@ -189,14 +197,14 @@ def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int6
 def _sorted(
     samples: Samples,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], npt.NDArray[np.int64] | None]:
-    """Return rows and values sorted by both, and how often each occurs."""
+    """Return rows and values sorted by both, and the count of each (None: each occurs once)."""
     rows, values, counts = samples.rows, samples.values, samples.counts
     if counts is not None:
         order = np.lexsort((values, rows))
         return rows[order], values[order], counts[order]
     both = _as_numbers(samples)
     if both is not None and values.dtype == np.int64:
-        # To sort numbers costs a tenth of sorting pairs.
+        # Sorting numbers costs a tenth of sorting pairs.
         both.sort()
         least = int(values.min())
         n_values = int(values.max()) - least + 1
@@ -207,7 +215,7 @@ def _sorted(
 
 
 def _combined(spec: TableSpec, tables: Sequence[Table]) -> tuple[Table, npt.NDArray[np.int64]]:
-    """Return the rows of all ``tables`` as one, and which row of it each has become."""
+    """Return the combined rows of all ``tables``, and the combined row of each input row."""
     if not any(map(len, tables)):
         return tables[0], np.empty(0, np.int64)
     stacked = Table.stacked([table for table in tables if len(table)])
@@ -230,13 +238,13 @@ def _column(column: Column, stacked: Table, groups: Groups) -> Any:
         return np.full(len(groups.keys), np.nan)
     if column.combine is Combine.MEAN:
         return groups.weighted_means(values, stacked[column.weight])
-    reduce = _REDUCED.get(column.combine)
+    reduce = _REDUCTIONS.get(column.combine)
     if reduce is None:
         return groups.first_known(values)
     if reduce is np.add:
         return groups.sums(values)
     if values.dtype.kind == "O":
-        values = values.astype(np.float64)  # of None NaN
+        values = values.astype(np.float64)  # None becomes NaN
     if values.dtype.kind != "f":
         return groups.reduced(reduce, values)
     return groups.reduced(np.fmin if reduce is np.minimum else np.fmax, values)
@@ -247,13 +255,13 @@ def _samples_of(
 ) -> Samples:
     sizes = list(map(len, tables))
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    small = Packed(rows)
-    own = [
-        result.samples[name].with_rows(small[offset:])
+    new_rows = Packed(rows)
+    samples_of_ranks = [
+        result.samples[name].with_rows(new_rows[offset:])
         for result, offset in zip(results, offsets.tolist(), strict=True)
     ]
-    is_single = all(one.counts is None for one in own)
-    return Samples.joined(own) if is_single else counted_together(own)
+    is_single = all(samples.counts is None for samples in samples_of_ranks)
+    return Samples.joined(samples_of_ranks) if is_single else counted_together(samples_of_ranks)
 
 
 def _scalars(results: Sequence[Result]) -> dict[str, Any]:
@@ -261,7 +269,11 @@ def _scalars(results: Sequence[Result]) -> dict[str, Any]:
     for column in results[0].spec.scalars:
         values = [result.scalars.get(column.name) for result in results]
         weights = [result.scalars.get(column.weight) for result in results]
-        pairs = [(one, w) for one, w in zip(values, weights, strict=True) if not is_unknown(one)]
+        pairs = [
+            (value, weight)
+            for value, weight in zip(values, weights, strict=True)
+            if not is_unknown(value)
+        ]
         if pairs and column.combine is not Combine.DERIVED:
             found[column.name] = _scalar(column, pairs)
     return found
@@ -285,7 +297,7 @@ def _scalar(column: Column, pairs: Sequence[tuple[Any, Any]]) -> Any:
 
 
 def _notes(results: Sequence[Result]) -> tuple[Note, ...]:
-    """Return the notes of all ranks, each once."""
+    """Return the distinct notes of all ranks."""
     found: list[Note] = []
     for result in results:
         found += [note for note in result.notes if note not in found]

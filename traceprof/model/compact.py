@@ -1,6 +1,6 @@
-"""Tables of many rows in few bytes: whole numbers as small as they fit, what repeats as codes.
+"""Compact tables for large data: integers in the smallest type, repeated values as codes.
 
-For what grows with a run of many ranks and is kept: a column is made plain while it is looked at.
+For tables of a run with many ranks that are kept. A column is expanded only while it is used.
 """
 
 from __future__ import annotations
@@ -19,94 +19,105 @@ from traceprof.model.table import Names, RowsOf, Table, in_memory, set_aside
 
 _Array = npt.NDArray[Any]
 
-_MOST_KINDS: Final = 255
-_SAMPLED: Final = 1024
-_WHOLE: Final = np.dtype(np.int64)
-_FEW: Final = 32
-"""Fewer numbers take no more as they are than what would say how they are kept."""
+_MAX_DISTINCT: Final = 255
+_SAMPLE_ROWS: Final = 1024
+_INT64: Final = np.dtype(np.int64)
+_MIN_PACKED_ROWS: Final = 32
+"""Shorter columns need less memory unpacked than the description of their packed form."""
 
 
 class CompactTable(Table):
-    """A table in few bytes, and which of its rows are meant, in which order.
+    """A table in compact form: packed columns, and the selected rows in their order.
 
-    Rows of it and columns added to it are kept as compact; all else is made of plain columns.
+    Selected rows and added columns stay compact. Everything else sees plain columns.
     """
 
     __slots__ = ()
     _columns: _Columns  # type: ignore[assignment]
 
     def __init__(self, columns: Mapping[str, Any], n_rows: int | None = None) -> None:
-        """Make a table of ``columns``, as `Table` takes them."""
+        """Create a table of ``columns``, as `Table` accepts them."""
         super().__init__(columns, n_rows)
-        self._columns = _Columns({name: _packed(own) for name, own in self._columns.items()})
+        self._columns = _Columns({name: _packed(values) for name, values in self._columns.items()})
 
     @classmethod
     def of_each(cls, columns: Iterable[tuple[str, Any]], n_rows: int) -> CompactTable:
-        """Return a table of ``columns``, arrays or Names, each packed before the next is made."""
-        packed = {name: _packed(own) for name, own in columns}
+        """Return a table of ``columns``, arrays or Names, packed one at a time to save memory."""
+        packed = {name: _packed(values) for name, values in columns}
         return object.__new__(cls)._with(_Columns(packed), n_rows)
 
     @classmethod
     def stacked(cls, parts: Sequence[Table]) -> CompactTable:
-        """Return the rows of all of ``parts`` (at least one), which have the same columns."""
-        own = [part if isinstance(part, CompactTable) else cls(part.columns) for part in parts]
-        if len(own) == 1:
-            return own[0]
-        columns = {name: _joined([part._columns.rows_of(name) for part in own]) for name in own[0]}
-        return own[0]._with(_Columns(columns), sum(map(len, own)))
+        """Return the rows of all ``parts`` (at least one), which have the same columns."""
+        tables = [part if isinstance(part, CompactTable) else cls(part.columns) for part in parts]
+        if len(tables) == 1:
+            return tables[0]
+        columns = {
+            name: _joined([part._columns.rows_of(name) for part in tables]) for name in tables[0]
+        }
+        return tables[0]._with(_Columns(columns), sum(map(len, tables)))
 
     def on_disk(self) -> CompactTable:
-        """Return the same table, whose large columns are on the disk until they are looked at."""
-        own = self._columns
-        packed = {name: _aside(values) for name, values in own.packed.items()}
-        return self._with(_Columns(packed, set_aside(own.at)), len(self))
+        """Return the same table with large columns on disk until they are used."""
+        columns = self._columns
+        packed = {name: _on_disk(values) for name, values in columns.packed.items()}
+        return self._with(_Columns(packed, set_aside(columns.rows)), len(self))
 
     @property
     def n_bytes(self) -> int:
-        """What it takes in memory."""
-        at = 0 if self._columns.at is None else in_memory(self._columns.at).n_bytes
-        own = (_values_of(in_memory(own)) for own in self._columns.packed.values())
-        return at + sum(one.n_bytes if isinstance(one, Packed) else one.nbytes for one in own)
+        """Memory size in bytes."""
+        rows = self._columns.rows
+        n_bytes = 0 if rows is None else in_memory(rows).n_bytes
+        for column in self._columns.packed.values():
+            values = _values_of(in_memory(column))
+            n_bytes += values.n_bytes if isinstance(values, Packed) else values.nbytes
+        return n_bytes
 
     def take(self, rows: RowsOf | Sequence[int]) -> CompactTable:
-        """Return some of the rows: where they lie, not what is in them."""
-        own = self._columns
+        """Return some of the rows. Only the selection is stored; the columns are shared."""
+        columns = self._columns
         if isinstance(rows, slice):
             places: _Array = np.arange(*rows.indices(len(self)))
         else:
             given = np.asarray(rows)
             places = np.flatnonzero(given) if given.dtype == np.bool_ else given
-        at = Packed.below(len(self), places) if own.at is None else in_memory(own.at)[places]
-        return self._with(_Columns(own.packed, at), len(at))
+        at = (
+            Packed.below(len(self), places)
+            if columns.rows is None
+            else in_memory(columns.rows)[places]
+        )
+        return self._with(_Columns(columns.packed, at), len(at))
 
     def take_aside(self, rows: RowsOf) -> CompactTable:
-        """Return some of the rows; where they lie is on the disk."""
+        """Return some of the rows, with the selection on disk."""
         return self.take(rows).on_disk() if scratch.files else self.take(rows)
 
     def narrowed(self, *names: str) -> CompactTable:
-        """Return some of the columns, in this order, as compact."""
+        """Return a compact table of the columns ``names``, in this order."""
         packed = {name: self._columns.packed[name] for name in names}
-        return self._with(_Columns(packed, self._columns.at), len(self))
+        return self._with(_Columns(packed, self._columns.rows), len(self))
 
     def alike(self, name: str) -> Packed | _Array:
-        """Return whole numbers that are equal where the values of a column are, in few bytes."""
+        """Return compact integers per row, equal exactly where the column values are equal."""
         return _values_of(self._columns.rows_of(name))
 
     def stored(self, name: str) -> Any:
-        """Return a column to keep or to choose rows of: whole numbers are `Packed`."""
-        own = self._columns.rows_of(name)
-        is_packed = isinstance(own, _Numbers) and own.kinds is None and own.dtype.kind == "i"
-        return own.values if is_packed else self[name]
+        """Return a column in compact form, to keep or to select from: integers are `Packed`."""
+        column = self._columns.rows_of(name)
+        is_packed = (
+            isinstance(column, _Numbers) and column.distinct is None and column.dtype.kind == "i"
+        )
+        return column.values if is_packed else self[name]
 
     def laid_out(self) -> CompactTable:
-        """Return the rows without those that are not meant, in their order."""
-        if self._columns.at is None:
+        """Return a table that contains only the selected rows, in their order."""
+        if self._columns.rows is None:
             return self
         columns = {name: self._columns.rows_of(name) for name in self._columns}
         return self._with(_Columns(columns), len(self))
 
     def assign(self, **columns: Any) -> CompactTable:
-        """Return the rows with more columns, or others of the same name; one value is for all."""
+        """Return the table with added or replaced columns; a single value applies to all rows."""
         added = CompactTable(columns, len(self))
         packed = {**self.laid_out()._columns.packed, **added._columns.packed}
         return self._with(_Columns(packed), len(self))
@@ -119,25 +130,25 @@ class CompactTable(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns(Mapping[str, Any]):
-    """Columns by name, which are made plain when they are asked for: of all rows, or those ``at``.
+    """Columns by name, expanded on access: the selected ``rows``, or all rows if None.
 
-    Of ``packed`` names and what is no number are as they are.
+    In ``packed``, names and non-numeric columns are unpacked.
     """
 
     packed: Mapping[str, Any]
-    at: Any = None
+    rows: Any = None
 
     def rows_of(self, name: str) -> Any:
-        """Return a column of the rows that are meant, as it is kept."""
-        own = self.packed[name]
-        if isinstance(own, _Numbers):
-            own = _Numbers(in_memory(own.values), own.dtype, own.kinds)
-        own = in_memory(own)
-        return own if self.at is None else own[in_memory(self.at).stored]
+        """Return the selected rows of a column in stored form."""
+        column = self.packed[name]
+        if isinstance(column, _Numbers):
+            column = _Numbers(in_memory(column.values), column.dtype, column.distinct)
+        column = in_memory(column)
+        return column if self.rows is None else column[in_memory(self.rows).stored]
 
     def __getitem__(self, name: str) -> Any:
-        own = self.rows_of(name)
-        return own.plain() if isinstance(own, _Numbers) else own
+        column = self.rows_of(name)
+        return column.plain() if isinstance(column, _Numbers) else column
 
     def __contains__(self, name: object) -> bool:
         return name in self.packed
@@ -151,34 +162,34 @@ class _Columns(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbers:
-    """Values as small as they fit; where ``kinds`` are given, the places of the values there."""
+    """Numbers in the smallest type. With ``distinct``, ``values`` are indices into it."""
 
-    values: Any  # Packed, or floats; of the table's own ones those that are large are on the disk
+    values: Any  # Packed or floats; large ones may be on disk
     dtype: np.dtype[Any]
-    kinds: _Array | None = None
+    distinct: _Array | None = None
 
     def __getitem__(self, rows: _Array) -> _Numbers:
-        return _Numbers(self.values[rows], self.dtype, self.kinds)
+        return _Numbers(self.values[rows], self.dtype, self.distinct)
 
     def plain(self) -> _Array:
-        """Return the values as they were given; whole numbers in int64."""
+        """Return the values as a plain array; integers as int64."""
         values: Packed | _Array = self.values
         if not isinstance(values, Packed):
             return values.astype(self.dtype, copy=False)
-        if self.kinds is not None:
-            return values.pick(self.kinds)
+        if self.distinct is not None:
+            return values.pick(self.distinct)
         return values.wide() if self.dtype.kind == "i" else np.asarray(values, self.dtype)
 
 
-def _aside(column: Any) -> Any:
+def _on_disk(column: Any) -> Any:
     if isinstance(column, _Numbers):
-        return _Numbers(set_aside(column.values), column.dtype, column.kinds)
+        return _Numbers(set_aside(column.values), column.dtype, column.distinct)
     return set_aside(column)
 
 
 def _values_of(column: Any) -> Packed | _Array:
-    own: Any = in_memory(column.values) if isinstance(column, _Numbers) else column
-    values: Packed | _Array = own.packed if isinstance(own, Names) else own
+    plain: Any = in_memory(column.values) if isinstance(column, _Numbers) else column
+    values: Packed | _Array = plain.packed if isinstance(plain, Names) else plain
     return values
 
 
@@ -192,21 +203,21 @@ def _packed(values: Any) -> Any:
     if isinstance(values, Names):
         return Names(Packed(values.packed), values.texts)
     if isinstance(values, Packed):
-        return _Numbers(Packed(values), _WHOLE)
-    if values.dtype.kind not in "if" or len(values) < _FEW:
+        return _Numbers(Packed(values), _INT64)
+    if values.dtype.kind not in "if" or len(values) < _MIN_PACKED_ROWS:
         return values
-    coded = _with_codes(values) if len(values) >= _SAMPLED else None
+    coded = _with_codes(values) if len(values) >= _SAMPLE_ROWS else None
     return coded or _Numbers(_smaller(values), values.dtype)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
     """Return the values of all ``parts``, one after another."""
     numbers = [part for part in parts if isinstance(part, _Numbers)]
-    kinds = [part.kinds for part in numbers if part.kinds is not None]
-    alike = len({part.dtype for part in numbers}) == 1 and len(kinds) in (0, len(parts))
-    if len(numbers) < len(parts) or not alike:
+    kinds = [part.distinct for part in numbers if part.distinct is not None]
+    have_same_kind = len({part.dtype for part in numbers}) == 1 and len(kinds) in (0, len(parts))
+    if len(numbers) < len(parts) or not have_same_kind:
         plain = [part.plain() if isinstance(part, _Numbers) else part for part in parts]
-        return _packed(Table.stacked([Table({"": own}) for own in plain])[""])
+        return _packed(Table.stacked([Table({"": values}) for values in plain])[""])
     if not kinds:
         return _Numbers(joined_numbers([part.values for part in numbers]), numbers[0].dtype)
     distinct, found = np.unique(_bits(np.concatenate(kinds)), return_inverse=True)
@@ -216,22 +227,23 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _with_codes(values: _Array) -> _Numbers | None:
-    """Return numbers by the places of those that there are, where these are few."""
+    """Return numbers as indices into their distinct values; None if these are too many."""
     bits = _bits(values)
-    kinds = np.unique(bits[:: len(bits) // _SAMPLED])
-    if len(kinds) > _MOST_KINDS // 2:
+    kinds = np.unique(bits[:: len(bits) // _SAMPLE_ROWS])
+    if len(kinds) > _MAX_DISTINCT // 2:
         return None
     codes = _places(kinds, bits)
     rare = bits[kinds[codes] != bits]
     if len(rare):
         kinds = np.union1d(kinds, rare)
-        if len(kinds) > _MOST_KINDS:
+        if len(kinds) > _MAX_DISTINCT:
             return None
         codes = _places(kinds, bits)
     return _Numbers(Packed.of_stored(codes), values.dtype, kinds.view(values.dtype))
 
 
 def _places(kinds: _Array, bits: _Array) -> npt.NDArray[np.uint8]:
+    """Return the index of each value in the sorted ``kinds``."""
     found = np.empty(len(bits), np.uint8)
     for piece in pieces_of(len(bits)):
         found[piece] = np.minimum(np.searchsorted(kinds, bits[piece]), len(kinds) - 1)
@@ -239,12 +251,12 @@ def _places(kinds: _Array, bits: _Array) -> npt.NDArray[np.uint8]:
 
 
 def _bits(values: _Array) -> _Array:
-    """Return what tells numbers apart, and every NaN and zero as well."""
+    """Return floats as integers of their bits, to distinguish every NaN and signed zero."""
     return values.view(f"i{values.dtype.itemsize}") if values.dtype.kind == "f" else values
 
 
 def _smaller(values: _Array) -> Packed | _Array:
-    """Return whole numbers in the smallest type that holds them all; others as they are."""
+    """Return integers, and floats with integer values, in the smallest type; others unchanged."""
     if values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             whole = values.astype(np.int32)

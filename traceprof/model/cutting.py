@@ -1,4 +1,4 @@
-"""Cutting a file: what is asked for, what came of it, and what the part knows of the whole."""
+"""Cutting a trace file to a part: the request, the report, and the note inside the new file."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 
 REMOVED: Final = "[removed by traceprof]"
-"""Stands where an environment, or what a program printed, was."""
+"""Replaces removed environment variables and program output."""
 
 CutProgress: TypeAlias = Callable[[int, int, str], None]
-"""Is told how much is done, of how much, and in which unit: rows or bytes."""
-_MOST: Final = 1 << 20
-"""Devices are numbered from 0; no machine has so many."""
+"""Called with the amount done, the total, and their unit: rows or bytes."""
+_MAX_DEVICES: Final = 1 << 20
+"""Upper bound of a valid device number. Devices are numbered from 0."""
 
 
 def no_progress(_done: int, _total: int, _unit: str) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """What of a file is wanted.
+    """Which part of a file to keep.
 
     Args:
         window: on the trace's own clock.
-        label: the window in the user's words; it is noted in the file.
-        source: the name of the file that is cut; it is noted, too.
-        devices: the devices whose work is kept, by their number on the machine; None: of all.
-        processes: the processes whose events are kept, None: of all.
-        tables: the tables of `traceprof.model.tables.TABLES`, and those of the file by their own
-            names, whose events are kept; None: of all.
-        clip: shorten what crosses the border of the window to what is inside.
-        keep_environment: leave environments, what programs printed, and other secrets in.
-        zero_ns: what the trace's own clock counts from, in times of the file; None: it is found.
-        is_noted: say in the file what it was cut from.
-        is_packed: write what is text as gzip.
-        span: the time that the whole trace covers, where it is known: an unknown table whose
-            times lie far from it is on another clock and is not cut.
+        label: the window in the user's words, stored in the new file.
+        source: the name of the original file, also stored.
+        devices: the devices whose work is kept, by their number on the machine; None: all.
+        processes: the processes whose events are kept; None: all.
+        tables: the kept tables, by their name in `traceprof.model.tables.TABLES` or in the file;
+            None: all.
+        clip: shorten events that cross the border of the window.
+        keep_environment: keep environment variables, program output, and other secrets.
+        zero_ns: time in the file that is 0 on the trace's own clock; None: detect it.
+        is_noted: store in the file what it was cut from.
+        is_packed: compress text formats with gzip.
+        span: the time range of the whole trace, if known. An unknown table whose times are far
+            outside it uses another clock and is not cut.
     """
 
     window: TimeWindow
@@ -59,7 +59,7 @@ class CutRequest:
 
     @property
     def reach(self) -> TimeWindow:
-        """The window, with the instant at its end where the trace ends there, too."""
+        """The window, including the instant at its end if the trace ends there."""
         window = self.window
         if self.span is None or window.end_ns < self.span.end_ns:
             return window
@@ -67,21 +67,21 @@ class CutRequest:
 
     @property
     def covered(self) -> TimeWindow:
-        """The part of the window that was recorded, as far as that is known."""
+        """The recorded part of the window, as far as it is known."""
         return self.window if self.span is None else self.window & self.span
 
     def takes(self, names: frozenset[str]) -> bool:
-        """Return whether events are kept that go by one of ``names``."""
+        """Return whether to keep events of a table that is known under one of ``names``."""
         return self.tables is None or not self.tables.isdisjoint(names)
 
 
 @dataclass(frozen=True, slots=True)
 class CutReport:
-    """What came of it.
+    """The outcome of cutting a file.
 
-    ``n_events`` counts the events that were kept. ``unknown`` says of each table that traceprof
-    does not know what was done with it, and ``left_out`` names what cannot be copied.
-    ``zero_ns`` is what the clock of the window counts from, in times of the file.
+    ``n_events`` counts the kept events. ``unknown`` maps each table that traceprof does not know to
+    a description of how it was treated. ``left_out`` names data that cannot be copied. ``zero_ns``
+    is the time in the file that is 0 on the clock of the window.
     """
 
     n_events: int
@@ -91,12 +91,12 @@ class CutReport:
 
 
 class Cutter(Protocol):
-    """Cuts a file of one format."""
+    """Function that cuts a file of one format."""
 
     def __call__(
         self, source: Path, target: Path, request: CutRequest, progress: CutProgress
     ) -> CutReport:
-        """Write what ``request`` asks for of ``source`` to the empty file ``target``.
+        """Write the requested part of ``source`` to the empty file ``target``.
 
         Raises:
             TraceError: ``source`` cannot be read.
@@ -107,11 +107,11 @@ class Cutter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CutNote:
-    """What a file says of how it was cut.
+    """The note in a file about how it was cut.
 
-    ``window`` is None for a file that was not cut. ``recorded`` names the tables that the whole
-    had, ``devices`` those that worked in it, ``tables`` what alone was kept, None for everything.
-    ``is_of_some``: only the work of some devices was kept, and all calls.
+    ``window`` is None for a file that was not cut. ``recorded`` names the tables of the original,
+    ``devices`` the devices that worked in it, ``tables`` the kept tables (None: all).
+    ``is_of_some``: only the work of some devices was kept, but all API calls.
     """
 
     window: TimeWindow | None = None
@@ -121,9 +121,9 @@ class CutNote:
     is_of_some: bool = False
 
     def recorded_of(self, has_rows: Collection[str], recorded: Collection[str]) -> frozenset[str]:
-        """Return what was recorded: what ``recorded`` says, but for what was not kept.
+        """Return the tables that count as recorded: ``recorded``, without tables that were dropped.
 
-        ``has_rows`` names the tables that have rows.
+        ``has_rows`` names the tables with rows.
         """
         found = frozenset(recorded) | self.recorded
         if self.tables is None:
@@ -136,12 +136,14 @@ WHOLE: Final = CutNote()
 
 
 def noted_names(value: Any) -> frozenset[str]:
-    """Return the names of tables in a list, as a file has it; none of what is no list."""
+    """Return the table names in a list from a file; empty if ``value`` is no list."""
     names = value if isinstance(value, list) else []
     return frozenset(name for name in names if isinstance(name, str) and name in TABLES)
 
 
 def noted_numbers(value: Any) -> frozenset[int]:
-    """Return the numbers of devices in a list, as a file has it."""
+    """Return the device numbers in a list from a file; empty if ``value`` is no list."""
     numbers = value if isinstance(value, list) else []
-    return frozenset(one for one in numbers if type(one) is int and 0 <= one < _MOST)
+    return frozenset(
+        number for number in numbers if type(number) is int and 0 <= number < _MAX_DEVICES
+    )

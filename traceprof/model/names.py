@@ -1,4 +1,4 @@
-"""Texts of rows, of which few differ, as codes of a dictionary."""
+"""Text columns with few distinct values, stored as dictionary codes."""
 
 from __future__ import annotations
 
@@ -18,35 +18,42 @@ from traceprof.model.packed import Bools as Bools
 from traceprof.model.packed import Ints, Packed
 
 MOST_SHARED: Final = 1 << 10
-"""Up to so many texts are shared: more differ among ranks, most often."""
+"""Dictionaries of up to this many texts are shared between equal columns. Larger ones usually
+differ between ranks.
+"""
 MANY_TEXTS: Final = 100_000
-"""So many distinct ones are kept as bytes: as texts each takes a hundred."""
-_AT_ONCE: Final = 1 << 14
-_FEW: Final = 16
+"""Dictionaries of at least this many texts are stored as bytes.
+
+As Python texts, each entry would take about a hundred bytes.
+"""
+_PIECE_TEXTS: Final = 1 << 14
+_MAX_SEARCHED_TEXTS: Final = 16
 
 
 class PackedTexts:
-    """Many distinct texts as bytes, on the disk while nobody looks at them; nothing of it changes.
+    """Many distinct texts as bytes, on disk while they are not used. Immutable.
 
-    To be used as the array of its texts: an index gives one of them, any other choice an array.
-    Each is in UTF-8 with a zero after it: those that have one themselves cannot be here.
+    Behaves like an array of texts: an integer index returns a text, any other index an array. Each
+    text is stored in UTF-8 with a zero byte behind it, so that texts with a zero byte cannot be
+    stored.
     """
 
     __slots__ = ("__weakref__", "_data", "_ends")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, data: bytes) -> None:
-        """Keep the texts in ``data``, each with a zero after it."""
-        own = np.frombuffer(data, np.uint8)
-        ends = np.flatnonzero(own == 0)
-        aside = ((one, scratch.put_aside(one)) for one in (own, ends))
-        self._data, self._ends = (one if file is None else file.open() for one, file in aside)
+        """Store the texts in ``data``, each followed by a zero byte."""
+        buffer = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(buffer == 0)
+        arrays = ((array, scratch.put_aside(array)) for array in (buffer, ends))
+        self._data, self._ends = (array if file is None else file.open() for array, file in arrays)
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> PackedTexts | None:
-        """Return ``texts``; None where they are few, or one has a zero in it or is no UTF-8.
+        """Return the packed ``texts``, or None if they cannot or need not be packed.
 
-        Or where one follows itself: those that are sorted need not be distinct.
+        That is the case if there are few texts, a text contains a zero byte or invalid UTF-8, or
+        two neighbors are equal: sorted input may contain duplicates.
         """
         if len(texts) < MANY_TEXTS or any(map(eq, texts, islice(texts, 1, None))):
             return None
@@ -64,8 +71,8 @@ class PackedTexts:
     def __iter__(self) -> Iterator[str]:
         data, ends = self._data, self._ends
         first = 0
-        for at in range(0, len(ends), _AT_ONCE):
-            end = int(ends[at : at + _AT_ONCE][-1])
+        for at in range(0, len(ends), _PIECE_TEXTS):
+            end = int(ends[at : at + _PIECE_TEXTS][-1])
             yield from data[first:end].tobytes().decode().split("\0")
             first = end + 1
 
@@ -100,22 +107,22 @@ class PackedTexts:
         return ~(self == other)
 
     def _places_of(self, text: str) -> Array:
-        """Return where ``text`` is, if anywhere."""
+        """Return the indices of ``text``: one or none."""
         data, ends = self._data, self._ends
         wanted = text.encode(errors="surrogatepass")
         lengths = np.diff(ends, prepend=-1) - 1
         found = np.flatnonzero(lengths == len(wanted))
-        for at, byte in enumerate(reversed(wanted), 1):  # names differ at their ends most often
+        for at, byte in enumerate(reversed(wanted), 1):  # names usually differ at their end
             found = found[data[ends[found] - at] == byte]
         return found
 
     def tolist(self) -> list[str]:
-        """Return the texts."""
+        """Return the texts as a list."""
         return list(self)
 
     def are_among(self, texts: Collection[str]) -> Bools:
-        """Return which are among ``texts``."""
-        if len(texts) > _FEW:
+        """Return which texts are in ``texts``."""
+        if len(texts) > _MAX_SEARCHED_TEXTS:
             return np.fromiter((text in texts for text in self), np.bool_, len(self))
         found = np.zeros(len(self), np.bool_)
         for text in texts:
@@ -123,7 +130,7 @@ class PackedTexts:
         return found
 
     def inserted(self, places: Array, texts: Iterable[str]) -> PackedTexts:
-        """Return the same with more ``texts``, each before the one at its place; these ascend."""
+        """Return a copy with ``texts`` inserted before the ascending indices ``places``."""
         data, ends = self._data, self._ends
         cuts = np.append(0, ends + 1)[places].tolist()
         pieces = [data[a:b].tobytes() for a, b in pairwise([0, *cuts, len(data)])]
@@ -135,12 +142,12 @@ Texts: TypeAlias = "npt.NDArray[np.object_] | PackedTexts"
 
 
 class Names:
-    """A column of texts of which few differ: the code of each row is a place among ``texts``.
+    """A text column with few distinct values: the code of each row is an index into ``texts``.
 
-    ``texts`` are distinct; not every one need occur. A few that are equal are one array: what is
-    told of the names of one rank is told of all that have the same. Compared with a text, or with
-    an array, it tells the rows that are equal; an index gives one text, any other choice of rows
-    the names of those. Nothing of it changes. ``packed`` are the codes as they are stored.
+    ``texts`` are distinct; some may be unused. Small equal dictionaries share one array, so that
+    values computed for the names of one rank are reused for all ranks with the same names. A
+    comparison with a text or an array returns a mask of rows. An integer index returns a text, any
+    other index a `Names`. Immutable. ``packed`` contains the codes as stored.
     """
 
     __slots__ = ("packed", "texts")
@@ -152,7 +159,7 @@ class Names:
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> Names:
-        """Return the names of rows, one after another; the texts in alphabetical order."""
+        """Return the texts of rows as `Names`, with the dictionary in alphabetical order."""
         if isinstance(values, Names):
             return values
         rows = values.tolist() if isinstance(values, np.ndarray) else list(values)
@@ -165,43 +172,43 @@ class Names:
     def coded(
         cls, texts: Iterable[str], codes: Array | Packed, *, is_sorted: bool = False
     ) -> Names:
-        """Return rows by the places of their texts among ``texts``, of which several may be equal.
+        """Return a column from ``codes`` into ``texts``, which may contain duplicates.
 
-        The texts stand as they come first, or with ``is_sorted`` in alphabetical order.
+        The dictionary is ordered by first occurrence or, with ``is_sorted``, alphabetically.
         """
         given = list(texts)
-        once = dict.fromkeys(given)  # a few sorted runs, often: these sort fast
+        once = dict.fromkeys(given)  # often a few sorted runs, which sort fast
         distinct = sorted(once) if is_sorted else list(once)
         if distinct == given:
-            own = codes if isinstance(codes, Packed) else Packed.below(len(given), codes)
-            return cls(own, given)
+            packed = codes if isinstance(codes, Packed) else Packed.below(len(given), codes)
+            return cls(packed, given)
         place = {text: code for code, text in enumerate(distinct)}
         places = np.fromiter(map(place.__getitem__, given), np.int64, len(given))
         return cls(Packed.below(len(distinct), places)[codes], distinct)
 
     @classmethod
     def repeated(cls, text: str, n_rows: int) -> Names:
-        """Return the same text for each of ``n_rows``."""
+        """Return a column with the same text in all ``n_rows`` rows."""
         return cls(Packed.repeated(0, n_rows), [text] if n_rows else [])
 
     @classmethod
     def joined(cls, parts: Sequence[Names]) -> Names:
-        """Return the names of all parts (at least one), one after another."""
+        """Return the rows of all parts (at least one), one after another."""
         if len(parts) == 1:
             return parts[0]
         texts = parts[0].texts
         if all(part.texts is texts for part in parts):
             return cls(Packed.joined([part.packed for part in parts]), texts)
-        every = list(chain.from_iterable(part.texts for part in parts))
-        own = cls.coded(every, np.arange(len(every)))
-        # Small codes of each part by itself: all together are large.
+        texts_of_parts = list(chain.from_iterable(part.texts for part in parts))
+        merged = cls.coded(texts_of_parts, np.arange(len(texts_of_parts)))
+        # Recode part by part: joint int64 codes would need much memory.
         first = np.cumsum([0, *(len(part.texts) for part in parts)]).tolist()
-        codes = [own.packed[at:][part.packed] for at, part in zip(first, parts, strict=False)]
-        return cls(Packed.joined(codes), own.texts)
+        codes = [merged.packed[at:][part.packed] for at, part in zip(first, parts, strict=False)]
+        return cls(Packed.joined(codes), merged.texts)
 
     @property
     def codes(self) -> Ints:
-        """The place of each row's text among ``texts``, in int64: 8 bytes for each row."""
+        """The code of each row as int64: 8 bytes per row."""
         return self.packed.wide()
 
     def __len__(self) -> int:
@@ -230,14 +237,13 @@ class Names:
         return f"Names({self.plain().tolist()!r})"
 
     def plain(self) -> npt.NDArray[np.object_]:
-        """Return the text of each row."""
+        """Return the text of each row as an object array."""
         found: npt.NDArray[np.object_] = np.empty(0, object)
         return self.texts[self.packed.stored] if len(self.texts) else found
 
     def tolist(self) -> list[str]:
-        """Return the text of each row."""
-        texts: list[str] = self.plain().tolist()
-        return texts
+        """Return the text of each row as a list."""
+        return list(self.plain())
 
     def isin(self, texts: Collection[str]) -> Bools:
         """Return which rows have one of ``texts``."""
@@ -249,12 +255,12 @@ class Names:
         return self.by_text(np.array([text in wanted for text in self.texts.tolist()], np.bool_))
 
     def by_text(self, values: Sequence[Any] | Array) -> Array:
-        """Return, of each row, the value of its text: ``values[i]`` is that of ``texts[i]``."""
+        """Return the value of each row's text; ``values[i]`` belongs to ``texts[i]``."""
         found = np.asarray(values)
         return self.packed.pick(found) if len(found) else np.empty(len(self), found.dtype)
 
     def used(self) -> Names:
-        """Return the same without the texts that do not occur."""
+        """Return the same column without unused dictionary texts."""
         is_used = np.bincount(self.packed, minlength=len(self.texts)) > 0
         if is_used.all():
             return self
@@ -262,23 +268,23 @@ class Names:
         return Names(places[self.packed], self.texts[is_used].tolist())
 
     def places(self) -> npt.NDArray[np.int64]:
-        """Return the place of each row's text in alphabetical order: what rows are sorted by."""
+        """Return the alphabetical rank of each row's text, as a sort key."""
         rank = np.empty(len(self.texts), np.int64)
         rank[np.argsort(self.texts, kind="stable")] = np.arange(len(self.texts))
         return self.by_text(rank)
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows have each of the texts that occur, in the order of ``texts``."""
+        """Return the number of rows of each used text, in the order of ``texts``."""
         counts = np.bincount(self.packed, minlength=len(self.texts)).tolist()
         return {text: n for text, n in zip(self.texts.tolist(), counts, strict=True) if n}
 
     def distinct(self) -> list[str]:
-        """Return the texts that occur, in the order of ``texts``."""
+        """Return the used texts, in the order of ``texts``."""
         return list(self.counts())
 
 
 def shared(texts: Iterable[str]) -> Texts:
-    """Return texts as an array: of a few the same one whenever they are the same."""
+    """Return texts as an array; equal small lists of texts share one array."""
     key = tuple(texts)
     if len(key) >= MANY_TEXTS:
         with suppress(UnicodeEncodeError):
@@ -289,14 +295,14 @@ def shared(texts: Iterable[str]) -> Texts:
 
 @lru_cache(maxsize=256)
 def _shared(texts: tuple[Any, ...]) -> npt.NDArray[np.object_]:
-    # A member of an enumeration, or a text of numpy, equals a plain text: who comes later with that
-    # would get the other one.
+    # Convert enum members and numpy texts, which equal plain texts: the cache would return them
+    # for plain texts.
     found = objects(str(text) if isinstance(text, str) else text for text in texts)
     found.flags.writeable = False
     return found
 
 
 def objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
-    """Return values as an array of one dimension, whatever they are."""
+    """Return values of any type as a one-dimensional object array."""
     given = list(values)
     return np.fromiter(given, object, len(given))

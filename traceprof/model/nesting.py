@@ -1,6 +1,8 @@
-"""Spans in spans: what is around each of properly nested ones."""
+"""Nested spans: parents, ancestors, and sums along ancestor chains of properly nested spans."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +12,13 @@ _BoolArray = npt.NDArray[np.bool_]
 
 
 def parents_of(depths: _Int64Array) -> _Int64Array:
-    """Return the index of the interval right around each, -1 for the outermost.
+    """Return the index of the parent of each span; -1 for outermost spans.
 
-    ``depths`` are the nesting depths of properly nested intervals in the order of their starts.
+    ``depths`` are the nesting depths of properly nested spans in order of their starts.
     """
     n = len(depths)
     order = np.argsort(depths, kind="stable")
-    keys = depths[order] * n + order  # by depth, then by place
+    keys = depths[order] * n + order  # by depth, then by index
     parents = np.full(n, -1, np.int64)
     if n:
         before = np.searchsorted(keys, keys - n) - 1
@@ -27,56 +29,60 @@ def parents_of(depths: _Int64Array) -> _Int64Array:
 
 
 def levels_of(depths: _Int64Array) -> list[_Int64Array]:
-    """Return the places of each depth that is there, the outermost first; those of each ascend."""
+    """Return the span indices of each depth, outermost first, in ascending order."""
     if not len(depths):
         return []
     order = np.argsort(depths, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(depths[order])) + 1)
 
 
-def outermost_around(parents: _Int64Array, is_asked: _BoolArray) -> _Int64Array:
-    """Return, of each, the outermost that is asked for of those around it and itself; -1: none."""
-    found = np.where(is_asked, np.arange(len(parents)), -1)
-    above = parents.copy()
-    rows = np.flatnonzero(above >= 0)
-    while len(rows):
-        next_up = above[rows]
-        outer = found[next_up]
+def outermost_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
+    """Return the outermost candidate among each span and its ancestors; -1: none."""
+    found = np.where(is_candidate, np.arange(len(parents)), -1)
+    for rows, ancestors in _ancestors(parents):
+        outer = found[ancestors]
         found[rows] = np.where(outer >= 0, outer, found[rows])
-        above[rows] = above[next_up]
-        rows = rows[above[rows] >= 0]
     return found
 
 
-def nearest_around(parents: _Int64Array, is_asked: _BoolArray) -> _Int64Array:
-    """Return, of each, the innermost that is asked for of those around it; -1: none."""
+def nearest_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
+    """Return the nearest ancestor of each span that is a candidate; -1: none."""
     found = parents.copy()
     rows = np.flatnonzero(found >= 0)
-    while len(rows := rows[~is_asked[found[rows]]]):
+    while len(rows := rows[~is_candidate[found[rows]]]):
         found[rows] = found[found[rows]]
         rows = rows[found[rows] >= 0]
     return found
 
 
 def sum_of_chains(values: npt.ArrayLike, parents: _Int64Array) -> _Int64Array:
-    """Return, of each, the sum of its value and those of all around it."""
+    """Return the sum of ``values`` over each span and all its ancestors."""
     sums = np.array(values, np.int64)
-    above = parents.copy()
-    rows = np.flatnonzero(above >= 0)
-    while len(rows):
-        next_up = above[rows]
-        sums[rows] += sums[next_up]
-        above[rows] = above[next_up]
-        rows = rows[above[rows] >= 0]
+    for rows, ancestors in _ancestors(parents):
+        sums[rows] += sums[ancestors]
     return sums
 
 
+def _ancestors(parents: _Int64Array) -> Iterator[tuple[_Int64Array, _Int64Array]]:
+    """Yield the spans that have an ancestor 1, 2, 4 … levels up, with these ancestors.
+
+    Pointer doubling: by merging values at each step, a caller covers the levels in between.
+    """
+    next_up = parents.copy()
+    rows = np.flatnonzero(next_up >= 0)
+    while len(rows):
+        ancestors = next_up[rows]
+        yield rows, ancestors
+        next_up[rows] = next_up[ancestors]
+        rows = rows[next_up[rows] >= 0]
+
+
 def has_alike_around(codes: _Int64Array, parents: _Int64Array) -> _BoolArray:
-    """Return which have one of the same code around them, anywhere."""
+    """Return which spans have an ancestor with the same code."""
     first, after = _preorder(parents)
     order = np.lexsort((first, codes))
     code, begin, end = codes[order], first[order], after[order]
-    # How far those of the same code reach that come before: the codes come in order.
+    # Running end of earlier spans with the same code; codes are sorted.
     _, code = np.unique(code, return_inverse=True)
     reach = np.maximum.accumulate(code * (len(codes) + 1) + end)
     found = np.zeros(len(codes), np.bool_)
@@ -85,7 +91,7 @@ def has_alike_around(codes: _Int64Array, parents: _Int64Array) -> _BoolArray:
 
 
 def _preorder(parents: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """Return the place of each in preorder, and that after the last one inside it."""
+    """Return the preorder index of each span, and the index after its last descendant."""
     sizes = np.ones(len(parents), np.int64)
     for rows in reversed(levels_of(sum_of_chains(sizes, parents))):
         inside = rows[parents[rows] >= 0]

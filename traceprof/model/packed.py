@@ -1,13 +1,13 @@
-"""Whole numbers as they are stored: in the smallest type that holds them, with no arithmetic.
+"""Packed integers: a column in the smallest type that holds it, for storage only.
 
-numpy wraps where the sum of two numbers of 16 bits needs 17, and raises where a Python integer
-does not fit. So numbers are packed for storage only: whoever computes with them computes in int64.
+numpy wraps around if a sum of two 16-bit numbers needs 17 bits, and raises if a Python integer does
+not fit. So packed columns have no arithmetic: convert them to int64 (`Packed.wide`) first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Self, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,26 +17,27 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 Numbers: TypeAlias = "npt.ArrayLike | Packed"
-"""Whole numbers of rows, packed or not."""
+"""A column of integers, packed or not."""
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _WORD_BYTES: Final = 8
 
 
 class Packed:
-    """A column of whole numbers in the smallest type that holds them. It does not change.
+    """A column of integers in the smallest type that holds it. Immutable.
 
-    An index gives a Python integer or other packed rows, `wide` the numbers in int64. numpy takes
-    it for an array of int64; it has no operators, except for the comparison with ``==`` and ``!=``.
+    An integer index returns a Python integer, any other index packed rows; `wide` returns int64.
+    numpy accepts it as an int64 array. The only operators are ``==`` and ``!=``.
     """
 
     __slots__ = ("stored",)
     __hash__ = None  # type: ignore[assignment]
 
     stored: Array
-    """The numbers in their small type: to be written as bytes, to choose rows, never to add to."""
+    """The numbers in their small type: for writing bytes and selecting rows, never for arithmetic.
+    """
 
     def __init__(self, values: npt.ArrayLike | Packed) -> None:
-        """Pack ``values``, whole numbers, packed or not; the type holds their negatives, too."""
+        """Pack ``values``, integers, packed or not. The type also holds their negatives."""
         stored = values.stored if isinstance(values, Packed) else np.asarray(values)
         if stored.dtype != np.int8:
             largest = max(int(stored.max(initial=0)), -int(stored.min(initial=0)) - 1)
@@ -45,19 +46,19 @@ class Packed:
 
     @classmethod
     def of_stored(cls, stored: Array) -> Self:
-        """Return the column whose numbers are ``stored`` in a small type already."""
+        """Return a column from ``stored``, an array of a small type."""
         found = object.__new__(cls)
         found.stored = stored
         return found
 
     @classmethod
     def below(cls, n_values: int, values: Array) -> Self:
-        """Return ``values`` from -1 to ``n_values`` - 1; nothing looks for the largest of them."""
+        """Return ``values`` between -1 and ``n_values`` - 1, without a search for the maximum."""
         return cls.of_stored(values.astype(_type_for(-max(n_values, 1)), copy=False))
 
     @classmethod
     def repeated(cls, value: int, n_rows: int) -> Self:
-        """Return ``value`` for each of ``n_rows``."""
+        """Return ``value`` repeated ``n_rows`` times."""
         return cls.of_stored(np.full(n_rows, value, _type_for(min(value, -value - 1))))
 
     @classmethod
@@ -67,7 +68,7 @@ class Packed:
 
     @property
     def n_bytes(self) -> int:
-        """How much memory the numbers take."""
+        """Memory size in bytes."""
         return int(self.stored.nbytes)
 
     def __len__(self) -> int:
@@ -98,7 +99,7 @@ class Packed:
         return f"Packed({self.tolist()!r})"
 
     def wide(self) -> Ints:
-        """Return the numbers in int64, to compute with."""
+        """Return the numbers as int64, for arithmetic."""
         found: Ints = self.stored.astype(np.int64, copy=False)
         if found is self.stored:
             found = found.view()
@@ -106,17 +107,16 @@ class Packed:
         return found
 
     def tolist(self) -> list[int]:
-        """Return the numbers as Python's."""
-        numbers: list[int] = self.stored.tolist()
-        return numbers
+        """Return the numbers as Python integers."""
+        return cast("list[int]", self.stored.tolist())
 
     def pick(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-        """Return the value at each place: ``values[self]``; the last one at -1."""
+        """Return ``values[self]``: the value at each index; the last value for -1."""
         return values[self.stored]
 
 
 def packed_if_narrow(values: Numbers) -> Packed | Array:
-    """Return an array to keep; whole numbers of a type smaller than int64 as `Packed`."""
+    """Return an array to store; integers of a type smaller than int64 become `Packed`."""
     if isinstance(values, Packed):
         return values
     found = np.asarray(values)
@@ -125,8 +125,8 @@ def packed_if_narrow(values: Numbers) -> Packed | Array:
 
 
 def joined_numbers(parts: Sequence[Packed | Array]) -> Packed | Array:
-    """Return the numbers of all ``parts``, one after another; packed if all of these are."""
-    packed = [own for own in parts if isinstance(own, Packed)]
+    """Return the numbers of all ``parts``, one after another; packed if all parts are."""
+    packed = [part for part in parts if isinstance(part, Packed)]
     return (
         Packed.joined(packed)
         if len(packed) == len(parts)
@@ -134,6 +134,6 @@ def joined_numbers(parts: Sequence[Packed | Array]) -> Packed | Array:
     )
 
 
-def _type_for(least: int) -> np.dtype[Any]:
-    """Return the smallest type that holds ``least``, a negative number, to -``least`` - 1."""
-    return np.min_scalar_type(least)
+def _type_for(smallest: int) -> np.dtype[Any]:
+    """Return the smallest integer type for ``smallest`` (negative) to -``smallest`` - 1."""
+    return np.min_scalar_type(smallest)

@@ -1,4 +1,4 @@
-"""The ranks of a run put on one clock, their processes, devices and time series told apart."""
+"""Put the ranks of a run on one clock, and give processes, devices, and sources distinct names."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from traceprof.model.tables import ABSENT, TABLES, make_table, sort_order
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
-_OF_MACHINE: Final = ("nic", "rdma")
-_NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
+_MACHINE_SOURCES: Final = ("nic", "rdma")
+_NUMBERED_SOURCE: Final = re.compile(r"\b(process|gpu):(\d+)")
 UNTIED_CLOCKS: Final = "the clocks of the ranks are not aligned: each rank has its own time axis"
-"""The warning about ranks of which no wall clock is known; aligned by collectives they are tied."""
-_APART: Final = 100_000_000
-"""Added to process ids of different hosts that happen to be equal; above any real one."""
+"""Warning for ranks without a known wall clock. Alignment by collectives removes the reason for it.
+"""
+_PROCESS_ID_STEP: Final = 100_000_000
+"""Added to equal process IDs of different hosts; greater than any real process ID."""
 _Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplePlacement:
-    """What a run knows of the samples of one member.
+    """How the samples of one member (rank file) are placed in the run.
 
-    ``names`` are those of its sources in the run. Of a series, a pair of source and metric there,
-    ``taken`` are the instants between which another member has it already.
+    ``names`` maps its sources to their names in the run. ``taken`` maps a series (source in the
+    run, metric) to the range of instants that another member already covers.
     """
 
     names: Mapping[str, str]
@@ -53,18 +54,18 @@ def places_of_samples(
     processes: Sequence[Mapping[int, int]],
     devices: Sequence[Mapping[int, int]],
 ) -> list[SamplePlacement]:
-    """Return what becomes of the samples of each member, whose times move by ``offsets_ns``.
+    """Return the sample placement of each member; its times move by ``offsets_ns``.
 
-    Processes and devices bear their numbers in the run, interfaces the name of their host where
-    there are several ("nic:eth0@alpha"). A series that several members of one host recorded at the
-    same time counts once, as the first of them has it.
+    Processes and devices get their numbers in the run. With several hosts, interfaces get the name
+    of their host ("nic:eth0@alpha"). A series that several members of one host recorded at the same
+    time counts once, in the version of the first member.
     """
     hosts = _hosts(run)
     devices = _devices_of_hosts(hosts, devices)
     taken: dict[tuple[str, str, str], tuple[int, int]] = {}
     places = []
     for i, series in enumerate(measure_each(run.traces, _series_in)):
-        host = hosts[i] if _several(hosts) else ""
+        host = hosts[i] if _has_several(hosts) else ""
         names = {
             source: _renamed_source(source, processes[i], devices[i], host)
             for source in dict.fromkeys(source for source, _ in series)
@@ -72,45 +73,45 @@ def places_of_samples(
         edges: dict[tuple[str, str], list[int]] = {}
         for (source, metric), both in series.items():
             edges.setdefault((names[source], metric), []).extend(both)
-        own: dict[tuple[str, str], tuple[int, int]] = {}
+        known_elsewhere: dict[tuple[str, str], tuple[int, int]] = {}
         for pair, instants in edges.items():
             first, last = min(instants) + offsets_ns[i], max(instants) + offsets_ns[i]
             if (hosts[i], *pair) in taken:
-                own[pair] = since, until = taken[hosts[i], *pair]
+                known_elsewhere[pair] = since, until = taken[hosts[i], *pair]
                 first, last = min(first, since), max(last, until)
             taken[hosts[i], *pair] = first, last
-        places.append(SamplePlacement(names, own))
+        places.append(SamplePlacement(names, known_elsewhere))
     return places
 
 
 def placed_samples(samples: Table, place: SamplePlacement) -> Table:
-    """Return the samples of a member, on the clock of the run already, as they are in the run."""
+    """Return a member's samples, already on the clock of the run, with their names in the run."""
     if samples.empty:
         return samples
     given: Names = samples["source"]
     names = [place.names.get(source, source) for source in given.texts.tolist()]
     source = Names.coded(names, given.packed, is_sorted=True)
-    own = make_table("samples", {**samples.columns, "source": source})
-    instants = own["start_ns"]
-    is_new = np.ones(len(own), np.bool_)
-    for pair, rows in _rows_of_series(own).items():
+    placed = make_table("samples", {**samples.columns, "source": source})
+    instants = placed["start_ns"]
+    is_new = np.ones(len(placed), np.bool_)
+    for pair, rows in _rows_of_series(placed).items():
         if pair in place.taken:
             since, until = place.taken[pair]
             is_new[rows] = (instants[rows] < since) | (instants[rows] > until)
-    return own.take(is_new)
+    return placed.take(is_new)
 
 
 def _rows_of_series(samples: Table) -> dict[tuple[str, str], _Int64Array]:
-    """Return the rows of each series, by its source and metric."""
+    """Return the rows of each series, by source and metric."""
     source, metric = samples["source"], samples["metric"]
     return {
-        (source.texts[one], metric.texts[other]): rows
-        for (one, other), rows in rows_by_values(source.packed, metric.packed).items()
+        (source.texts[source_code], metric.texts[metric_code]): rows
+        for (source_code, metric_code), rows in rows_by_values(source.packed, metric.packed).items()
     }
 
 
 def _series_in(trace: Trace) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return source and metric of each series, and its first and last instant on its own clock."""
+    """Return the first and last instant of each series (source, metric), on its own clock."""
     instants = trace.samples["start_ns"]
     return {
         series: (int(instants[rows].min()), int(instants[rows].max()))
@@ -121,21 +122,21 @@ def _series_in(trace: Trace) -> dict[tuple[str, str], tuple[int, int]]:
 def _devices_of_hosts(
     hosts: Sequence[str], devices: Sequence[Mapping[int, int]]
 ) -> list[dict[int, int]]:
-    """Return the numbers in the run of all devices of each member's host, its own first.
+    """Return the numbers in the run of all devices of each member's host; its own devices win.
 
-    A member samples all devices of its machine, not only those that it works on.
+    A member samples all devices of its machine, not only the devices that it uses.
     """
     of_host: dict[str, dict[int, int]] = {}
-    for host, own in zip(hosts, devices, strict=True):
-        of_host.setdefault(host, {}).update(own)
-    return [of_host[host] | dict(own) for host, own in zip(hosts, devices, strict=True)]
+    for host, numbers in zip(hosts, devices, strict=True):
+        of_host.setdefault(host, {}).update(numbers)
+    return [of_host[host] | dict(numbers) for host, numbers in zip(hosts, devices, strict=True)]
 
 
 def merge_environments(run: RunFiles) -> Table:
-    """Return what the first member knows, and of other hosts the interfaces, with their host."""
+    """Return the environment of the first member and, with several hosts, all interfaces."""
     hosts, frames = _hosts(run), [member.trace.environment for member in run]
     parts = [frames[0]]
-    if _several(hosts):
+    if _has_several(hosts):
         for host in dict.fromkeys(hosts):
             frame = frames[hosts.index(host)]
             names = [_at_host(str(name), host) for name in frame["name"]]
@@ -148,38 +149,39 @@ def _hosts(run: RunFiles) -> list[str]:
     return [member.host or member.trace.info.host for member in run]
 
 
-def _several(hosts: Sequence[str]) -> bool:
+def _has_several(hosts: Sequence[str]) -> bool:
     return len(set(hosts)) > 1
 
 
 def _renamed_source(
     source: str, processes: Mapping[int, int], devices: Mapping[int, int], host: str
 ) -> str:
+    """Return a sample source with its numbers in the run, or with its host for interfaces."""
     numbers = {"process": processes, "gpu": devices}
 
     def renumbered(match: re.Match[str]) -> str:
         kind, old = match[1], int(match[2])
         return f"{kind}:{numbers[kind].get(old, old)}"
 
-    if host and source.startswith(tuple(f"{kind}:" for kind in _OF_MACHINE)):
+    if host and source.startswith(tuple(f"{kind}:" for kind in _MACHINE_SOURCES)):
         name, _, protocol = source.partition(" ")
         return f"{name}@{host} {protocol}".strip()
-    return _NUMBERED.sub(renumbered, source)
+    return _NUMBERED_SOURCE.sub(renumbered, source)
 
 
 def _at_host(name: str, host: str) -> str:
-    """Return the name of a fact about an interface with its host; "" for other facts."""
+    """Return the name of an interface property with its host; "" for other properties."""
     kind, _, rest = name.partition(".")
     interface, dot, fact = rest.rpartition(".")
-    return f"{kind}.{interface}@{host}{dot}{fact}" if kind in _OF_MACHINE and dot else ""
+    return f"{kind}.{interface}@{host}{dot}{fact}" if kind in _MACHINE_SOURCES and dot else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a run knows of one member: who it is, what to add to its times, its new numbers.
+    """How one member is placed in the run: its rank, its time offset, and its new numbers.
 
-    ``processes`` and ``devices`` map its own numbers to those in the run. ``recorded``, ``span``
-    and ``environment`` are those of the run.
+    ``processes`` and ``devices`` map its numbers to those in the run. ``recorded``, ``span``, and
+    ``environment`` are those of the run.
     """
 
     rank: int
@@ -194,11 +196,11 @@ class Placement:
     span: TimeWindow
     environment: Table = field(repr=False)
     shared: Mapping[int, str] = field(default_factory=dict)
-    """Of devices (as the run numbers them) that are shares of one GPU: with whom they share it."""
+    """Device number in the run → text that names the other users, for devices that share a GPU."""
 
 
 def processes_in(trace: Trace) -> list[int]:
-    """Return the processes that any table of ``trace`` names, in order."""
+    """Return the sorted processes that occur in any table of ``trace``."""
     frames = [trace.table(name) for name in TABLES]
     owners = [places_of(frame["process"])[1] for frame in frames if "process" in frame]
     return sorted(set[int]().union(*owners) - {ABSENT})
@@ -213,15 +215,15 @@ def place(trace: Trace, placement: Placement) -> Trace:
         trace.info, tables, placement.recorded, placement.span, placement.devices.values()
     )
     in_file = ((new, trace.own_devices.get(old, old)) for old, new in placement.devices.items())
-    own_devices = {new: old for new, old in in_file if new != old}
-    # Where no process did anything it is told under `ABSENT`: devices of the file may be known.
-    own = trace.span.moved(placement.offset_ns)
-    recordings = dict.fromkeys(placement.processes.values() or (ABSENT,), own)
-    return replace(placed, recordings=recordings, own_devices=own_devices)
+    device_numbers = {new: old for new, old in in_file if new != old}
+    # Without any process, the recording is stored under `ABSENT`: its devices may be known.
+    span = trace.span.moved(placement.offset_ns)
+    recordings = dict.fromkeys(placement.processes.values() or (ABSENT,), span)
+    return replace(placed, recordings=recordings, own_devices=device_numbers)
 
 
 def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
-    """Return the member's tables on the common clock, with the ids of the run."""
+    """Return the tables of the member on the common clock, with the IDs of the run."""
     moved = {}
     for name in TABLES:
         frame = trace.table(name)
@@ -238,29 +240,30 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
             columns[column] = renamed(frame[column], placement.processes)
         for column in {"device", "src_device", "dst_device"}.intersection(frame):
             columns[column] = renamed(frame[column], placement.devices)
-        moved[name] = frame.assign(**columns)  # rows stay in their order: all move alike
+        moved[name] = frame.assign(**columns)  # all rows move alike: the order stays
     return moved
 
 
 def _with_rank(devices: Table, placement: Placement) -> Table:
+    """Return the devices with rank and GPU sharing in front of their name."""
     rank = "" if placement.rank == ABSENT else f"rank {placement.rank}"
-    own = (placement.devices.get(device, device) for device in devices["device"].tolist())
-    about = ((rank, placement.shared.get(device, "")) for device in own)
+    numbers = (placement.devices.get(device, device) for device in devices["device"].tolist())
+    about = ((rank, placement.shared.get(device, "")) for device in numbers)
     names = zip(about, devices["name"], strict=True)
     return devices.assign(
-        name=objects(" ".join(filter(None, (*told, str(name)))) for told, name in names)
+        name=objects(" ".join(filter(None, (*prefix, str(name)))) for prefix, name in names)
     )
 
 
 def _shared_gpus(
     run: RunFiles, numbers: Sequence[Mapping[int, int]], environment: Table
 ) -> dict[int, str]:
-    """Return, of the devices that are ranks' shares of one GPU, with whom each is shared."""
+    """Return a text for each device that shares a GPU with other ranks: which GPU it shares."""
     devices = [member.trace.devices for member in run]
     hosts = [member.trace.info.host for member in run]
     placed = [
-        own.assign(device=renamed(own["device"], new))
-        for own, new in zip(devices, numbers, strict=True)
+        table.assign(device=renamed(table["device"], new))
+        for table, new in zip(devices, numbers, strict=True)
     ]
     of_gpu: dict[tuple[str, str], list[int]] = {}
     for device, (host, uuid, _) in identified_gpus(
@@ -276,14 +279,14 @@ def _shared_gpus(
 
 
 def _with_roles(processes: Table, member: Placement) -> Table:
-    """Return the processes with what the run knows of them where they do not say it themselves.
+    """Return the processes with the rank, host, and rack of the run where their own are unknown.
 
-    Where one says that it is the rank, the others are its helpers.
+    If a process is known to be the rank, the other processes are its helpers.
     """
     known = processes["rank"] != ABSENT
     placed = processes.assign(
-        host=objects(own or member.host for own in processes["host"]),
-        rack=objects(own or member.rack for own in processes["rack"]),
+        host=objects(name or member.host for name in processes["host"]),
+        rack=objects(name or member.rack for name in processes["rack"]),
     )
     if known.any():
         return placed
@@ -291,9 +294,9 @@ def _with_roles(processes: Table, member: Placement) -> Table:
 
 
 def clock_offsets_ns(members: Iterable[TraceInfo]) -> tuple[int, ...] | None:
-    """Return what to add to each member's times to put all on one clock, by their wall clocks.
+    """Return the ns to add to each member's times to align all wall clocks.
 
-    None where a member does not know its wall clock. Wall clocks of hosts differ by up to
+    Return None if a member does not know its wall clock. Wall clocks of hosts differ by up to
     milliseconds.
     """
     epochs = [member.utc_epoch_ns for member in members]
@@ -308,12 +311,12 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
 
     Args:
         run: at least one member.
-        offsets_ns: what to add to the times of each member; left out, `clock_offsets_ns`, and
-            where that knows nothing every member starts at its own time.
+        offsets_ns: ns to add to the times of each member; by default `clock_offsets_ns`. Without
+            known wall clocks, every member keeps its own time.
 
-    Equal process ids of different members are told apart by adding multiples of 100 000 000;
-    devices are renumbered in the order of the ranks where two members use the same number. A
-    table counts as recorded where any member recorded it; warnings name those that did not.
+    Equal process IDs of different members become distinct by adding multiples of 100,000,000. If
+    two members use the same device number, all devices are renumbered in the order of the ranks. A
+    table counts as recorded if any member recorded it; warnings name the members that did not.
     """
     if len(run) == 1 and offsets_ns is None:
         ranks = Ranks.of(run.members[0].trace)
@@ -337,14 +340,27 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     span = reduce(or_, spans)
     placements = [
         Placement(
-            *(m.rank, m.local_rank, m.host, m.rack, ns, *numbers, own, recorded, span, known),
+            *(
+                m.rank,
+                m.local_rank,
+                m.host,
+                m.rack,
+                ns,
+                *numbers,
+                sample_placement,
+                recorded,
+                span,
+                known,
+            ),
             shared=shared,
         )
-        for m, ns, numbers, own in zip(
+        for m, ns, numbers, sample_placement in zip(
             run, offsets_ns, zip(processes, devices, strict=True), samples, strict=True
         )
     ]
-    placed = change_each(run.traces, place, [(own,) for own in placements])
+    placed = change_each(
+        run.traces, place, [(sample_placement,) for sample_placement in placements]
+    )
     return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
 
 
@@ -356,27 +372,29 @@ def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> 
         if m.trace.info.utc_epoch_ns is not None
     ]
     hosts = dict.fromkeys(m.host or m.trace.info.host for m in run)
-    own = [f"rank {m.rank}: {warning}" for m in run for warning in m.trace.info.warnings]
+    member_warnings = [
+        f"rank {m.rank}: {warning}" for m in run for warning in m.trace.info.warnings
+    ]
     return replace(
         first,
         path=run.label,
         host=", ".join(filter(None, hosts)),
         profiler=", ".join(dict.fromkeys(m.trace.info.profiler for m in run)),
         utc_epoch_ns=min(epochs, default=None),
-        warnings=(*warnings, *own),
+        warnings=(*warnings, *member_warnings),
     )
 
 
 def process_ids(run: RunFiles) -> list[dict[int, int]]:
-    """Return the id that `place_run` gives each process of each member."""
+    """Return, for each member, the process ID in the run of each of its processes."""
     taken: set[int] = set()
     found = []
-    for own in measure_each(run.traces, processes_in):
+    for member_processes in measure_each(run.traces, processes_in):
         new = {}
-        for process in own:
+        for process in member_processes:
             candidate = process
             while candidate in taken:
-                candidate += _APART
+                candidate += _PROCESS_ID_STEP
             new[process] = candidate
         taken.update(new.values())
         found.append(new)
@@ -384,22 +402,23 @@ def process_ids(run: RunFiles) -> list[dict[int, int]]:
 
 
 def device_ids(run: RunFiles) -> list[dict[int, int]]:
-    """Return the number that `place_run` gives each device of each member.
+    """Return, for each member, the device number in the run of each of its devices.
 
-    It is its own where no two are equal.
+    Numbers stay unchanged if they are distinct.
     """
-    own = [m.trace.devices["device"][m.trace.devices["used"] == 1].tolist() for m in run]
-    flat = [device for devices in own for device in devices]
+    member_devices = [m.trace.devices["device"][m.trace.devices["used"] == 1].tolist() for m in run]
+    flat = [device for devices in member_devices for device in devices]
     if len(set(flat)) == len(flat):
-        return [{device: device for device in devices} for devices in own]
+        return [{device: device for device in devices} for devices in member_devices]
     numbers = iter(range(len(flat)))
-    return [{device: next(numbers) for device in devices} for devices in own]
+    return [{device: next(numbers) for device in devices} for devices in member_devices]
 
 
 def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
-    """Return the whole ``trace`` with the times of each process corrected.
+    """Return the whole ``trace`` with corrected times.
 
-    Rows of processes without a correction, and rows of no process, stay where they are.
+    Each process has its own correction. Rows without a correction or without a process stay
+    unchanged.
     """
     tables: dict[str, Any] = {}
     for name, table in TABLES.items():
@@ -408,9 +427,9 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
             continue
         processes, times = frame["process"], {"start_ns", "end_ns"}.intersection(frame)
         moved_times = {time: _corrected(frame[time], processes, corrections) for time in times}
-        own = frame.assign(**moved_times)
-        order = sort_order(own, table)
-        tables[name] = own if order is None else own.take(order)
+        retimed = frame.assign(**moved_times)
+        order = sort_order(retimed, table)
+        tables[name] = retimed if order is None else retimed.take(order)
     moved = replace(trace, **tables, uncut=None)
     recordings = {}
     for process, window in trace.recordings.items():
@@ -427,10 +446,11 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
 def _corrected(
     instants: _Int64Array, processes: _Int64Array, corrections: Mapping[int, ClockCorrection]
 ) -> _Int64Array:
+    """Return ``instants`` corrected by the clock of their process."""
     corrected = instants.copy()
-    # Of the processes of a whole run, few are in the table of one rank.
+    # The table of one rank contains few processes of the run.
     for process in places_of(processes)[1]:
         if process in corrections:
-            own = processes == process
-            corrected[own] = corrections[process].apply(instants[own])
+            rows = processes == process
+            corrected[rows] = corrections[process].apply(instants[rows])
     return corrected

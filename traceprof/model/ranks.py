@@ -1,11 +1,11 @@
-"""The ranks of a run: their files as they were read, and their traces side by side on one clock."""
+"""The ranks of a run: their traces on one clock, and their files as they were read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -23,9 +23,9 @@ _Answer = TypeVar("_Answer")
 class Ranks:
     """The traces of a run (at least one), whole or cut to a window, all over the same span.
 
-    ``info`` describes the run. ``uncut`` is what this was cut from, None for the whole, and
-    ``clocks`` what the clock of each process was corrected by when the ranks were aligned.
-    ``facts`` is where `traceprof.measures.facts` keeps what was computed of all ranks together.
+    ``info`` describes the run. ``uncut`` is the whole run that this was cut from, None for the
+    whole. ``clocks`` are the clock corrections of each process from the alignment of the ranks.
+    ``facts`` is the cache of `traceprof.measures.facts` for results of all ranks together.
     """
 
     parts: tuple[Trace, ...]
@@ -36,7 +36,7 @@ class Ranks:
 
     @classmethod
     def of(cls, trace: Trace | Ranks) -> Ranks:
-        """Return a run of one file (a run is one already); a cut trace stays cut."""
+        """Return a run of one trace; a run is returned unchanged, and a cut trace stays cut."""
         if isinstance(trace, Ranks):
             return trace
         if trace.uncut is None:
@@ -51,29 +51,29 @@ class Ranks:
 
     @property
     def whole(self) -> Ranks:
-        """The whole recording: itself unless it was cut."""
+        """The whole run: itself if it was not cut."""
         return self if self.uncut is None else self.uncut
 
     @property
     def span(self) -> TimeWindow:
-        """The time that it covers, the same for every rank."""
+        """The covered time, the same for every rank."""
         return self.parts[0].span
 
     @property
     def recorded(self) -> frozenset[str]:
-        """The tables that were recorded, of any rank."""
+        """The tables that any rank recorded."""
         return frozenset[str]().union(*(part.recorded for part in self.parts))
 
     @property
     def hardware(self) -> Hardware | None:
-        """What the user said of the hardware."""
+        """The hardware that the user specified."""
         return self.parts[0].hardware
 
     def require(self, *names: str) -> None:
-        """Check that the tables ``names`` were recorded by any rank.
+        """Check that any rank recorded each table of ``names``.
 
         Raises:
-            NotRecordedError: at least one was not; the message names the option that records it.
+            NotRecordedError: a table is missing; the message names the option that records it.
         """
         recorded = self.recorded
         for name in names:
@@ -81,9 +81,9 @@ class Ranks:
                 self.parts[0].require(name)
 
     def table(self, name: str) -> Table:
-        """Return the rows of all ranks of table ``name``, sorted as tables are.
+        """Return the rows of all ranks of table ``name``, in the standard order of tables.
 
-        For small tables: what grows with the number of kernels is looked at rank by rank.
+        For small tables only. Read tables that grow with the number of kernels rank by rank.
         """
         if name == "environment":
             return self.parts[0].environment  # every rank holds that of the run
@@ -100,39 +100,39 @@ class Ranks:
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> list[_Answer]:
-        """Return what ``measure`` says of the Trace of every rank, where the Trace is.
+        """Return ``measure(trace, ...)`` for every rank, computed where the trace is held.
 
-        ``measure`` must be the function of a module, and what goes there and comes back small: it
-        may travel between processes.
+        ``measure`` must be a module-level function. Its arguments and results must be small, since
+        they may travel between processes.
         """
         return type(self.parts[0]).measure_all(self.parts, measure, [args] * len(self), kwargs)
 
     def each_of(
         self, measure: Callable[..., _Answer], args: Sequence[tuple[Any, ...]]
     ) -> list[_Answer]:
-        """Return the same, each rank being asked with its own ``args``."""
+        """Like `each`, but with separate ``args`` for each rank."""
         return measure_of_each(self.parts, measure, args)
 
     def map(self, change: Callable[..., Trace], *args: Any) -> Ranks:
-        """Return the ranks with ``change`` made to the whole Trace of each, cut as they were."""
+        """Return the ranks with ``change`` applied to each whole trace, cut to the same window."""
         return self.map_each(change, [args] * len(self))
 
     def map_each(self, change: Callable[..., Trace], args: Sequence[tuple[Any, ...]]) -> Ranks:
-        """Return the ranks with ``change`` made to the whole Trace of each with its own ``args``.
+        """Return the ranks with ``change`` applied to each whole trace, with separate ``args``.
 
-        Cut as they were.
+        The result is cut to the same window.
         """
         whole = replace(self.whole, parts=tuple(change_each(self.whole.parts, change, args)))
         return whole if self.uncut is None else whole.within(self.span)
 
     def with_warnings(self, *warnings: str) -> Ranks:
-        """Return the same ranks with more warnings about the run."""
+        """Return the same ranks with additional warnings about the run."""
         info = replace(self.info, warnings=(*self.info.warnings, *warnings))
         uncut = None if self.uncut is None else self.uncut.with_warnings(*warnings)
         return replace(self, info=info, uncut=uncut)
 
     def merged(self) -> Trace:
-        """Return all ranks as one Trace, for what draws them on one page."""
+        """Return all ranks as one Trace, for drawings of all ranks on one page."""
         if self.uncut is not None:
             return self.uncut.merged().within(self.span)
         if len(self.parts) == 1:
@@ -152,12 +152,11 @@ class Ranks:
                 steps=_steps(self),
                 recordings={p: w for part in self.parts for p, w in part.recordings.items()},
             )
-        merged: Trace = kept["merged",]
-        return merged
+        return cast("Trace", kept["merged",])
 
 
 def _steps(ranks: Ranks) -> Any:
-    """Return the steps of all ranks, where they have been decided."""
+    """Return the steps of all ranks; None if a rank has none yet."""
     known = [part.steps for part in ranks.parts if part.steps is not None]
     if len(known) < len(ranks.parts):
         return None
@@ -168,9 +167,9 @@ def _steps(ranks: Ranks) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankTrace:
-    """The trace of one rank, and how it is known that it is this rank's.
+    """The trace of one rank, and how its rank was determined (``known_from``).
 
-    ``rank`` and ``local_rank`` are `ABSENT` where nothing tells them, ``host`` and ``rack`` "".
+    ``rank`` and ``local_rank`` are `ABSENT`, ``host`` and ``rack`` "" where unknown.
     """
 
     trace: Trace
@@ -183,11 +182,11 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One start of one rank until it ended; times in ns since 1970.
+    """One start of one rank until its end; times in ns since 1970.
 
-    ``life`` numbers the starts of the program, 0 the first. ``ended`` is finished, failed or
-    killed, "" where it is not known. ``launcher`` names what started it, of which a host may have
-    several, and ``world_size`` is how many ranks there were, `ABSENT` where nothing tells.
+    ``life`` numbers the starts of the program from 0. ``ended`` is finished, failed, or killed; ""
+    if unknown. ``launcher`` names the launcher; a host may have several. ``world_size`` is the
+    number of ranks, `ABSENT` if unknown.
     """
 
     life: int
@@ -201,7 +200,7 @@ class Attempt:
     launcher: str = ""
 
     def numbered(self, life: int) -> Attempt:
-        """Return the same as a part of another life."""
+        """Return a copy with another restart number ``life``."""
         return replace(self, life=life)
 
 
@@ -209,9 +208,9 @@ class Attempt:
 class RunFiles:
     """One execution.
 
-    ``members`` are sorted by rank. ``world_size`` is how many ranks the program had, `ABSENT`
-    where nothing tells. ``warnings`` are one-line sentences about what is missing or guessed.
-    ``lives`` are all starts of its ranks where they are known; ``members`` are those of ``life``.
+    ``members`` are sorted by rank. ``world_size`` is the number of ranks of the program, `ABSENT`
+    if unknown. ``warnings`` are one-line sentences about missing or guessed data. ``lives`` are all
+    known starts of its ranks; ``members`` belong to start number ``life``.
     """
 
     label: str
@@ -229,7 +228,7 @@ class RunFiles:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that have a trace."""
+        """The ranks with a trace."""
         return tuple(member.rank for member in self.members)
 
     @property
@@ -239,15 +238,15 @@ class RunFiles:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """The ranks that the program had and the run has no trace of."""
+        """The ranks of the program without a trace."""
         expected = max(self.world_size, max(self.ranks, default=ABSENT) + 1)
         return tuple(sorted({*range(expected)}.difference(self.ranks)))
 
 
 def of_process(trace: Trace, process: int) -> Trace:
-    """Return what one process did, on the clock and over the time of the whole trace.
+    """Return the events of one process, on the clock and over the span of the whole trace.
 
-    What belongs to no process (samples, devices, environment) stays.
+    Rows that belong to no process (samples, devices, environment) stay.
     """
     tables = {name: trace.table(name) for name in TABLES}
     mine: dict[str, Any] = {
@@ -266,19 +265,18 @@ def measure_each(
     *args: _Arguments.args,
     **kwargs: _Arguments.kwargs,
 ) -> list[_Answer]:
-    """Return what ``measure`` says of every Trace, where it is.
+    """Return ``measure(trace, ...)`` for every trace, computed in the process that holds the trace.
 
-    ``measure`` must be the function of a module, and everything that goes there and back small.
+    ``measure`` must be a module-level function with small arguments and results.
     """
-    given = [args] * len(traces)
-    return type(traces[0]).measure_all(traces, measure, given, kwargs) if traces else []
+    return measure_of_each(traces, measure, [args] * len(traces), kwargs)
 
 
 def gpus_of(ranks: Ranks) -> dict[int, tuple[str, str, str]]:
-    """Return host, identifier and model of the GPU that each device that worked is.
+    """Return host, identifier, and model of the GPU behind each used device.
 
-    Ranks that share a GPU each have a device of it: that these are one is known by the identifier.
-    Recordings of torch's profiler have none; on a host with one GPU they can only be of that.
+    Ranks that share a GPU have one device each; the identifier shows that it is the same GPU.
+    Recordings of torch.profiler have no identifier. On a host with one GPU, it must be that GPU.
     """
     whole = ranks.whole
     parts = [(part.info.host, part.devices) for part in whole]
@@ -288,26 +286,29 @@ def gpus_of(ranks: Ranks) -> dict[int, tuple[str, str, str]]:
 def identified_gpus(
     parts: Sequence[tuple[str, Table]], environment: Table
 ) -> dict[int, tuple[str, str, str]]:
-    """Return the same of the host and the devices of each part of a run, and what all know."""
+    """Return host, GPU identifier, and model of each used device, as in `gpus_of`.
+
+    ``parts`` are the host and the devices of each rank. ``environment`` is that of the run.
+    """
     hosts = {host for host, _ in parts}
-    said = zip(environment["name"], environment["value"], strict=True)
-    of_host = [value for name, value in said if _UUID.fullmatch(name)]
+    facts = zip(environment["name"], environment["value"], strict=True)
+    uuids = [value for name, value in facts if _UUID.fullmatch(name)]
     found = {}
     for host, devices in parts:
         used = devices.take(devices["used"] == 1)
-        is_only = len(hosts) == len(of_host) == len(used) == 1
-        for device, name, uuid in zip(*(used[one] for one in _TOLD), strict=True):
-            told = uuid if uuid.strip("-0") else (of_host[0] if is_only else f"device {device}")
-            same = told.lower().removeprefix("gpu-").replace("-", "")
-            found[int(device)] = host, same, _OF_RANK.sub("", str(name))
+        is_only = len(hosts) == len(uuids) == len(used) == 1
+        for device, name, uuid in zip(*(used[column] for column in _GPU_COLUMNS), strict=True):
+            identifier = uuid if uuid.strip("-0") else (uuids[0] if is_only else f"device {device}")
+            plain = identifier.lower().removeprefix("gpu-").replace("-", "")
+            found[int(device)] = host, plain, _RANK_PREFIX.sub("", str(name))
     return found
 
 
 SAME_GPU: Final = "the same GPU as"
-"""Stands in the name of a device that is another rank's share of a GPU, but for the first."""
+"""Part of the name of each device that shares a GPU, except for the first one."""
 _UUID: Final = re.compile(r"gpu\.\d+\.uuid")
-_OF_RANK: Final = re.compile(rf"^(rank \d+ ?)?(\((shared by|{SAME_GPU})[^)]*\) ?)?")
-_TOLD: Final = ("device", "name", "uuid")
+_RANK_PREFIX: Final = re.compile(rf"^(rank \d+ ?)?(\((shared by|{SAME_GPU})[^)]*\) ?)?")
+_GPU_COLUMNS: Final = ("device", "name", "uuid")
 
 
 def measure_of_each(
@@ -316,7 +317,7 @@ def measure_of_each(
     args: Sequence[tuple[Any, ...]],
     kwargs: Mapping[str, Any] | None = None,
 ) -> list[_Answer]:
-    """Return what ``measure`` says of every Trace with its own arguments (see `measure_each`)."""
+    """Return ``measure`` of every trace with separate arguments for each (see `measure_each`)."""
     return type(traces[0]).measure_all(traces, measure, args, kwargs or {}) if traces else []
 
 
@@ -327,9 +328,9 @@ def change_each(
     *,
     takes_part: bool = False,
 ) -> list[Trace]:
-    """Return what ``change`` makes of every Trace with its own arguments, where it is.
+    """Return ``change(trace, ...)`` for every trace, in the process that holds it.
 
-    ``takes_part``: it is one of several that are made of the same Trace.
+    ``takes_part``: the trace is still needed, since several traces are derived from it.
     """
     if not traces:
         return []

@@ -1,8 +1,8 @@
-"""What an analysis returns: declared tables, typed scalars, notes.
+"""Results of an analysis: declared tables, typed scalars, and notes.
 
-A column is declared once: its name, unit, whether it is a key or a measure, how it combines over
-ranks, and what it means. Formatting, JSON and its schema, the reference in the docs, the joining
-of two runs and the combining of ranks all come from that declaration.
+Each column is declared once: name, unit, key or measure, rule to combine ranks, and meaning.
+Formatting, JSON and its schema, the reference docs, joining two runs, and combining ranks all use
+that declaration.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ if TYPE_CHECKING:
 
 
 class Unit(StrEnum):
-    """What the values of a column are."""
+    """The unit of a column."""
 
-    NS = "ns"  # a length of time
+    NS = "ns"  # a duration
     AT_NS = "at_ns"  # an instant, in ns after the start of the run
     BYTES = "bytes"
     BYTES_PER_S = "bytes/s"
     PER_S = "1/s"  # events per second, such as samples
-    FLOP = "flop"  # a multiply-add is two
+    FLOP = "flop"  # a multiply-add counts as two
     FLOP_PER_S = "flop/s"
-    RATIO = "ratio"  # a share, 1 is all; may exceed 1 where the meaning says so
-    FACTOR = "factor"  # how many times, such as a speed-up
+    RATIO = "ratio"  # a share; 1 is all. May exceed 1 if the meaning says so
+    FACTOR = "factor"  # a factor, such as a speedup
     COUNT = "count"
-    NUMBER = "number"  # any other number, or one that names something (a device, a step)
+    NUMBER = "number"  # any other number, or an identifier (a device, a step)
     TEXT = "text"
     FLAG = "flag"  # True or False
 
 
 class Combine(StrEnum):
-    """How the values of a column combine where several ranks have a row of the same key."""
+    """How the values of a column combine if several ranks have a row with the same key."""
 
-    KEY = "key"  # part of what identifies a row
+    KEY = "key"  # part of the key of a row
     SUM = "sum"
     MIN = "min"
     MAX = "max"
     MEAN = "mean"  # weighted by another column
-    MEDIAN = "median"  # exact: from the samples of all
-    SAME = "same"  # follows from the key, or: the first that is known
-    DERIVED = "derived"  # computed from the others once these are combined
+    MEDIAN = "median"  # exact: from the samples of all ranks
+    SAME = "same"  # follows from the key; the first known value is used
+    DERIVED = "derived"  # computed from other columns after these were combined
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column, or one scalar.
 
-    ``weight`` names the column by which a mean is weighted. Unknown values are None or NaN.
-    ``is_proper``: the name is one that a user gave (that of a run), and is shown as it is;
-    ``is_typed``: so are its cells.
+    ``weight`` names the column that weights a mean. Unknown values are None or NaN. ``is_proper``:
+    the column name comes from the user (the name of a run) and is shown unchanged. ``is_typed``:
+    its cells also come from the user.
     """
 
     name: str
@@ -76,32 +76,32 @@ class Column:
 
     @property
     def is_key(self) -> bool:
-        """Whether it is part of what identifies a row."""
+        """Whether the column is part of the key of a row."""
         return self.combine is Combine.KEY
 
 
 def key(name: str, meaning: str, unit: Unit = Unit.TEXT) -> Column:
-    """Return a column that is part of what identifies a row."""
+    """Return a column that is part of the key of a row."""
     return Column(name, unit, meaning, Combine.KEY)
 
 
 def total(name: str, unit: Unit, meaning: str) -> Column:
-    """Return a measure that adds up over ranks."""
+    """Return a measure that is summed over ranks."""
     return Column(name, unit, meaning, Combine.SUM)
 
 
 def mean(name: str, unit: Unit, meaning: str, weight: str) -> Column:
-    """Return a mean, weighted by another column."""
+    """Return a mean, weighted by the column ``weight``."""
     return Column(name, unit, meaning, Combine.MEAN, weight)
 
 
 def same(name: str, unit: Unit, meaning: str) -> Column:
-    """Return what follows from the key, such as the name of a device."""
+    """Return a column that follows from the key, such as the name of a device."""
     return Column(name, unit, meaning, Combine.SAME)
 
 
 def derived(name: str, unit: Unit, meaning: str) -> Column:
-    """Return what the analysis computes from other columns after ranks were combined."""
+    """Return a column that the analysis computes after ranks were combined."""
     return Column(name, unit, meaning, Combine.DERIVED)
 
 
@@ -117,7 +117,7 @@ _UNITS: Final = (
     ("ns", Unit.NS),
     *((name, Unit.NUMBER) for name in ("device", "process", "rank", "step", "stream", "stage")),
 )
-"""What names end with, or are, tells the unit."""
+"""Name endings and their units."""
 _KINDS: Final = {"total": Combine.SUM, "smallest": Combine.MIN, "largest": Combine.MAX}
 _DECLARATION: Final = re.compile(
     r"(?P<kind>[a-z]+)(\((?P<weight>\w+)\))? (?P<name>\w+)( \[(?P<unit>\S+)\])?: (?P<meaning>.+)"
@@ -125,15 +125,15 @@ _DECLARATION: Final = re.compile(
 
 
 def named_in_words(text: str, known: Iterable[str]) -> str:
-    """Return the name of ``known`` that ``text`` says, be it in words: "step period".
+    """Return the name in ``known`` that ``text`` spells out in words ("step period").
 
-    ``text`` itself where it says none.
+    Return ``text`` unchanged if no name matches.
     """
     names = [*known]
     plain = re.sub(r"[ -]+", "_", text.strip().removesuffix("%").strip())
     ends = tuple(f"_{end}" for end, _ in _UNITS)
-    said = (name for name in names if name == plain or name in {plain + end for end in ends})
-    return text if text in names else next(said, text)
+    matching = (name for name in names if name == plain or name in {plain + end for end in ends})
+    return text if text in names else next(matching, text)
 
 
 def _lines_of(text: str) -> list[str]:
@@ -141,23 +141,24 @@ def _lines_of(text: str) -> list[str]:
 
 
 def _column(line: str) -> Column:
-    said = _DECLARATION.fullmatch(line)
-    if said is None:
+    declaration = _DECLARATION.fullmatch(line)
+    if declaration is None:
         raise ValueError(f"{line!r} does not declare a column")
-    name, weight = said["name"], said["weight"] or ""
+    name, weight = declaration["name"], declaration["weight"] or ""
     known = (unit for end, unit in _UNITS if f"_{name}".endswith(f"_{end}"))
-    told = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)
-    unit = Unit(said["unit"]) if said["unit"] else told
-    combine = _KINDS.get(said["kind"]) or Combine(said["kind"])
-    return Column(name, unit, said["meaning"], combine, weight)
+    default_unit = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)
+    unit = Unit(declaration["unit"]) if declaration["unit"] else default_unit
+    combine = _KINDS.get(declaration["kind"]) or Combine(declaration["kind"])
+    return Column(name, unit, declaration["meaning"], combine, weight)
 
 
 def columns(text: str) -> tuple[Column, ...]:
-    """Return the columns that ``text`` declares, one a line; what is indented goes on with it.
+    """Return the columns that ``text`` declares, one per line.
 
-    A line is how the column combines (key, total, smallest, largest, mean(WEIGHT), median, same or
-    derived), its name, and what it means: "total idle_ns: when nothing ran". The name tells the
-    unit; another one is named behind it: "same waves [number]: …". Names that tell none are texts.
+    An indented line continues the line before. A line consists of the combination rule (key, total,
+    smallest, largest, mean(WEIGHT), median, same, or derived), the name, and the meaning: "total
+    idle_ns: when nothing ran". The end of the name determines the unit. Another unit follows the
+    name in brackets: "same waves [number]: …". Names without a known ending are text.
 
     Raises:
         ValueError: a line declares no column.
@@ -167,7 +168,7 @@ def columns(text: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table that an analysis returns: its columns in order. Rows may lack some of them."""
+    """A table that an analysis returns: its columns in order. Rows may lack some columns."""
 
     name: str
     about: str
@@ -175,7 +176,7 @@ class TableSpec:
 
     @classmethod
     def of(cls, *parts: str | Column) -> TableSpec:
-        """Return the table that texts and columns declare, as `ResultSpec.of` takes them."""
+        """Return the table that texts and columns declare, as in `ResultSpec.of`."""
         (table,) = ResultSpec.of(*parts).tables
         return table
 
@@ -184,7 +185,7 @@ class TableSpec:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that identify a row."""
+        """The columns that form the key of a row."""
         return tuple(column.name for column in self.columns if column.is_key)
 
     def column(self, name: str) -> Column:
@@ -193,13 +194,10 @@ class TableSpec:
         Raises:
             KeyError: there is none.
         """
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(name)
+        return {column.name: column for column in self.columns}[name]
 
     def of_rows(self, rows: Sequence[Mapping[str, Any]] | Table = ()) -> Table:
-        """Return ``rows`` as a table with the columns in their order; without rows all of them."""
+        """Return ``rows`` as a table in declared column order; all columns if there are no rows."""
         names = [column.name for column in self.columns]
         if not isinstance(rows, Table):
             rows = Table.of_rows(rows) if rows else Table(dict.fromkeys(names, ()))
@@ -209,10 +207,10 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class ResultSpec:
-    """What the result of an analysis holds; the first table is the one that answers.
+    """The tables and scalars of a result; the first table is the main one.
 
     Raises:
-        ValueError: two tables, two scalars or two columns of a table have the same name.
+        ValueError: two tables, two scalars, or two columns of a table have the same name.
     """
 
     tables: tuple[TableSpec, ...]
@@ -228,32 +226,32 @@ class ResultSpec:
     def of(cls, *parts: str | Column | TableSpec) -> Self:
         """Return the tables and scalars that ``parts`` declare.
 
-        In a text a table begins with a line "table NAME: what it is about", and the scalars with
-        "scalars:"; below are their columns, as `columns` reads them.
+        In a text, the line "table NAME: what it is about" starts a table, and "scalars:" starts the
+        scalars. The following lines are their columns, in the format of `columns`.
 
         Raises:
             ValueError: a line declares no column.
         """
         tables: list[TableSpec | tuple[str, str, list[Column]]] = []
         scalars: list[Column] = []
-        own = scalars
+        target = scalars
         lines = (_lines_of(part) if isinstance(part, str) else [part] for part in parts)
         for line in chain.from_iterable(lines):
             if isinstance(line, TableSpec):
                 tables.append(line)
             elif isinstance(line, Column):
-                own.append(line)
+                target.append(line)
             elif line.startswith("table "):
                 name, _, about = line.removeprefix("table ").partition(": ")
-                own = []
-                tables.append((name, about, own))
+                target = []
+                tables.append((name, about, target))
             elif line == "scalars:":
-                own = scalars
+                target = scalars
             else:
-                own.append(_column(line))
+                target.append(_column(line))
         found = (
-            one if isinstance(one, TableSpec) else TableSpec(one[0], one[1], tuple(one[2]))
-            for one in tables
+            item if isinstance(item, TableSpec) else TableSpec(item[0], item[1], tuple(item[2]))
+            for item in tables
         )
         return cls(tuple(found), tuple(scalars))
 
@@ -263,18 +261,15 @@ class ResultSpec:
         Raises:
             KeyError: there is none.
         """
-        for table in self.tables:
-            if table.name == name:
-                return table
-        raise KeyError(name)
+        return {table.name: table for table in self.tables}[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence that must be read with the numbers; what it says in numbers is in ``values``.
+    """A sentence to read with the numbers, with its own numbers in ``values``.
 
-    ``text`` names each value with its unit, which renderers turn into words: "{lost:ns} of
-    {n:count} launches". Values of no unit ("{name}") are text.
+    ``text`` contains a placeholder with a unit for each value, which renderers format: "{lost:ns}
+    of {n:count} launches". Values without a unit ("{name}") are text.
     """
 
     text: str
@@ -287,10 +282,10 @@ class Note:
 
 
 class Samples:
-    """The single values behind a table: ``values[i]`` belongs to row ``rows[i]`` of it.
+    """The individual values behind a table: ``values[i]`` belongs to its row ``rows[i]``.
 
-    ``counts``: how often each occurs; None: once. Whole numbers that are given `Packed` are stored
-    so; they come out in int64. Nothing of it changes.
+    ``counts`` are the numbers of occurrences; None: each occurs once. `Packed` integers are stored
+    packed and returned as int64. Immutable.
     """
 
     __slots__ = ("_counts", "_rows", "_values")
@@ -302,17 +297,17 @@ class Samples:
         self._counts = None if counts is None else packed_if_narrow(counts)
 
     @classmethod
-    def joined(cls, every: Sequence[Samples]) -> Samples:
-        """Return the samples of all ``every`` (at least one), one after another."""
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """Return the samples of all ``parts`` (at least one), one after another."""
         counts = None
-        if any(one._counts is not None for one in every):
-            counts = joined_numbers([one._counts_or_ones() for one in every])
-        rows = joined_numbers([one._rows for one in every])
-        return cls(rows, joined_numbers([one._values for one in every]), counts)
+        if any(samples._counts is not None for samples in parts):
+            counts = joined_numbers([samples._counts_or_ones() for samples in parts])
+        rows = joined_numbers([samples._rows for samples in parts])
+        return cls(rows, joined_numbers([samples._values for samples in parts]), counts)
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """The row of the table that each sample belongs to."""
+        """The table row of each sample."""
         return np.asarray(self._rows, np.int64)
 
     @property
@@ -322,7 +317,7 @@ class Samples:
 
     @property
     def counts(self) -> npt.NDArray[np.int64] | None:
-        """How often each sample occurs; None: once."""
+        """The number of occurrences of each sample; None: each occurs once."""
         return None if self._counts is None else np.asarray(self._counts, np.int64)
 
     def __len__(self) -> int:
@@ -334,7 +329,7 @@ class Samples:
         return Samples(self._rows[chosen], self._values[chosen], counts)
 
     def with_rows(self, row_of: Packed) -> Samples:
-        """Return the samples with another row for each: ``row_of[row]``."""
+        """Return the samples moved to other table rows: ``row_of[row]``."""
         return Samples(row_of[self._rows], self._values, self._counts)
 
     def _counts_or_ones(self) -> Packed | npt.NDArray[Any]:
@@ -343,10 +338,10 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The outcome of an analysis: tables by their declared names, scalars, notes.
+    """The outcome of an analysis: tables by declared name, scalars, and notes.
 
-    ``samples`` are what medians are computed from, by table; a finished result has none. ``lacks``
-    says which data is missing where the result is empty for that reason; "" else.
+    ``samples`` are the values by table from which medians are computed; a finished result has none.
+    ``lacks`` names the missing data if the result is empty for that reason, otherwise "".
     """
 
     name: str
@@ -359,11 +354,11 @@ class Result:
 
     @property
     def table(self) -> Table:
-        """The table that answers."""
+        """The main table."""
         return self.tables[self.spec.tables[0].name]
 
     def to_frame(self, name: str | None = None) -> pd.DataFrame:
-        """Return the table called ``name`` as a frame of pandas; without it the one that answers.
+        """Return the table ``name`` as a pandas frame; by default the main table.
 
         Raises:
             KeyError: there is no such table.
@@ -371,18 +366,18 @@ class Result:
         return (self.table if name is None else self.tables[name]).to_frame()
 
     def with_table(self, table: Table, name: str | None = None) -> Result:
-        """Return the result with other rows in a table, its columns in the declared order."""
+        """Return the result with other rows in a table; columns are put in declared order."""
         spec = self.spec.tables[0] if name is None else self.spec.table(name)
         return replace(self, tables={**self.tables, spec.name: spec.of_rows(table)})
 
     def with_scalars(self, **scalars: Any) -> Result:
-        """Return the result with more scalars."""
+        """Return the result with additional scalars."""
         return replace(self, scalars={**self.scalars, **scalars})
 
     def lacking(self, text: str) -> Result:
-        """Return the result, which is empty, with a note of the data that is missing."""
+        """Return the empty result with a note about the missing data."""
         return replace(self.with_notes(Note(text)), lacks=text)
 
     def with_notes(self, *notes: Note) -> Result:
-        """Return the result with more notes."""
+        """Return the result with additional notes."""
         return replace(self, notes=(*self.notes, *notes))

@@ -1,8 +1,8 @@
-"""What is kept of a run once its traces are gone: a few hundred kB, whatever they weighed.
+"""The stored summary of a run: a few hundred kB, independent of the size of its traces.
 
-A trace, a training log and a table of rates all become a `Summary`; comparisons and the database
-of experiments know nothing else. What was not recorded is not there: a table that is missing or a
-value that is NaN, None or "" is not known, never zero.
+Traces, training logs, and tables of rates are all converted to a `Summary`. Comparisons and the
+database of runs use nothing else. A missing table, and the values NaN, None, and "", mean unknown,
+never zero.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ SUMMARY: Final = ResultSpec.of("""
     same cell: cell text
     """)
 CONTRADICTS: Final = "the log contradicts itself"
-"""How a note begins that says that numbers of a source rule one another out."""
+"""Start of a note that says that numbers of a source contradict each other."""
 _HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap", "clip_score")
 _LOWER: Final = ("loss", "perplexity", "error")
-# Short names are found as whole words: "power" is no word error rate.
+# Short names must be whole words: "power" contains "wer", but is no word error rate.
 _HIGHER_WORDS: Final = frozenset(
     {"acc", "map", "ap", "f", "auc", "auroc", "iou", "miou", "mfu", "dice", "psnr", "ssim"}
     | {"recall", "precision", "rouge"}
@@ -120,7 +120,7 @@ _OF_TRAINING: Final = ("train", "epoch_", "mean_")
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """Where something of the run lies, or lay: a trace, a log, a manifest."""
+    """A file that contains, or contained, data of the run: a trace, a log, or a manifest."""
 
     path: str
     format: str = ""
@@ -130,17 +130,16 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """One run: what it ran in and gave.
+    """One run: its environment and its results.
 
-    ``name`` is what the user calls it. ``origin`` says what it was made of: the format of its
-    traces, "log:<source>", or "table". ``environment`` has text by name (os, kernel, cpu, ram,
-    gpu, driver, cuda, cudnn, nccl, mpi, torch, framework, python, nic, git_commit, git_is_dirty
-    …), secrets never. ``labels`` are the user's (cluster, network, data …). ``started_utc_ns`` is
-    ns since 1970. ``window`` names what ``results``, the means and ``makeup`` are about, in
-    ``devices_count`` devices; ``steps_count`` is how many steps of a rank the step time is the mean
-    of. ``tables`` are those of `SUMMARY`, as far as
-    they are known, and ``results`` those of the analyses, by name. ``notes`` are contradictions
-    and doubts.
+    ``name`` is the user's name of the run. ``origin`` is the kind of source: the trace format,
+    "log:<source>", or "table". ``environment`` contains text by name (os, kernel, cpu, ram, gpu,
+    driver, cuda, cudnn, nccl, mpi, torch, framework, python, nic, git_commit, git_is_dirty …),
+    without secrets. ``labels`` come from the user (cluster, network, data …). ``started_utc_ns`` is
+    in ns since 1970. ``window`` names the window of ``results``, the means, and ``makeup``, on
+    ``devices_count`` devices. ``steps_count`` is the number of steps per rank behind the mean step
+    time. ``tables`` are the known tables of `SUMMARY`, and ``results`` the analysis results by
+    name. ``notes`` describe contradictions and doubtful data.
     """
 
     name: str
@@ -160,7 +159,7 @@ class Summary:
     notes: tuple[Note, ...] = ()
 
     def table(self, name: str) -> Table:
-        """Return a table of `SUMMARY`, empty where nothing is known of it.
+        """Return a table of `SUMMARY`, empty if nothing is known.
 
         Raises:
             KeyError: there is no such table.
@@ -169,18 +168,18 @@ class Summary:
         return self.tables[name] if name in self.tables else spec.of_rows()
 
     def measure(self, name: str) -> float | None:
-        """Return a measure of the run, None where it is not known."""
+        """Return a measure of the run; None if unknown."""
         rows = self.table("measures")
         values = rows["value"][rows["measure"] == name][:1]
         return float(values[0]) if is_known(values).any() else None
 
     def labelled(self, **labels: str) -> Summary:
-        """Return the run with more labels."""
+        """Return the run with additional labels."""
         return replace(self, labels={**self.labels, **labels})
 
 
 def better_of(metric: str) -> str:
-    """Return which way a metric gets better by its name: higher, lower; "": not known."""
+    """Return the better direction of a metric by its name: "higher", "lower", or "" if unknown."""
     name = metric.lower()
     words = set(_WORD.findall(name))
     if any(word in name for word in _LOWER) or words & _LOWER_WORDS:
@@ -190,15 +189,16 @@ def better_of(metric: str) -> str:
 
 
 def is_accuracy(metric: str) -> bool:
-    """Return whether a metric is a share of right answers."""
+    """Return whether a metric is a share of correct answers."""
     name = metric.lower()
     return any(word in name for word in (*_ACCURACIES, "top5"))
 
 
 def quality_among(metrics: Sequence[str]) -> str | None:
-    """Return which of ``metrics`` says best how good a model is: an accuracy, of validation.
+    """Return the metric that best describes model quality: preferably a validation accuracy.
 
-    Else another quality, such as a word error rate, else a loss.
+    Otherwise another quality metric, such as a word error rate, or else a loss. None: no metric
+    does.
     """
     for words in (_ACCURACIES, _OTHERS):
         others = [name for name in metrics if _QUALITY.search(name.lower())]
@@ -213,6 +213,6 @@ def quality_among(metrics: Sequence[str]) -> str | None:
                     and any(mark in name.lower() for mark in _OF_TRAINING) == is_of_training
                 ]
                 if found:
-                    # Of losses that of validation; else the plainest name.
+                    # Prefer the validation loss, then the shortest name.
                     return min(found, key=lambda name: ("val" not in name, len(name), name))
     return None

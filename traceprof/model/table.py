@@ -1,6 +1,6 @@
-"""Tables inside traceprof: columns of numpy arrays, names as codes of a dictionary.
+"""Internal tables: numpy columns, with text columns as dictionary codes.
 
-pandas comes in only where somebody asks for a frame (`Table.to_frame`).
+pandas is imported only when a caller requests a frame (`Table.to_frame`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RowsOf = slice | Array
-"""Which rows: a slice, whether each, or their places."""
+"""A selection of rows: a slice, a boolean mask, or row numbers."""
 
 
 Column = Array | Names
 
 
 class Table:
-    """Columns of one length by name: numpy arrays, or `Names`. Nothing of it changes.
+    """Named columns of the same length: numpy arrays or `Names`. Immutable.
 
-    Its length is that of its rows; to go through it gives the names of its columns. Numbers that
-    are not known are NaN, other values None. Whole numbers come out in int64; it stores those of
-    smaller types, and `Packed` ones, as they are given.
+    The length is the number of rows; iteration yields column names. Unknown numbers are NaN, other
+    unknown values None. Integers are returned as int64; smaller types and `Packed` columns are
+    stored unchanged.
     """
 
     __slots__ = ("_columns", "_n_rows")
 
     def __init__(self, columns: Mapping[str, Any], n_rows: int | None = None) -> None:
-        """Make a table of ``columns``: arrays, Names, sequences, or one value for all rows.
+        """Create a table of ``columns``: arrays, Names, sequences, or one value for all rows.
 
         Raises:
-            ValueError: columns of different lengths.
+            ValueError: the columns have different lengths.
         """
         known: dict[str, Any] = {}
         singles, lengths = [], set() if n_rows is None else {n_rows}
@@ -65,10 +65,10 @@ class Table:
     def of_rows(
         cls, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
     ) -> Table:
-        """Return a table of ``rows``; without ``columns`` of all that a row has, as they come.
+        """Return a table of ``rows``; by default with all keys of the rows, in order of occurrence.
 
-        Whole numbers make int64, numbers with others or with None float64, True and False bool,
-        all else objects; what a row lacks is not known.
+        Integers become int64, numbers mixed with floats or None float64, booleans bool, everything
+        else objects. A missing value is unknown.
         """
         given = list(rows)
         if columns is None:
@@ -79,7 +79,7 @@ class Table:
 
     @classmethod
     def stacked(cls, parts: Sequence[Table]) -> Table:
-        """Return the rows of all parts, one after another; columns that one lacks are unknown."""
+        """Return the rows of all parts, one after another; missing columns are unknown."""
         if len(parts) == 1:
             return parts[0]
         names = list(dict.fromkeys(name for part in parts for name in part))
@@ -89,8 +89,8 @@ class Table:
         if not filled:
             kept = {name: next(part[name] for part in parts if name in part) for name in names}
             return cls(kept, 0)
-        # A column at a time: all together take much memory.
-        put = set_aside if scratch.files else lambda own: own
+        # One column at a time to limit memory.
+        put = set_aside if scratch.files else lambda column: column
         return cls(
             {
                 name: put(_joined([_or_unknown(part, name, filled) for part in filled]))
@@ -109,34 +109,34 @@ class Table:
         return name in self._columns
 
     def __getitem__(self, name: str) -> Any:
-        own = self._columns[name]
-        return own if type(own) in _READY else opened(own)
+        column = self._columns[name]
+        return column if type(column) in _PLAIN_TYPES else opened(column)
 
     def __repr__(self) -> str:
         return f"Table({self.to_frame()!r})"
 
     @property
     def empty(self) -> bool:
-        """Whether there is no row."""
+        """Whether the table has no rows."""
         return not self._n_rows
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The columns by name, to make another table of."""
+        """The columns by name, to create another table from."""
         return {name: self[name] for name in self._columns}
 
     def stored(self, name: str) -> Any:
-        """Return a column to keep or to choose rows of: whole numbers may be `Packed`."""
+        """Return a column in stored form, to keep or to select from: integers may be `Packed`."""
         return in_memory(self._columns[name])
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """Return a column; ``otherwise`` where there is none."""
+        """Return a column, or ``otherwise`` if the table does not have it."""
         return self[name] if name in self._columns else otherwise
 
     def on_disk(self) -> Table:
-        """Return the same table, whose large columns are on the disk until they are looked at."""
-        columns = {name: set_aside(own) for name, own in self._columns.items()}
-        is_same = all(columns[name] is own for name, own in self._columns.items())
+        """Return the same table with large columns on disk until they are used."""
+        columns = {name: set_aside(column) for name, column in self._columns.items()}
+        is_same = all(columns[name] is column for name, column in self._columns.items())
         return self if is_same else Table(columns, self._n_rows)
 
     def take(self, rows: RowsOf | Sequence[int]) -> Table:
@@ -152,56 +152,58 @@ class Table:
             elif chosen.dtype == np.bool_ and n_chosen == len(chosen) == self._n_rows:
                 return self
         taken = {
-            name: (own if type(own) in _READY else in_memory(own))[chosen]
-            for name, own in self._columns.items()
+            name: (column if type(column) in _PLAIN_TYPES else in_memory(column))[chosen]
+            for name, column in self._columns.items()
         }
-        one = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
-        return _known_table(taken, len(one))
+        first = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
+        return _unchecked_table(taken, len(first))
 
     def take_aside(self, rows: RowsOf) -> Table:
-        """Return some of the rows with large columns on the disk, where there is one for them.
+        """Return some of the rows, with large columns on disk if this process uses a scratch file.
 
-        A column at a time: all together take much memory.
+        Columns are copied one at a time to limit memory.
         """
         if not scratch.files:
             return self.take(rows)
         return Table({name: set_aside(self.stored(name)[rows]) for name in self._columns})
 
     def known(self, *names: str) -> Table:
-        """Return the rows in which all of these columns are known."""
+        """Return the rows in which all these columns are known."""
         return self.take(np.logical_and.reduce([is_known(self[name]) for name in names]))
 
     def head(self, n_rows: int) -> Table:
-        """Return the first rows."""
+        """Return the first ``n_rows`` rows."""
         return self.take(slice(n_rows))
 
     def select(self, *names: str) -> Table:
-        """Return some of the columns, in this order."""
-        return _known_table({name: self._columns[name] for name in names}, self._n_rows)
+        """Return the columns ``names``, in this order."""
+        return _unchecked_table({name: self._columns[name] for name in names}, self._n_rows)
 
     def without(self, *names: str) -> Table:
-        """Return all columns but these."""
+        """Return all columns except ``names``."""
         kept = {name: values for name, values in self._columns.items() if name not in names}
-        return _known_table(kept, self._n_rows)
+        return _unchecked_table(kept, self._n_rows)
 
     def assign(self, **columns: Any) -> Table:
-        """Return the table with more columns, or others of the same name; one value is for all."""
+        """Return the table with added or replaced columns; a single value applies to all rows."""
         more = Table(columns, self._n_rows)._columns
-        return _known_table({**self._columns, **more}, self._n_rows)
+        return _unchecked_table({**self._columns, **more}, self._n_rows)
 
     def renamed(self, **names: str) -> Table:
-        """Return the table with other names for columns: ``renamed(old="new")``."""
-        return Table({names.get(name, name): own for name, own in self._columns.items()}, len(self))
+        """Return the table with renamed columns: ``renamed(old="new")``."""
+        return Table(
+            {names.get(name, name): column for name, column in self._columns.items()}, len(self)
+        )
 
     def in_order(self, *columns: str) -> Table:
-        """Return the rows sorted by columns; by "-NAME" with the largest first. Stable.
+        """Return the rows sorted by ``columns``; "-NAME" sorts in descending order.
 
-        What is not known comes last.
+        The sort is stable. Unknown values come last.
         """
         return self.take(self.order(*columns)) if self._n_rows > 1 else self
 
     def order(self, *columns: str) -> npt.NDArray[np.int64]:
-        """Return the places of the rows sorted by columns, as `in_order` takes them."""
+        """Return the row numbers sorted by ``columns``, as in `in_order`."""
         keys: list[Array] = []
         for column in columns:
             name = column.removeprefix("-")
@@ -212,7 +214,7 @@ class Table:
         return np.lexsort(keys[::-1]) if keys else np.arange(self._n_rows)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows, each with its values by column, as Python's own."""
+        """Return the rows as dictionaries of Python values."""
         lists = [self[name].tolist() for name in self._columns]
         names = list(self._columns)
         if not lists:
@@ -220,32 +222,32 @@ class Table:
         return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
 
     def row(self, place: int) -> dict[str, Any]:
-        """Return a row, as Python's own values."""
+        """Return one row as a dictionary of Python values."""
         last = place + 1 or None
         return self.take(slice(place, last)).rows()[0]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a frame of pandas; names are categories."""
-        import pandas as pd  # noqa: PLC0415 (half of what a small command costs)
+        """Return a pandas frame; text columns become categories."""
+        import pandas as pd  # noqa: PLC0415 (half the time of a small command)
 
         columns = {
-            name: pd.Categorical.from_codes(own.codes, pd.Index(own.texts, dtype=object))
-            if isinstance(own, Names)
-            else own
-            for name, own in self.columns.items()
+            name: pd.Categorical.from_codes(column.codes, pd.Index(column.texts, dtype=object))
+            if isinstance(column, Names)
+            else column
+            for name, column in self.columns.items()
         }
         return pd.DataFrame(columns, index=pd.RangeIndex(self._n_rows), copy=False)
 
 
-def _known_table(columns: dict[str, Any], n_rows: int) -> Table:
-    """Return a table of columns that are as a table has them, of one length: none is looked at."""
+def _unchecked_table(columns: dict[str, Any], n_rows: int) -> Table:
+    """Return a table of columns in stored form and of equal length, without checks."""
     made = Table.__new__(Table)
     made._columns, made._n_rows = columns, n_rows
     return made
 
 
 def array_of(values: Sequence[Any]) -> Array:
-    """Return values as an array: int64, float64 (None and NaN: not known), bool, or objects."""
+    """Return values as an array: int64, float64 (None and NaN: unknown), bool, or objects."""
     kinds = {type(value) for value in values}
     if kinds <= {bool, np.bool_} and kinds:
         return np.array(values, np.bool_)
@@ -279,7 +281,7 @@ def is_unknown(value: Any) -> bool:
 
 
 def sortable(column: Column) -> Array:
-    """Return numbers in whose order the values are; those that are not known come last."""
+    """Return numbers with the same order as the values; unknown values come last."""
     if isinstance(column, Names):
         return column.places()
     if column.dtype.kind == "b":
@@ -295,7 +297,10 @@ def sortable(column: Column) -> Array:
 
 
 def at_rows(column: Column, rows: npt.NDArray[np.int64]) -> Any:
-    """Return the values of ``rows``; at -1 it is not known: whole numbers become others then."""
+    """Return the values at ``rows``; unknown at -1.
+
+    If a row is -1 or the column is empty, integers become float64.
+    """
     if not len(column) or (rows < 0).any():
         values = column.plain() if isinstance(column, Names) else column
         kind = np.float64 if values.dtype.kind in "iuf" else object
@@ -304,7 +309,7 @@ def at_rows(column: Column, rows: npt.NDArray[np.int64]) -> Any:
 
 
 class _NamesOnDisk:
-    """Names whose codes are on the disk."""
+    """A text column whose codes are on disk."""
 
     __slots__ = ("codes", "texts")
 
@@ -318,12 +323,12 @@ class _NamesOnDisk:
         return Names, (self.codes.open(), self.texts)
 
     def open(self) -> Names:
-        """Return the names in memory."""
+        """Return the column in memory."""
         return Names(self.codes.open(), self.texts)
 
 
 class PackedOnDisk:
-    """Packed numbers that are on the disk."""
+    """Packed integers on disk."""
 
     __slots__ = ("stored",)
 
@@ -337,7 +342,7 @@ class PackedOnDisk:
         return Packed.of_stored, (self.stored.open(),)
 
     def open(self) -> Packed:
-        """Return the numbers in memory."""
+        """Return the column in memory."""
         return Packed.of_stored(self.stored.open())
 
 
@@ -345,7 +350,7 @@ _OnDisk: TypeAlias = DiskArray | PackedOnDisk | _NamesOnDisk
 
 
 class Opened(Mapping[str, Any]):
-    """Columns by name, of which those on the disk are in memory while they are looked at."""
+    """Columns by name. Columns on disk are in memory only while they are used."""
 
     __slots__ = ("columns",)
 
@@ -363,7 +368,7 @@ class Opened(Mapping[str, Any]):
 
 
 def set_aside(column: Any) -> Any:
-    """Return a large column as it is on the disk; any other as it is."""
+    """Return a large column stored on disk; any other column unchanged."""
     if isinstance(column, Names):
         codes = set_aside(column.packed)
         return column if codes is column.packed else _NamesOnDisk(codes, column.texts)
@@ -373,25 +378,25 @@ def set_aside(column: Any) -> Any:
         or values.nbytes < scratch.LEAST_BYTES // scratch.SMALLEST
     ):
         return column
-    aside = scratch.put_aside(values)
-    if aside is None:
+    stored = scratch.put_aside(values)
+    if stored is None:
         return column
-    return PackedOnDisk(aside) if isinstance(column, Packed) else aside
+    return PackedOnDisk(stored) if isinstance(column, Packed) else stored
 
 
 def in_memory(column: Any) -> Any:
-    """Return a column that may be `set_aside` as it is kept; whole numbers may be `Packed`."""
+    """Return a column that may be on disk in stored form; integers may be `Packed`."""
     return column.open() if isinstance(column, _OnDisk) else column
 
 
 def opened(column: Any) -> Any:
-    """Return a column to look at and to compute with, whether it was `set_aside` or not."""
-    own = in_memory(column)
-    return own.wide() if isinstance(own, Packed) else own
+    """Return a column that may be on disk as a plain column, for reading and arithmetic."""
+    values = in_memory(column)
+    return values.wide() if isinstance(values, Packed) else values
 
 
-_READY: Final = frozenset((np.ndarray, Names))
-"""What columns are mostly, to be taken as they are."""
+_PLAIN_TYPES: Final = frozenset((np.ndarray, Names))
+"""Types of columns that are returned unchanged, checked first because they are most frequent."""
 
 
 def _column(values: Any) -> Any:
@@ -412,14 +417,14 @@ class _Single:
 
 
 def _repeated(single: _Single, n_rows: int) -> Any:
-    kind = array_of([single.value]).dtype
-    return np.full(n_rows, single.value, kind)
+    return np.full(n_rows, single.value, array_of([single.value]).dtype)
 
 
 def _or_unknown(part: Table, name: str, parts: Sequence[Table]) -> Any:
+    """Return a column of ``part`` in stored form; unknown values if it lacks the column."""
     if name in part:
         return part.stored(name)
-    known = next((own[name] for own in parts if name in own), None)
+    known = next((table[name] for table in parts if name in table), None)
     is_number = isinstance(known, np.ndarray) and known.dtype.kind in "iuf"
     return np.full(len(part), np.nan if is_number else None, np.float64 if is_number else object)
 
@@ -430,9 +435,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
     if all(isinstance(piece, Packed) for piece in pieces):
         return Packed.joined(pieces)
     arrays = [np.asarray(piece) for piece in pieces]
-    kinds = {own.dtype for own in arrays}
-    if len(kinds) == 1:
-        return np.concatenate(arrays)
-    if any(kind.kind not in "iuf" for kind in kinds):
-        return array_of([value for own in arrays for value in own.tolist()])
+    kinds = {array.dtype for array in arrays}
+    if len(kinds) > 1 and any(kind.kind not in "iuf" for kind in kinds):
+        return array_of([value for array in arrays for value in array.tolist()])
     return np.concatenate(arrays)

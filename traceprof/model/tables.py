@@ -1,8 +1,8 @@
-"""The tables of a trace: their columns, types and meaning.
+"""The tables of a trace: their columns, types, and meaning.
 
-One row per interval, sorted by ``start_ns``; every time an ``int64`` of nanoseconds on the
-trace's own clock; names as codes of their distinct texts. In a whole-number column `ABSENT` (-1)
-stands for "does not apply or is not known"; in a floating-point column NaN does.
+One row per interval, sorted by ``start_ns``. Times are ``int64`` nanoseconds on the trace's own
+clock. Texts are codes of a dictionary. In an integer column, `ABSENT` (-1) means "not applicable or
+unknown"; in a float column, NaN does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from traceprof.model.table import Names, Table, objects, set_aside
 from traceprof.registries import check_distinct
 
 ABSENT: Final = -1
-_LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
+_LAUNCH_KEY: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
 
 
 class ColumnKind(StrEnum):
-    """What a column holds."""
+    """The type of a column."""
 
     TIME = "time"  # int64 ns on the clock of the trace
     NUMBER = "number"  # int64, ABSENT where unknown
@@ -38,12 +38,12 @@ class ColumnKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """The contract of one table: its columns in order, and whether rows are spans or instants.
+    """The schema of one table: its columns in order, and whether rows are spans or instants.
 
-    ``has_times``: rows stand at a time at all (devices and the like do not); ``has_spans``: they
-    last from ``start_ns`` to ``end_ns``. ``pro_rata`` names the columns that are shared out when a
-    window cuts a row. ``detail_of``: its rows are those of another table, one for one, with more
-    columns; it is read where it is asked for by name.
+    ``has_times``: rows have a time (devices and similar tables do not). ``has_spans``: rows last
+    from ``start_ns`` to ``end_ns``. ``pro_rata`` names the columns that are divided in proportion
+    when a window cuts a row. ``detail_of``: the rows match those of that table one to one and add
+    columns; the table is read only on request.
     """
 
     name: str
@@ -56,10 +56,10 @@ class TableSchema:
 
 
 def _tables(text: str) -> Mapping[str, TableSchema]:
-    """Return the tables that ``text`` declares, a blank line between two: NAME: SUMMARY | COLUMNS.
+    """Return the tables that ``text`` declares, separated by blank lines: NAME: SUMMARY | COLUMNS.
 
-    "NAME of TABLE" is one with details of another. Columns have their kind behind a colon if they
-    are no numbers, and "~" behind their name if they are shared out pro rata.
+    "NAME of TABLE" declares details of another table. A column that is not an integer has its kind
+    behind a colon. "~" behind its name marks a column that is divided pro rata.
     """
     tables: dict[str, TableSchema] = {}
     for declared in text.strip().split("\n\n"):
@@ -148,26 +148,26 @@ _EMPTY: Final[dict[str, Table]] = {}
 
 
 def unit_of(column: str) -> str:
-    """Return the unit of a column, which its name carries: ns, bytes, bytes/s; "" for none."""
+    """Return the unit in the name of a column: ns, bytes, bytes/s, or ""."""
     units = (("_ns", "ns"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"))
     return next((unit for ending, unit in units if column.endswith(ending)), "")
 
 
 def empty_table(name: str) -> Table:
-    """Return table ``name`` with no rows and the right column types."""
+    """Return table ``name`` without rows, with the correct column types."""
     if name not in _EMPTY:
         _EMPTY[name] = make_table(name, {})
     return _EMPTY[name]
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> Table:
-    """Return table ``name`` from ``columns`` (name → array), typed, completed and sorted.
+    """Return table ``name`` from ``columns`` (name → array), typed, complete, and sorted.
 
-    Columns that are left out are filled with the value for "not known". Rows are sorted by
-    start and, among equal starts, by descending end, so that an enclosing row comes first.
+    Missing columns are filled with the value for "unknown". Rows are sorted by start and, for equal
+    starts, by descending end, so that an enclosing row comes first.
 
     Raises:
-        ValueError: a column that the table does not have, or columns of different lengths.
+        ValueError: the table does not have a column, or columns have different lengths.
     """
     table = TABLES[name]
     unknown = set(columns) - set(table.columns)
@@ -180,13 +180,15 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
         (column, _typed(columns.get(column), kind, length))
         for column, kind in table.columns.items()
     )
-    # Details are looked at once: as they are asked for seldom, in few bytes.
+    # Detail tables are rarely used: store them in compact form.
     made: Table
     if table.detail_of and length:
         made = CompactTable.of_each(typed, length)
-    else:  # a column at a time: all together take much memory
+    else:  # one column at a time to limit memory
         is_long = 8 * length >= scratch.LEAST_BYTES
-        made = Table({name: set_aside(own) if is_long else own for name, own in typed}, length)
+        made = Table(
+            {name: set_aside(values) if is_long else values for name, values in typed}, length
+        )
     order = sort_order(made, table)
     if not scratch.files:
         return made if order is None else made.take(order)
@@ -214,7 +216,7 @@ def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
 def sort_order(
     columns: Mapping[str, Any] | Table, table: TableSchema
 ) -> npt.NDArray[np.int64] | None:
-    """Return the rows by start and, among equal ones, by descending end; None: they stand so."""
+    """Return the row order by start and, for equal starts, descending end; None if sorted."""
     if not table.has_times or len(columns["start_ns"]) < 2:
         return None
     starts = np.asarray(columns["start_ns"])
@@ -222,18 +224,18 @@ def sort_order(
         is_sorted = bool((starts[1:] >= starts[:-1]).all())
         return None if is_sorted else np.argsort(starts, kind="stable")
     ends = np.asarray(columns["end_ns"])
-    later, tied = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
-    if bool((later | (tied & (ends[1:] <= ends[:-1]))).all()):
+    is_after, tied = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
+    if bool((is_after | (tied & (ends[1:] <= ends[:-1]))).all()):
         return None
-    order = np.argsort(starts, kind="stable")  # fast for what is nearly sorted
+    order = np.argsort(starts, kind="stable")  # fast for nearly sorted rows
     are_tied = np.zeros(len(order), np.bool_)
     for piece in pieces_of(len(order)):
         ordered = starts[order[piece.start : piece.stop + 1]]
         are_tied[piece][: len(ordered) - 1] = ordered[1:] == ordered[:-1]
     tied = np.flatnonzero(are_tied)
     rows = np.union1d(tied, tied + 1)
-    among = order[rows]
-    order[rows] = among[np.lexsort((among, -ends[among], starts[among]))]
+    tied_rows = order[rows]
+    order[rows] = tied_rows[np.lexsort((tied_rows, -ends[tied_rows], starts[tied_rows]))]
     return order
 
 
@@ -247,27 +249,27 @@ def stack(name: str, parts: Sequence[Table]) -> Table:
 
 
 SHAPE_COLUMNS: Final = tuple(
-    column for column in TABLES["kernel_shapes"].columns if column not in _LAUNCH_PLACE
+    column for column in TABLES["kernel_shapes"].columns if column not in _LAUNCH_KEY
 )
 
 
 def shapes_of(kernels: Table, shapes: Table) -> Table:
-    """Return `SHAPE_COLUMNS`, a row for each of ``kernels``; `ABSENT` where it is not known.
+    """Return `SHAPE_COLUMNS` with a row for each of ``kernels``; `ABSENT` where unknown.
 
-    Both tables are of one trace, and are sorted alike: mostly they match row by row. Where they
-    do not (kernels of another source between them), rows are tied by time, place and correlation
-    id, and of those that have all of these in common none is taken for another.
+    Both tables belong to one trace and have the same order, so they usually match row by row. If
+    they do not (for example with kernels of another source in between), rows are matched by time,
+    device, stream, process, and correlation ID. Ambiguous matches are not used.
     """
     shapes_only = (
         shapes.narrowed(*SHAPE_COLUMNS)
         if isinstance(shapes, CompactTable)
         else shapes.select(*SHAPE_COLUMNS)
     )
-    if _are_alike(kernels, shapes):
+    if _match_row_by_row(kernels, shapes):
         return shapes_only
     places = [
-        list(zip(*(own[column].tolist() for column in _LAUNCH_PLACE), strict=True))
-        for own in (kernels, shapes)
+        list(zip(*(table[column].tolist() for column in _LAUNCH_KEY), strict=True))
+        for table in (kernels, shapes)
     ]
     times = Counter(places[1])
     row_of = {place: row for row, place in enumerate(places[1]) if times[place] == 1}
@@ -277,7 +279,8 @@ def shapes_of(kernels: Table, shapes: Table) -> Table:
     )
 
 
-def _are_alike(kernels: Table, shapes: Table) -> bool:
+def _match_row_by_row(kernels: Table, shapes: Table) -> bool:
+    """Return whether both tables have the same launches in the same order."""
     return len(kernels) == len(shapes) and all(
-        np.array_equal(kernels[column], shapes[column]) for column in _LAUNCH_PLACE
+        np.array_equal(kernels[column], shapes[column]) for column in _LAUNCH_KEY
     )

@@ -1,4 +1,4 @@
-"""Where ranks ran: their hosts and racks, as the user says. Nothing is guessed."""
+"""The hosts and racks of ranks, as the user specifies them. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from traceprof.model.trace import Trace
 
 _LIST: Final = re.compile(r"\[([^\[\]]*)\]")
 _SPAN: Final = re.compile(r"(\d+)(?:-(\d+))?")
-_MOST_NUMBERS: Final = 100_000
+_MAX_NUMBERS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The hosts of ranks and the racks of hosts.
+    """The ranks of hosts and the hosts of racks.
 
-    ``hosts`` has the name of a host and its ranks, ``racks`` the name of a rack and its hosts:
-    names or patterns as Slurm writes them (``node[01-16,20]``), ``*`` and ``?`` stand for any
-    characters. A host is known by its full name or by what stands before its first dot.
+    ``hosts`` maps a host name to its ranks, ``racks`` a rack name to its hosts: names or Slurm
+    patterns (``node[01-16,20]``), where ``*`` and ``?`` match any characters. A host matches by its
+    full name or by the part before the first dot.
     """
 
     hosts: Mapping[str, frozenset[int]] = field(default_factory=dict)
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def with_rack(self, text: str) -> Self:
-        """Return the same cluster with a rack as the user gave it: ``r1=node[1-4],node9``.
+        """Return the same cluster with a rack in the user's notation: ``r1=node[1-4],node9``.
 
         Raises:
             UsageError: the text is not RACK=HOSTS.
@@ -52,11 +52,11 @@ class Topology:
     def placed(self, ranks: Ranks) -> Ranks:
         """Return the whole of ``ranks`` with the hosts and racks of its processes.
 
-        What is said here wins over what was recorded; the rest stays.
+        Hosts and racks specified here replace recorded ones; the others stay.
 
         Raises:
-            UsageError: a rank has two hosts or a host two racks, or no rack has a host of the
-                trace.
+            UsageError: a rank has two hosts, a host has two racks, or no rack contains a host of
+                the trace.
         """
         processes = ranks.whole.table("processes")
         host_of = {}
@@ -64,8 +64,8 @@ class Topology:
             named = [name for name, ranks in self.hosts.items() if rank in ranks]
             host_of[rank] = _only(f"rank {rank}", "hosts", named)
         hosts = [
-            host_of.get(rank) or str(own)
-            for rank, own in zip(processes["rank"], processes["host"], strict=True)
+            host_of.get(rank) or str(recorded)
+            for rank, recorded in zip(processes["rank"], processes["host"], strict=True)
         ]
         rack_of = {host: self._rack_of(host) for host in dict.fromkeys(hosts)}
         if self.racks and not any(rack_of.values()):
@@ -90,7 +90,7 @@ class Topology:
 def parse_topology(text: str) -> Topology:
     """Return the cluster that the TOML ``text`` describes.
 
-    Both tables may be left out::
+    Both tables are optional::
 
         [hosts]
         node1 = "0-7"                   # the ranks that ran there
@@ -101,7 +101,7 @@ def parse_topology(text: str) -> Topology:
         r2 = ["node[5-8]", "spare*"]
 
     Raises:
-        UsageError: not TOML, or not of that form.
+        UsageError: the text is not TOML, or does not have this form.
     """
     document = parse_toml(text, "cluster")
     if set(document) - {"hosts", "racks"} or not document:
@@ -117,12 +117,15 @@ def parse_topology(text: str) -> Topology:
 
 
 def _place(trace: Trace, host_of: Mapping[int, str], rack_of: Mapping[str, str]) -> Trace:
-    own = trace.processes
+    processes = trace.processes
     hosts = [
-        host_of.get(rank) or str(host) for rank, host in zip(own["rank"], own["host"], strict=True)
+        host_of.get(rank) or str(host)
+        for rank, host in zip(processes["rank"], processes["host"], strict=True)
     ]
-    racks = [rack_of[host] or str(rack) for host, rack in zip(hosts, own["rack"], strict=True)]
-    return replace(trace, processes=own.assign(host=hosts, rack=racks))
+    racks = [
+        rack_of[host] or str(rack) for host, rack in zip(hosts, processes["rack"], strict=True)
+    ]
+    return replace(trace, processes=processes.assign(host=hosts, rack=racks))
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -156,7 +159,7 @@ def _split(hosts: str) -> Iterator[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return a pattern of host names as a regular expression."""
+    """Return a host name pattern as a regular expression."""
     pieces = []
     for place, piece in enumerate(_LIST.split(text)):
         if place % 2:
@@ -168,7 +171,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _numbers(text: str, where: str) -> Iterator[tuple[int, int]]:
-    """Yield each number of ``0-7,12`` and with how many digits it is written at least."""
+    """Yield each number in ``0-7,12`` with the minimum number of digits to print."""
     for part in text.split(","):
         match = _SPAN.fullmatch(part.strip())
         if match is None:
@@ -176,7 +179,7 @@ def _numbers(text: str, where: str) -> Iterator[tuple[int, int]]:
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise UsageError(f"{where}: the range {part} ends before it begins")
-        if int(last) - int(first) > _MOST_NUMBERS:
+        if int(last) - int(first) > _MAX_NUMBERS:
             raise UsageError(f"{where}: the range {part} contains too many numbers")
         for number in range(int(first), int(last) + 1):
             yield number, len(first)

@@ -1,4 +1,4 @@
-"""The Trace: one recording, as columnar tables. It holds data; analyses are functions of it."""
+"""The Trace: one recording as columnar tables. It is data; analyses are functions of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import numpy as np
 
@@ -29,13 +29,13 @@ from traceprof.model.tables import (
 from traceprof.model.timing import Steps, TimeWindow
 
 DEVICE_TABLES = ("kernels", "copies")
-"""The tables whose rows occupy a device."""
+"""The tables with work on a device."""
 
 _Answer = TypeVar("_Answer")
 
 
 class RecordedBy(StrEnum):
-    """What made a recording, as people call it."""
+    """The program that made a recording, under its usual name."""
 
     OWN = "traceprof"
     NSYS = "nsys"
@@ -47,12 +47,12 @@ class RecordedBy(StrEnum):
     UNKNOWN = ""
 
     def how_to(self, what: str) -> str:
-        """Return what records ``what``, or helps with it: a table, or what recording.toml has."""
-        told = _advice()
-        return told.get(self, {}).get(what, told["any"][what])
+        """Return advice on how to record ``what``: a table, or another key of recording.toml."""
+        texts = _advice()
+        return texts.get(self, {}).get(what, texts["any"][what])
 
     def naming(self, name: str) -> str:
-        """Return what a program names a part ``name`` by: a call, or a range of a library."""
+        """Return the call or library range with which a program names one of its parts ``name``."""
         parts = self.how_to("parts")
         if parts.endswith(" ranges"):
             return f'the {parts[:-1]} "{name}"'
@@ -61,7 +61,7 @@ class RecordedBy(StrEnum):
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    import tomllib  # noqa: PLC0415 (asked for where something was not recorded)
+    import tomllib  # noqa: PLC0415 (needed only if something was not recorded)
 
     return tomllib.loads(Path(__file__).with_name("recording.toml").read_text("utf-8"))
 
@@ -75,17 +75,17 @@ _BY_FORMAT: Final[Mapping[str, RecordedBy]] = {
     "xplane-json": RecordedBy.XLA,
 }
 FIRST_EPOCH_NS: Final = 10**18
-"""September 2001: an earlier time is that of no wall clock."""
+"""September 2001: an earlier time does not come from a wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """Where a trace comes from.
+    """The origin of a trace.
 
-    ``utc_epoch_ns`` is the wall clock (ns since 1970) at time 0 of the trace, None where it is
-    not known. ``warnings`` are one-line sentences about what makes the trace suspicious.
-    ``is_part``: it was cut out of a larger one; what its last calls launched is not in it.
-    ``is_of_some``: nor is what calls launched on devices that were left out of the part.
+    ``utc_epoch_ns`` is the wall clock (ns since 1970) at time 0 of the trace, None if unknown.
+    ``warnings`` are one-line sentences about suspicious data. ``is_part``: the trace was cut out of
+    a larger one, without the work that its last calls launched. ``is_of_some``: it also lacks the
+    work that calls launched on devices that were left out.
     """
 
     path: str = ""
@@ -100,26 +100,26 @@ class TraceInfo:
 
     @property
     def recorded_by(self) -> RecordedBy:
-        """What recorded it, by its format and what the file says."""
+        """The program that recorded the trace, by its format and the name in the file."""
         found = _BY_FORMAT.get(self.format, RecordedBy.UNKNOWN)
-        own = self.profiler.partition(" ")[0]
-        is_told = own == RecordedBy.OWN or (own == RecordedBy.JAX and self.profiler != found)
-        return RecordedBy(own) if is_told else found
+        named = self.profiler.partition(" ")[0]
+        is_named = named == RecordedBy.OWN or (named == RecordedBy.JAX and self.profiler != found)
+        return RecordedBy(named) if is_named else found
 
 
 MOST_ALIKE: Final = 8
-"""Warnings that differ in numbers alone are told one by one up to so many."""
+"""Up to this many warnings that differ only in numbers are listed one by one."""
 
 
 def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
-    """Return warnings; of many that differ in numbers alone, as of ranks, the first and a count."""
-    alike: dict[str, list[str]] = {}
+    """Return warnings; many that differ only in numbers become the first one and a count."""
+    similar: dict[str, list[str]] = {}
     for text in warnings:
-        alike.setdefault(re.sub(r"\d+(,\d+)*", "0", text), []).append(text)
+        similar.setdefault(re.sub(r"\d+(,\d+)*", "0", text), []).append(text)
     more = "{} (and {} similar warnings: `traceprof info --json` lists all)".format
     return tuple(
         text
-        for kind in alike.values()
+        for kind in similar.values()
         for text in (kind if len(kind) <= MOST_ALIKE else [more(kind[0], len(kind) - 1)])
     )
 
@@ -128,18 +128,18 @@ def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
 class Trace:
     """One recording. The tables are described in `traceprof.model.tables`; do not modify them.
 
-    ``recorded`` names the tables that the profiler was asked to fill: a table that is empty
-    and recorded means "none happened", one that is not in ``recorded`` means "not known".
-    ``span`` is the time that this Trace covers: of a whole one from the first to the last row of
-    any table (of all ranks, where it is one of several), else the window that it was cut to.
-    ``uncut`` is the recording that this Trace was cut from, None for a whole one, and ``rows`` says
-    which rows of its tables the cut ones are. ``hardware`` is what the user said of the hardware,
-    in front of the table that is built in, ``warmup_steps`` how many leading steps the user calls
-    warm-up (None: they are found), and ``steps`` the steps where they have been decided for all
-    ranks together. ``recordings`` is when each process was recorded, where its file covers less
-    than the run, and ``own_devices`` are the numbers that its file gives the devices of the run,
-    where these have others. ``facts`` is where `traceprof.measures.facts` keeps, by name, what was
-    computed of this very Trace.
+    - ``recorded`` names the tables that the profiler was asked to fill. A recorded table without
+      rows means "none happened"; a table that is not in ``recorded`` is unknown.
+    - ``span`` is the covered time. For a whole trace, it lasts from the first to the last row of
+      any table (of all ranks, if it is one of several). For a cut trace, it is the window.
+    - ``uncut`` is the recording that this trace was cut from, None for a whole one. ``rows`` are
+      the row numbers of the cut tables in the whole ones.
+    - ``hardware`` is the hardware that the user specified, which overrides the built-in table.
+    - ``warmup_steps`` is the user's number of leading warm-up steps (None: detect it).
+    - ``steps`` are the steps, if they were determined for all ranks together.
+    - ``recordings`` is the recorded time of each process, if its file covers less than the run.
+    - ``own_devices`` maps devices of the run to their numbers in the file, if they differ.
+    - ``facts`` is the cache of `traceprof.measures.facts` for results of this trace, by name.
     """
 
     info: TraceInfo
@@ -171,38 +171,36 @@ class Trace:
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     is_remote: ClassVar = False
-    """Whether another process holds its events: see `traceprof.workers.remote`."""
+    """Whether another process holds the events: see `traceprof.workers.remote`."""
 
     @property
     def whole(self) -> Trace:
-        """The whole recording: the Trace itself unless it was cut."""
+        """The whole recording: the trace itself if it was not cut."""
         return self if self.uncut is None else self.uncut
 
     def table(self, name: str) -> Table:
         """Return the table called ``name``."""
-        found: Table = getattr(self, TABLES[name].name)
-        return found
+        return cast("Table", getattr(self, TABLES[name].name))
 
     def with_worked(self, devices: Collection[int]) -> Trace:
-        """Return the same with ``devices`` among those that worked, whatever its rows tell."""
+        """Return the same trace with ``devices`` marked as used, whatever its rows show."""
         known = set(self.devices["device"][self.devices["used"] == 1].tolist())
         if known.issuperset(devices):
             return self
         return replace(self, devices=_with_used_devices(self.devices, {*known, *devices}))
 
     def rows_in_whole(self, name: str) -> RowsOf:
-        """Return which rows of table ``name`` of the whole Trace those of this one are.
+        """Return the row numbers of table ``name`` in the whole trace: a slice or an array.
 
-        A slice or row numbers: what indexes an array that has an element per row of the whole.
+        They index an array with one element per row of the whole table.
         """
-        rows: RowsOf = opened(self.rows.get(name, slice(None)))
-        return rows
+        return cast("RowsOf", opened(self.rows.get(name, slice(None))))
 
     def require(self, *names: str) -> None:
         """Check that the tables ``names`` were recorded.
 
         Raises:
-            NotRecordedError: at least one was not; the message names the option that records it.
+            NotRecordedError: a table is missing; the message names the option that records it.
         """
         for name in names:
             if name not in self.recorded:
@@ -211,14 +209,14 @@ class Trace:
 
     @property
     def is_by_traceprof(self) -> bool:
-        """Whether `traceprof record` made it, as far as its tables tell."""
+        """Whether `traceprof record` made the recording, as far as its tables show."""
         return _is_by_traceprof(self.info, self.recorded)
 
     def within(self, window: TimeWindow) -> Trace:
-        """Return the part of the trace inside ``window``: rows clipped, bytes pro rata.
+        """Return the part of the trace inside ``window``, with clipped rows and bytes pro rata.
 
-        A copy that the window cuts keeps the share of its bytes that its time inside the
-        window is of its whole time, so that adjacent windows add up to the whole exactly.
+        A cut copy keeps the share of its bytes that equals the share of its time inside the window,
+        so that adjacent windows add up to the whole exactly.
         """
         if self.uncut is not None and window == self.span:
             return self
@@ -231,14 +229,14 @@ class Trace:
             if table.has_times:
                 clipped, inside = rows_inside(self.table(name), window, table)
                 cut[name] = clipped.on_disk() if scratch.files else clipped
-                own = rows_of_rows(self.rows_in_whole(name), inside)
-                rows[name] = own if isinstance(own, slice) else set_aside(own)
+                whole_rows = rows_of_rows(self.rows_in_whole(name), inside)
+                rows[name] = whole_rows if isinstance(whole_rows, slice) else set_aside(whole_rows)
         found = replace(self, span=window, uncut=self.whole, rows=rows, **cut)
         _cuts[id(self), window] = found
         return found
 
     def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Return what ``measure`` says of a Trace that is elsewhere; keep it under ``key``."""
+        """Return ``measure`` of a trace in another process, and cache it under ``key``."""
         raise NotImplementedError
 
     @classmethod
@@ -249,8 +247,11 @@ class Trace:
         args: Sequence[tuple[Any, ...]],
         kwargs: Mapping[str, Any],
     ) -> list[_Answer]:
-        """Return what ``measure`` says of each of ``traces``, all of this class, where it is."""
-        return [measure(trace, *own, **kwargs) for trace, own in zip(traces, args, strict=True)]
+        """Return ``measure(trace, ...)`` for each of ``traces``, which all have this class."""
+        return [
+            measure(trace, *trace_args, **kwargs)
+            for trace, trace_args in zip(traces, args, strict=True)
+        ]
 
     @classmethod
     def change_all(
@@ -259,17 +260,17 @@ class Trace:
         change: Callable[..., Trace],
         args: Sequence[tuple[Any, ...]],
         *,
-        takes_part: bool = False,  # noqa: ARG003 (of those that are elsewhere)
+        takes_part: bool = False,  # noqa: ARG003 (used by RemoteTrace)
     ) -> list[Trace]:
-        """Return what ``change`` makes of each of ``traces``, all of this class, where it is."""
-        return [change(trace, *own) for trace, own in zip(traces, args, strict=True)]
+        """Return ``change(trace, ...)`` for each of ``traces``, which all have this class."""
+        return [change(trace, *trace_args) for trace, trace_args in zip(traces, args, strict=True)]
 
     def with_warmup(self, n_steps: int) -> Trace:
-        """Return the same trace with this many leading steps taken as warm-up."""
+        """Return the same trace with ``n_steps`` leading warm-up steps."""
         return self._with_whole(warmup_steps=n_steps, steps=None)
 
     def with_steps(self, steps: Steps) -> Trace:
-        """Return the same trace with the steps that were decided for all ranks together."""
+        """Return the same trace with the steps that were determined for all ranks together."""
         return self._with_whole(steps=steps)
 
     def with_hardware(self, hardware: Hardware) -> Trace:
@@ -277,37 +278,40 @@ class Trace:
         return self._with_whole(hardware=hardware)
 
     def _with_whole(self, **changes: Any) -> Trace:
-        """Return the trace with ``changes`` that hold for the whole of it, cut or not."""
+        """Return the trace with ``changes`` applied to the whole of it, cut or not."""
         if self.uncut is None:
             return replace(self, **changes)
         return replace(self.uncut, **changes).within(self.span)
 
     def with_tables(self, tables: Mapping[str, Table]) -> Trace:
-        """Return the same whole trace with other rows in these tables."""
+        """Return the same whole trace with these tables replaced."""
         changes: dict[str, Any] = {name: rows for name, rows in tables.items() if name in TABLES}
         return replace(self, **changes)
 
     def with_warnings(self, *warnings: str) -> Trace:
-        """Return the same trace with more warnings."""
+        """Return the same trace with additional warnings."""
         info = replace(self.info, warnings=(*self.info.warnings, *warnings))
         return replace(self, info=info)
 
 
 _cuts: Final = weakref.WeakValueDictionary[tuple[int, TimeWindow], Trace]()
-"""Traces that were cut and are still held by somebody, with their facts."""
+"""Cut traces that are still in use, so that their facts are shared."""
 
 
 def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
-    """Return what would record table ``name``, of a recording that has not, by its recorder."""
-    is_own = _is_by_traceprof(info, recorded)
-    return (RecordedBy.OWN if is_own else info.recorded_by).how_to(name)
+    """Return how to record table ``name`` with the recorder of this trace."""
+    is_by_traceprof = _is_by_traceprof(info, recorded)
+    return (RecordedBy.OWN if is_by_traceprof else info.recorded_by).how_to(name)
 
 
 def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
-    """Return whether `traceprof record` made a recording: none but Kineto has collectives alone."""
-    is_told = info.recorded_by in (RecordedBy.OWN, RecordedBy.TORCH)
-    is_alone = "collectives" in recorded and "ranges" not in recorded
-    return info.recorded_by is RecordedBy.OWN if is_told else is_alone
+    """Return whether `traceprof record` made a recording.
+
+    If the file does not name its recorder: only traceprof records collectives without ranges.
+    """
+    is_named = info.recorded_by in (RecordedBy.OWN, RecordedBy.TORCH)
+    has_only_collectives = "collectives" in recorded and "ranges" not in recorded
+    return info.recorded_by is RecordedBy.OWN if is_named else has_only_collectives
 
 
 def make_trace(
@@ -317,20 +321,22 @@ def make_trace(
     span: TimeWindow | None = None,
     worked: Iterable[int] | None = None,
 ) -> Trace:
-    """Return a Trace of ``tables``; those left out are empty, and not recorded unless named.
+    """Return a Trace of ``tables``; missing tables are empty, and unknown unless in ``recorded``.
 
-    Without ``span`` the trace covers its rows, from the first start to the last end. Without
-    ``worked`` the devices that worked are those of the kernels and copies given.
+    Without ``span``, the trace covers its rows, from the first start to the last end. Without
+    ``worked``, the used devices are those of the given kernels and copies.
     """
     whole: dict[str, Any] = {name: tables.get(name, empty_table(name)) for name in TABLES}
     if worked is None:
-        worked = (one for name in DEVICE_TABLES for one in places_of(whole[name]["device"])[1])
+        worked = (
+            device for name in DEVICE_TABLES for device in places_of(whole[name]["device"])[1]
+        )
     whole["devices"] = _with_used_devices(whole["devices"], worked)
     return Trace(info=info, recorded=frozenset(recorded), span=span or span_of(whole), **whole)
 
 
 def _with_used_devices(listed: Table, worked: Iterable[int]) -> Table:
-    """Return the devices, marked where they worked, and with a row for each that did."""
+    """Return the devices with their ``used`` mark, and a row for each used device."""
     at_work, known = set(worked), listed["device"].tolist()
     missing = sorted(at_work.difference(known))
     columns: dict[str, Any] = {"used": [int(device in at_work) for device in [*known, *missing]]}
@@ -343,8 +349,8 @@ def _with_used_devices(listed: Table, worked: Iterable[int]) -> Table:
 
 
 def span_of(frames: Mapping[str, Table], *known: TimeWindow) -> TimeWindow:
-    """Return the time from the first start to the last end of tables, and of windows ``known``."""
-    starts, ends = [own.start_ns for own in known], [own.end_ns for own in known]
+    """Return the window from the first start to the last end of tables and of windows ``known``."""
+    starts, ends = [window.start_ns for window in known], [window.end_ns for window in known]
     for name, table in TABLES.items():
         frame = frames[name]
         if table.has_times and len(frame):

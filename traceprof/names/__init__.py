@@ -1,1 +1,1 @@
-"""What names tell: of kernels, of collectives and their sizes, of ranges."""
+"""Parse names: kernels, collectives with their sizes, and ranges."""

@@ -1,16 +1,16 @@
-"""The class of each kernel, by its name: the user's rules, its identifier, its functor, its scope.
+"""The class of each kernel, derived from its name.
 
-In this order, the first that tells it:
+The first rule that matches decides, in this order:
 
-1. the user's rules, sought in the whole name as it is shown;
-2. of a wrapper (`WRAPPERS`) the functors, outermost first, else the class of the wrapper;
-3. the few namespaces that decide whatever the identifier says (`DECIDING_SCOPES`);
+1. the user's rules, searched in the whole name as shown;
+2. for a wrapper (`WRAPPERS`), its functors, outermost first, otherwise the wrapper's own class;
+3. the few namespaces that decide regardless of the identifier (`DECIDING_SCOPES`);
 4. the words of the identifier (`IDENTIFIERS`: ``RMSNormKernel`` is ``rms norm kernel``, so that
-   ``eigen meta kernel`` holds no ``take`` and ``tensor transform`` no ``sort``);
-5. the namespaces that decide where it does not (`SCOPES`);
+   ``eigen meta kernel`` contains no ``take`` and ``tensor transform`` no ``sort``);
+5. the namespaces that decide if the identifier does not (`SCOPES`);
 6. ``other``.
 
-A pattern names a family of kernels, never one of them.
+A pattern describes a family of kernels, never a single kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from traceprof.names.parsing import parse_name, pattern, shortened_numbers, word
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """Kernels whose name contains ``pattern`` do ``activity``."""
+    """Kernels whose name matches ``pattern`` have the class ``activity``."""
 
     activity: Activity
     pattern: re.Pattern[str]
@@ -39,7 +39,7 @@ class KernelRule:
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:
-    """Of the user: kernels in whose name ``pattern`` is found do ``activity``."""
+    """A rule of the user: kernels whose name matches ``pattern`` have the class ``activity``."""
 
     activity: Activity
     pattern: OwnPattern
@@ -47,9 +47,9 @@ class OwnRule:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """Identifiers, with scope, of kernels that apply a functor, which decides among ``classes``.
+    """Kernels (identifier with scope) that apply a functor, which decides among ``classes``.
 
-    Where it does not the kernel is of the class ``otherwise``.
+    If the functor does not decide, the kernel has the class ``otherwise``.
     """
 
     pattern: re.Pattern[str]
@@ -58,7 +58,7 @@ class Wrapper:
 
 
 def _rules(text: str) -> tuple[KernelRule, ...]:
-    """Return the rules of ``text``: a line for each; one that begins with | goes on."""
+    """Return the rules in ``text``, one per line; a line that begins with | continues the last."""
     lines = re.sub(r"(?m)^#.*\n", "", text).replace("\n    |", "|").strip().splitlines()
     named = (line.partition(": ") for line in lines)
     return tuple(KernelRule(Activity(activity), pattern(words)) for activity, _, words in named)
@@ -66,7 +66,7 @@ def _rules(text: str) -> tuple[KernelRule, ...]:
 
 IDENTIFIERS: Final = _rules(
     r"""
-# Inductor lists all operators of the piece of graph, also those that ran elsewhere.
+# Inductor lists all operators of the graph piece, even those that ran elsewhere.
 attention: ^triton tem fused .*attention
 convolution: ^triton tem fused .*convolution
 gemm: ^triton tem fused
@@ -92,7 +92,7 @@ communication: ^(nccl|rccl|hccl|msccl)|\ball ?reduce|\ball ?gather|\breduce ?sca
     |\ba2 ?a\b.{0,99}\b(dispatch|combine|send|recv)|\bep (dispatch|combine)|\bmoe comm\b|\ballto all
     |\ba2 ?av\b|\ball2 ?all|\b(dispatch|combine) token|\bdeep ?ep\b.{0,99} (dispatch|combine)
     |^exchange split|^stream write value
-# No work of a network, or of none of the classes: before what their names also mention.
+# Not network work, or no class. Must precede the rules that also match these names.
 other: upsampl|\bresize|grid sampl|interpolat|roi align|\bnms\b
     |trsm|trsv|trtri|triangular|getr[fs]|potr[fs]|geqr|larf|syev|gesv|ipiv|laswp
     |\bchunk (scan|state|cumsum)|selective scan|state passing|tensor ?maps
@@ -175,9 +175,9 @@ gemm: (^|::)(gemvx|gemv|epilogue|cublas\w*)(::|$)
 """
 )
 
-_OF_ELEMENTS: Final = "layout loss normalisation rng_dropout softmax quantise embedding"
-_OF_ALGORITHMS: Final = "reduction sort_index layout elementwise rng_dropout"
-_OF_ANYTHING: Final = " ".join({*Activity} - {Activity.OTHER, Activity.ELEMENTWISE})
+_ELEMENTWISE_CLASSES: Final = "layout loss normalisation rng_dropout softmax quantise embedding"
+_ALGORITHM_CLASSES: Final = "reduction sort_index layout elementwise rng_dropout"
+_ANY_CLASSES: Final = " ".join({*Activity} - {Activity.OTHER, Activity.ELEMENTWISE})
 
 WRAPPERS: Final = tuple(
     Wrapper(pattern(expression), Activity(otherwise), frozenset(map(Activity, classes.split())))
@@ -186,13 +186,13 @@ WRAPPERS: Final = tuple(
             r"(^|::)(vectorized_|unrolled_|legacy_)*elementwise_kernel(_manual_unroll\w*"
             r"|_for_multi_outputs)?$|(^|::)kernelPointwiseApply\d$",
             "elementwise",
-            _OF_ELEMENTS,
+            _ELEMENTWISE_CLASSES,
         ),
         (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantise layout"),
         (r"^cutlass\w*cudnn\w{0,99}::(Kernel2?|device_kernel)$", "convolution", "attention"),
         (r"^(cutlass\w*::)?(Kernel2?|device_kernel)$", "gemm", "attention convolution gemm"),
-        (r"(^|::)kentry$", "other", _OF_ANYTHING),
-        (r"(^|::)mxnet_generic_kernel(_ex)?$", "elementwise", _OF_ELEMENTS),
+        (r"(^|::)kentry$", "other", _ANY_CLASSES),
+        (r"(^|::)mxnet_generic_kernel(_ex)?$", "elementwise", _ELEMENTWISE_CLASSES),
         (
             r"(^|::)EigenMetaKernel(_\w+)?$",
             "elementwise",
@@ -201,32 +201,32 @@ WRAPPERS: Final = tuple(
         (
             r"(^|::)(trampoline_kernel|_kernel_agent|static_kernel|transform_kernel)$",
             "other",
-            _OF_ALGORITHMS,
+            _ALGORITHM_CLASSES,
         ),
     )
 )
 
-_FORMER: Final = {
+_FORMER_NAMES: Final = {
     "indexing": Activity.SORT_INDEX,
     "sorting": Activity.SORT_INDEX,
     "random": Activity.RNG_DROPOUT,
     "other_compute": Activity.OTHER,
     "device_memory": Activity.MEMORY,
 }
-"""What classes were called before: rules that name them still hold."""
+"""Former class names, which are still valid in rules."""
 
 
 def parse_rules(text: str) -> tuple[OwnRule, ...]:
-    """Return the user's rules in the TOML ``text``, in the order in which they stand there.
+    """Return the user's rules in the TOML ``text``, in order of precedence.
 
-    The file holds, in the order of precedence::
+    The format of the file::
 
         [[rule]]
         activity = "communication"
         pattern = "my_ring_kernel"
 
     Raises:
-        UsageError: not TOML, an activity that does not exist, or a pattern that is not valid.
+        UsageError: the text is not TOML, an activity does not exist, or a pattern is invalid.
     """
     tables = parse_toml(text, "rules").get("rule", [])
     if not isinstance(tables, list):
@@ -235,25 +235,27 @@ def parse_rules(text: str) -> tuple[OwnRule, ...]:
 
 
 def _parse_rule(table: object) -> OwnRule:
-    told = table if isinstance(table, dict) else {}
-    if not all(isinstance(told.get(name), str) for name in ("activity", "pattern")):
+    fields = table if isinstance(table, dict) else {}
+    if not all(isinstance(fields.get(name), str) for name in ("activity", "pattern")):
         raise UsageError("rules file: every [[rule]] table requires activity and pattern")
     try:
-        activity = _FORMER.get(told["activity"]) or Activity(told["activity"])
+        activity = _FORMER_NAMES.get(fields["activity"]) or Activity(fields["activity"])
     except ValueError as error:
         known = ", ".join(activity.value for activity in Activity)
         raise UsageError(
-            f"rules file: unknown activity {told['activity']!r}: expected one of {known}"
+            f"rules file: unknown activity {fields['activity']!r}: expected one of {known}"
         ) from error
-    return OwnRule(activity, own_pattern(told["pattern"], "rules file: pattern", ignore_case=True))
+    return OwnRule(
+        activity, own_pattern(fields["pattern"], "rules file: pattern", ignore_case=True)
+    )
 
 
 TRACED_GRAPH: Final = re.compile(r"CUDA graph \d+")
-"""What readers call a CUDA graph that was traced whole."""
+"""Name that readers give to a CUDA graph that was traced as a whole."""
 
 
 def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
-    """Return the activity of each kernel, ``rules`` first; one look per distinct name."""
+    """Return the activity of each kernel, ``rules`` first. Each distinct name is examined once."""
     texts = names.texts.tolist()
     found = objects(class_of(name).value for name in texts)
     for rule in reversed(rules):
@@ -262,11 +264,11 @@ def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
 
 
 def class_of(name: str) -> Activity:
-    """Return what a kernel of this name does."""
+    """Return the class of a kernel by its name."""
     return _class_of(shortened_numbers(name))
 
 
-@lru_cache(maxsize=1 << 14)  # the files of a run use the same names
+@lru_cache(maxsize=1 << 14)  # the files of a run share their names
 def _class_of(name: str) -> Activity:
     if TRACED_GRAPH.fullmatch(name):
         return Activity.CUDA_GRAPH
@@ -276,15 +278,15 @@ def _class_of(name: str) -> Activity:
         if wrapper.pattern.search(whole):
             rules = [rule for rule in IDENTIFIERS if rule.activity in wrapper.classes]
             applied = (words_of(functor.rpartition("::")[2]) for functor in parsed.functors)
-            told = (_first(rules, words) for words in applied)
-            return next(filter(None, told), wrapper.otherwise)
+            classes = (_first_match(rules, words) for words in applied)
+            return next(filter(None, classes), wrapper.otherwise)
     return (
-        _first(DECIDING_SCOPES, parsed.scope)
-        or _first(IDENTIFIERS, parsed.words)
-        or _first(SCOPES, parsed.scope)
+        _first_match(DECIDING_SCOPES, parsed.scope)
+        or _first_match(IDENTIFIERS, parsed.words)
+        or _first_match(SCOPES, parsed.scope)
         or Activity.OTHER
     )
 
 
-def _first(rules: Iterable[KernelRule], text: str) -> Activity | None:
+def _first_match(rules: Iterable[KernelRule], text: str) -> Activity | None:
     return next((rule.activity for rule in rules if rule.pattern.search(text)), None)

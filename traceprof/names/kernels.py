@@ -1,4 +1,4 @@
-"""What the name of a kernel tells beside its class: its precision, its pass, the units it uses."""
+"""Properties of a kernel from its name: precision, forward or backward pass, and matrix units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traceprof.names.parsing import KernelName, parse_name, pattern, shortened_n
 
 PRECISIONS: Final = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
 
-_OF_LETTER: Final = {
+_PRECISION_OF_LETTER: Final = {
     "h": "fp16",
     "t": "bf16",
     "s": "fp32",
@@ -31,7 +31,7 @@ _OF_LETTER: Final = {
 }
 _NVJET: Final = pattern(r"^nvjet_(?:sm\d+[a-z]?_)?([a-z])[a-z]{2,4}_")
 _TENSILE: Final = pattern(r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_(F8|B8|I8|[BHSDZC])")
-_OF_TENSILE: Final = {"F8": "fp8", "B8": "fp8", "I8": "int8"}
+_PRECISION_OF_TENSILE: Final = {"F8": "fp8", "B8": "fp8", "I8": "int8"}
 _XMMA: Final = pattern(
     r"xmma_\w{0,99}?_(e[45]m[23]|tf32|bf16|f16|f32|f64|i8)(?:e[45]m|tf|bf|f|i)\d"
 )
@@ -69,13 +69,13 @@ _TYPES: Final = tuple(
     )
 )
 _MATRIX_FUNCTOR: Final = pattern(r"^cutlass_|gemm", re.IGNORECASE)
-_BYTES: Final = pattern(r"^[nr]ccl|userbuffers")
-"""Their types say what is moved as, not what it is."""
-_HIDDEN: Final = pattern(r"\bvoid( const)? ?\*")
+_MOVES_BYTES: Final = pattern(r"^[nr]ccl|userbuffers")
+"""Communication kernels, whose type names the transfer unit, not the data type."""
+_VOID_POINTER: Final = pattern(r"\bvoid( const)? ?\*")
 _BHALF: Final = pattern(r"\bunsigned short\b")
-"""Composable Kernel's bf16."""
+"""Composable Kernel's name for bf16."""
 _QUALIFIED: Final = pattern(r"\b(?:\w+::)+(?=\w)")
-_MODES: Final = pattern(r"__nv_fp8_interpretation_t")
+_TYPE_OF_MODE: Final = pattern(r"__nv_fp8_interpretation_t")
 _BACKWARD: Final = pattern(
     r"\b(bwd|backward|bw|bprop|bp\d?|wrw|wr w)\b|[dw]grad|\bd?grad\b|gamma beta|\bdbias"
     r"|internal gradients|masked scale|bias ?grad|\bgrad (input|weight)|gradient|^reduce bn"
@@ -87,39 +87,43 @@ _FORWARD: Final = pattern(
     r"|\bprefill|\bdecode with|^pod with kv|^fmha sm"
 )
 MATRIX_WORK: Final = frozenset({Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION})
-"""The classes that can use them."""
+"""The classes that can use matrix units."""
 _HELPERS: Final = pattern(
     r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
     r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
     r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
     r"|o ?grad dot|recurrent|delta net|merge states? kernel$"
 )
-_PLAIN: Final = pattern(
+_WITHOUT_MATRIX_UNITS: Final = pattern(
     r"simt|ffma|(^|[ _]|Plus)g?[shdcz](gemm|cudnn|gemv)|gemv|Cijk_|kgemm|gemmk1|gemmSN|gtcn"
     r"|naive|Sp3AsmConv|GcnAsm|winograd|_convolve_|[dw]grad\w{0,99}_(engine|alg\d)|^[dw]grad2d|grouped_direct|depthwise"
     r"|mul_mat_vec|implicit_convolve|miopenConv|MIOpenC|im2col",
     re.IGNORECASE,
 )
-_MATRIX: Final = pattern(
+_WITH_MATRIX_UNITS: Final = pattern(
     r"tensorop|OpClassTensorOp|tensor\d+x\d+x\d|warpgroup|wmma|wgmma|[hi]mma|tcgen05|UMMA"
     r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\dx\d+x\d+gemm|nvjet|m16n8k"
     r"|w8a8|marlin|deep_gemm|xdl|mfma|gtcx|_MI\d+x\d|GemmUniversal|\bbmm_|MmaMultistage|MmaTensorOp",
     re.IGNORECASE,
 )
-_FLASH: Final = pattern(r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa")
-_NARROW: Final = ("fp8",)
-"""Only matrix units multiply these."""
-_HOPPER: Final = "device_kernel"
-"""What CUTLASS 3 wraps kernels of Hopper and later in."""
-_APPLIES: Final = pattern(r"(?i)(functor(onself)?|func|op|ops|kernel|kernel_cuda)(_\w{1,99})?$")
+_FLASH_ATTENTION: Final = pattern(
+    r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa"
+)
+_MATRIX_ONLY_PRECISIONS: Final = ("fp8",)
+"""Only matrix units multiply these types."""
+_CUTLASS_3_KERNEL: Final = "device_kernel"
+"""CUTLASS 3's wrapper of kernels for Hopper and later."""
+_FUNCTOR_NAME: Final = pattern(
+    r"(?i)(functor(onself)?|func|op|ops|kernel|kernel_cuda)(_\w{1,99})?$"
+)
 _LAUNCHERS: Final = pattern(r"(^|::)gpu_kernel_impl(_nocast)?$")
-"""They apply what they are given."""
-_WRAPPERS: Final = frozenset({"Kernel", "Kernel2"})
-"""CUTLASS's, which say nothing of themselves."""
+"""Functors that only launch the functor that they are given."""
+_CUTLASS_KERNELS: Final = frozenset({"Kernel", "Kernel2"})
+"""CUTLASS wrappers, whose names do not describe the work."""
 SHORT_NS: Final = 10_000
-"""A kernel shorter than this costs about as much to launch as to run."""
+"""The launch of a shorter kernel costs about as much time as its execution."""
 _FROM_BRACKET: Final = pattern(r"[<(].*", re.DOTALL)
-_WRAPPER: Final = pattern(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
+_CUTLASS_WRAPPER: Final = pattern(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
 _NARROWER: Final = pattern(r"bf16|f16|fp16|half|e[45]m[23]|fp8|i8|int8|f64|double", re.IGNORECASE)
 _NARROW_TYPE: Final = pattern(r"^[^<(]*<\s*(__half|half|__nv_bfloat16|c10::Half|double|signed)")
 _TF32: Final = pattern(r"tf32|tfloat32|(^|_)s1688(gemm|cudnn|fprop|dgrad|wgrad)", re.IGNORECASE)
@@ -142,66 +146,66 @@ _UNKNOWN_COPY: Final = "[CUDA memcpy]"
 
 
 def precision_of(name: str) -> str:
-    """Return one of `PRECISIONS`, "" where the name shows no element type."""
+    """Return one of `PRECISIONS`; "" if the name shows no element type."""
     return _precision_of(shortened_numbers(name))
 
 
 @lru_cache(maxsize=1 << 14)
 def _precision_of(name: str) -> str:
-    taken = parse_name(name)
-    if found := _of_library(taken.identifier):
-        return "" if found in ("int8", "fp16") and _BYTES.search(taken.identifier) else found
-    own = [f.replace("::", "_") for f in taken.functors[:2] if _MATRIX_FUNCTOR.search(f)]
-    for functor in own:
-        if found := _of_library(functor):
+    parsed = parse_name(name)
+    if found := _library_precision(parsed.identifier):
+        return "" if found in ("int8", "fp16") and _MOVES_BYTES.search(parsed.identifier) else found
+    functors = [f.replace("::", "_") for f in parsed.functors[:2] if _MATRIX_FUNCTOR.search(f)]
+    for functor in functors:
+        if found := _library_precision(functor):
             return found
-    if taken.scope.startswith("ck::") and _BHALF.search(taken.template):
+    if parsed.scope.startswith("ck::") and _BHALF.search(parsed.template):
         return "bf16"
-    arguments = "" if _HIDDEN.search(taken.arguments) else taken.arguments
+    arguments = "" if _VOID_POINTER.search(parsed.arguments) else parsed.arguments
     return (
-        _narrowest_type(taken.template)
-        or next(filter(None, map(_of_blas, (taken.identifier, *own))), "")
+        _narrowest_type(parsed.template)
+        or next(filter(None, map(_blas_precision, (parsed.identifier, *functors))), "")
         or _narrowest_type(arguments)
     )
 
 
-def _of_library(identifier: str) -> str:
-    """Return what the conventions of libraries tell of an identifier."""
+def _library_precision(identifier: str) -> str:
+    """Return the precision in an identifier that follows a library convention; "" if none."""
     if found := _NVJET.search(identifier):
-        return _OF_LETTER.get(found[1], "")
+        return _PRECISION_OF_LETTER.get(found[1], "")
     if found := _TENSILE.search(identifier):
-        return _OF_TENSILE.get(found[1]) or _OF_LETTER.get(found[1].lower(), "")
+        return _PRECISION_OF_TENSILE.get(found[1]) or _PRECISION_OF_LETTER.get(found[1].lower(), "")
     if (found := _XMMA.search(identifier)) or (found := _FUSED_ATTENTION.search(identifier)):
-        return _word(found[1])
+        return _word_precision(found[1])
     if _FP16_INTO_FP32.search(identifier):
         return "fp16"
-    if word := _word(identifier):
+    if word := _word_precision(identifier):
         return word
     if found := _SHAPED.search(identifier):
-        # Tensor cores take no fp32: what accumulates in it without naming a type reads tf32.
-        return "tf32" if found[1] == "s" else _OF_LETTER[found[1]]
+        # Tensor cores do not multiply fp32: accumulation in fp32 without a named type is tf32.
+        return "tf32" if found[1] == "s" else _PRECISION_OF_LETTER[found[1]]
     return ""
 
 
-def _of_blas(identifier: str) -> str:
+def _blas_precision(identifier: str) -> str:
     found = _BLAS.search(identifier)
-    return _OF_LETTER[found[1].lower()] if found else ""
+    return _PRECISION_OF_LETTER[found[1].lower()] if found else ""
 
 
-def _word(text: str) -> str:
+def _word_precision(text: str) -> str:
     return next((name for name, pattern in _IN_IDENTIFIER if pattern.search(text)), "")
 
 
 def _narrowest_type(text: str) -> str:
-    plain = _MODES.sub("", _QUALIFIED.sub("", text))
+    plain = _TYPE_OF_MODE.sub("", _QUALIFIED.sub("", text))
     return next((name for name, pattern in _TYPES if pattern.search(plain)), "")
 
 
 def direction_of(name: str) -> str:
-    """Return "forward", "backward", or "" where the name does not tell."""
-    taken = parse_name(name)
-    first = [words_of(functor.replace("::", "_")) for functor in taken.functors[:2]]
-    for words in (taken.words, *first):
+    """Return "forward" or "backward"; "" if the name shows neither."""
+    parsed = parse_name(name)
+    first = [words_of(functor.replace("::", "_")) for functor in parsed.functors[:2]]
+    for words in (parsed.words, *first):
         if _BACKWARD.search(words):
             return "backward"
         if _FORWARD.search(words):
@@ -210,7 +214,7 @@ def direction_of(name: str) -> str:
 
 
 class MatrixUnits(StrEnum):
-    """Whether they are used."""
+    """Whether a kernel uses tensor or matrix cores."""
 
     YES = "yes"
     NO = "no"
@@ -218,92 +222,99 @@ class MatrixUnits(StrEnum):
 
 
 def matrix_units_of(name: str, activity: Activity) -> MatrixUnits:
-    """Return whether a kernel of this name and class uses them; `NO` of other than matrix work."""
+    """Return whether a kernel of this name and class uses matrix units; `NO` for other work."""
     if activity not in MATRIX_WORK:
         return MatrixUnits.NO
-    taken = parse_name(name)
-    functors = [functor.rpartition("::")[2] for functor in taken.functors]
-    if _helps(taken):
+    parsed = parse_name(name)
+    functors = [functor.rpartition("::")[2] for functor in parsed.functors]
+    if _is_helper(parsed):
         return MatrixUnits.NO
-    applied = " ".join((taken.scope, taken.identifier, *functors))
-    if _MATRIX.search(applied) or (activity is Activity.ATTENTION and _FLASH.search(applied)):
+    applied = " ".join((parsed.scope, parsed.identifier, *functors))
+    if _WITH_MATRIX_UNITS.search(applied) or (
+        activity is Activity.ATTENTION and _FLASH_ATTENTION.search(applied)
+    ):
         return MatrixUnits.YES
-    if _PLAIN.search(" ".join((taken.scope, taken.identifier, *functors[:1]))):
+    if _WITHOUT_MATRIX_UNITS.search(" ".join((parsed.scope, parsed.identifier, *functors[:1]))):
         return MatrixUnits.NO
-    if activity is Activity.GEMM and (taken.identifier == _HOPPER or precision_of(name) in _NARROW):
+    if activity is Activity.GEMM and (
+        parsed.identifier == _CUTLASS_3_KERNEL or precision_of(name) in _MATRIX_ONLY_PRECISIONS
+    ):
         return MatrixUnits.YES
     return MatrixUnits.UNKNOWN
 
 
-def _helps(taken: KernelName) -> bool:
-    applied = (words_of(functor.rpartition("::")[2]) for functor in taken.functors[:2])
-    return any(_HELPERS.search(words) for words in (taken.words, *applied))
+def _is_helper(parsed: KernelName) -> bool:
+    """Return whether a kernel only prepares or finishes matrix work."""
+    applied = (words_of(functor.rpartition("::")[2]) for functor in parsed.functors[:2])
+    return any(_HELPERS.search(words) for words in (parsed.words, *applied))
 
 
 def matrix_units(kernels: Table) -> npt.NDArray[np.object_]:
-    """Return whether each kernel computes on tensor or matrix cores: yes, no or unknown."""
+    """Return whether each kernel computes on tensor or matrix cores: yes, no, or unknown."""
     return _by_name(kernels, lambda name, activity: matrix_units_of(name, activity).value)
 
 
 def precisions(kernels: Table) -> npt.NDArray[np.object_]:
-    """Return the element type that each kernel's name shows (fp16 …), "" where it shows none."""
+    """Return the element type in the name of each kernel (fp16 …); "" if it shows none."""
     return _by_name(kernels, lambda name, _: precision_of(name))
 
 
 def directions(kernels: Table) -> npt.NDArray[np.object_]:
-    """Return forward or backward where each kernel's name says so, else ""."""
+    """Return "forward" or "backward" for each kernel; "" if its name shows neither."""
     return _by_name(kernels, lambda name, _: direction_of(name))
 
 
 def short_name(name: str) -> str:
-    """Return the own name of a kernel and what it applies: ``elementwise_kernel (MulFunctor)``."""
+    """Return a kernel's identifier and its functor: ``elementwise_kernel (MulFunctor)``."""
     parsed = parse_name(name)
-    functors = [own for own in parsed.functors if not _LAUNCHERS.search(own)]
-    applied = next((own for own in reversed(functors) if _APPLIES.search(own)), "")
+    functors = [label for label in parsed.functors if not _LAUNCHERS.search(label)]
+    applied = next((label for label in reversed(functors) if _FUNCTOR_NAME.search(label)), "")
     if not applied:
-        named = functors if parsed.identifier in _WRAPPERS else parsed.lambdas
+        named = functors if parsed.identifier in _CUTLASS_KERNELS else parsed.lambdas
         applied = next(iter(named), "")
-    own = parsed.identifier or name
-    if own == "operator" and parsed.scope:  # a lambda by itself: told by its function
-        own = words[-1] if (words := [word for word in parsed.scope.split("::") if word]) else name
-    return f"{own} ({applied.rpartition('::')[2]})" if applied else own
+    label = parsed.identifier or name
+    if label == "operator" and parsed.scope:  # a plain lambda: use the name of its function
+        label = (
+            words[-1] if (words := [word for word in parsed.scope.split("::") if word]) else name
+        )
+    return f"{label} ({applied.rpartition('::')[2]})" if applied else label
 
 
-def _by_name(kernels: Table, judge: Callable[[str, Activity], str]) -> npt.NDArray[np.object_]:
-    """Return what is judged of each kernel's name and class; one look per distinct pair."""
+def _by_name(kernels: Table, value_of: Callable[[str, Activity], str]) -> npt.NDArray[np.object_]:
+    """Return ``value_of(name, activity)`` for each kernel, computed once per distinct pair."""
     names, activities = kernels["name"], kernels["activity"]
     n_activities = len(activities.texts)
     pairs = names.codes * n_activities + activities.codes
     place, distinct = places_of(pairs)
-    judged = np.empty(len(distinct), object)
+    values = np.empty(len(distinct), object)
     for i, pair in enumerate(distinct):
         name, activity = divmod(pair, n_activities)
-        judged[i] = judge(names.texts[name], Activity(activities.texts[activity]))
-    return place.pick(judged)
+        values[i] = value_of(names.texts[name], Activity(activities.texts[activity]))
+    return place.pick(values)
 
 
 def wide_precision_of(name: str) -> str:
-    """Return "tf32", "3xtf32" or "fp32" where a kernel of this name multiplies in it, else "".
+    """Return "tf32", "3xtf32", or "fp32" if a kernel of this name multiplies in it, otherwise "".
 
-    As three products of TF32 tensor cores multiply FP32: so does memory-efficient attention from
-    Ampere on.
+    "3xtf32" is an FP32 multiplication by three TF32 tensor core products, as in memory-efficient
+    attention on Ampere and later.
     """
-    own = name.removeprefix("void ")
-    wrapped = _WRAPPER.match(own)
-    identifier = wrapped["wrapped"] if wrapped else _FROM_BRACKET.sub("", own)
-    if _NARROWER.search(_TF32.sub("", identifier)) or _NARROW_TYPE.match(own):
+    plain = name.removeprefix("void ")
+    wrapped = _CUTLASS_WRAPPER.match(plain)
+    identifier = wrapped["wrapped"] if wrapped else _FROM_BRACKET.sub("", plain)
+    if _NARROWER.search(_TF32.sub("", identifier)) or _NARROW_TYPE.match(plain):
         return ""
     if _TF32.search(identifier):
         return "tf32"
     if _TRIPLE_TF32.search(identifier):
         return "3xtf32"
-    return "fp32" if _FP32.search(identifier) or _FP32_ENGINE.search(own) else ""
+    return "fp32" if _FP32.search(identifier) or _FP32_ENGINE.search(plain) else ""
 
 
 def copy_titles(copies: Table) -> Names:
-    """Return the title of each copy and memset; migrations of unified memory are told apart."""
+    """Return the title of each copy and memset; unified memory migrations have their own titles."""
     directions = copies["direction"]
-    plain = [_COPY_TITLES.get(one, _UNKNOWN_COPY) for one in directions.texts.tolist()]
+    plain = [_COPY_TITLES.get(direction, _UNKNOWN_COPY) for direction in directions.texts.tolist()]
     titles = [*plain, *(title.replace("CUDA", "CUDA Unified Memory") for title in plain)]
     is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
     return Names.coded(titles, directions.packed + len(plain) * is_managed.astype(np.int64))

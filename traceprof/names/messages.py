@@ -1,4 +1,4 @@
-"""Messages between devices: what collectives are called, and the classes of their sizes."""
+"""Messages between devices: names of collectives, and classes of message sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from traceprof.names.parsing import parse_name, pattern
 
 NON_BLOCKING: Final = "mpi, non-blocking"
-"""The backend of calls that only begin what they are called after: they do not time it."""
+"""Backend of calls that only start an operation, so that their duration is not its duration."""
 
 _OPS: Final = (
     ("reducescatter", "reduce_scatter"),
@@ -61,13 +61,13 @@ ALL_SIZES: Final = "all"
 UNKNOWN_SIZE: Final = "unknown"
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
-_LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
-_LABELS: Final = ("< 4K", "4K–64K", "64K–1M", "1M–16M", "16M–256M", "≥ 256M", UNKNOWN_SIZE)
+_SIZE_LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
+_SIZE_LABELS: Final = ("< 4K", "4K–64K", "64K–1M", "1M–16M", "16M–256M", "≥ 256M", UNKNOWN_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveKind:
-    """What the name of a communication kernel tells; "" where it does not."""
+    """Properties in the name of a communication kernel; "" where the name does not show one."""
 
     op: str = ""
     algorithm: str = ""
@@ -75,9 +75,9 @@ class CollectiveKind:
 
 
 def collective_op(name: str) -> str:
-    """Return the plain name of a collective (``all_reduce`` …); "" for what moves no data.
+    """Return the standard name of a collective (``all_reduce`` …); "" if it moves no data.
 
-    ``_allgather_base``, ``nccl:_all_gather_base``, ``ncclAllGather`` and ``MPI_Iallgather`` all
+    ``_allgather_base``, ``nccl:_all_gather_base``, ``ncclAllGather``, and ``MPI_Iallgather`` all
     are ``all_gather``.
     """
     plain = _PUNCTUATION.sub("", name.lower())
@@ -85,12 +85,12 @@ def collective_op(name: str) -> str:
 
 
 def kernel_kind(name: str) -> CollectiveKind:
-    """Return what a communication kernel does, by its name.
+    """Return operation, algorithm, and protocol of a communication kernel by its name.
 
-    ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`` is an ``all_reduce`` by RING and LL.
+    ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`` is an ``all_reduce`` with RING and LL.
     """
-    taken = parse_name(name)
-    plain = f"{taken.scope}::{taken.identifier}"
+    parsed = parse_name(name)
+    plain = f"{parsed.scope}::{parsed.identifier}"
     for expression, op, algorithm in _CUSTOM:
         if expression.search(plain):
             return CollectiveKind(op or collective_op(plain), algorithm)
@@ -102,22 +102,22 @@ def kernel_kind(name: str) -> CollectiveKind:
 
 
 def classify_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-    """Return the class of each size; sizes below 0 are not known."""
+    """Return the size class of each message; a size below 0 is unknown."""
     return labels_of_sizes(places_of_sizes(n_bytes))
 
 
 def places_of_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the place of the class of each size among the classes."""
-    place = np.searchsorted(_LIMITS, n_bytes, side="right")
-    place[n_bytes < 0] = len(_LABELS) - 1
+    """Return the index of the size class of each message."""
+    place = np.searchsorted(_SIZE_LIMITS, n_bytes, side="right")
+    place[n_bytes < 0] = len(_SIZE_LABELS) - 1
     return place
 
 
 def labels_of_sizes(places: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-    """Return the classes at ``places``."""
-    return np.asarray(np.array(_LABELS, object)[places], object)
+    """Return the labels of the size classes ``places``."""
+    return np.asarray(np.array(_SIZE_LABELS, object)[places], object)
 
 
 def order_of_size(label: str) -> int:
-    """Return the place of a class among the others, `ALL_SIZES` first."""
-    return -1 if label == ALL_SIZES else _LABELS.index(label)
+    """Return the sort position of a size class, `ALL_SIZES` first."""
+    return -1 if label == ALL_SIZES else _SIZE_LABELS.index(label)

@@ -1,8 +1,8 @@
-r"""Regular expressions of the user's own, which may be anything, as may the texts that they meet.
+r"""Regular expressions from the user, matched against arbitrary texts.
 
-They are matched by RE2, which comes with Arrow, in time that grows as the text does, never by
-Python's `re`: to that (a+)+b is a matter of hours on thirty letters. RE2 knows no look-around and
-no references to groups; its classes such as \w are of ASCII.
+RE2, which comes with Arrow, matches them in time linear in the length of the text. Python's `re`
+is never used for that: it needs hours for (a+)+b on thirty letters. RE2 supports neither
+look-around nor backreferences, and its classes such as \w are ASCII.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy.typing as npt
 from traceprof.errors import UsageError
 from traceprof.secrets import storable
 
-# What is escaped, a class of characters, or the beginning of a group without a name
+# An escape, a character class, or the start of an unnamed group
 _PIECE: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*+\]?|\((?!\?)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPattern:
-    """A pattern of the user's: as it was given, as RE2 reads it, and the names of its groups.
+    """A pattern of the user: the original text, its form for RE2, and the names of its groups.
 
     Groups without a name are called "_1", "_2" …
     """
@@ -35,30 +35,30 @@ class OwnPattern:
     groups: tuple[str, ...]
 
     def found_in(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return in which of ``texts`` it is found."""
+        """Return which of ``texts`` contain a match."""
         arrow, compute = _arrow()
         given = arrow.array(map(storable, texts), arrow.string())
         found = compute.match_substring_regex(given, self.expression)
         return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
     def matched(self, texts: Sequence[str], *, whole: bool = False) -> list[dict[str, str] | None]:
-        """Return what its groups hold where it is first found in each text, None where it is not.
+        """Return the groups of the first match in each text; None without a match.
 
-        A group that has no part in it holds "". ``whole``: it must match all of a text.
+        A group that did not take part is "". ``whole``: the pattern must match the whole text.
         """
         arrow, compute = _arrow()
         given = arrow.array(map(storable, texts), arrow.string())
-        # A group more, since RE2 hands over groups alone.
-        around = f"^(?P<_all>{self.expression})$" if whole else f"(?P<_all>{self.expression})"
-        found: list[dict[str, str] | None] = compute.extract_regex(given, around).to_pylist()
+        # Add a group around the pattern, since Arrow returns only groups.
+        expression = f"^(?P<_all>{self.expression})$" if whole else f"(?P<_all>{self.expression})"
+        found: list[dict[str, str] | None] = compute.extract_regex(given, expression).to_pylist()
         return found
 
 
 def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPattern:
-    """Return the pattern ``text`` of the user, who knows it as ``what``.
+    """Return the user's pattern ``text``; ``what`` names it in error messages.
 
     Raises:
-        UsageError: it is no regular expression, or one that RE2 does not read.
+        UsageError: the text is not a regular expression, or RE2 does not support it.
     """
     try:
         groups = re.compile(text).groupindex
@@ -66,20 +66,20 @@ def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPatter
         raise UsageError(f"{what} {text!r} is not a valid regular expression: {error}") from error
     named, n_unnamed = _with_named_groups(text)
     expression = f"(?i:{named})" if ignore_case else named
-    own = OwnPattern(text, expression, (*groups, *(f"_{i + 1}" for i in range(n_unnamed))))
+    compiled = OwnPattern(text, expression, (*groups, *(f"_{i + 1}" for i in range(n_unnamed))))
     try:
-        own.matched([""])
+        compiled.matched([""])
     except ValueError as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
         raise UsageError(
             f"{what} {text!r}: {reason}. traceprof matches patterns with RE2, which does not "
             "support look-around, backreferences, or possessive quantifiers"
         ) from error
-    return own
+    return compiled
 
 
 def _with_named_groups(text: str) -> tuple[str, int]:
-    """Return a pattern whose groups all have names, which Arrow asks for, and how many had none."""
+    """Return the pattern with all groups named, as Arrow requires, and how many were unnamed."""
     numbers = count(1)
     named = _PIECE.sub(lambda m: f"(?P<_{next(numbers)}>" if m[0] == "(" else m[0], text)
     return named, next(numbers) - 1

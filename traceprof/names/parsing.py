@@ -1,9 +1,9 @@
-"""The name of a kernel taken apart: its own identifier, where it is declared, what it applies.
+"""Parse the name of a kernel: its identifier, the scope that declares it, and its functors.
 
 ``void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<at::native::FillFunctor
 <float> >(…)::{lambda(int)#1}>(int, …)`` is the identifier ``elementwise_kernel`` in the scope
-``at::native``, which applies ``gpu_kernel_impl`` and ``FillFunctor``. What stands in round brackets
-are types of arguments; they say nothing about the work.
+``at::native``, which applies ``gpu_kernel_impl`` and ``FillFunctor``. Round brackets contain
+argument types, which say nothing about the work.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _BUILT_IN: Final = frozenset(
 )
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
 _BEFORE_LAMBDA: Final = re.compile(r"\s*::(?:\s|$)")
-"""What follows a function whose parameters, and the lambda behind them, were taken out."""
+"""Text after a function whose parameters and whose lambda were removed."""
 _INNER_DIGITS: Final = re.compile(r"(?<=[^A-Za-z0-9]\d\d)\d+(?=\d\d)")
-_MOST: Final = 20_000
-"""Characters of a name that are looked at: the longest of templates repeat themselves."""
-_LONGEST_IDENTIFIER: Final = 2_000
+_MAX_NAME_CHARACTERS: Final = 20_000
+"""Longer names are cut: the longest template names repeat themselves."""
+_MAX_IDENTIFIER_CHARACTERS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """A name taken apart.
+    """The parts of a kernel name.
 
-    ``plain`` is the demangled name, ``scope`` the namespaces of the ``identifier``, ``words`` the
-    words of the identifier in lower case, ``template`` the text of its template arguments,
-    ``functors`` what these name, outermost first, without what stands in round brackets,
-    ``lambdas`` the functions in which the lambdas among them are written, and ``arguments`` the
-    text of the types of its arguments.
+    ``plain`` is the demangled name and ``scope`` the namespaces of the ``identifier``. ``words``
+    are the words of the identifier in lower case. ``template`` is the text of its template
+    arguments, and ``functors`` the names in it, outermost first, without the contents of round
+    brackets. ``lambdas`` are the functions that contain lambdas among them. ``arguments`` is the
+    text of its argument types.
     """
 
     plain: str
@@ -62,18 +62,19 @@ class KernelName:
 
 
 def shortened_numbers(name: str) -> str:
-    """Return a name with four digits at most, the outer ones, of each number that begins a word.
+    """Return a name with only the two outer digits on each side of numbers that begin a word.
 
-    No class or precision is told by more (``s16816`` begins with a letter); few names are left.
+    More digits determine no class or precision (``s16816`` begins with a letter). Few distinct
+    names remain.
     """
     return name if name.startswith("_Z") else _INNER_DIGITS.sub("", name)
 
 
-@lru_cache(maxsize=1 << 14)  # class, precision and tensor cores ask for the same names
+@lru_cache(maxsize=1 << 14)  # class, precision, and matrix units parse the same names
 def parse_name(name: str) -> KernelName:
-    """Return the name of a kernel taken apart, mangled (Itanium) or not."""
+    """Return the parts of a kernel name, mangled (Itanium) or not."""
     plain = _demangled(name) if name.startswith("_Z") else name
-    text = _CLONE.sub("", plain[:_MOST].strip())
+    text = _CLONE.sub("", plain[:_MAX_NAME_CHARACTERS].strip())
     text = _INSTANCE.sub("", _UNNAMED.sub("", text))
     head, template, arguments = _split(text)
     scope, _, identifier = head.rpartition("::")
@@ -81,7 +82,7 @@ def parse_name(name: str) -> KernelName:
         plain,
         scope,
         identifier,
-        words_of(identifier[:_LONGEST_IDENTIFIER]),
+        words_of(identifier[:_MAX_IDENTIFIER_CHARACTERS]),
         template,
         *_functors(template),
         arguments,
@@ -91,7 +92,7 @@ def parse_name(name: str) -> KernelName:
 def _demangled(name: str) -> str:
     try:
         return pydemumble.demangle(name) or name
-    except (TypeError, UnicodeEncodeError):  # half of a surrogate pair, as JSON may hold
+    except (TypeError, UnicodeEncodeError):  # half a surrogate pair, which JSON may contain
         return name
 
 
@@ -101,9 +102,10 @@ def words_of(identifier: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str, str]:
-    """Return head, template arguments and arguments of a declaration.
+    """Return head, template arguments, and arguments of a declaration.
 
-    Of several template arguments (a return type, a scope) the last before the arguments count.
+    If there are several template arguments (of a return type, a scope), the last before the
+    arguments counts.
     """
     flat: list[str] = []
     template = arguments = ""
@@ -119,12 +121,12 @@ def _split(text: str) -> tuple[str, str, str]:
             break
     else:
         flat.append(text[done:])
-    # The declared name without what it returns.
+    # The declared name without its return type.
     return _RETURNS.sub("", "".join(flat).strip()).strip(), template, arguments
 
 
 def _bracketed(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each outermost pair of brackets; an open one ends with the text."""
+    """Yield start and end of each outermost bracket pair; an unclosed one ends with the text."""
     closing: list[str] = []
     first = 0
     for found in _BRACKET.finditer(text):
@@ -144,9 +146,9 @@ def _bracketed(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _functors(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names in template arguments that are not in round brackets, outermost first.
+    """Return the names in template arguments outside round brackets, and those with a lambda.
 
-    With them those of which a lambda follows: ``f(int)::{lambda()#1}`` is of ``f``.
+    Both are ordered outermost first. ``f(int)::{lambda()#1}`` is a lambda in ``f``.
     """
     kept: list[str] = []
     depth = done = 0
@@ -159,7 +161,7 @@ def _functors(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         kept.append(template[done:])
     text = " ".join(kept)
     names = [*_NAME.finditer(text)]
-    with_lambda = [one for one in names if _BEFORE_LAMBDA.match(text, one.end())]
+    with_lambda = [name for name in names if _BEFORE_LAMBDA.match(text, name.end())]
     return _distinct(names), _distinct(with_lambda)
 
 
@@ -170,7 +172,7 @@ def _distinct(found: Iterable[re.Match[str]]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class _Pattern:
-    """Stands for a compiled expression, of which it has the methods once they are asked for."""
+    """A regular expression that is compiled on first use."""
 
     _expression: str
     _flags: int = 0
@@ -182,4 +184,4 @@ class _Pattern:
 
 
 pattern: Final = cast("Callable[..., re.Pattern[str]]", _Pattern)
-"""Makes of an expression, and flags, what has the methods of a compiled one."""
+"""Return a regular expression that behaves like a compiled one, and is compiled on first use."""

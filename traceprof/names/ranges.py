@@ -1,7 +1,7 @@
-"""Names of ranges and operators: without what makes each unique, by words, and as phases.
+"""Names of ranges and operators: without unique parts, grouped, and as phases.
 
-`emit_nvtx` gives nearly every range a name of its own ("aten::mm, op_id = 4711"): what looks at
-names looks at columns of them here, not at one after the other.
+`emit_nvtx` gives almost every range a unique name ("aten::mm, op_id = 4711"). Functions here
+process whole columns of names instead of one name after another.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from traceprof.model.timing import OWN_DOMAIN
 _DECORATIONS: Final = re.compile(
     r"(, (seq|op_id) = \d+|, sizes = \[[^=\n]*\]|, input_op_ids = [^=\n]*){1,4}$"
 )
-_FUNCTION: Final = re.compile(r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$")
-"""What PyProf and its kin write as a range: a dictionary with all arguments of a function."""
-_CALLER: Final = re.compile(r"^\{'traceMarker': \['([^']*)'.*$")
-"""And around it where it was called from, the outermost line first: that stands for it."""
+_PYPROF_FUNCTION: Final = re.compile(r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$")
+"""Range name from PyProf and similar tools: a dictionary with all arguments of a function."""
+_PYPROF_CALLER: Final = re.compile(r"^\{'traceMarker': \['([^']*)'.*$")
+"""Range name from PyProf around it: the call stack, outermost line first, which replaces it."""
 
 _NUMBERED: Final = re.compile(r"(^|(?<=[\s#:=(\[,]))\d+(?=$|[\s#:=)\],])")
-_ONE_OF_MANY: Final = (
-    # An address or a long number in hexadecimal; "#12"; the number of a step, also "[3/100]".
+_OCCURRENCE_NUMBERS: Final = (
+    # A hexadecimal address or number; "#12"; a step number, also "[3/100]".
     (r"\b0[xX][0-9a-fA-F]+\b", ""),
     (r"\s*#\s*\d+", ""),
     (
@@ -40,33 +40,33 @@ _ONE_OF_MANY: Final = (
         r"\1",
     ),
 )
-"""What tells one time that something runs from the next, and what to put there."""
+"""Parts of a name that differ between occurrences, and their replacement."""
 
 DECORATED: Final = ", seq = 0"
-"""Stands for any decoration: no rule about names looks at the numbers in it."""
+"""Placeholder for any decoration: no rule about names uses the numbers in it."""
 
-_ENDS: Final = (", op_id = ", ", seq = ")
+_NUMBERED_ENDS: Final = (", op_id = ", ", seq = ")
 _NUMBER_OF_DECORATION: Final = re.compile(r"(, (?:seq|op_id) = )\d+")
 _LOOKS_AT_NUMBERS: Final = re.compile(
     r"(?<!(?<!\\)[A-Za-z_])(?<!\{)[0-9](?![0-9]*\})|\[[^\[\]]*[0-9]|\{(?!0,)|\\d(\\d|\{)"
 )
-"""Patterns that may tell one number from another; not so "up to 9", nor a digit after a letter."""
+"""Patterns that may distinguish numbers; not repetition counts, nor a digit after a letter."""
 
 T = TypeVar("T")
 UNCLAIMED: Final = "outside any phase"
 PROFILER: Final = "profiler"
-"""Stands for a phase where it was the profiler itself that took the time."""
+"""Stands for a phase if the profiler itself took the time."""
 PHASES: Final = (
     *("data", "h2d", "forward", "eval", "backward", "communication", "optimizer"),
     PROFILER,
 )
 WINDOW: Final = "traceprof.window"
-"""The range of the embedded recorder around what it records."""
+"""The range of the embedded recorder around the recorded part."""
 CYCLE: Final = "traceprof.cycle"
-"""The range around what one of several recordings of a process has: between them there is none."""
+"""The range around one of several recordings of a process; nothing is recorded between them."""
 PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
-"""Where the embedded recorder opens and closes its windows."""
-_OWN: Final = {
+"""Ranges in which the embedded recorder opens and closes its windows."""
+_PHASE_OF_TRACEPROF_RANGE: Final = {
     "data": "data",
     "h2d": "h2d",
     "forward": "forward",
@@ -76,10 +76,10 @@ _OWN: Final = {
     "zero_grad": "optimizer",
     **dict.fromkeys(PROFILER_RANGES, PROFILER),
 }
-_BY_HAND: Final = (
+_PHASE_PATTERNS: Final = (
     (
         "data",
-        # Not "batch" alone: that is a step.
+        # "batch" by itself denotes a step.
         r"((get|load(ing)?|fetch(ing)?|read(ing)?|next|wait(ing)?( for)?)[ _]?(the[ _])?"
         r"(next[ _])?(data|batch|inputs?)|data"
         r"|(data|batch|input)[ _]?(load(ing|er)?|fetch(ing)?|wait(ing)?)"
@@ -111,16 +111,16 @@ _BY_HAND: Final = (
         r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
     ),
 )
-_by_hand: Final = cache(  # to compile them takes long
-    lambda: [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _BY_HAND]
+_phase_patterns: Final = cache(  # compiling takes long
+    lambda: [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _PHASE_PATTERNS]
 )
 
 
 @dataclass(eq=False)
-class _Once(Generic[T]):
-    """A function that looks at the names in an array, once for as long as that lives.
+class _PerNames(Generic[T]):
+    """Cache a function of an array of names for the lifetime of that array.
 
-    The ranks of a run share it (`traceprof.model.names`).
+    The ranks of a run share these arrays (`traceprof.model.names`).
     """
 
     function: Callable[..., T]
@@ -138,19 +138,19 @@ class _Once(Generic[T]):
 
 @lru_cache(maxsize=1 << 12)
 def plain_name(name: str) -> str:
-    """Return a name without what `emit_nvtx` adds: sequence and operator numbers, shapes.
+    """Return a name without the additions of `emit_nvtx`: sequence and operator numbers, shapes.
 
-    Of the dictionaries that PyProf writes it is the function: "torch.nn.functional.linear", of its
-    stacks the outermost line of the program: "train.py:34".
+    A PyProf dictionary becomes its function ("torch.nn.functional.linear"), a PyProf stack its
+    outermost line of the program ("train.py:34").
     """
     plain = _DECORATIONS.sub("", name) if ", " in name else name
     if not plain.startswith("{'"):
         return plain
-    return _CALLER.sub(r"\1", _FUNCTION.sub(r"\1.\2", plain))
+    return _PYPROF_CALLER.sub(r"\1", _PYPROF_FUNCTION.sub(r"\1.\2", plain))
 
 
 def plain_names(names: Names) -> Names:
-    """Return the plain names of a column, their texts sorted; each distinct one is read once."""
+    """Return the plain names of a column, with a sorted dictionary; parses distinct names only."""
     distinct, codes = plain_categories(names.texts)
     place = names.by_text(codes)
     if len(names) < len(codes):
@@ -160,9 +160,9 @@ def plain_names(names: Names) -> Names:
 
 
 def unnumbered_names(names: Names) -> Names:
-    """Return the plain names of a column without numbers that stand alone.
+    """Return the plain names of a column without standalone numbers.
 
-    "step 12" and "step 13" are both "step *"; numbers in words stay: "layer_3", "conv2d".
+    "step 12" and "step 13" both become "step *". Numbers in words stay: "layer_3", "conv2d".
     """
     plain = plain_names(names)
     texts = [_NUMBERED.sub("*", name) for name in plain.texts.tolist()]
@@ -170,47 +170,47 @@ def unnumbered_names(names: Names) -> Names:
 
 
 def plain_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
-    """Return the distinct plain names among ``names``, sorted, and which of them each has."""
+    """Return the sorted distinct plain names among ``names``, and each name's index in them."""
     distinct, codes, _ = _plain(names)
     return distinct, codes
 
 
-@_Once
+@_PerNames
 def _plain(names: Texts) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
-    alike = _alike_at_their_end(names)
-    plain = objects(map(plain_name, alike.texts))
-    own, differs = Names.of(plain), np.asarray(alike.texts != plain, np.bool_)
-    return own.texts, alike.by_text(own.codes), alike.by_text(differs)
+    """Return the sorted distinct plain names, each name's index, and whether the two differ."""
+    merged = _with_last_number_zeroed(names)
+    plain = objects(map(plain_name, merged.texts))
+    distinct, differs = Names.of(plain), np.asarray(merged.texts != plain, np.bool_)
+    return distinct.texts, merged.by_text(distinct.codes), merged.by_text(differs)
 
 
-@_Once
+@_PerNames
 def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
-    """Return the distinct common names among ``names``, sorted, and which of them each has.
+    """Return the sorted distinct common names among ``names``, and each name's index in them.
 
-    A common name is a plain one without numbers of steps and occurrences and without addresses:
-    "step 12", "step 13" are both "step". Numbers of layers and the like stay.
+    A common name is a plain name without step numbers, occurrence numbers, and addresses: "step 12"
+    and "step 13" both become "step". Numbers of layers and similar things stay.
     """
     plain, place = plain_categories(names)
-    given = plain
-    for pattern, instead in _ONE_OF_MANY:
+    plain_texts = plain
+    for pattern, instead in _OCCURRENCE_NUMBERS:
         plain = objects(map(partial(re.compile(pattern).sub, instead), plain))
-    # What is nothing but a number keeps a name.
+    # A name that consists only of a number becomes "#".
     bare = objects(name.strip() for name in plain)
-    own = Names.of(np.where((bare == "") & (given != ""), "#", bare))
-    return own.texts, own.codes[place]
+    distinct = Names.of(np.where((bare == "") & (plain_texts != ""), "#", bare))
+    return distinct.texts, distinct.codes[place]
 
 
 def codes_containing(names: Texts, words: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return which of ``names`` contain one of ``words``, upper or lower case."""
+    """Return which of ``names`` contain one of ``words``, ignoring case."""
     pattern = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
     return np.flatnonzero(are_matched(names, pattern))
 
 
 def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
-    """Return in which of ``names`` ``pattern`` is found.
+    """Return which of ``names`` contain a match of ``pattern``.
 
-    In names that differ in decorations alone it is sought once.
+    Names that differ only in decorations are searched once.
     """
     return _are_matched(names, pattern) if len(names) <= MOST_SHARED else _matches(names, pattern)
 
@@ -219,32 +219,32 @@ def _matches(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     if _LOOKS_AT_NUMBERS.search(pattern.pattern):
         found = (pattern.search(name) is not None for name in names)
         return np.fromiter(found, np.bool_, len(names))
-    alike = _alike(names)
-    of_each = [pattern.search(name) is not None for name in alike.texts]
-    return alike.by_text(np.array(of_each, np.bool_))
+    merged = _with_numbers_zeroed(names)
+    of_each = [pattern.search(name) is not None for name in merged.texts]
+    return merged.by_text(np.array(of_each, np.bool_))
 
 
-_are_matched: Final = _Once(_matches)
+_are_matched: Final = _PerNames(_matches)
 
 
 def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
-    """Return the number that the one group of ``pattern``, ``number``, finds in each name; or -1.
+    """Return the number in the group "number" of ``pattern`` for each name; -1 without a match.
 
-    It must find whole numbers of at most 18 digits.
+    The group must match integers of at most 18 digits.
     """
     numbers = (int(match["number"]) if match else -1 for match in map(pattern.search, names))
     return np.fromiter(numbers, np.int64, len(names))
 
 
-@_Once
-def _alike_at_their_end(names: Texts) -> Names:
-    """Return the names with 0 for the number that a decoration at their end has."""
+@_PerNames
+def _with_last_number_zeroed(names: Texts) -> Names:
+    """Return the names with 0 as the number of a decoration at the end."""
     place, numbered = dict[str, int](), dict[str, int]()
     codes = []
     for text in names:
         bare = text.rstrip("0123456789")
         if text is bare or (code := numbered.get(bare)) is None:
-            is_numbered = text is not bare and bare.endswith(_ENDS)
+            is_numbered = text is not bare and bare.endswith(_NUMBERED_ENDS)
             code = place.setdefault(f"{bare}0" if is_numbered else text, len(place))
             if is_numbered:
                 numbered[bare] = code
@@ -252,30 +252,30 @@ def _alike_at_their_end(names: Texts) -> Names:
     return Names(np.array(codes, np.int64), place)
 
 
-@_Once
-def _alike(names: Texts) -> Names:
-    """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
-    at_end = _alike_at_their_end(names)
-    alike = (_NUMBER_OF_DECORATION.sub(r"\g<1>0", name) for name in at_end.texts)
-    return Names.coded(alike, at_end.packed)
+@_PerNames
+def _with_numbers_zeroed(names: Texts) -> Names:
+    """Return the names with 0 for all numbers in decorations: see `DECORATED`."""
+    at_end = _with_last_number_zeroed(names)
+    merged = (_NUMBER_OF_DECORATION.sub(r"\g<1>0", name) for name in at_end.texts)
+    return Names.coded(merged, at_end.packed)
 
 
-@lru_cache(maxsize=1 << 16)  # the files of a run use the same names
+@lru_cache(maxsize=1 << 16)  # the files of a run share their names
 def phase_of(name: str, domain: str) -> str | None:
-    """Return the phase that a range of this name stands for, None where it stands for none."""
+    """Return the phase of a range with this name; None if it denotes no phase."""
     if domain == OWN_DOMAIN:
-        # Optimizers after the first bear a number.
+        # Optimizers after the first have a number.
         plain = name.partition("#")[0]
-        return "communication" if name.startswith("comm:") else _OWN.get(plain)
+        return "communication" if name.startswith("comm:") else _PHASE_OF_TRACEPROF_RANGE.get(plain)
     plain = name.strip(" #")
-    return next((phase for phase, pattern in _by_hand() if pattern.fullmatch(plain)), None)
+    return next((phase for phase, pattern in _phase_patterns() if pattern.fullmatch(plain)), None)
 
 
 def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
-    """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
+    """Return, for each range, the index of its phase in `PHASES`; -1 if it denotes none."""
     names, domains = ranges["name"], ranges["domain"]
     plain, code, is_decorated = _plain(names.texts)
-    # A name's kind: its plain name, and whether anything was added to it.
+    # The kind of a name: its plain name, and whether it has decorations.
     kind = names.by_text(2 * code + is_decorated)
     n_domains = max(len(domains.texts), 1)
     place, distinct = places_of(kind * n_domains + domains.codes)

@@ -1,1 +1,1 @@
-"""SQL about tables in memory: one SELECT, bounded in time and memory, that can do nothing else."""
+"""SQL over in-memory tables: one read-only SELECT, limited in time and memory."""

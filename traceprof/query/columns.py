@@ -1,4 +1,4 @@
-"""The views of the tables of a trace, and their columns as SQLite takes them."""
+"""The SQL views of the tables of a trace, and their columns as SQLite values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _columns_of(table: TableSchema) -> Iterable[ViewColumn]:
 VIEWS_OF_TABLES: Final[Mapping[str, View]] = {
     name: View(name, table.summary, tuple(_columns_of(table))) for name, table in TABLES.items()
 }
-"""A view for each table of a trace, of the same name."""
+"""A view for each table of a trace, with the same name."""
 
 
 def plain_columns(
@@ -44,9 +44,9 @@ def plain_columns(
     zero_ns: int,
     ranks: Mapping[int, int],
 ) -> dict[str, list[Any]]:
-    """Return the columns of a table that are ``wanted``, and those that are made of others.
+    """Return the ``wanted`` columns of a table, including derived ones, as lists.
 
-    Times become ns after ``zero_ns``; ``ranks`` are those of the processes, where they have one.
+    Times become ns after ``zero_ns``. ``ranks`` maps processes to ranks, where known.
     """
     found = {
         name: plain_values(table[name], kind, zero_ns)
@@ -57,14 +57,14 @@ def plain_columns(
         found["duration_ns"] = (table["end_ns"] - table["start_ns"]).tolist()
     if "rank" in wanted and "rank" not in kinds:
         places, distinct = places_of(table["process"])
-        told = [ranks.get(process) for process in distinct]
-        known = objects([None if rank == ABSENT else rank for rank in told])
+        rank_numbers = [ranks.get(process) for process in distinct]
+        known = objects([None if rank == ABSENT else rank for rank in rank_numbers])
         found["rank"] = places.pick(known).tolist()
     return found
 
 
 def plain_values(values: Column, kind: ColumnKind, zero_ns: int = 0) -> list[Any]:
-    """Return one column; a text that cannot be written as UTF-8 loses what is wrong in it."""
+    """Return one column as a list; characters that UTF-8 cannot encode are replaced."""
     if isinstance(values, Names):
         return list(values.by_text(objects(map(_text, values.texts))).tolist())
     match kind:
@@ -75,7 +75,7 @@ def plain_values(values: Column, kind: ColumnKind, zero_ns: int = 0) -> list[Any
         case ColumnKind.FLOAT:
             return _with_none(values, np.isnan(values))
         case _:
-            return [_text(one) for one in values]
+            return [_text(text) for text in values]
 
 
 def _with_none(values: Any, is_unknown: Any) -> list[Any]:

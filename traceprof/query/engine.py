@@ -1,10 +1,10 @@
-"""One SELECT about views of the tables of a trace, by SQLite, which may do nothing else.
+"""Run one SELECT on views of trace tables in SQLite, which may do nothing else.
 
-The statement is prepared about empty views first: that tells what it reads, and only that is
-loaded. What SQLite asks leave for (reading, functions, files, settings) is refused unless it is
-listed here. One call of a function may take longer than any limit here, and SQLite looks at no
-limit meanwhile: a process that can be killed runs queries (`answer_parts`, by `session/querying`).
-This module imports nothing large, so that the process starts fast.
+The statement is first prepared on empty views. That shows which columns it reads, and only these
+are loaded. Actions that SQLite asks permission for (reading, functions, files, settings) are denied
+unless they are listed here. A single function call may exceed every limit here, and SQLite checks
+no limit during it. So queries run in a process that can be killed (`answer_parts`, called by
+`session/querying`). This module imports nothing large, so that the process starts fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traceprof.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class ViewColumn:
-    """A column: its name, its type in SQL, what it means ("" where the name says it)."""
+    """A column: its name, its SQL type, and its meaning ("" if the name is sufficient)."""
 
     name: str
     type: str
@@ -30,7 +30,7 @@ class ViewColumn:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view: its name, what its rows are, its columns in order."""
+    """A view: its name, a summary of its rows, and its columns in order."""
 
     name: str
     summary: str
@@ -50,7 +50,7 @@ _FUNCTIONS: Final = """
     log2 mod pi pow power radians sin sinh sqrt tan tanh trunc
 """
 FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
-"""The functions that a query may call; which of them there are depends on SQLite's version."""
+"""The functions that a query may call, if the SQLite version has them."""
 
 _READING: Final = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -65,14 +65,14 @@ _LIMITS: Final = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
 }
-_BYTES_OF_CELL: Final = 56  # what Python takes for a small number and its place in the row
+_BYTES_OF_CELL: Final = 56  # a small Python number and its reference in the row
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far a query may go: rows that it gives, its time, the memory of SQLite and of the rows.
+    """The limits of a query: result rows, time, SQLite memory, and result memory.
 
-    SQLite keeps the lowest ``sqlite_bytes`` for the whole process, whoever else uses it there.
+    SQLite applies the lowest ``sqlite_bytes`` to the whole process.
     """
 
     n_rows: int = 1_000_000
@@ -83,7 +83,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class QueryRows:
-    """The answer: names of the columns, each once, and rows; None is what is not known."""
+    """The result: distinct column names and rows. Unknown values are None."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
@@ -92,27 +92,28 @@ class QueryRows:
 
 @dataclass
 class Query(AbstractContextManager["Query"]):
-    """A statement about ``views``; `add` the rows of what it `reads`, then `run` it once.
+    """A statement on ``views``: `add` the rows that it `reads`, then `run` it once.
 
     Raises:
-        UsageError: it is no single SELECT, is wrong, or wants what it may not have.
+        UsageError: the statement is not a single SELECT, is invalid, or requests something that is
+            not allowed.
     """
 
     sql: str
     views: Sequence[View]
     limits: Limits = field(default_factory=Limits)
     reads: dict[str, frozenset[str]] = field(init=False, default_factory=dict)
-    """The views that it reads, and of each the columns."""
+    """The views that the statement reads, and their columns."""
 
     def __post_init__(self) -> None:
         self._names = {view.name: view for view in self.views}
         self._refused = ""
         self._is_select = False
-        self._ends = 0.0
+        self._deadline_s = 0.0
         self._stopped: BaseException | None = None
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        # Nothing goes to a file, not even what is sorted.
+        # Write nothing to files, not even for sorting.
         self._connection.execute("PRAGMA temp_store=MEMORY")
         self._connection.execute(f"PRAGMA hard_heap_limit={self.limits.sqlite_bytes}")
         for view in self.views:
@@ -128,44 +129,46 @@ class Query(AbstractContextManager["Query"]):
         self.close()
 
     def close(self) -> None:
-        """Drop what was loaded."""
+        """Drop the loaded data."""
         self._connection.close()
 
     def _prepare(self) -> None:
         for limit, value in _LIMITS.items():
             self._connection.setlimit(limit, value)
         self._execute(f"EXPLAIN {self.sql}")
-        self._connection.set_authorizer(None)  # for what is loaded
+        self._connection.set_authorizer(None)  # allows loading rows
         if not self._is_select:
             raise UsageError("the query is not a SELECT statement; only SELECT is allowed")
 
     def _execute(self, sql: str) -> sqlite3.Cursor:
-        """Run ``sql`` with leave to read alone."""
-        self._connection.set_authorizer(self._may)
+        """Run ``sql`` with permission to read only."""
+        self._connection.set_authorizer(self._authorize)
         try:
             return self._connection.execute(sql)
         except Exception as error:
-            raise self._told(error) from error
+            raise self._error_for(error) from error
 
-    def _may(self, action: int, first: str | None, second: str | None, *_where: str | None) -> int:
-        """Return whether SQLite may do something: called for all that a statement wants."""
+    def _authorize(
+        self, action: int, first: str | None, second: str | None, *_where: str | None
+    ) -> int:
+        """Return whether SQLite may perform an action; called for each action of a statement."""
         if action == sqlite3.SQLITE_SELECT:
             self._is_select = True
         elif action == sqlite3.SQLITE_FUNCTION:
             if (second or "").lower() not in FUNCTIONS:
                 return self._refuse(f"the function {second}")
         elif action == sqlite3.SQLITE_READ:
-            return self._may_read(first or "", second or "")
+            return self._authorize_read(first or "", second or "")
         elif action not in _READING:
             return self._refuse(_ACTIONS.get(action, "this statement"))
         return sqlite3.SQLITE_OK
 
-    def _may_read(self, table: str, column: str) -> int:
+    def _authorize_read(self, table: str, column: str) -> int:
         if table in self._names:
             known = self.reads.get(table, frozenset())
             self.reads[table] = known | {column} if column else known
             return sqlite3.SQLITE_OK
-        # Of a WITH of the query itself SQLite asks so where no column is read: count(*).
+        # SQLite asks this for a WITH table of the query if no column is read: count(*).
         if not column and not table.lower().startswith(("sqlite_", "pragma_")):
             return sqlite3.SQLITE_OK
         return self._refuse(f"the table {table}")
@@ -175,10 +178,10 @@ class Query(AbstractContextManager["Query"]):
         return sqlite3.SQLITE_DENY
 
     def add(self, view: str, columns: Mapping[str, Sequence[Any]], n_rows: int) -> None:
-        """Append rows to a view; columns that are left out are NULL.
+        """Append rows to a view; missing columns are NULL.
 
         Raises:
-            UsageError: they need more memory than there may be.
+            UsageError: the rows exceed the memory limit.
         """
         if not n_rows:
             return
@@ -191,27 +194,27 @@ class Query(AbstractContextManager["Query"]):
                 zip(*given.values(), strict=True),
             )
         except (MemoryError, sqlite3.Error) as error:
-            raise self._told(error) from error
+            raise self._error_for(error) from error
 
     def run(self) -> QueryRows:
-        """Return the answer.
+        """Return the result.
 
         Raises:
-            UsageError: SQLite refuses, or it takes more time or memory than it may.
+            UsageError: SQLite reports an error, or the query exceeds its time or memory.
         """
         self._connection.execute("PRAGMA query_only=ON")
-        self._ends = monotonic() + self.limits.seconds
-        self._connection.set_progress_handler(self._look, _STEPS_BETWEEN_LOOKS)
+        self._deadline_s = monotonic() + self.limits.seconds
+        self._connection.set_progress_handler(self._check_time, _STEPS_BETWEEN_LOOKS)
         cursor = self._execute(self.sql)
         try:
             return self._fetched(cursor)
         except (MemoryError, sqlite3.Error) as error:
-            raise self._told(error) from error
+            raise self._error_for(error) from error
 
-    def _look(self) -> int:
-        """Return whether to stop; an interrupt of the program comes here, and must not be lost."""
+    def _check_time(self) -> int:
+        """Return whether to stop. An interrupt of the program arrives here and must not be lost."""
         try:
-            return int(monotonic() > self._ends)
+            return int(monotonic() > self._deadline_s)
         except BaseException as error:  # noqa: BLE001  (raised again once SQLite has stopped)
             self._stopped = error
             return 1
@@ -230,8 +233,8 @@ class Query(AbstractContextManager["Query"]):
             rows.append(row)
         return QueryRows(names, rows)
 
-    def _told(self, error: Exception) -> BaseException:
-        """Return what is to be raised in place of ``error``."""
+    def _error_for(self, error: Exception) -> BaseException:
+        """Return the error to raise instead of ``error``."""
         if self._stopped is not None:
             return self._stopped
         if self._refused:
@@ -246,7 +249,7 @@ class Query(AbstractContextManager["Query"]):
 
 
 def out_of_time(limits: Limits) -> UsageError:
-    """Return the error of a query that was stopped."""
+    """Return the error for a query that was stopped."""
     return UsageError(
         f"the query was stopped after {limits.seconds:g} s; select less, or raise the limit with "
         "--timeout"
@@ -254,7 +257,7 @@ def out_of_time(limits: Limits) -> UsageError:
 
 
 def out_of_memory() -> UsageError:
-    """Return the error of a query that needs more memory than it may take."""
+    """Return the error for a query that exceeds its memory."""
     return UsageError(
         "the query needs too much memory; select fewer rows or columns, or use --window"
     )
@@ -266,10 +269,10 @@ def answer_parts(
     views: Sequence[View],
     limits: Limits,
 ) -> Iterator[Any]:
-    """Yield what ``sql`` reads; then None, once it has loaded ``parts`` of it; then its answer.
+    """Yield the columns that ``sql`` reads, None once all ``parts`` are loaded, and the result.
 
     Raises:
-        UsageError: as `Query` does.
+        UsageError: as in `Query`.
     """
     with Query(sql, views, limits) as query:
         yield query.reads
@@ -280,12 +283,13 @@ def answer_parts(
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, with a number behind repeated ones."""
     found: dict[str, None] = {}
     for name in names:
-        own, number = name, 2
-        while own in found:
-            own, number = f"{name}_{number}", number + 1
-        found[own] = None
+        unique, number = name, 2
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found[unique] = None
     return tuple(found)
 
 

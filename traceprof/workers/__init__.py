@@ -1,1 +1,1 @@
-"""Ranks in parallel: processes here, or Dask's where the files lie; they hold the Traces."""
+"""Run analyses of ranks in parallel: local processes or Dask workers hold the Traces."""

@@ -1,4 +1,4 @@
-"""Workers on a Dask cluster: a scheduler somewhere, or one that is started on this machine."""
+"""Workers on a Dask cluster: an existing scheduler, or one started on this machine."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ except ImportError as error:
         "without Dask"
     ) from error
 
-_WAITS_FOR_SCHEDULER_S: Final = 10.0
-_WAITS_FOR_WORKERS_S: Final = 10
-_WAITS_FOR_NEXT_S: Final = 60
-"""For who comes in the place of a worker of this machine: a start takes some, more under load."""
-_OF_LOCAL: Final = {
-    # Who takes over a question from another reads its file first.
+_SCHEDULER_TIMEOUT_S: Final = 10.0
+_WORKERS_TIMEOUT_S: Final = 10
+_REPLACEMENT_TIMEOUT_S: Final = 60
+"""Time to wait for the replacement of a dead local worker. It takes longer under load."""
+_LOCAL_SETTINGS: Final = {
+    # A worker that takes over a question must first read its file.
     "distributed.scheduler.work-stealing": False,
-    # It looks a hundred times a second where each process is, and keeps that.
+    # The profiler samples every worker a hundred times per second and keeps the samples.
     "distributed.worker.profile.enabled": False,
-    # Pages, and what may be asked of them, that anybody on this machine could look at.
+    # Any user of this machine could open these pages.
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
-    # Dask's own has the C library give back each array that is freed: twice the processor time.
+    # Replaces Dask's setting to return each freed array to the system, which doubles CPU time.
     "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
 }
-_BRIEF: Final = {"distributed.admin.low-level-log-length": 0}
-"""Else each end of a connection keeps the last thousand messages, with the questions in them.
+_NO_MESSAGE_LOG: Final = {"distributed.admin.low-level-log-length": 0}
+"""Without this, both ends of a connection keep the last thousand messages, including the questions.
 
-It is read whenever a connection begins: also that to a worker that replaces one.
+Dask reads the setting when a connection begins, also to a worker that replaces another.
 """
-_UNTOLD: Final = {"distributed.admin.large-graph-warning-threshold": "1TB"}
-"""A question may hold sets of instants that all ranks share: Dask would warn of each."""
+_NO_GRAPH_WARNING: Final = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+"""A question may contain sets of instants that all ranks share. Dask would warn about each."""
 _holders: Final[dict[int, Holder]] = {}
 
 
 class DaskPool(WorkerPool):
-    """Dask's workers that answer questions; those about one file go to a worker that can read it.
+    """Dask workers that answer questions. Questions about a file go to a worker that can read it.
 
     ``address`` is that of the scheduler; "" starts one here, with ``n_workers``.
     """
 
-    n_ahead = 2  # one to answer, one to go on with
+    n_ahead = 2  # one to answer, one waiting
     deaths = (KilledWorker,)
     died = (
         "the workers reading this file died (out of memory?); use fewer workers, so that each has "
@@ -76,17 +76,21 @@ class DaskPool(WorkerPool):
         self._done: SimpleQueue[_Sent] = SimpleQueue()
 
     def living(self) -> Collection[str]:
-        """Return the workers that there are now."""
+        """Return the current workers."""
         return [*self._client.scheduler_info(n_workers=-1)["workers"]]
 
     def workers(self) -> Collection[str]:
-        """Return those that there are; who has just died on this machine is soon replaced."""
+        """Return the current workers; wait for replacements of local workers that just died.
+
+        Raises:
+            UsageError: there are no workers.
+        """
         found = self.living()
         wanted = 1 if self._address else self._n_expected
         if len(found) < wanted:
-            most_s = _WAITS_FOR_WORKERS_S if self._address else _WAITS_FOR_NEXT_S
+            timeout_s = _WORKERS_TIMEOUT_S if self._address else _REPLACEMENT_TIMEOUT_S
             with suppress(TimeoutError):
-                self._client.wait_for_workers(wanted, timeout=most_s)
+                self._client.wait_for_workers(wanted, timeout=timeout_s)
             found = self.living()
             self._n_expected = max(1, len(found))
         if not found:
@@ -96,8 +100,8 @@ class DaskPool(WorkerPool):
         return found
 
     def able(self, files: Sequence[str], workers: Collection[str]) -> Sequence[Collection[str]]:
-        """Return, of each file, the workers that see it; those of this machine see the same."""
-        # Who dies while it is asked says nothing.
+        """Return, for each file, the workers that can read it; empty for local workers: any can."""
+        # A worker that dies during the call is omitted.
         found = (
             self._client.run(_which_are_there, files, on_error="ignore") if self._address else {}
         )
@@ -107,16 +111,16 @@ class DaskPool(WorkerPool):
         ]
 
     def submit(self, worker: str, question: Asked) -> Any:
-        """Return the answer of a worker, as a future.
+        """Send a question to a worker; return the future of its answer.
 
-        On this machine of no other: who takes over a question reads its file first. Elsewhere one
-        may be stopped for its memory, and others take over.
+        A local question stays with its worker, since another worker would first have to read the
+        file. On a cluster, a worker may be stopped for its memory, and another one takes over.
         """
-        # A scheduler in this process would hold questions and answers several times over on their
-        # way, and an answer would be lost with who gave it.
+        # Use files: a scheduler in this process would hold several copies of questions and answers
+        # in transit, and an answer would be lost with its worker.
         asked = question if self._address else self.posted(question)
         answer = None if self._address else self.new_file()
-        with dask.config.set(_UNTOLD):
+        with dask.config.set(_NO_GRAPH_WARNING):
             future = self._client.submit(
                 _answer,
                 asked,
@@ -131,34 +135,34 @@ class DaskPool(WorkerPool):
         return sent
 
     def next_done(self, asked: Mapping[int, Any]) -> int | None:
-        """Return the key of a future that is done."""
+        """Return the key of a finished future; None if none finished, or it was asked again."""
         try:
             sent = self._done.get(timeout=LOOKS_EVERY_S)
         except Empty:
             return None
-        # None, too, of one that was asked again meanwhile.
-        return next((key for key, one in asked.items() if one is sent), None)
+        # None for a question that was asked again meanwhile.
+        return next((key for key, future in asked.items() if future is sent), None)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Disconnect from the cluster; end it if it was started here."""
         super().close()
         if client := self.__dict__.pop("_client", None):
             client.close()
         if local := self.__dict__.pop("_local", None):
-            local.close(timeout=_WAITS_FOR_WORKERS_S)
+            local.close(timeout=_WORKERS_TIMEOUT_S)
         self._settings.close()
 
     @cached_property
     def _local(self) -> Any:
         try:
-            with dask.config.set(_OF_LOCAL):
+            with dask.config.set(_LOCAL_SETTINGS):
                 return LocalCluster(
                     n_workers=self.n_workers,
                     threads_per_worker=1,
-                    memory_limit=None,  # Dask would count mapped files, and stop a worker for them
+                    memory_limit=None,  # Dask would count mapped files and stop workers
                     dashboard_address="127.0.0.1:0",
-                    security=Security.temporary(),  # or who uses this machine could send it work
-                    death_timeout=_WAITS_FOR_NEXT_S,  # by default one that cannot start is for ever
+                    security=Security.temporary(),  # other users could send work
+                    death_timeout=_REPLACEMENT_TIMEOUT_S,  # Dask waits forever by default
                     silence_logs=logging.CRITICAL,
                 )
         except ImportError as error:
@@ -174,45 +178,49 @@ class DaskPool(WorkerPool):
     @cached_property
     def _client(self) -> Any:
         with ExitStack() as settings:
-            settings.enter_context(dask.config.set(_BRIEF))
+            settings.enter_context(dask.config.set(_NO_MESSAGE_LOG))
             where = self._address or self._local
             if self._address:
                 _check_scheduler(self._address)
             try:
-                client = Client(where, timeout=_WAITS_FOR_SCHEDULER_S, set_as_default=False)
+                client = Client(where, timeout=_SCHEDULER_TIMEOUT_S, set_as_default=False)
             except (OSError, ValueError) as error:
                 raise _no_scheduler(self._address, error) from error
-            self._settings = settings.pop_all()  # as long as there is a client
+            self._settings = settings.pop_all()  # until the client is closed
             return client
 
 
 def _check_scheduler(address: str) -> None:
-    """Ask who answers at ``address``: a client of Dask would wait for ever for who says nothing."""
-    told: list[Any] = []
+    """Check that a Dask scheduler answers at ``address``. A Dask client would wait forever.
 
-    def ask() -> None:  # where this is asked a loop may run already
+    Raises:
+        UsageError: no scheduler answers.
+    """
+    answers: list[Any] = []
+
+    def ask() -> None:  # this thread may already run an event loop
         try:
-            told.append(asyncio.run(asyncio.wait_for(_identity(address), _WAITS_FOR_SCHEDULER_S)))
-        except Exception as error:  # noqa: BLE001 - whatever a stranger says, it is no scheduler
-            told.append(error)
+            answers.append(asyncio.run(asyncio.wait_for(_identity(address), _SCHEDULER_TIMEOUT_S)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, no scheduler answers
+            answers.append(error)
 
     asking, log = threading.Thread(target=ask, daemon=True), logging.getLogger("distributed")
     level = log.level
-    log.setLevel(logging.CRITICAL + 1)  # it would print what it cannot read
+    log.setLevel(logging.CRITICAL + 1)  # it would print unreadable replies
     try:
         asking.start()
         asking.join()
     finally:
         log.setLevel(level)
-    (found,) = told
+    (found,) = answers
     if not isinstance(found, dict) or found.get("type") != "Scheduler":
         raise _no_scheduler(address, found if isinstance(found, Exception) else None)
 
 
 async def _identity(address: str) -> Any:
     arguments = Security().get_connection_args("client")
-    # What comes is not unpacked: that could run anything.
-    there = await connect(address, _WAITS_FOR_SCHEDULER_S, deserialize=False, **arguments)
+    # Do not deserialize the reply: that could run arbitrary code.
+    there = await connect(address, _SCHEDULER_TIMEOUT_S, deserialize=False, **arguments)
     try:
         await there.write({"op": "identity", "reply": True})
         return await there.read()
@@ -221,13 +229,13 @@ async def _identity(address: str) -> Any:
 
 
 def _no_scheduler(address: str, error: Exception | None) -> UsageError:
-    said = f" ({error})" if error is not None and str(error) else ""
-    return UsageError(f"--cluster {address}: no Dask scheduler answers at this address{said}")
+    reason = f" ({error})" if error is not None and str(error) else ""
+    return UsageError(f"--cluster {address}: no Dask scheduler answers at this address{reason}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sent:
-    """A question that a worker was sent, and the files that it and its answer may lie in."""
+    """A question that was sent to a worker, and the files that may contain it and its answer."""
 
     future: Any
     asked: Asked | bytes | Path
@@ -263,13 +271,13 @@ def _no_answer(what: str) -> TraceError:
 
 
 def _answer(asked: Asked | bytes | Path, file: Path | None, n_workers: int) -> bytes | None:
-    """Answer a question in a worker, which keeps what it has made; None: it lies in ``file``."""
+    """Answer a question in a worker, which keeps its traces; None: the answer is in ``file``."""
     question = picked_up(asked) if isinstance(asked, bytes | Path) else asked
     limit = get_worker().memory_manager.memory_limit
     most_bytes = share_of(limit) if limit else usable_bytes(n_workers)
     text = _holders.setdefault(0, Holder(most_bytes)).answer(question)
     if file is not None:
-        with suppress(OSError):  # no room: it goes as it is
+        with suppress(OSError):  # no room: return it directly
             file.write_bytes(text)
             return None
     return text

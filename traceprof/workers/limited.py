@@ -1,4 +1,4 @@
-"""Work on untrusted input in a process that may take only so much time and memory."""
+"""Process untrusted input in a process with limited time and memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 class OutOfTimeError(Exception):
-    """The process took more time than it may; it was killed."""
+    """The process exceeded its time and was killed."""
 
 
 class ProcessDiedError(Exception):
-    """The process died without an answer: of a signal, or because memory ran out."""
+    """The process died without an answer: of a signal, or out of memory."""
 
 
 class Limited(AbstractContextManager["Limited"]):
-    """A process that does ``work``, and is killed when the caller leaves the context.
+    """A process that runs ``work``, and is killed when the caller leaves the context.
 
-    The work may hang in C code or take all memory: neither harms this process. ``most_bytes``
-    bounds the memory that the work takes beyond its libraries, on Linux; None: no bound.
+    The work may hang in C code or exhaust memory without harm to this process. ``most_bytes``
+    limits the memory of the work beyond its libraries, on Linux; None: no limit.
 
     Raises:
         TraceprofError: the system refuses to start another process.
@@ -49,12 +49,12 @@ class Limited(AbstractContextManager["Limited"]):
         self._started.end()
 
     def send(self, part: Any) -> None:
-        """Send one of the parts that the work takes; the next answer tells whether it failed."""
+        """Send a part to the work; the next answer reports a failure."""
         with suppress(OSError):  # the process has ended: `answer` raises why
             self._started.pipe.send((part,))
 
     def finish(self) -> None:
-        """Tell the work that there are no more parts."""
+        """Signal that there are no more parts."""
         with suppress(OSError):
             self._started.pipe.send(())
 
@@ -62,9 +62,9 @@ class Limited(AbstractContextManager["Limited"]):
         """Return the next answer of the work, within ``most_s`` seconds.
 
         Raises:
-            OutOfTimeError: there is none by then; the process was killed.
+            OutOfTimeError: there was no answer in time; the process was killed.
             ProcessDiedError: the process died.
-            Exception: what the work raised.
+            Exception: the error that the work raised.
         """
         pipe = self._started.pipe
         if not pipe.poll(most_s):
@@ -82,7 +82,7 @@ class Limited(AbstractContextManager["Limited"]):
 def _serve(pipe: Connection, work: Work, args: tuple[Any, ...], most_bytes: int | None) -> None:
     try:
         if most_bytes is not None:
-            _bound_memory(most_bytes)
+            _limit_memory(most_bytes)
         for answer in work(_parts(pipe), *args):
             pipe.send((answer, None))
     except Exception as error:  # noqa: BLE001 - the caller of `answer` gets it
@@ -94,13 +94,15 @@ def _parts(pipe: Connection) -> Iterator[Any]:
         yield part[0]
 
 
-def _bound_memory(most_bytes: int) -> None:
-    """Bound the memory that this process may take from now on, where the system can."""
+def _limit_memory(most_bytes: int) -> None:
+    """Limit the memory that this process may still allocate, where the system supports it."""
     if sys.platform != "linux":
         return
     import resource  # noqa: PLC0415 - only Unix has it
 
     pages = int(_STATM.read_text("ascii").split()[0])
-    known = [one for one in resource.getrlimit(resource.RLIMIT_AS) if one != resource.RLIM_INFINITY]
+    known = [
+        limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY
+    ]
     bound = min(pages * resource.getpagesize() + most_bytes, *known, sys.maxsize)
     resource.setrlimit(resource.RLIMIT_AS, (bound, bound))

@@ -1,4 +1,4 @@
-"""Workers that hold the Traces of some files, asked side by side; and those that are processes."""
+"""Pools of workers that hold the Traces of files and answer questions; pools of local processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import count
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from traceprof.errors import TraceError, TraceprofError
 from traceprof.processes import trim, usable_bytes
@@ -24,32 +24,33 @@ from traceprof.workers.started import StartedProcess, start
 
 Asked: TypeAlias = Question | TimeQuestion
 Report: TypeAlias = Callable[[int, int], None]
-"""Is told how many ranks are done, and of how many."""
+"""Called with the number of finished ranks and the total."""
 
-_MOST_DEATHS: Final = 3
-"""A question whose worker died so often is not asked again."""
+_MAX_DEATHS: Final = 3
+"""A question is given up after this many of its workers died."""
 LOOKS_EVERY_S: Final = 1.0
-_LARGE_BYTES: Final = 1 << 16
-"""Questions with arrays of so many go by a file: they are not copied on their way."""
+_MIN_FILE_BYTES: Final = 1 << 16
+"""Questions with an array of this size are passed in a file, to avoid copies in transit."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 class WorkerPool(Pool):
-    """Workers that answer questions; the questions about one file go to the same one.
+    """Workers that answer questions. Questions about one file go to the same worker.
 
-    What was asked of one that dies is asked again. Few questions are given to each at a time: to
-    one that died those are lost, and whoever passes them on holds them meanwhile.
+    Questions to a worker that dies are asked again. Each worker gets few questions at a time,
+    because they are lost with the worker, and because messages in transit take memory.
     """
 
     n_ahead: ClassVar = 1
-    """Questions that a worker is given at a time."""
+    """Number of questions that a worker has at a time."""
     deaths: ClassVar[tuple[type[Exception], ...]] = ()
-    """What a question ends with whose worker died."""
+    """Exceptions of questions whose worker died."""
     died: ClassVar = "{}"
-    """What is said then, of how many deaths."""
+    """Error message for a question that was given up, with a placeholder for the number of deaths.
+    """
 
     def __init__(self, n_workers: int, progress: Report = no_progress) -> None:
         self.n_workers = max(1, n_workers)
@@ -63,49 +64,49 @@ class WorkerPool(Pool):
         """Return the answers in the order of the questions (see `Pool`).
 
         Raises:
-            TraceError: workers die of a question.
+            TraceError: workers die from a question.
         """
         if not questions:
             return []
         try:
             return self._answers(questions)
         except BaseException:
-            self.close()  # nobody takes what is half answered
+            self.close()  # discard partial answers
             raise
 
     @abstractmethod
     def submit(self, worker: Any, question: Asked) -> Any:
-        """Return the answer of a worker, as a future."""
+        """Send a question to a worker; return the future of its answer."""
 
     @abstractmethod
     def next_done(self, asked: Mapping[int, Any]) -> int | None:
-        """Return the key of one of these futures that is done; None: none was for a while."""
+        """Return the key of a finished future; None if none finished for a while."""
 
     @abstractmethod
     def workers(self) -> Collection[Any]:
-        """Return the workers among which files are shared out."""
+        """Return the workers to which files are assigned."""
 
     def living(self) -> Collection[Any]:
-        """Return those that answer what they were asked."""
+        """Return the workers that still answer."""
         return self.workers()
 
     def able(self, files: Sequence[str], workers: Collection[Any]) -> Sequence[Collection[Any]]:
-        """Return, of each file, the workers that can read it."""
+        """Return, for each file, the workers that can read it."""
         return [workers] * len(files)
 
     def close(self) -> None:
-        """Give up what is held; the next question begins anew."""
+        """Drop all held data; the next question starts again."""
         self._owners = {}
         if self._folder is not None:
             self._folder.cleanup()
         self._folder = None
 
     def posted(self, question: Asked) -> bytes | Path:
-        """Return a question as it goes to a process of this machine: itself, or where it lies."""
+        """Return a question pickled for a local process, or the path of a file with it."""
         large: list[pickle.PickleBuffer] = []
 
         def is_small(buffer: pickle.PickleBuffer) -> bool:
-            if buffer.raw().nbytes >= _LARGE_BYTES:
+            if buffer.raw().nbytes >= _MIN_FILE_BYTES:
                 large.append(buffer)
             return not large
 
@@ -116,12 +117,12 @@ class WorkerPool(Pool):
             file = self.new_file()
             with file.open("wb") as out:
                 pickle.dump(question, out, pickle.HIGHEST_PROTOCOL)
-        except OSError:  # no room: it goes as it is
+        except OSError:  # no room: send it directly
             return pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
         return file
 
     def new_file(self) -> Path:
-        """Return the name of a file for a question or an answer."""
+        """Return the path of a new file for a question or an answer."""
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="traceprof-", dir=folder_on_disk())
         return Path(self._folder.name) / str(next(self._numbers))
@@ -129,12 +130,12 @@ class WorkerPool(Pool):
     def _answers(self, questions: Sequence[Asked]) -> list[Any]:
         asked = _Round(self, questions)
         answers: list[Any] = [None] * len(questions)
-        # To and fro: a process has in memory what it was asked about last.
+        # Alternate the direction: a process still has the file of its last question in memory.
         self._is_backwards = not self._is_backwards
         numbers = range(len(questions))
         asked.begin([*reversed(numbers)] if self._is_backwards else [*numbers])
         self._progress(0, len(questions))
-        trim()  # meanwhile: what the last answers were made into is seldom as large
+        trim()  # while waiting: memory of the last answers is rarely needed again
         for n_done in range(1, len(questions) + 1):
             number, text = asked.next_answer()
             answers[number] = unpacked(text, self, questions[number])
@@ -142,7 +143,7 @@ class WorkerPool(Pool):
         return answers
 
     def owners_of(self, files: Sequence[str]) -> Sequence[Any]:
-        """Return the worker that looks at each file: of those that can, the one with the fewest."""
+        """Return the worker of each file; a new file goes to the able worker with the fewest."""
         workers = self.workers()
         new = [file for file in dict.fromkeys(files) if self._owners.get(file) not in workers]
         loads = Counter(owner for file, owner in self._owners.items() if file not in new)
@@ -153,7 +154,7 @@ class WorkerPool(Pool):
 
 
 class _Round:
-    """Some questions, until all are answered."""
+    """A set of questions until all are answered."""
 
     def __init__(self, pool: WorkerPool, questions: Sequence[Asked]) -> None:
         self._pool, self._questions = pool, questions
@@ -163,17 +164,17 @@ class _Round:
         self._tickets = count()
 
     def begin(self, numbers: Sequence[int]) -> None:
-        """Ask the first of the questions at ``numbers``; who has none left is asked the next."""
-        owners = self._pool.owners_of([self._questions[one].plan.file for one in numbers])
+        """Assign the questions ``numbers`` to workers, and send each worker its first questions."""
+        owners = self._pool.owners_of([self._questions[n].plan.file for n in numbers])
         for number, owner in zip(numbers, owners, strict=True):
             self._waiting[owner].append(number)
         for owner in dict.fromkeys(owners):
-            n_asked = sum(own == owner for own, _, _ in self._asked.values())
+            n_asked = sum(other == owner for other, _, _ in self._asked.values())
             for _ in range(self._pool.n_ahead - n_asked):
                 self._ask_next(owner)
 
     def next_answer(self) -> tuple[int, bytes]:
-        """Return the number of a question, and its answer as it travels."""
+        """Return the number of an answered question, and its pickled answer."""
         while True:
             asked = {ticket: future for ticket, (_, _, future) in self._asked.items()}
             ticket = self._pool.next_done(asked)
@@ -196,20 +197,24 @@ class _Round:
             self._asked[ticket] = owner, number, self._pool.submit(owner, self._questions[number])
 
     def _dead(self) -> set[Any]:
-        """Return who has died with a question: of some nobody says so."""
+        """Return the workers that died with a question. Some pools do not report a death."""
         living = self._pool.living()
         return {owner for owner, _, _ in self._asked.values() if owner not in living}
 
     def _ask_again(self, dead: Collection[Any]) -> None:
-        """Ask anew what was asked of workers that died, and what these were still to be asked."""
+        """Ask again all questions that dead workers had received or were still to receive.
+
+        Raises:
+            TraceError: too many workers died from a question.
+        """
         numbers: list[int] = []
         for owner in dead:
-            tickets = [ticket for ticket, (own, _, _) in self._asked.items() if own == owner]
+            tickets = [ticket for ticket, (other, _, _) in self._asked.items() if other == owner]
             lost = [self._asked.pop(ticket)[1] for ticket in tickets]
-            self._deaths[lost[0]] += 1  # the others it had not begun with
-            if self._deaths[lost[0]] >= _MOST_DEATHS:
-                said = self._pool.died.format(_MOST_DEATHS)
-                raise TraceError(f"{self._questions[lost[0]].plan.file}: {said}")
+            self._deaths[lost[0]] += 1  # it had not started the others
+            if self._deaths[lost[0]] >= _MAX_DEATHS:
+                message = self._pool.died.format(_MAX_DEATHS)
+                raise TraceError(f"{self._questions[lost[0]].plan.file}: {message}")
             numbers += [*lost, *self._waiting.pop(owner, ())]
         if numbers:
             self.begin(numbers)
@@ -220,9 +225,9 @@ class DiedError(Exception):
 
 
 class ProcessPool(WorkerPool):
-    """Processes of this machine, one question at a time; one that dies is replaced.
+    """Processes on this machine, with one question each at a time. A dead process is replaced.
 
-    No thread waits for them: where processes are limited, none could be started.
+    No threads wait for them: where processes are limited, no thread could be started.
     """
 
     deaths = (DiedError,)
@@ -236,11 +241,11 @@ class ProcessPool(WorkerPool):
         self._processes: dict[int, _Process] = {}
 
     def workers(self) -> Collection[int]:
-        """Return the numbers of the processes, which start when they are asked."""
+        """Return the numbers of the processes; a process starts with its first question."""
         return range(self.n_workers)
 
     def submit(self, worker: int, question: Asked) -> Any:
-        """Return the process, whose result is the answer.
+        """Send a question; return the process, whose result is the answer.
 
         Raises:
             TraceprofError: no process can be started.
@@ -253,22 +258,22 @@ class ProcessPool(WorkerPool):
                 self._processes.pop(worker).end()
             else:
                 return self._processes[worker]
-        self._processes[worker] = own = _start(usable_bytes(self.n_workers))
-        with suppress(OSError):  # it has died: so its result says
-            own.pipe.send(sent)
-        return own
+        self._processes[worker] = process = _start(usable_bytes(self.n_workers))
+        with suppress(OSError):  # it has died; `result` reports that
+            process.pipe.send(sent)
+        return process
 
     def next_done(self, asked: Mapping[int, Any]) -> int | None:
-        """Return the key of a process that has answered, or died."""
-        pipes = {one.pipe: key for key, one in asked.items()}
-        return next((pipes[one] for one in wait([*pipes], LOOKS_EVERY_S)), None)
+        """Return the key of a process that answered or died."""
+        pipes = {pipe.pipe: key for key, pipe in asked.items()}
+        return next((pipes[pipe] for pipe in wait([*pipes], LOOKS_EVERY_S)), None)
 
     def pids(self) -> list[int]:
-        """Return the processes that there are."""
-        return [one.process.pid for one in self._processes.values() if one.process.pid]
+        """Return the IDs of the running processes."""
+        return [process.process.pid for process in self._processes.values() if process.process.pid]
 
     def close(self) -> None:
-        """End the processes; the next question starts them anew."""
+        """End the processes; the next question starts new ones."""
         super().close()
         while self._processes:
             self._processes.popitem()[1].end()
@@ -276,13 +281,13 @@ class ProcessPool(WorkerPool):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Process(StartedProcess):
-    """A process that answers."""
+    """A process that answers questions."""
 
     def result(self) -> bytes:
-        """Return what it answers.
+        """Return the answer.
 
         Raises:
-            DiedError: it does not.
+            DiedError: the process died.
         """
         try:
             return self.pipe.recv_bytes()
@@ -291,7 +296,11 @@ class _Process(StartedProcess):
 
 
 def _start(most_bytes: int) -> _Process:
-    """Start a process that answers, and keeps so many bytes at most."""
+    """Start a process that answers questions and keeps at most ``most_bytes``.
+
+    Raises:
+        TraceprofError: the system refuses to start a process.
+    """
     try:
         started = start(_serve, most_bytes)
     except OSError as error:
@@ -303,7 +312,7 @@ def _start(most_bytes: int) -> _Process:
 
 
 def _serve(pipe: Connection, most_bytes: int) -> None:
-    """Answer until nobody asks any more."""
+    """Answer questions until the pipe is closed."""
     holder = Holder(most_bytes)
     while True:
         try:
@@ -319,5 +328,4 @@ def _serve(pipe: Connection, most_bytes: int) -> None:
 def picked_up(posted: bytes | Path) -> Asked:
     """Return a question that was posted."""
     text = posted if isinstance(posted, bytes) else posted.read_bytes()
-    question: Asked = pickle.loads(text)
-    return question
+    return cast("Asked", pickle.loads(text))

@@ -1,14 +1,14 @@
-"""Traces that another process holds: questions go to them, and only answers come back.
+"""Traces in another process: questions go there, and only answers come back.
 
-Such a Trace is a plan: functions that make it from its file, one after another. Whoever follows
-the plan has the Trace, so that one that was lost is made again.
+A remote Trace is a plan: the functions that create it from its file, one after another. A worker
+creates the Trace by following the plan, so a lost Trace can be created again.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -19,15 +19,16 @@ from traceprof.model.trace import Trace
 
 _Answer = TypeVar("_Answer")
 _EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
-"""The tables that grow with the recording; the others travel with the head of a Trace."""
+"""The tables that grow with the recording; the other tables travel with the head of a Trace."""
+_FIELDS: Final = frozenset(field.name for field in fields(Trace))
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of a plan: a function, and what it takes beside the Trace so far.
+    """One step of a plan: a function, and its arguments besides the Trace so far.
 
-    Two are the same that bear the same ``name``. ``takes_part``: others are made of the same
-    Trace, which is still needed.
+    Steps with the same ``name`` are equal. ``takes_part``: several Traces are derived from the
+    Trace before this step, so it is still needed.
     """
 
     make: Callable[..., Trace] = field(compare=False)
@@ -38,23 +39,23 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a Trace is made: it is read, then changed."""
+    """How a Trace is created: read from a file, then changed."""
 
     steps: tuple[PlanStep, ...]
 
     @property
     def file(self) -> str:
-        """The file that the Trace is read from."""
+        """The file from which the Trace is read."""
         return str(self.steps[0].args[0])
 
     def then(self, step: PlanStep) -> Plan:
-        """Return the plan of what ``step`` makes of this one's Trace."""
+        """Return the plan extended by ``step``."""
         return Plan((*self.steps, step))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a Trace: a function that pickles by its name, and what it takes beside."""
+    """A question about a Trace: a function that pickles by name, and its other arguments."""
 
     plan: Plan
     measure: Callable[..., Any]
@@ -65,7 +66,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer to a question that cannot be answered: the error."""
+    """The answer to a question that raised an error."""
 
     error: Exception
 
@@ -75,47 +76,45 @@ class Pool(Protocol):
 
     @abstractmethod
     def ask(self, questions: Sequence[Any], /) -> list[Any]:
-        """Return the answers in the order of the questions, `Failed` where one raised an error.
+        """Return the answers in the order of the questions, `Failed` for each raised error.
 
-        Questions are each a `Question`, or one about sets of instants (`TimeQuestion`).
+        A question is a `Question`, or a `TimeQuestion` about sets of instants.
 
         Raises:
-            TraceprofError: a question cannot be answered by anybody.
+            TraceprofError: no worker can answer a question.
         """
         ...
 
     def close(self) -> None:
-        """Give up what is held; the next question begins anew."""
+        """Drop all held data; the next question starts again."""
 
     def read(
         self, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
     ) -> list[RemoteTrace | Exception]:
-        """Return the Trace that ``read`` makes of each of ``roots``, or why it cannot."""
+        """Return the remote Trace ``read(*root)`` for each of ``roots``, or the raised error."""
         siblings: list[RemoteTrace] = []
         made = [RemoteTrace(self, Plan((PlanStep(read, args),)), siblings) for args in roots]
         failed = _fetch_heads(made)
-        siblings[:] = [one for one in made if one not in failed]
-        return [failed.get(one, one) for one in made]
+        siblings[:] = [trace for trace in made if trace not in failed]
+        return [failed.get(trace, trace) for trace in made]
 
 
 class RemoteTrace(Trace):
-    """A Trace that a pool holds; what is small of it is here, and its events where they are.
+    """A Trace that a pool holds. Small data is here; events stay in the other process.
 
-    ``siblings`` are the Traces that were made in the same way, this one among them: a fact that is
-    asked of one is measured of all of them at once.
+    ``siblings`` are the Traces that were created in the same way, including this one. A fact of one
+    Trace is measured for all of them at once.
     """
 
-    __slots__ = ("_facts", "_head", "_span", "_uncut", "plan", "pool", "siblings")
+    __slots__ = ("_head", "plan", "pool", "siblings")
 
     is_remote = True
 
     pool: Pool
     plan: Plan
     siblings: list[RemoteTrace]
+    uncut: RemoteTrace | None
     _head: Trace | None
-    _span: TimeWindow | None
-    _uncut: RemoteTrace | None
-    _facts: dict[tuple[Any, ...], Any]
 
     def __init__(
         self,
@@ -124,41 +123,53 @@ class RemoteTrace(Trace):
         siblings: list[RemoteTrace],
         within: tuple[RemoteTrace, TimeWindow] | None = None,
     ) -> None:
-        uncut, span = within or (None, None)
         known = {"pool": pool, "plan": plan, "siblings": siblings, "_head": None}
-        known |= {"_span": span, "_uncut": uncut, "_facts": {}}
+        known |= {"uncut": None, "facts": {}}
+        if within is not None:
+            known["uncut"], known["span"] = within
         for name, value in known.items():
             object.__setattr__(self, name, value)
         siblings.append(self)
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of `Trace`: event tables are fetched, other fields are in the head."""
+        if name not in _FIELDS:
+            raise AttributeError(name)
+        if name in _EVENTS:
+            return self._events(name)
+        return getattr(self.head, name)
+
+    def _events(self, name: str) -> Table:
+        """Fetch a table of events."""
+        return self.measure_all([self], Trace.table, [(name,)], {})[0]
+
     @property
     def head(self) -> Trace:
         """The Trace without its events."""
-        if self._uncut is not None:
-            return self._uncut.head
+        if self.uncut is not None:
+            return self.uncut.head
         if self._head is None:
-            failed = _fetch_heads([one for one in self.siblings if one._head is None])
+            failed = _fetch_heads([trace for trace in self.siblings if trace._head is None])
             if self in failed:
                 raise failed[self]
         assert self._head is not None
         return self._head
 
     def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Return what ``measure`` says of this Trace; its siblings are asked with it.
+        """Return ``measure`` of this Trace; measure its siblings in the same round.
 
-        What they say is kept under ``key`` among the facts of each.
+        The results are cached under ``key`` in the facts of each Trace.
         """
         args, kwargs = given
-        asked = [one for one in self.siblings if key not in one._facts]
+        missing = [trace for trace in self.siblings if key not in trace.facts]
         more = tuple(sorted(kwargs.items()))
-        found = self.pool.ask([Question(one.plan, measure, args, more) for one in asked])
-        for one, answer in zip(asked, found, strict=True):
+        answers = self.pool.ask([Question(trace.plan, measure, args, more) for trace in missing])
+        for trace, answer in zip(missing, answers, strict=True):
             if not isinstance(answer, Failed):
-                one._facts[key] = answer
-            elif one is self:
+                trace.facts[key] = answer
+            elif trace is self:
                 raise answer.error
-        kept: _Answer = self._facts[key]
-        return kept
+        return cast("_Answer", self.facts[key])
 
     @classmethod
     def measure_all(
@@ -168,15 +179,13 @@ class RemoteTrace(Trace):
         args: Sequence[tuple[Any, ...]],
         kwargs: Mapping[str, Any],
     ) -> list[_Answer]:
-        """Return what ``measure`` says of each of ``traces``, where it is."""
+        """Return ``measure(trace, ...)`` for each of ``traces``, computed where they are held."""
         more = tuple(kwargs.items())
-        answers: list[Any] = traces[0].pool.ask(
-            [Question(one.plan, measure, own, more) for one, own in zip(traces, args, strict=True)]
-        )
-        for answer in answers:
-            if isinstance(answer, Failed):
-                raise answer.error
-        return answers
+        questions = [
+            Question(trace.plan, measure, trace_args, more)
+            for trace, trace_args in zip(traces, args, strict=True)
+        ]
+        return answers_of(traces[0].pool, questions)
 
     @classmethod
     def change_all(
@@ -187,76 +196,51 @@ class RemoteTrace(Trace):
         *,
         takes_part: bool = False,
     ) -> list[Trace]:
-        """Return what ``change`` makes of each of ``traces``, where it is."""
+        """Return ``change(trace, ...)`` for each of ``traces``, held where they are."""
         siblings: list[RemoteTrace] = []
         made: list[Trace] = []
-        for one, own in zip(traces, args, strict=True):
+        for trace, trace_args in zip(traces, args, strict=True):
             within = None
             if change is Trace.within:
-                within = one if one._uncut is None else one._uncut, *own
-            step = PlanStep(change, own, takes_part)
-            made.append(cls(one.pool, one.plan.then(step), siblings, within))
+                within = trace.whole, *trace_args
+            step = PlanStep(change, trace_args, takes_part)
+            made.append(cls(trace.pool, trace.plan.then(step), siblings, within))
         return made
 
     def within(self, window: TimeWindow) -> Self:
-        """Return the part of the Trace inside ``window``, held where the Trace is."""
-        return cast("Self", self.change_all([self], Trace.within, [(window,)], takes_part=False)[0])
-
-    def table(self, name: str) -> Table:
-        """Return a table; one of events comes from where the Trace is."""
-        return cast("Table", getattr(self, name))
+        """Return the part of the Trace inside ``window``, held by the same process."""
+        return cast("Self", self.change_all([self], Trace.within, [(window,)])[0])
 
     def rows_in_whole(self, name: str) -> RowsOf:
-        """Return which rows of table ``name`` of the whole Trace those of this one are."""
-        if self._uncut is None:
+        """Return the row numbers of table ``name`` in the whole Trace."""
+        if self.uncut is None:
             return slice(None)
         return self.measure_all([self], Trace.rows_in_whole, [(name,)], {})[0]
-
-    def _events(self, name: str) -> Table:
-        return self.measure_all([self], Trace.table, [(name,)], {})[0]
-
-    @property
-    def uncut(self) -> RemoteTrace | None:
-        """What it was cut from."""
-        return self._uncut
-
-    @property
-    def span(self) -> TimeWindow:
-        """The time that it covers."""
-        return self.head.span if self._span is None else self._span
-
-    @property
-    def facts(self) -> dict[tuple[Any, ...], Any]:
-        """What has been asked of it."""
-        return self._facts
 
     def __reduce__(self) -> Any:
         raise TypeError("a Trace in another process cannot be pickled")
 
 
-def _of_head(name: str) -> property:
-    return property(lambda trace: getattr(trace.head, name))
-
-
-def _of_events(name: str) -> property:
-    return property(lambda trace: trace._events(name))
-
-
-for _name in ("info", "recorded", "hardware", "warmup_steps", "steps", "recordings", "own_devices"):
-    setattr(RemoteTrace, _name, _of_head(_name))
-for _name in TABLES:
-    setattr(RemoteTrace, _name, _of_events(_name) if _name in _EVENTS else _of_head(_name))
+def answers_of(pool: Pool, questions: Sequence[Any]) -> list[Any]:
+    """Return the answers of ``pool`` in the order of ``questions``; raise the first error."""
+    answers = pool.ask(questions)
+    for answer in answers:
+        if isinstance(answer, Failed):
+            raise answer.error
+    return answers
 
 
 def _fetch_heads(traces: Sequence[RemoteTrace]) -> dict[RemoteTrace, Exception]:
-    """Bring the heads of ``traces`` here; return the errors of those that have none."""
-    heads = traces[0].pool.ask([Question(one.plan, head_of) for one in traces]) if traces else []
+    """Fetch the heads of ``traces``; return the errors of those that failed."""
+    heads = (
+        traces[0].pool.ask([Question(trace.plan, head_of) for trace in traces]) if traces else []
+    )
     failed = {}
-    for one, head in zip(traces, heads, strict=True):
+    for trace, head in zip(traces, heads, strict=True):
         if isinstance(head, Failed):
-            failed[one] = head.error
+            failed[trace] = head.error
         else:
-            object.__setattr__(one, "_head", head)
+            object.__setattr__(trace, "_head", head)
     return failed
 
 

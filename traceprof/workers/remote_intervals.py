@@ -1,8 +1,8 @@
-"""Sets of instants that stay where the Trace is that they were found in, because they are large.
+"""Large sets of instants that stay in the process of their Trace.
 
-What is done to them here is written down, and done there once something is asked that is small:
-how long they are, or how much of some spans they cover. So whoever looks at a thousand ranks needs
-no memory for the millions of intervals in which their devices worked.
+Operations on them are recorded here and executed there, once a small result is requested: a length,
+or how much of some spans they cover. So an analysis of a thousand ranks needs no memory for the
+millions of intervals in which their devices worked.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import io
 import operator
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 from uuid import uuid4
 from weakref import ref
 
@@ -22,18 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.workers.remote import Failed, Plan, Pool, Question
+from traceprof.workers.remote import Plan, Pool, Question, answers_of
 
 LARGE: Final = 2048
-"""Sets of so many intervals do not travel."""
+"""Sets with at least this many intervals stay in their process."""
 
-_How: TypeAlias = Callable[..., Intervals]
-_asked: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
+_Operation: TypeAlias = Callable[..., Intervals]
+_unpacked_answer: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSet:
-    """The large set in the answer to a question that has this digest (see `packed`)."""
+    """A large set in the answer to a question, identified by its digest (see `packed`)."""
 
     question: Question
     digest: bytes
@@ -41,15 +41,15 @@ class KeptSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CombinedSet:
-    """What is done to one set (and another, or two instants)."""
+    """An operation on one set and another set, or two instants."""
 
-    how: _How
+    how: _Operation
     left: Expression
     right: Expression | tuple[int, int]
     name: str = field(default_factory=lambda: uuid4().hex)
 
     def of(self, value: Callable[[Expression], Intervals]) -> Intervals:
-        """Return the set, where ``value`` tells what the parts are."""
+        """Return the resulting set; ``value`` returns the operands."""
         right = self.right if isinstance(self.right, tuple) else (value(self.right),)
         return self.how(value(self.left), *right)
 
@@ -59,10 +59,10 @@ Expression: TypeAlias = KeptSet | CombinedSet | Intervals
 
 @dataclass(frozen=True, slots=True)
 class TimeQuestion:
-    """What is asked of sets that lie elsewhere: their sizes, themselves, or how much they cover.
+    """A question about remote sets: their sizes, the sets themselves, or how much they cover.
 
-    ``plan`` is that of one of the Traces that they are of, all of one file; ``spans`` are starts
-    and ends in ns.
+    ``plan`` is that of one of the Traces of the sets, all of one file. ``spans`` are starts and
+    ends in ns.
     """
 
     plan: Plan
@@ -71,7 +71,7 @@ class TimeQuestion:
     is_whole: bool = False
 
     def answer(self, value: Callable[[Expression], Intervals], n_large: int) -> Any:
-        """Return the answer, where ``value`` tells what the sets are."""
+        """Return the answer; ``value`` returns the set of an expression."""
         found = value(self.expression)
         if self.spans is not None:
             return found.covered_ns(*self.spans)
@@ -80,7 +80,7 @@ class TimeQuestion:
 
 
 class _Size(NamedTuple):
-    """How large a set is; and starts and ends of one that is small, or asked for."""
+    """The size of a set, and its starts and ends if it is small or was requested."""
 
     n: int
     total_ns: int
@@ -88,9 +88,9 @@ class _Size(NamedTuple):
 
 
 class RemoteIntervals(Intervals):
-    """A set that a pool holds; it does all that `Intervals` does.
+    """A set that a pool holds, with all operations of `Intervals`.
 
-    Sets that came about in the same way are asked about together: those of other ranks.
+    Sets of other ranks that were computed in the same way (equal ``shape``) are measured together.
     """
 
     __slots__ = ("__weakref__", "_expression", "_plan", "_pool", "_shape", "_size")
@@ -101,7 +101,7 @@ class RemoteIntervals(Intervals):
     _shape: int
     _size: _Size | None
     _unknown: ClassVar[dict[int, list[ref[RemoteIntervals]]]] = {}
-    """Those of which nobody has asked how large they are, by the way in which they came about."""
+    """The sets of unknown size, by the way in which they were computed."""
 
     def __init__(
         self,
@@ -117,58 +117,60 @@ class RemoteIntervals(Intervals):
         if size is None:
             self._unknown.setdefault(shape, []).append(ref(self))
 
-    def _known(self) -> _Size:
+    def _measured(self) -> _Size:
+        """Return the size of the set; measure all sets of the same shape in one round."""
         if self._size is None:
-            others = (one() for one in self._unknown.pop(self._shape, ()))
-            like = [one for one in others if one is not None and one._pool is self._pool]
-            like = [self, *(one for one in like if one is not self)]
-            questions = [TimeQuestion(one._plan, one._expression) for one in like]
-            for one, found in zip(like, _answers(self._pool, questions), strict=True):
-                object.__setattr__(one, "_size", found)
+            others = (times() for times in self._unknown.pop(self._shape, ()))
+            unmeasured = [
+                times for times in others if times is not None and times._pool is self._pool
+            ]
+            unmeasured = [self, *(times for times in unmeasured if times is not self)]
+            questions = [TimeQuestion(times._plan, times._expression) for times in unmeasured]
+            for times, found in zip(unmeasured, answers_of(self._pool, questions), strict=True):
+                object.__setattr__(times, "_size", found)
         assert self._size is not None
         return self._size
 
     def _small(self) -> Intervals | None:
-        """Return the set, if it is known already to be small."""
+        """Return the set if it is known to be small, otherwise None."""
         whole = None if self._size is None else self._size.whole
         return None if whole is None else Intervals(*whole)
 
     def here(self) -> Intervals:
-        """Return the set itself, however large it is."""
-        self._known()
+        """Return the set in this process, even if it is large."""
+        self._measured()
         found = self._small()
         if found is None:
             question = TimeQuestion(self._plan, self._expression, is_whole=True)
-            found = Intervals(*_answers(self._pool, [question])[0].whole)
+            found = Intervals(*answers_of(self._pool, [question])[0].whole)
         return found
 
     @property
     def starts(self) -> Int64Array:
-        """The starts in ns, all of them."""
+        """All starts in ns."""
         return self.here().starts
 
     @property
     def ends(self) -> Int64Array:
-        """The ends in ns, all of them."""
+        """All ends in ns."""
         return self.here().ends
 
     def __len__(self) -> int:
-        return self._known().n
+        return self._measured().n
 
     @property
     def total_ns(self) -> int:
-        """The number of nanoseconds in the set."""
-        return self._known().total_ns
+        """The total length in nanoseconds."""
+        return self._measured().total_ns
 
     def covered_ns(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
-        """Return, for each interval, how many ns of it are in the set."""
+        """Return the covered ns of each interval."""
         small = self._small()
         if small is not None:
             return small.covered_ns(starts, ends)
         spans = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         question = TimeQuestion(self._plan, self._expression, spans)
-        found: Int64Array = _answers(self._pool, [question])[0]
-        return found
+        return cast("Int64Array", answers_of(self._pool, [question])[0])
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
         """Return the part of the set inside ``[start_ns, end_ns)``."""
@@ -196,7 +198,7 @@ class RemoteIntervals(Intervals):
         return _combined(operator.sub, other, self)
 
     def _with(
-        self, how: _How, left: Expression, right: Expression | tuple[int, int], about: object
+        self, how: _Operation, left: Expression, right: Expression | tuple[int, int], about: object
     ) -> RemoteIntervals:
         shape = hash((how.__name__, self._shape, about))
         return RemoteIntervals(self._pool, self._plan, CombinedSet(how, left, right), shape)
@@ -206,39 +208,33 @@ class RemoteIntervals(Intervals):
         return Intervals, (found.starts, found.ends)
 
 
-def _combined(how: _How, left: Intervals, right: Intervals) -> Intervals:
-    left, right = _at_hand(left), _at_hand(right)
-    away = left if isinstance(left, RemoteIntervals) else right
-    if not isinstance(away, RemoteIntervals):
+def _combined(how: _Operation, left: Intervals, right: Intervals) -> Intervals:
+    """Return the result of an operation, computed remotely if a large operand is remote."""
+    left, right = _local_if_small(left), _local_if_small(right)
+    remote = left if isinstance(left, RemoteIntervals) else right
+    if not isinstance(remote, RemoteIntervals):
         return how(left, right)
     if isinstance(left, RemoteIntervals) and isinstance(right, RemoteIntervals):
         if left._plan.file != right._plan.file or left._pool is not right._pool:
             return how(left.here(), right.here())
         return left._with(how, left._expression, right._expression, right._shape)
-    if away is left and not len(right):
+    if remote is left and not len(right):
         return Intervals.empty() if how is operator.and_ else left
-    if away is right and not len(left):
+    if remote is right and not len(left):
         return right if how is operator.or_ else Intervals.empty()
-    if away is left:
-        return away._with(how, away._expression, right, "left")
-    return away._with(how, left, away._expression, "right")
+    if remote is left:
+        return remote._with(how, remote._expression, right, "left")
+    return remote._with(how, left, remote._expression, "right")
 
 
-def _at_hand(found: Intervals) -> Intervals:
+def _local_if_small(found: Intervals) -> Intervals:
+    """Return the set itself if it is known to be small, otherwise ``found``."""
     small = found._small() if isinstance(found, RemoteIntervals) else None
     return found if small is None else small
 
 
-def _answers(pool: Pool, questions: Sequence[TimeQuestion]) -> list[Any]:
-    found = pool.ask(questions)
-    for answer in found:
-        if isinstance(answer, Failed):
-            raise answer.error
-    return found
-
-
 class _Packer(pickle.Pickler):
-    """Pickles an answer; large sets stay behind."""
+    """Pickles an answer without its large sets."""
 
     def __init__(self, file: io.BytesIO, n_large: int) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -253,21 +249,21 @@ class _Packer(pickle.Pickler):
             digest.update(np.ascontiguousarray(instants).data)
         self.large[digest.digest()] = value
         size = _Size(len(value), value.total_ns)
-        return _arrived, (len(self.large) - 1, digest.digest(), size)
+        return _remote_set, (len(self.large) - 1, digest.digest(), size)
 
 
-def _arrived(number: int, digest: bytes, size: _Size) -> RemoteIntervals:
-    """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
-    pool, question = _asked.get()
+def _remote_set(number: int, digest: bytes, size: _Size) -> RemoteIntervals:
+    """Return a remote set for the large set ``number`` of the answer that is being unpickled."""
+    pool, question = _unpacked_answer.get()
     shape = hash((getattr(question.measure, "__qualname__", ""), number))
     return RemoteIntervals(pool, question.plan, KeptSet(question, digest), shape, size)
 
 
 def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]:
-    """Return an answer as it travels, and the sets of at least ``n_large`` that stay behind.
+    """Return the pickled answer, and its sets of at least ``n_large`` intervals, which stay here.
 
-    These are told apart by a digest of their instants: an answer that is made anew may hold one set
-    where it held two equal ones, so that their places in it say nothing.
+    The sets are identified by a digest of their instants. Their positions are not reliable: an
+    answer that is computed again may contain one set in place of two equal ones.
     """
     file = io.BytesIO()
     packer = _Packer(file, n_large)
@@ -276,11 +272,11 @@ def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]
 
 
 def unpacked(text: bytes, pool: Pool, question: Question | TimeQuestion) -> Any:
-    """Return the answer to a question that ``pool`` was asked."""
+    """Return the answer to a question that was sent to ``pool``."""
     if isinstance(question, TimeQuestion):
         return pickle.loads(text)
-    token = _asked.set((pool, question))
+    token = _unpacked_answer.set((pool, question))
     try:
         return pickle.loads(text)
     finally:
-        _asked.reset(token)
+        _unpacked_answer.reset(token)

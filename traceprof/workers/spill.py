@@ -1,4 +1,4 @@
-"""Objects spilled to a file of their own, whose arrays are read back only where they are used."""
+"""Spill objects to a separate file; their arrays are mapped and read only where they are used."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ import numpy.typing as npt
 
 _ALIGNED_BYTES: Final = 64
 _ON_DISK: Final = "/var/tmp"
-"""Where the usual folder for temporary files may be in memory."""
-_LEAST_BYTES: Final = 4096
+"""Folder on disk, used because the default folder for temporary files may be in memory."""
+_MIN_MAPPED_BYTES: Final = 4096
 """Smaller arrays are not worth a mapping."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_LEAST_OBJECTS: Final = 1024
-"""Of fewer, such as names, it is not worth to remember that they are written already."""
+_MIN_REMEMBERED_OBJECTS: Final = 1024
+"""Smaller object arrays, such as names, are written again instead of being remembered."""
 
 
 _Place: TypeAlias = tuple[int, int]
-"""Where in the file something begins, and how many bytes it has."""
+"""Offset in the file and number of bytes."""
 
 
 class Spill:
-    """A file without a name that holds an object; it is gone with this or the process.
+    """An unnamed file that holds an object; it disappears with this object or the process.
 
-    An object that was loaded and has grown is spilled again; of its arrays only those are
-    written that the file does not hold yet.
+    An object that was loaded and has grown can be spilled again. Only arrays that the file does not
+    yet contain are written.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Spill:
         self._regions: set[_Place] = set()
 
     def spill(self, known: Any) -> bool:
-        """Write ``known``; False where there is no room for it, or it does not pickle."""
+        """Write ``known``; return False if there is no room or it does not pickle."""
         buffers: list[pickle.PickleBuffer] = []
         try:
             if self._file is None:
@@ -70,7 +70,7 @@ class Spill:
         return True
 
     def load(self) -> Any:
-        """Return what was spilled; its arrays cannot be written to."""
+        """Return the spilled object; its arrays are read-only."""
         assert self._file is not None
         end = os.fstat(self._file.fileno()).st_size
         if end:
@@ -87,14 +87,14 @@ class Spill:
         return _Unpickler(self._pickled, views, self._objects_at).load()
 
     def close(self) -> None:
-        """Give up the file."""
+        """Close the file and drop its content."""
         if self._file is not None:
             self._file.close()
         self._file, self._mapped, self._pickled = None, None, b""
         self._places, self._objects, self._regions = [], {}, set()
 
     def _give_up_all_but(self, used: set[_Place]) -> None:
-        """Give the disk back what held arrays that are gone; ``used`` are others, or parts."""
+        """Free the disk space of arrays of which no part is in ``used``."""
         assert self._file is not None
         starts = sorted(start for start, _ in used)
         for place in [*self._regions]:
@@ -120,8 +120,8 @@ class Spill:
         return found
 
     def _placed(self, raw: memoryview) -> _Place | bytes:
-        """Return where in the file the bytes of an array are, written there if need be."""
-        if raw.nbytes < _LEAST_BYTES:
+        """Return the place of an array's bytes, written if necessary; small arrays as bytes."""
+        if raw.nbytes < _MIN_MAPPED_BYTES:
             return bytes(raw)
         address = int(np.frombuffer(raw, np.uint8).__array_interface__["data"][0])
         if self._mapped is not None:
@@ -140,7 +140,7 @@ class Spill:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves arrays out of the text, for somebody to place them."""
+    """Pickles without large object arrays, which get a place in the file."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> _Place | None:
         if type(value) is not np.ndarray or value.dtype != np.object_ or value.ndim != 1:
             return None
-        if len(value) < _LEAST_OBJECTS:
+        if len(value) < _MIN_REMEMBERED_OBJECTS:
             return None
         place = self._place_of_objects(value)
         self.places.add(place)
@@ -180,12 +180,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _punch(file: int, place: _Place) -> None:
-    """Free a part of a file, where the system can."""
+    """Free a part of a file, where the system supports it."""
     with suppress(AttributeError, OSError, TypeError):
         start, n_bytes = map(ctypes.c_longlong, place)
         ctypes.CDLL(None).fallocate64(file, _PUNCH_HOLE | _KEEP_SIZE, start, n_bytes)
 
 
 def folder_on_disk() -> str | None:
-    """Return the folder for such files; None: the usual one."""
+    """Return the folder for spilled files; None: the default folder for temporary files."""
     return _ON_DISK if "TMPDIR" not in os.environ and Path(_ON_DISK).is_dir() else None

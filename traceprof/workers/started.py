@@ -1,4 +1,4 @@
-"""How a process of ours starts, with a pipe to it, and how it ends."""
+"""Start and end processes of traceprof that are connected by a pipe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from traceprof.processes import alone, start_thread
+from traceprof.processes import isolated_start, start_thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartedProcess:
-    """A process, and this process's end of the pipe to it."""
+    """A process and this end of the pipe to it."""
 
     process: SpawnProcess
     pipe: Connection
@@ -38,7 +38,7 @@ def start(serve: Callable[..., None], *args: Any) -> StartedProcess:
     ours, its = spawning.Pipe()
     process = spawning.Process(target=_serve, args=(serve, its, *args), daemon=True)
     try:
-        with alone():
+        with isolated_start():
             process.start()
     except OSError:
         ours.close()
@@ -49,7 +49,7 @@ def start(serve: Callable[..., None], *args: Any) -> StartedProcess:
 
 
 def _serve(serve: Callable[..., None], pipe: Connection, *args: Any) -> None:
-    """Leave Ctrl-C to the parent."""
+    """Run ``serve`` in the new process; Ctrl-C is left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_thread(_end_with_parent)
     serve(pipe, *args)

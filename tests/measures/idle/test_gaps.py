@@ -97,7 +97,7 @@ def test_many_gaps_are_looked_at_in_pieces() -> None:
     for at_once in (7, 64):
         trace = open_trace(path)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grouping, "_AT_ONCE", at_once)
+            patch.setattr(grouping, "_PIECE_ROWS", at_once)
             assert find_gaps(trace).rows() == gaps
             assert find_gap_parts(trace).rows() == parts
             assert find_charges(trace).times.rows() == charges

@@ -151,7 +151,7 @@ def test_pieces_of_long_tables_are_drawn_as_all_at_once(
 
     expected = told()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_AT_ONCE", n_at_once)
+        patch.setattr(grouping, "_PIECE_ROWS", n_at_once)
         patch.setattr(scratch, "LEAST_BYTES", 1)
         assert told() == expected
 
