@@ -73,7 +73,7 @@ def measure_analyses(path: str, small: str, limit_s: float) -> dict[str, Any]:
     """Return CPU seconds: to open, of each analysis by itself, of all of them in turn.
 
     Each one runs in a fork of the process that has opened the run, so that it finds nothing that
-    another has computed. The run ``small`` is analysed first, not to measure what is imported.
+    another has computed. The run ``small`` is analyzed first, not to measure what is imported.
     """
     _run_all(open_run(small), analysis_names())
     begin = _cpu_s()

@@ -25,7 +25,7 @@ from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES, make_table
-from traceprof.model.timing import OWN_DOMAIN, TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.names.classes import KernelRule, classify
 
@@ -181,7 +181,7 @@ class TraceBuilder:
 
     def phase(self, name: str, start_ns: int, end_ns: int, **more: Any) -> Self:
         """Add a range as `traceprof record` injects them (data, forward, backward …)."""
-        return self.range(name, start_ns, end_ns, domain=OWN_DOMAIN, **more)
+        return self.range(name, start_ns, end_ns, domain=TRACEPROF_DOMAIN, **more)
 
     def step(self, start_ns: int, end_ns: int, number: int | None = None, **more: Any) -> Self:
         """Add a step as ``traceprof.step()`` marks it."""
@@ -211,7 +211,7 @@ class TraceBuilder:
 
     def batch(self, at_ns: int, n_samples: int, **more: Any) -> Self:
         """Add the mark with which the recorder notes the size of a batch."""
-        return self.mark("batch", at_ns, n_samples, domain=OWN_DOMAIN, **more)
+        return self.mark("batch", at_ns, n_samples, domain=TRACEPROF_DOMAIN, **more)
 
     def host_op(
         self,

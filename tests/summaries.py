@@ -64,7 +64,7 @@ def steps_table(periods_ns: Sequence[int], *, n_ranks: int = 1, samples: int = 3
     tables = [
         Table(
             {
-                "life": 0,
+                "attempt": 0,
                 "rank": rank,
                 "step": np.arange(len(periods)),
                 "steps_count": 1,
@@ -168,8 +168,8 @@ def full_summary(name: str = "full") -> Summary:
     plain = make_summary(name, n_ranks=2)
     metrics = SUMMARY.table("metrics").of_rows(
         [
-            {"metric": "loss", "life": 0, "rank": None, "step": 1, "epoch": 0.5, "value": 2.5},
-            {"metric": "top1", "life": 0, "rank": 1, "step": None, "epoch": 1.0, "value": 0.75},
+            {"metric": "loss", "attempt": 0, "rank": None, "step": 1, "epoch": 0.5, "value": 2.5},
+            {"metric": "top1", "attempt": 0, "rank": 1, "step": None, "epoch": 1.0, "value": 0.75},
         ]
     )
     events = SUMMARY.table("events").of_rows(
@@ -183,7 +183,7 @@ def full_summary(name: str = "full") -> Summary:
                 **plain.tables,
                 "metrics": metrics,
                 "events": events,
-                "lives": SUMMARY.table("lives").of_rows(),
+                "attempts": SUMMARY.table("attempts").of_rows(),
             },
             "results": {"kernels": kernels_result()},
             "notes": (

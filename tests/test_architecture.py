@@ -86,10 +86,10 @@ def test_a_format_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     def read(path: Path, options: ReadOptions) -> Trace:
         return TraceBuilder().kernel(path.read_text().split()[1], 0, 10).build()
 
-    def recognises(candidate: Candidate) -> bool:
+    def recognizes(candidate: Candidate) -> bool:
         return candidate.head.startswith(b"FAKE ")
 
-    fake = TraceFormat("fake", "for this test", recognises, read)
+    fake = TraceFormat("fake", "for this test", recognizes, read)
     monkeypatch.setattr(formats, "FORMATS", FORMATS.with_more(fake))
     path = tmp_path / "trace.anything"
     path.write_text("FAKE gemm")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.requirements import ROOT
 from traceprof import processes
-from traceprof.processes import do_side_by_side, made_side_by_side, start_thread
+from traceprof.processes import map_in_threads, run_in_threads, start_thread
 
 
 @pytest.fixture(params=[1, 2])
@@ -19,15 +19,15 @@ def processors(request, monkeypatch):
 
 def test_everything_is_done(processors):
     done = []
-    do_side_by_side([lambda number=number: done.append(number) for number in range(100)])
+    run_in_threads([lambda number=number: done.append(number) for number in range(100)])
     assert sorted(done) == list(range(100))
-    do_side_by_side([])
+    run_in_threads([])
 
 
 def test_two_are_done_at_a_time(monkeypatch):
     monkeypatch.setattr(processes, "n_processors", lambda: 2)
     both = threading.Barrier(2, timeout=60)  # who waits alone breaks it
-    do_side_by_side([both.wait, both.wait])
+    run_in_threads([both.wait, both.wait])
 
 
 def test_the_first_exception_ends_it(processors):
@@ -37,7 +37,7 @@ def test_the_first_exception_ends_it(processors):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        do_side_by_side([fail, *[lambda: done.append(1)] * 1000, fail])
+        run_in_threads([fail, *[lambda: done.append(1)] * 1000, fail])
     assert len(done) < 1000
 
 
@@ -53,7 +53,7 @@ def test_an_exception_of_the_other_thread_is_raised_here(monkeypatch):
         raise ValueError("there")
 
     with pytest.raises(ValueError, match="there"):
-        do_side_by_side([fail_elsewhere, fail_elsewhere])
+        run_in_threads([fail_elsewhere, fail_elsewhere])
 
 
 def test_an_interrupt_does_not_wait_for_the_other_thread(monkeypatch):
@@ -68,7 +68,7 @@ def test_an_interrupt_does_not_wait_for_the_other_thread(monkeypatch):
         may_end.wait(60)
 
     with pytest.raises(KeyboardInterrupt):
-        do_side_by_side([interrupted, interrupted, interrupted])
+        run_in_threads([interrupted, interrupted, interrupted])
     may_end.set()
 
 
@@ -87,7 +87,7 @@ def task():
     is_busy.set()
     threading.Event().wait()
 
-traceprof.cli.main = lambda: processes.do_side_by_side([task, task])
+traceprof.cli.main = lambda: processes.run_in_threads([task, task])
 atexit.register(print, "tidied up")
 sys.argv = ["traceprof", "analyze"]
 __main__.main()
@@ -108,7 +108,7 @@ def test_work_is_done_in_its_order_also_where_no_thread_starts(
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    assert made_side_by_side(lambda one: one * one, range(9), 3) == [one * one for one in range(9)]
+    assert map_in_threads(lambda one: one * one, range(9), 3) == [one * one for one in range(9)]
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert start_thread(lambda: None) is None
-    assert made_side_by_side(lambda one: one * one, range(9), 3) == [one * one for one in range(9)]
+    assert map_in_threads(lambda one: one * one, range(9), 3) == [one * one for one in range(9)]

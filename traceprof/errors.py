@@ -69,11 +69,12 @@ class TraceError(TraceprofError):
 class NotRecordedError(TraceError):
     """The trace does not contain the requested data; the message names the option to record it.
 
-    ``has_doubts``: the message also lists doubts about the recording (`traceprof.session.doubts`).
+    ``has_caveats``: the message also lists caveats about the recording
+        (`traceprof.session.caveats`).
     """
 
     exit_code = 4
-    has_doubts = False
+    has_caveats = False
 
 
 class StoreError(TraceprofError):

@@ -50,7 +50,7 @@ def are_large_files(words: Iterable[Path | str]) -> bool:
     return False
 
 
-def kind_of_no_file(path: Path) -> str:
+def special_file_kind(path: Path) -> str:
     """Return the kind of special file at ``path`` ("a named pipe"), or "".
 
     Reading a special file may block forever.

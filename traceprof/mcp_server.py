@@ -173,7 +173,7 @@ class Tools:
         limits = Limits(n_rows=limit, seconds=_MAX_QUERY_S, sqlite_bytes=_MAX_QUERY_BYTES)
         result = query(self._run(trace, window), sql, limits)
         lines = [QUERY_FORMS["markdown"](result.rows, _WIDTH), *result.remarks]
-        lines += map(note_text, result.doubts.notes)
+        lines += map(note_text, result.caveats.notes)
         return "\n".join(
             [*lines, f"only the first {limit} rows are shown"] if result.rows.is_cut else lines
         )

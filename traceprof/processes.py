@@ -26,7 +26,7 @@ _M_ARENA_MAX: Final = -8
 _MAX_FREE_BYTES: Final = 1 << 30
 """The C library returns freed memory to the system beyond this limit."""
 _MAX_THREADS: Final = 2
-"""Threads of `do_side_by_side`. Each has its own buffers, and only one at a time runs Python code.
+"""Threads of `run_in_threads`. Each has its own buffers, and only one at a time runs Python code.
 """
 _DEFAULT_MEMORY_BYTES: Final = 8_000_000_000
 """Assumed physical memory where the system does not report it."""
@@ -56,7 +56,7 @@ def _quota() -> float:
         return math.inf
 
 
-def told_apart(arguments: Sequence[str], patience_s: float) -> bytes | None:
+def run_traceprof(arguments: Sequence[str], patience_s: float) -> bytes | None:
     """Return the standard output of traceprof run in a separate process.
 
     Return None if the command fails or takes longer than ``patience_s`` seconds.
@@ -106,7 +106,7 @@ def keep_freed_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)
 
 
-def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+def run_in_threads(tasks: Sequence[Callable[[], object]]) -> None:
     """Run ``tasks`` in order, each on the next free thread; the calling thread takes part.
 
     After the first exception no further task starts; the exception is raised here once the running
@@ -116,7 +116,7 @@ def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
     _run_in_threads(tasks, min(_MAX_THREADS, n_processors()))
 
 
-def made_side_by_side(
+def map_in_threads(
     make: Callable[[_Item], _Made], items: Iterable[_Item], n_threads: int
 ) -> list[_Made]:
     """Return ``make(item)`` for each of ``items``, in order, computed by ``n_threads`` threads."""
@@ -193,7 +193,7 @@ def share_of(n_bytes: int) -> int:
     return int(_MAX_MEMORY_RATIO * n_bytes)
 
 
-def taken_bytes() -> int | None:
+def used_memory_bytes() -> int | None:
     """Return the memory of this process that is not backed by a file; None if unknown."""
     try:
         _, resident, of_files, *_ = map(int, _STATM_FILE.read_text(encoding="ascii").split())
@@ -238,12 +238,12 @@ def _limit_bytes() -> int:
 class PartsDone:
     """Progress: ``done`` of ``total`` parts. Parts are analyses, and rules of the findings.
 
-    ``is_told``: other code already reports progress on its own line.
+    ``has_progress_line``: other code already reports progress on its own line.
     """
 
     done: int = 0
     total: int = 0
-    is_told: bool = False
+    has_progress_line: bool = False
 
 
 PROGRESS: Final = PartsDone()

@@ -38,7 +38,7 @@ def _mangled(space: str, short: str, rest: str) -> str:
 
 
 def _elementwise(functor: str, mean_ns: int, arrays: int = 3) -> list[Kernel]:
-    """Return an elementwise kernel of PyTorch, vectorised and not."""
+    """Return an elementwise kernel of PyTorch, vectorized and not."""
     return [
         Kernel(
             f"void at::native::{short}<(int){width}, at::native::{functor}, std::array<char *, "

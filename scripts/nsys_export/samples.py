@@ -83,7 +83,7 @@ def _series(ranks: Sequence[Rank], devices: Sequence[int]) -> Iterator[_Series]:
         yield from _traffic(gpu, "nvlink", "nvlink_bytes_{}")
         yield from _traffic(gpu, "pcie", "pcie_bytes_{}")
         yield _Series(gpu, "memory_used_bytes", GPU_MEMORY_BYTES)
-        yield _Series(gpu, "utilisation_percent", 97)
+        yield _Series(gpu, "utilization_percent", 97)
     for rank in ranks:
         process = f"process:{rank.process}"
         yield from _traffic(process, "tcp", "tcp_bytes_{}")

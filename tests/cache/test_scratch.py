@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from traceprof.cache import scratch
-from traceprof.cache.scratch import DiskArray, put_aside, reserved
+from traceprof.cache.scratch import DiskArray, reserved, store_on_disk
 from traceprof.model.compact import CompactTable
 from traceprof.model.table import Names, Table
 
@@ -26,12 +26,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of its own for each test, in which small arrays lie, too."""
     monkeypatch.setenv("TRACEPROF_CACHE", str(tmp_path))
     monkeypatch.setattr(scratch, "files", [])
-    monkeypatch.setattr(scratch, "LEAST_BYTES", 1_000)
+    monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1_000)
     return tmp_path
 
 
 def aside(values: np.ndarray) -> DiskArray:
-    found = put_aside(values)
+    found = store_on_disk(values)
     assert found is not None
     return found
 
@@ -49,9 +49,9 @@ def test_an_array_is_the_same_again_and_nobody_can_change_it() -> None:
 
 
 def test_what_is_small_has_no_rows_of_its_own_or_is_no_number_stays() -> None:
-    assert put_aside(np.arange(10)) is None
-    assert put_aside(np.array(["a"] * MANY, object)) is None
-    assert put_aside(np.zeros((MANY, 2))) is None
+    assert store_on_disk(np.arange(10)) is None
+    assert store_on_disk(np.array(["a"] * MANY, object)) is None
+    assert store_on_disk(np.zeros((MANY, 2))) is None
 
 
 def test_a_part_of_what_is_on_the_disk_is_not_written_again() -> None:
@@ -134,7 +134,7 @@ def test_what_no_disk_takes_stays_in_memory(monkeypatch: pytest.MonkeyPatch, kin
         monkeypatch.setattr("traceprof.cache.scratch.tempfile.TemporaryFile", full)
     else:
         monkeypatch.setattr("traceprof.cache.scratch.mmap.mmap", full)
-    assert put_aside(np.arange(MANY)) is None
+    assert store_on_disk(np.arange(MANY)) is None
     table = Table({"a": np.arange(MANY)}).on_disk()
     assert table["a"].tolist() == list(range(MANY))
 
@@ -146,7 +146,7 @@ def test_tables_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         "text": np.array(["t"] * MANY, object),
     }
     table = Table(columns)
-    monkeypatch.setattr(scratch, "LEAST_BYTES", 1)
+    monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
     for own in (table.on_disk(), CompactTable(columns).on_disk()):
         assert [*own] == [*table]
         assert own.rows() == table.rows()
@@ -158,7 +158,7 @@ def test_tables_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         assert own.get("number").tolist() == list(range(MANY))
         assert own.get("nothing", 3) == 3
     small = Table({"number": np.arange(3)})
-    monkeypatch.setattr(scratch, "LEAST_BYTES", 1_000)
+    monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1_000)
     assert small.on_disk() is small
 
 

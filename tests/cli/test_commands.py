@@ -82,7 +82,7 @@ def test_import_traceprof_costs_a_training_script_nothing() -> None:
 
 @pytest.mark.traces
 @pytest.mark.parametrize("name", real_traces.NSYS)
-def test_every_real_trace_is_described_and_analysed_and_left_alone(
+def test_every_real_trace_is_described_and_analyzed_and_left_alone(
     name: str, real_trace: Callable[[str], Path]
 ) -> None:
     path = real_trace(name)
@@ -165,7 +165,7 @@ def test_one_table_or_several_can_be_asked_for(trace: Path) -> None:
         assert "verdict" not in document
 
 
-def test_a_trace_alone_is_analysed(trace: Path) -> None:
+def test_a_trace_alone_is_analyzed(trace: Path) -> None:
     alone = runner.invoke(app, [str(trace), "--json"])
     assert alone.exit_code == 0
     assert alone.stdout == runner.invoke(app, ["analyze", str(trace), "--json"]).stdout
@@ -308,7 +308,7 @@ def test_a_run_is_taken_wherever_a_trace_is(
     assert "no trace of 2 of the 4 ranks: 2, 3" in " ".join(printed.split())
 
 
-def test_the_page_draws_the_steps_in_80_columns_without_colour(tmp_path: Path) -> None:
+def test_the_page_draws_the_steps_in_80_columns_without_color(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number, end in enumerate((10, 20, 30, 50)):
         builder.step((0, 10, 20, 30)[number], end, number).kernel("gemm", end - 9, end - 1)

@@ -83,7 +83,7 @@ def test_the_elastic_job_of_the_notes_against_the_fixed_one():
         return [round(row[f"{name}_ns"] / 1e9, 1) for name in names]
 
     first, second = rows("restarts")
-    parts = ("lost", "initialisation", "setup", "unexplained")
+    parts = ("lost", "initialization", "setup", "unexplained")
     assert (first["epoch"], *seconds(first, *parts)) == (12, 115.3, 33.6, 27.1, 54.6)
     assert (second["epoch"], *seconds(second, *parts)) == (19, 84.8, 3.0, 28.1, 53.7)
     epochs = rows("epochs")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.formats.kineto_file import complete, kernel, write
 from traceprof.cli import app
-from traceprof.model.trace import told_once
+from traceprof.model.trace import merge_similar_warnings
 
 N_RANKS, SLOW, N_STEPS = 64, 17, 6
 US = 1000
@@ -139,7 +139,7 @@ def test_info_says_what_many_files_say_alike_once(whole: Path, tmp_path: Path) -
 
 def test_of_many_warnings_that_differ_in_numbers_alone_the_first_is_told() -> None:
     few = [f"rank {rank}: lost {rank * 7} events" for rank in range(8)]
-    assert told_once([*few, "other"]) == (*few, "other")
+    assert merge_similar_warnings([*few, "other"]) == (*few, "other")
     many = [f"rank {rank}: lost {rank * 7} events" for rank in range(1234)]
     first = "rank 0: lost 0 events (and 1233 similar warnings: `traceprof info --json` lists all)"
-    assert told_once(["other", *many]) == ("other", first)
+    assert merge_similar_warnings(["other", *many]) == ("other", first)

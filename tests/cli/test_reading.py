@@ -88,15 +88,15 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     assert line.words(7.0) == "traceprof: 2 files read, analyzing: 7 s"
 
 
-@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("has_progress_line", [False, True])
 def test_what_is_read_is_told_unless_others_tell_it(
-    is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_progress_line: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal, begun = Terminal(), threading.Event()
     (tmp_path / "rank0.sqlite").write_bytes(b"x")
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "_FIRST_AFTER_S", 0.0)
-    monkeypatch.setattr(PROGRESS, "is_told", is_told)
+    monkeypatch.setattr(PROGRESS, "has_progress_line", has_progress_line)
     for name in ("show", "end"):
         before = getattr(Reading, name)
 
@@ -107,7 +107,7 @@ def test_what_is_read_is_told_unless_others_tell_it(
         monkeypatch.setattr(Reading, name, told)
     with reading_shown([tmp_path, "SELECT 1", "x" * 5000, "a\0b"]):
         assert begun.wait(20)
-        assert ("rank0.sqlite" in terminal.getvalue()) != is_told
+        assert ("rank0.sqlite" in terminal.getvalue()) != has_progress_line
 
 
 def test_every_part_of_a_page_is_counted() -> None:

@@ -57,7 +57,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Summaries that need no steps to be found; the list gets how logs were asked for."""
     asked: list[dict[str, Any]] = []
 
-    def summarise(run: Run, *, name: str, labels: Mapping[str, str]) -> Summary:
+    def summarize(run: Run, *, name: str, labels: Mapping[str, str]) -> Summary:
         sources = (SourceFile(str(run.paths[0]), "nsys"), SourceFile("s3://bucket/trace"))
         label = run.selection.label
         return make_summary(name, labels=labels, window=label, sources=sources)
@@ -67,7 +67,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return [Summary(path.stem, origin="log:fake")]
 
     monkeypatch.setitem(
-        sys.modules, "traceprof.comparison.summary.summarise", SimpleNamespace(summarise=summarise)
+        sys.modules, "traceprof.comparison.summary.summarize", SimpleNamespace(summarize=summarize)
     )
     monkeypatch.setitem(sys.modules, "traceprof.logs", SimpleNamespace(read_log=read_log))
     return asked
@@ -160,7 +160,7 @@ def test_a_list_has_key_measures_by_label_in_any_order(two: Store) -> None:
     screen = printed("runs", "list")
     assert "2 runs in" in screen
     assert max(map(len, screen.splitlines())) <= 80
-    assert "available: name, labels" in refused(2, "runs", "list", "--sort", "colour")
+    assert "available: name, labels" in refused(2, "runs", "list", "--sort", "color")
     assert "no run has measure 'top1'" in refused(2, "runs", "list", "-m", "top1")
     assert "expected KEY=VALUE" in refused(2, "runs", "list", "-l", "network")
 
@@ -190,7 +190,7 @@ def test_any_table_that_was_kept_is_shown(two: Store) -> None:
     assert printed("runs", "export", "resnet", "-t", "kernels") == printed(
         "runs", "show", "resnet", "-t", "kernels", "--csv"
     )
-    assert "available: events" in refused(2, "runs", "show", "resnet", "-t", "colours")
+    assert "available: events" in refused(2, "runs", "show", "resnet", "-t", "colors")
 
 
 def test_labels_are_given_and_taken(two: Store) -> None:
@@ -276,8 +276,13 @@ def test_what_recorded_a_run_and_how_its_program_ended_is_told(store: Store) -> 
     command = "/usr/bin/python3 -u src/train.py --epochs 2"
     store.add(make_summary("bad", environment=told, command=command, started_utc_ns=0))
     store.add(make_summary("good", environment={"profiler": "nsys", "exit_code": "0"}))
-    lives = {"life": [0, 0], "rank": [0, 1], "node": ["n", "n"], "ended": ["finished", "killed"]}
-    tables = {"lives": SUMMARY.table("lives").of_rows(Table(lives))}
+    attempts = {
+        "attempt": [0, 0],
+        "rank": [0, 1],
+        "node": ["n", "n"],
+        "ended": ["finished", "killed"],
+    }
+    tables = {"attempts": SUMMARY.table("attempts").of_rows(Table(attempts))}
     store.add(make_summary("ranks", command="python -m pkg.train", tables=tables))
     store.add(make_summary("unknown"))
     rows = list(csv.DictReader(printed("runs", "list", "--csv").splitlines()))
@@ -366,8 +371,8 @@ def test_a_recording_is_not_lost_with_the_database(
     def fails(*_: object, **__: object) -> Summary:
         raise ZeroDivisionError("a bug of ours")
 
-    summarising = SimpleNamespace(summarise=fails)
-    monkeypatch.setitem(sys.modules, "traceprof.comparison.summary.summarise", summarising)
+    summarizing = SimpleNamespace(summarize=fails)
+    monkeypatch.setitem(sys.modules, "traceprof.comparison.summary.summarize", summarizing)
     done = run("record", "--save", "--", "python")
     assert (done.exit_code, "ZeroDivisionError: a bug of ours" in done.stderr) == (7, True)
 

@@ -47,7 +47,7 @@ def test_near_words_mean_commands_and_tables_that_there_are() -> None:
         ("nccl t.sqlite --json", "show collectives t.sqlite --json"),
         ("kernels t.sqlite --by class", "show kernels t.sqlite --by class"),
         ("classes t.sqlite", "show kernels t.sqlite --by class"),
-        ("analyse t.sqlite", "analyze t.sqlite"),
+        ("analyze t.sqlite", "analyze t.sqlite"),
         ("-w all t.sqlite", "analyze t.sqlite -w all"),
         ("--window=all t.sqlite", "analyze t.sqlite --window all"),
         ("--json --window all show kernels t.sqlite", "show kernels t.sqlite --json -w all"),

@@ -67,8 +67,8 @@ def test_runs_are_sorted_by_labels(kept: Path) -> None:
 
 
 def test_a_label_that_no_run_has_is_refused(kept: Path) -> None:
-    done = CliRunner().invoke(app, ["runs", "list", "-c", "colour"])
-    assert done.exit_code == 2 and "colour" in done.output
+    done = CliRunner().invoke(app, ["runs", "list", "-c", "color"])
+    assert done.exit_code == 2 and "color" in done.output
 
 
 def test_nothing_that_was_typed_is_interpreted(kept: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.builders import TraceBuilder
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.table import Table
@@ -59,14 +59,14 @@ class Program:
     n_steps: int = 41
     batch: int = 32
     noise_ratio: float = 0.0
-    noise: str = "neighbours"
+    noise: str = "neighbors"
     seed: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     format: str = "nsys"
 
     def summary(self, name: str) -> Summary:
         """Return what is kept of the run."""
-        return summarise(run_of(Ranks.of(self.trace(name))), name=name)
+        return summarize(run_of(Ranks.of(self.trace(name))), name=name)
 
     def trace(self, name: str = "built") -> Trace:
         """Return the recording of the run."""
@@ -95,7 +95,7 @@ def of_steps(name: str, periods_ns: npt.NDArray[np.float64], batch: int = 0) -> 
     lengths = np.append(periods_ns, 1.0).astype(np.int64)
     steps = Table(
         {
-            "life": 0,
+            "attempt": 0,
             "rank": 0,
             "step": np.arange(len(lengths)),
             "steps_count": 1,

@@ -32,7 +32,7 @@ def a_run(
     """Return a run that is evaluated after each epoch of 100 samples, from 5 s on."""
     rows = [
         {
-            "metric": metric, "life": 0, "rank": nan, "step": nan, "epoch": i,
+            "metric": metric, "attempt": 0, "rank": nan, "step": nan, "epoch": i,
             "at_ns": (5 + i * every_s) * S, "samples_count": nan, "value": value,
             "scope": "run", "over": more.get("over", "run"),
         }
@@ -163,7 +163,7 @@ def test_single_steps_are_smoothed() -> None:
 
 def test_what_traces_tell_needs_no_more_than_values_and_times() -> None:
     rows = [
-        {"metric": "top1", "life": 0, "rank": rank, "at_ns": i * S, "value": i / 10}
+        {"metric": "top1", "attempt": 0, "rank": rank, "at_ns": i * S, "value": i / 10}
         for i in range(9)
         for rank in (0, 1)
     ]

@@ -14,7 +14,7 @@ from tests.requirements import TRACES, require
 from traceprof.comparison import Comparison
 from traceprof.comparison.comparing import compare, compare_named
 from traceprof.comparison.statistics import MIN_CHANGE_RATIO
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import Summary
 from traceprof.render.formatting import sentences
@@ -32,11 +32,11 @@ def of_pattern(name: str, n: int = 40) -> Summary:
         for k, kernel in enumerate(("gemm", "relu", "softmax", "add")):
             start = 10 * MS * i + 2 * MS * k
             builder.kernel(kernel, start, start + MS)
-    return summarise(run_of(Ranks.of(builder.build())), name=name)
+    return summarize(run_of(Ranks.of(builder.build())), name=name)
 
 
 def of_window(name: str, text: str) -> Summary:
-    return summarise(run_of(Ranks.of(Program().trace(name))).within(text), name=name)
+    return summarize(run_of(Ranks.of(Program().trace(name))).within(text), name=name)
 
 
 @pytest.mark.parametrize("new", [of_pattern("other"), of_window("other", "0ms..350ms")])

@@ -67,7 +67,7 @@ def test_six_percent_are_found_and_explained() -> None:
     cause = found.results["difference"].table.to_frame().iloc[0]
     assert (cause["part"], cause["kind"], cause["name"]) == ("compute", "kernel", FLASH)
     assert cause["state"] == "changed"
-    assert cause["longer_ns"] == cause["difference_ns"]
+    assert cause["from_duration_ns"] == cause["difference_ns"]
     assert "kernel flash_fwd_kernel" in said[-1]
     assert exceeded(found) == [True]
 
@@ -98,7 +98,7 @@ def test_without_a_change_verdicts_and_limits_raise_no_alarm_beyond_5_percent() 
     alarms = fails = 0
     for _ in range(60):
         base, new = (
-            of_steps(name, 1e8 * np.exp(0.05 * noise_of("neighbours", 40, random)), batch=32)
+            of_steps(name, 1e8 * np.exp(0.05 * noise_of("neighbors", 40, random)), batch=32)
             for name in ("base", "new")
         )
         found = one(base, new, "5%")
@@ -146,7 +146,7 @@ def test_kernels_that_are_new_or_gone_are_called_so() -> None:
     gone = row(found, "difference", "name", LAYOUT, "causes")
     assert (gone["new_ns"], gone["new_count"], gone["state"]) == (0, 0, "gone")
     assert gone["base_count"] == 1
-    assert gone["more_ns"] == gone["difference_ns"]
+    assert gone["from_count_ns"] == gone["difference_ns"]
 
 
 def test_a_kernel_that_a_new_library_calls_otherwise_is_the_same() -> None:
@@ -159,7 +159,7 @@ def test_a_kernel_that_a_new_library_calls_otherwise_is_the_same() -> None:
     adds_up(found)
     cause = found.results["difference"].table.to_frame().iloc[0]
     assert (cause["name"], cause["base_name"], cause["state"]) == (renamed, GEMM, "renamed")
-    assert cause["longer_ns"] == cause["difference_ns"]
+    assert cause["from_duration_ns"] == cause["difference_ns"]
     assert -10 * MS - 1 <= cause["difference_ns"] <= -10 * MS + 1
     kernel = row(found, "kernels", "name", renamed)
     assert (kernel["base_name"], kernel["state"]) == (GEMM, "renamed")
@@ -234,7 +234,7 @@ def test_steps_that_differ_too_much_among_themselves_tell_nothing() -> None:
 
 def test_a_limit_on_what_is_not_judged_goes_by_the_numbers_and_says_so() -> None:
     base, new = Program().summary("base"), Program(idle_ns=8 * MS).summary("new")
-    found = one(base, new, "idle_ratio=50%", "utilisation_ratio=5%", "step_period_ns=3%")
+    found = one(base, new, "idle_ratio=50%", "utilization_ratio=5%", "step_period_ns=3%")
     assert exceeded(found) == [True, False, True]
     why = sentences(found.results["limits"].table.to_frame()["why"])
     assert why[0] == "no statistical test: the variation of this measure is not known"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.lives import write_job
+from tests.attempts import write_job
 from traceprof.comparison import TIMELINE_NAME
 from traceprof.comparison.elastic import elastic
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
@@ -22,14 +22,14 @@ def job(name, epochs, events=(), total_s=None, accuracy=()) -> Summary:
     """Return a job of a log: seconds of epochs, (kind, seconds, epoch or None) of events."""
     rows, at = [], 0.0
     for number, seconds in enumerate(epochs):
-        rows.append({"life": 0, "epoch": number, "at_ns": at * S, "duration_ns": seconds * S})
+        rows.append({"attempt": 0, "epoch": number, "at_ns": at * S, "duration_ns": seconds * S})
         at += seconds
     happened = [
         {
             "event": place,
             "kind": kind,
             "duration_ns": seconds * S,
-            "life": 0,
+            "attempt": 0,
             "epoch": epoch,
             "at_ns": 0.0 if epoch is None else rows[epoch]["at_ns"],
             "text": f"{kind} took {seconds}",
@@ -38,7 +38,7 @@ def job(name, epochs, events=(), total_s=None, accuracy=()) -> Summary:
     ]
     measured = [{"measure": "total_ns", "value": total_s * S}] if total_s is not None else []
     values = [
-        {"metric": "top1", "epoch": number + 1, "value": value, "life": 0}
+        {"metric": "top1", "epoch": number + 1, "value": value, "attempt": 0}
         for number, value in enumerate(accuracy)
     ]
     tables = {"epochs": rows, "events": happened, "measures": measured, "metrics": values}
@@ -59,10 +59,10 @@ ELASTIC = job(
     [30, 10, 10, 60, 14, 15, 16, 40],
     [
         ("setup", 5, None),
-        ("initialisation", 3, 3),
+        ("initialization", 3, 3),
         ("setup", 2, 3),
         ("time_lost", 12, 3),
-        ("initialisation", 1, 7),
+        ("initialization", 1, 7),
         ("time_lost", 4, 7),
     ],
     total_s=210,
@@ -81,7 +81,7 @@ def seconds(result, *names):
 def test_what_a_restart_cost_and_what_explains_it():
     result = elastic([ELASTIC]).results["restarts"]
     assert result.table.to_frame()["epoch"].tolist() == [3, 7]
-    assert seconds(result, "lost_ns", "initialisation_ns", "unexplained_ns", "beyond_ns") == [
+    assert seconds(result, "lost_ns", "initialization_ns", "unexplained_ns", "beyond_ns") == [
         (12, 3, 7, 60 - 12 - 15),
         (4, 1, 3, 40 - 4 - 15),
     ]
@@ -199,9 +199,9 @@ def test_what_is_no_job_is_refused(runs):
 
 def test_a_recorded_job(tmp_path):
     """Its lost time lies before the epoch that begins again, not in it."""
-    comparison = elastic([summarise(open_run([write_job(tmp_path / "job")]))])
+    comparison = elastic([summarize(open_run([write_job(tmp_path / "job")]))])
     (row,) = comparison.results["restarts"].table.to_frame().to_dict("records")
-    assert (row["epoch"], row["life"], row["why"]) == (1, 1, "a rank failed")
+    assert (row["epoch"], row["attempt"], row["why"]) == (1, 1, "a rank failed")
     assert (row["ranks_before_count"], row["ranks_after_count"]) == (2, 1)
     assert round(row["lost_ns"] / S, 3) == 7.5
     assert abs(row["unexplained_ns"]) < S / 1000
@@ -215,12 +215,12 @@ def test_a_recorded_job(tmp_path):
 
 
 def test_the_chart_has_a_lane_for_each_rank_and_bars_of_their_length(tmp_path):
-    comparison = elastic([summarise(open_run([write_job(tmp_path / "job")]))])
+    comparison = elastic([summarize(open_run([write_job(tmp_path / "job")]))])
     chart = elastic_chart(comparison.results[TIMELINE_NAME])
     assert chart.count("<svg") == 1
     for lane in ("rank 0, here#1", "rank 1, here#2", "time lost", "epochs"):
         assert f">{lane}</text>" in chart
     assert "a rank failed" in chart
-    assert "epoch 2, life 1" in chart
+    assert "epoch 2, attempt 1" in chart
     without = comparison.results[TIMELINE_NAME]
     assert elastic_chart(without.with_table(without.table.assign(at_ns=float("nan")))) == ""

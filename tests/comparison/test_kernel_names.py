@@ -59,7 +59,7 @@ def test_the_same_name_is_no_new_one() -> None:
 def test_a_changed_argument_of_the_template_is_told_as_another_name() -> None:
     old, new = "void norm<float, 4>(float*)", "void norm<float, 8>(float*)"
     found = match_kernels(
-        kernels((old, "normalisation", 0.1, 1.0)), kernels((new, "normalisation", 0.7, 1.0))
+        kernels((old, "normalization", 0.1, 1.0)), kernels((new, "normalization", 0.7, 1.0))
     )
     assert found.base[old] == new
     assert found.renamed == {new: old}

@@ -10,7 +10,7 @@ from tests.truth.machine import MS, Machine, run
 from traceprof.comparison.iterations import iterations_of_run
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.session.run import run_of
 
 N_STEPS = 8
@@ -22,11 +22,11 @@ def recorded(ranks: tuple[int, ...], n_ranks: int = 2) -> Ranks:
     return decide_steps(run(machines, loop))
 
 
-def test_ranks_that_reduce_are_synchronised() -> None:
+def test_ranks_that_reduce_are_synchronized() -> None:
     found = iterations_of_run(run_of(recorded((0, 1))), "together")
     assert [one.rank for one in found] == [0, 1]
     for one in found:
-        assert (one.mode, one.ranks) == ("forward+backward", "synchronised")
+        assert (one.mode, one.ranks) == ("forward+backward", "synchronized")
         assert one.iterations_count + one.warmup_count == N_STEPS
         # Four buckets of 25 MB in every round but the first.
         assert one.calls_count == 4 * (one.iterations_count - 1)
@@ -76,7 +76,7 @@ def test_ranks_in_one_file_are_told_apart() -> None:
 
 def test_layers_have_their_backward_pass_on_the_host() -> None:
     builder = TraceBuilder()
-    own = {"domain": OWN_DOMAIN}
+    own = {"domain": TRACEPROF_DOMAIN}
     for step in range(4):
         start = 100 * step
         builder.step(start, start + 90, step)

@@ -54,10 +54,10 @@ def test_independent_ranks_are_averaged() -> None:
     assert {row["ranks"] for row in rows} == {"independent"}
 
 
-def test_synchronised_ranks_are_not() -> None:
+def test_synchronized_ranks_are_not() -> None:
     rows = rows_of(rank("a", 0, calls_count=30), rank("a", 1, calls_count=30))
     assert [row["rank"] for row in rows] == ["0", "1"]
-    assert {row["ranks"] for row in rows} == {"synchronised"}
+    assert {row["ranks"] for row in rows} == {"synchronized"}
 
 
 def test_what_ranks_exchange_is_per_second_and_per_call() -> None:

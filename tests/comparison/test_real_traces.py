@@ -45,7 +45,7 @@ def test_a_kernel_that_takes_longer_on_all_ranks_is_found_to_the_ns(
     # The clocks of the ranks are aligned anew, and their drift corrected; parts are scaled to the
     # mean step of all ranks: some 100 ns in 20 ms.
     assert cause["difference_ns"] == pytest.approx(STEP_US * 1000, rel=2e-5)
-    assert cause["longer_ns"] == cause["difference_ns"]
+    assert cause["from_duration_ns"] == cause["difference_ns"]
     parts = found.results["difference"].to_frame("parts").set_index("part")["difference_ns"]
     assert abs(parts["compute"] - STEP_US * 1000) <= 0.01 * STEP_US * 1000
     kernel = row(found, "kernels", "name", KERNEL)

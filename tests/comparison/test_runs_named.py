@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def readers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Summaries of traces, tables and logs, that tell by which way they came."""
 
-    def summarise(run: Run, *, name: str, labels: Mapping[str, str]) -> Summary:
+    def summarize(run: Run, *, name: str, labels: Mapping[str, str]) -> Summary:
         assert len(run.of_ranks()) > 0
         return Summary(name, origin="trace", labels=labels)
 
@@ -63,7 +63,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Summary(name_of(path), origin="log:fake")]
 
     for module, names in (
-        ("traceprof.comparison.summary.summarise", {"summarise": summarise}),
+        ("traceprof.comparison.summary.summarize", {"summarize": summarize}),
         ("traceprof.logs.rates", {"read_table": read_table}),
         ("traceprof.logs", {"read_log": read_log}),
     ):

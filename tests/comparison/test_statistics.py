@@ -22,7 +22,7 @@ CHANCE = 3 * math.sqrt(LEVEL * (1 - LEVEL) / PAIRS)
 """Of 500 pairs 5% give 25 alarms, and in 999 of 1000 such tests no more than 40."""
 
 
-@pytest.mark.parametrize("noise", ["independent", "neighbours", "heavy"])
+@pytest.mark.parametrize("noise", ["independent", "neighbors", "heavy"])
 @pytest.mark.parametrize("n", [8, 20, 60])
 def test_false_alarms_stay_at_the_stated_level(noise: str, n: int) -> None:
     random = np.random.default_rng(17)
@@ -33,7 +33,7 @@ def test_false_alarms_stay_at_the_stated_level(noise: str, n: int) -> None:
     assert alarms / PAIRS <= LEVEL + CHANCE
 
 
-@pytest.mark.parametrize("noise", ["independent", "neighbours", "heavy"])
+@pytest.mark.parametrize("noise", ["independent", "neighbors", "heavy"])
 def test_the_interval_holds_the_true_change_and_finds_6_percent(noise: str) -> None:
     random = np.random.default_rng(23)
     held = found = 0
@@ -141,7 +141,7 @@ def test_the_interval_of_a_mean_holds_it() -> None:
 
 def test_the_interval_of_a_median_holds_it() -> None:
     random = np.random.default_rng(4)
-    intervals = [interval_of_median(noise_of("neighbours", 60, random) + 10) for _ in range(300)]
+    intervals = [interval_of_median(noise_of("neighbors", 60, random) + 10) for _ in range(300)]
     held = sum(low <= 10 <= high for low, high in intervals)
     assert held / 300 >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 300)
     assert all(map(math.isnan, interval_of_median(np.array([1.0, 2.0]))))

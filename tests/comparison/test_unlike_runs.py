@@ -1,4 +1,4 @@
-"""Runs that are no repeats: independent and synchronised ones, and ranks of one job."""
+"""Runs that are no repeats: independent and synchronized ones, and ranks of one job."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ AGAIN = named(sized(2, 152, collectives=9, batch=64), "again", 0, 1)
 ONE = named(sized(1, 100, collectives=0, batch=32), "one", 0)
 
 
-def test_independent_runs_are_no_repeats_of_synchronised_ones() -> None:
+def test_independent_runs_are_no_repeats_of_synchronized_ones() -> None:
     found = scaling([ONE, ALONE, TOGETHER, AGAIN])
     rows = {row["group"]: row for row in found.results["scaling"].table.rows() if row["group"]}
     of_two = [row for row in found.results["scaling"].table.rows() if row["devices_count"] == 2]
     assert {row["ranks"]: (row["samples_per_s"], row["runs_count"]) for row in of_two} == {
         "independent": (198, 1),
-        "synchronised": (151, 2),
+        "synchronized": (151, 2),
     }
-    assert set(rows) == {"independent", "synchronised"}
+    assert set(rows) == {"independent", "synchronized"}
     # One device is the base of both.
     efficiencies = {row["ranks"]: row["efficiency_ratio"] for row in of_two}
-    assert efficiencies == pytest.approx({"independent": 0.99, "synchronised": 0.755})
+    assert efficiencies == pytest.approx({"independent": 0.99, "synchronized": 0.755})
 
 
 def test_repeats_alone_make_no_groups() -> None:
@@ -48,7 +48,7 @@ def test_repeats_alone_make_no_groups() -> None:
 
 
 def test_the_difference_may_be_ignored() -> None:
-    found = scaling([ONE, ALONE, TOGETHER], ignored=["synchronisation"])
+    found = scaling([ONE, ALONE, TOGETHER], ignored=["synchronization"])
     (row,) = [row for row in found.results["scaling"].table.rows() if row["devices_count"] == 2]
     assert (row["samples_per_s"], row["runs_count"]) == (174, 2)
 
@@ -60,7 +60,7 @@ def test_what_labels_tell_apart_needs_no_other() -> None:
 
 
 def test_comparing_says_which_sides_are_unlike() -> None:
-    assert "independent in alone, synchronised in together" in told(compare([ALONE], [TOGETHER]))
+    assert "independent in alone, synchronized in together" in told(compare([ALONE], [TOGETHER]))
     both = told(compare([ALONE, TOGETHER], [AGAIN]))
     assert "One side has both kinds" in both
     assert "not comparable" not in told(compare([TOGETHER], [AGAIN]))

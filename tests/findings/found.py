@@ -34,7 +34,7 @@ class Found:
     window: str
     ranges: tuple[str, ...]
     kind: str
-    once_ns: float | None
+    one_time_ns: float | None
     is_minor: bool
     range_ns: tuple[int, int] | None
     model: str
@@ -55,11 +55,11 @@ def findings_of(of: Trace | Ranks) -> list[Found]:
             window=row["window"],
             ranges=tuple(filter(None, row["ranges"].split("; "))),
             kind=row["kind"],
-            once_ns=row["once_ns"],
+            one_time_ns=row["one_time_ns"],
             is_minor=row["is_minor"],
             range_ns=None
-            if row["least_saving_ns"] is None
-            else (row["least_saving_ns"], row["most_saving_ns"]),
+            if row["min_saving_ns"] is None
+            else (row["min_saving_ns"], row["max_saving_ns"]),
             model=note_text(row["model"]) if row["model"] else "",
         )
         for row in run("findings", of).table.to_frame().to_dict("records")

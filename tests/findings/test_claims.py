@@ -11,9 +11,9 @@ from tests.findings.found import in_default_window
 from tests.real_traces import ALL
 from tests.requirements import require
 from traceprof.findings import FINDINGS, RULES
-from traceprof.findings.claims import Claim, Ground, Kind, Ledger
+from traceprof.findings.claims import Claim, ClaimKind, Kind, Ledger
 from traceprof.findings.context import Context
-from traceprof.findings.rules import SettledFinding, apply_rules, much_lost
+from traceprof.findings.rules import SettledFinding, apply_rules, subjects_with_losses
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts
 from traceprof.measures.idle.losses import idle_times
 from traceprof.model.intervals import Intervals
@@ -25,7 +25,7 @@ TRACES = [name for name in ALL if name != "nvprof/zero-kernels.sql"]  # that one
 
 
 def test_what_is_claimed_is_not_free_any_more() -> None:
-    ledger = Ledger({Ground.LOST: {0: Intervals.single(0, 100)}})
+    ledger = Ledger({ClaimKind.LOST: {0: Intervals.single(0, 100)}})
     first = Claim({0: Intervals.single(20, 50), 1: Intervals.single(0, 10)})
     second = Claim({0: Intervals.single(40, 200)})
     (granted,) = ledger.take((first,))
@@ -41,16 +41,18 @@ def lost(loss: str, total: int, claimed: int = 0) -> dict[str, object]:
 
 
 def test_much_is_lost_where_the_page_shows_it_or_any_finding_claims_it() -> None:
-    assert much_lost([]) == set()
-    assert much_lost([lost("host", 49), lost("data", 9, claimed=9)]) == set()
-    assert much_lost([lost("host", 50), lost("launch", 20, claimed=10)]) == {
+    assert subjects_with_losses([]) == set()
+    assert subjects_with_losses([lost("host", 49), lost("data", 9, claimed=9)]) == set()
+    assert subjects_with_losses([lost("host", 50), lost("launch", 20, claimed=10)]) == {
         "CPU work between launches",
         "kernel launches",
     }
     # Idle time after a wait is the wait's in this table, as everywhere.
-    assert much_lost([lost("synchronising", 60), lost("host", 40)]) == {"host synchronization"}
+    assert subjects_with_losses([lost("synchronizing", 60), lost("host", 40)]) == {
+        "host synchronization"
+    }
     more = lost("host", 40, claimed=10)
-    assert much_lost([lost("synchronising", 60), more]) == {
+    assert subjects_with_losses([lost("synchronizing", 60), more]) == {
         "host synchronization",
         "CPU work between launches",
     }
@@ -68,19 +70,19 @@ def test_idle_time_in_slow_steps_is_of_the_slow_steps_alone(is_default: bool) ->
     trace = builder.build()
     context = Context(in_default_window(trace) if is_default else Ranks.of(trace))
     found, _ = apply_rules(context, RULES)
-    claims = [(claim.ground, claim) for own in found for claim in own.claims]
-    assert {ground for ground, _ in claims} >= {Ground.LOST, Ground.SLOW}
+    claims = [(claim.claim_kind, claim) for own in found for claim in own.claims]
+    assert {claim_kind for claim_kind, _ in claims} >= {ClaimKind.LOST, ClaimKind.SLOW}
     for (_, one), (_, other) in combinations(claims, 2):
         assert not len(one.times[0] & other.times[0])
-    lost_ns = sum(claim.total_ns for ground, claim in claims if ground is Ground.LOST)
+    lost_ns = sum(claim.total_ns for claim_kind, claim in claims if claim_kind is ClaimKind.LOST)
     # The data waits of the usual steps, without the one of the slow step.
     assert lost_ns <= 11 * 100_000 + 12 * 2
 
 
 def test_grounds_are_apart() -> None:
-    ledger = Ledger({ground: {0: Intervals.single(0, 100)} for ground in Ground})
+    ledger = Ledger({claim_kind: {0: Intervals.single(0, 100)} for claim_kind in ClaimKind})
     everything = Intervals.single(0, 1000)
-    assert [ledger.take((Claim({0: everything}, g),))[0].total_ns for g in Ground] == [100] * 3
+    assert [ledger.take((Claim({0: everything}, g),))[0].total_ns for g in ClaimKind] == [100] * 3
 
 
 @cache
@@ -112,16 +114,16 @@ def test_savings_are_at_most_what_is_not_compute(name: str) -> None:
     context, found = judged(name)
     compute = sum((t.compute & context.typical).total_ns for t in context.times.values())
     compute_ratio = compute / context.analyzed_ns
-    sums = dict.fromkeys(Ground, 0.0)
+    sums = dict.fromkeys(ClaimKind, 0.0)
     for own in found:
         for claim in own.claims:
             saves = own.finding.kind not in (Kind.NONE, Kind.ONCE)
-            sums[claim.ground] += context.saving_ratio(claim) if saves else 0.0
-    assert sums[Ground.COMPUTE] <= compute_ratio + ROUNDING
-    # Each ground has its own base: slow steps that of the mean step with them.
-    assert sums[Ground.SLOW] <= context.slow_ratio + ROUNDING
-    assert sums[Ground.LOST] <= 1 - compute_ratio + ROUNDING
-    saved_ns = (sums[Ground.LOST] + sums[Ground.COMPUTE]) * context.base.unit_ns
+            sums[claim.claim_kind] += context.saving_ratio(claim) if saves else 0.0
+    assert sums[ClaimKind.COMPUTE] <= compute_ratio + ROUNDING
+    # Each claim_kind has its own base: slow steps that of the mean step with them.
+    assert sums[ClaimKind.SLOW] <= context.slow_ratio + ROUNDING
+    assert sums[ClaimKind.LOST] <= 1 - compute_ratio + ROUNDING
+    saved_ns = (sums[ClaimKind.LOST] + sums[ClaimKind.COMPUTE]) * context.base.unit_ns
     assert saved_ns <= context.base.unit_ns + 1
     assert sum(sums.values()) == pytest.approx(sum(own.saving_ratio for own in found))
 
@@ -132,7 +134,7 @@ def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
     context, found = judged(name)
     for own in found:
         kind = own.finding.kind
-        assert (kind is Kind.ONCE) == (own.finding.once_ns is not None)
+        assert (kind is Kind.ONCE) == (own.finding.one_time_ns is not None)
         assert (kind is Kind.ESTIMATED) == bool(own.finding.model)
         assert (kind is Kind.ESTIMATED) == (own.range_ns is not None)
         if own.range_ns is not None:
@@ -147,7 +149,7 @@ def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
 
 
 _OTHER_SHARES = (
-    *("slow_steps", "low_utilisation", "warmup", "straggler", "slow_host"),
+    *("slow_steps", "low_utilization", "warmup", "straggler", "slow_host"),
     *("contention", "layout_conversion"),
 )
 """Their titles tell the share of the steps, of the devices that they name, or what is saved."""
@@ -158,7 +160,7 @@ _OTHER_SHARES = (
 def test_idle_time_is_told_as_idle_tells_it(name: str) -> None:
     """The causes that findings claim are those of the gaps: nothing is added or lost."""
     context, _ = judged(name)
-    for cause in ("data", "synchronising", "profiler", "queued", "peer", "edge", "unknown"):
+    for cause in ("data", "synchronizing", "profiler", "queued", "peer", "edge", "unknown"):
         place = CAUSES.index(cause)
         parts = map(find_gap_parts, context.ranks)
         told = sum(

@@ -40,7 +40,7 @@ def test_pages_that_migrate_are_told_once_with_what_waits_for_them() -> None:
     assert own.saving_ns == pytest.approx(15 * MS - 40 * US, abs=50 * US)
     assert "300 page migrations without a launch call" in own.evidence[0]
     assert "cudaMemPrefetchAsync" in own.action
-    assert not {"exposed_copies", "low_utilisation"} & set(rules)
+    assert not {"exposed_copies", "low_utilization"} & set(rules)
 
 
 def test_what_the_host_does_between_two_pages_that_it_touches_is_its_own() -> None:
@@ -52,7 +52,7 @@ def test_what_the_host_does_between_two_pages_that_it_touches_is_its_own() -> No
     own = rules["host_code"]
     assert "40 gaps longer than 200.0 µs" in own.evidence[0]
     assert own.saving_ns == pytest.approx(80 * MS, rel=0.01)
-    assert "low_utilisation" not in rules  # "Idle for an unknown reason"
+    assert "low_utilization" not in rules  # "Idle for an unknown reason"
 
 
 def test_managed_memory_that_is_copied_by_a_call_does_not_migrate() -> None:
@@ -192,7 +192,7 @@ def test_what_people_reported(name: str, rule: str, saved_ns: int) -> None:
     (own,) = [row for row in result.table.rows() if row["rule"] == rule]
     assert own["saving_ns"] == pytest.approx(saved_ns, rel=0.04)
     told = [row["rule"] for row in result.table.rows() if not row["is_minor"]]
-    assert not {"low_utilisation", "exposed_copies"} & set(told)
+    assert not {"low_utilization", "exposed_copies"} & set(told)
 
 
 @pytest.mark.parametrize(
@@ -209,5 +209,5 @@ def test_what_was_not_seen_is_not_fine(subject: str) -> None:
     document = page(run_of(Ranks.of(builder.build())))
     assert document.verdict is not None
     assert subject not in document.verdict.fine
-    reasons = document.results["findings"].tables["abstained"]
+    reasons = document.results["findings"].tables["not_checked"]
     assert subject in reasons["subject"].tolist()

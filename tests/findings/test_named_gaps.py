@@ -44,9 +44,9 @@ def test_what_compiles_in_other_threads_is_told_as_compiling() -> None:
     builder.kernel("second", 110 * MS, 120 * MS, launched_ns=(109 * MS, 110 * MS))
     findings = {own.rule: own for own in findings_of(builder.build(span=(0, 120 * MS)))}
     # The two threads compile from 20 to 90 ms; the other 29 ms of the gap are the host's.
-    assert findings["loading"].once_ns == 70 * MS
+    assert findings["loading"].one_time_ns == 70 * MS
     assert findings["loading"].evidence == ("2 calls to Nvrtc::CompileProgram",)
-    assert findings["host_code"].once_ns == 29 * MS
+    assert findings["host_code"].one_time_ns == 29 * MS
 
 
 def host_code_in(*names: str, n: int = 4, profiler: str = "") -> Found:
@@ -149,7 +149,7 @@ def test_idle_devices_are_told_by_their_own_time(n_idle: int, whose: str) -> Non
             end = 10 * MS * i + (MS if is_idle else 10 * MS)
             builder.kernel("k", 10 * MS * i, end, device=device, correlation=-1)
     trace = builder.build(span=(0, 100 * MS), info=TraceInfo(format="nsys"))
-    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilisation"]
+    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilization"]
     assert whose in idle.title
 
 
@@ -169,7 +169,7 @@ def test_the_calls_are_recorded_by_the_same(format_name: str, profiler: str, how
         builder.kernel("k", 10 * MS * i, 10 * MS * i + MS, correlation=-1)
     info = TraceInfo(format=format_name, profiler=profiler)
     trace = builder.build(span=(0, 40 * MS), info=info)
-    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilisation"]
+    (idle,) = [own for own in findings_of(trace) if own.rule == "low_utilization"]
     assert idle.title.startswith("Idle for an unknown reason")
     assert how in idle.action
 

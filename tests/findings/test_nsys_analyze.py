@@ -25,7 +25,7 @@ from traceprof.findings.copies import (
 )
 from traceprof.findings.gaps import long_gaps
 from traceprof.formats import open_trace
-from traceprof.measures.host.states import is_synchronisation
+from traceprof.measures.host.states import is_synchronization
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
@@ -62,7 +62,7 @@ def _sync_calls(context: Context) -> Table:
     names = part.api_calls["name"]
     # NVIDIA's rule leaves out waits for events.
     events = names.by_text(["Event" in name for name in names.texts])
-    return part.api_calls.take(is_synchronisation(names) & ~events)
+    return part.api_calls.take(is_synchronization(names) & ~events)
 
 
 RULES: dict[str, Callable[[Context], Table]] = {

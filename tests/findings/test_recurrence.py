@@ -57,7 +57,7 @@ def said(own: Found) -> str:
 
 def test_what_every_step_does_is_saved_by_each() -> None:
     own = allocations(with_calls(dict.fromkeys(range(12), 1)))
-    assert (own.kind, own.once_ns) == ("measured", None)
+    assert (own.kind, own.one_time_ns) == ("measured", None)
     assert "in the loop" in said(own)
     assert "1 call to cudaMalloc per step" in said(own)
     assert own.saving_ns == pytest.approx(MS, rel=0.1)
@@ -74,7 +74,7 @@ def test_what_half_of_the_steps_do_is_counted_with_these() -> None:
 def test_what_one_step_does_costs_once() -> None:
     own = allocations(with_calls({1: 1}, n=4))
     assert own.kind == "once"
-    assert own.once_ns == pytest.approx(MS, rel=0.1)
+    assert own.one_time_ns == pytest.approx(MS, rel=0.1)
     assert "in the loop" not in said(own)
     assert "1 call to cudaMalloc in 1 of 3 steps" in said(own)
 
@@ -95,7 +95,7 @@ def test_one_step_alone_does_not_tell_that_others_do_the_same(n_calls: int, kind
 
 def test_without_steps_calls_all_the_time_do_not_cost_once() -> None:
     own = allocations(with_calls(dict.fromkeys(range(12), 1), name="cudaFree", is_named=False))
-    assert (own.kind, own.once_ns) == ("measured", None)
+    assert (own.kind, own.one_time_ns) == ("measured", None)
     # Of the first call devices knew nothing yet.
     assert own.saving_ns == pytest.approx(11 * MS, rel=0.1)
 
@@ -103,7 +103,7 @@ def test_without_steps_calls_all_the_time_do_not_cost_once() -> None:
 def test_without_steps_memory_that_is_kept_is_allocated_once() -> None:
     own = allocations(with_calls(dict.fromkeys(range(12), 1), is_named=False))
     assert own.kind == "once"
-    assert own.once_ns == pytest.approx(11 * MS, rel=0.1)
+    assert own.one_time_ns == pytest.approx(11 * MS, rel=0.1)
     assert own.action.startswith("Run one pass before you measure")
 
 
@@ -136,7 +136,7 @@ def test_graphs_are_captured_once(turns: range, is_named: bool) -> None:
     assert own.kind == "once"
     assert "Capture of HIP graphs leaves the GPU idle" in own.title
     assert ("1 graph capture" if is_named else "6 graph captures") in said(own)
-    assert own.once_ns == pytest.approx(len(turns) * 5.5 * MS, rel=0.2)
+    assert own.one_time_ns == pytest.approx(len(turns) * 5.5 * MS, rel=0.2)
 
 
 def test_graphs_that_are_captured_in_every_step_are_of_the_loop() -> None:
@@ -149,7 +149,7 @@ def test_graphs_that_are_captured_in_every_step_are_of_the_loop() -> None:
 def test_without_steps_calls_at_the_beginning_cost_once() -> None:
     own = allocations(with_calls({1: 6, 2: 3}, is_named=False))
     assert own.kind == "once"
-    assert own.once_ns == pytest.approx(9 * MS, rel=0.1)
+    assert own.one_time_ns == pytest.approx(9 * MS, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_collective_of_a_benchmark_that_one_rank_comes_late_to() -> None:
     assert "5.000 s for it (99.2% of the window)" in told
     assert "No single rank" not in told
     first = opened.result("findings").table.row(0)
-    assert (first["rule"], first["kind"], first["once_ns"]) == ("straggler", "once", 5_000 * MS)
+    assert (first["rule"], first["kind"], first["one_time_ns"]) == ("straggler", "once", 5_000 * MS)
     verdict = page(opened).verdict
     assert verdict is not None
     assert "load balance across ranks" not in verdict.fine
@@ -292,7 +292,7 @@ def test_long_gaps_cost_once_unless_they_come_again_and_again(n: int, kind: str)
         now += 1_000 * MS
     (gaps,) = [own for own in findings_of(builder.build()) if own.rule == "gpu_gaps"]
     assert gaps.kind == kind
-    cost_ns = gaps.once_ns if kind == "once" else gaps.saving_ns
+    cost_ns = gaps.one_time_ns if kind == "once" else gaps.saving_ns
     assert cost_ns == pytest.approx(n * 900 * MS, rel=0.01)
 
 
@@ -319,4 +319,4 @@ def test_kernels_are_loaded_with_their_first_launch(slow: str, n_slow: int) -> N
     assert len(found) == bool(n_slow)
     for own in found:
         assert (own.kind, own.evidence) == ("once", (f"{n_slow} calls to cudaLaunchKernel",))
-        assert own.once_ns == pytest.approx(4 * 2 * MS, rel=0.05)
+        assert own.one_time_ns == pytest.approx(4 * 2 * MS, rel=0.05)

@@ -42,15 +42,15 @@ def test_a_rule_needs_tables_that_exist(rule: Rule) -> None:
 
 def test_rules_without_data_abstain_and_say_why() -> None:
     findings = run("findings", TraceBuilder().range("x", 0, 10).build())
-    table = findings.to_frame("abstained")
-    abstained = dict(zip(table["rule"], table["reason"], strict=True))
+    table = findings.to_frame("not_checked")
+    not_checked = dict(zip(table["rule"], table["reason"], strict=True))
     notes = [note_text(note) for note in findings.notes]
-    assert set(abstained) == {rule.name for rule in RULES}
-    assert abstained["launch_bound"].startswith("no kernels recorded: record")
-    assert abstained["input_bound"].startswith("no range marks data loading")
+    assert set(not_checked) == {rule.name for rule in RULES}
+    assert not_checked["launch_bound"].startswith("no kernels recorded: record")
+    assert not_checked["input_bound"].startswith("no range marks data loading")
     assert notes[0] == "no problem found"
     assert "not checked: warm-up: no steps are marked" in notes
-    assert len(notes) == 1 + len(set(abstained.values()))
+    assert len(notes) == 1 + len(set(not_checked.values()))
     assert findings.to_frame().empty
 
 
@@ -460,7 +460,7 @@ def test_without_steps_loading_occurs_once() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 50 * MS, launched_ns=(0, 1))
     builder.api_call("cuModuleLoadDataEx", 50 * MS, 90 * MS)
     finding = found(builder.kernel("gemm", 90 * MS, 100 * MS).build())["loading"]
-    assert (finding.kind, finding.saving_ns, finding.once_ns) == ("once", 0, 40 * MS)
+    assert (finding.kind, finding.saving_ns, finding.one_time_ns) == ("once", 0, 40 * MS)
 
 
 def test_of_graphs_that_were_traced_whole_nothing_else_is_said() -> None:
@@ -495,7 +495,7 @@ def test_a_gap_is_told_once_by_those_who_know_why() -> None:
     rules = found(trace)
     assert list(rules) == ["input_bound", "host_code"]
     assert rules["input_bound"].saving_ns == 898 * MS
-    assert rules["host_code"].once_ns == 101 * MS - 10
+    assert rules["host_code"].one_time_ns == 101 * MS - 10
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_a_wait_costs_at_most_its_own_length_of_the_gap_after_it() -> None:
     # The host had waited 5 ms; in the other 75 ms of the gap it did something else.
     assert rules["host_sync"].saving_ns == 5 * MS
     assert rules["host_sync"].kind == "bounded"
-    assert rules["host_code"].once_ns == pytest.approx(75 * MS, abs=100)
+    assert rules["host_code"].one_time_ns == pytest.approx(75 * MS, abs=100)
 
 
 def test_waiting_for_a_rank_is_not_exposed_communication_too() -> None:
@@ -555,7 +555,7 @@ def test_long_gaps_without_a_launch_are_told_once_for_all_devices() -> None:
     assert finding.title == (
         "2 gaps longer than 500.0 ms without a recorded cause: 99.8% of the analyzed time"
     )
-    assert (finding.kind, finding.once_ns, finding.saving_ns) == ("once", 999 * MS, 0)
+    assert (finding.kind, finding.one_time_ns, finding.saving_ns) == ("once", 999 * MS, 0)
 
 
 def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
@@ -564,7 +564,7 @@ def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
         for i in range(3):
             builder.kernel("gemm", 10 * MS * i, 10 * MS * i + 6 * MS, device=device)
     (finding,) = findings_of(builder.build())
-    assert finding.rule == "low_utilisation"
+    assert finding.rule == "low_utilization"
     assert finding.title == ("Idle for an unknown reason: all 8 GPUs, 30.8% of the analyzed time")
     assert finding.evidence == (
         "100.0% of this time: the trace does not show which call launched the next work",
@@ -643,7 +643,7 @@ def test_findings_as_a_table() -> None:
         "CPU time in these calls: 1 ns",
     ]
     assert row["evidence"][1].values == {"each": 1}
-    assert (row["kind"], row["ground"], row["is_minor"]) == ("bounded", "lost", False)
+    assert (row["kind"], row["claim_kind"], row["is_minor"]) == ("bounded", "lost", False)
 
 
 def test_savings_are_per_step_where_steps_are_known() -> None:
@@ -704,7 +704,7 @@ def turns_that_allocate(n_allocating: int) -> Trace:
 
 def test_what_each_turn_of_a_pattern_allocates_does_not_occur_once() -> None:
     finding = found(turns_that_allocate(100))["allocations"]
-    assert (finding.kind, finding.once_ns) == ("measured", None)
+    assert (finding.kind, finding.one_time_ns) == ("measured", None)
     assert "100 calls to cuMemAlloc_v2" in finding.evidence
     assert found(turns_that_allocate(40))["allocations"].kind == "once"
 
@@ -746,7 +746,7 @@ def test_times_beside_a_saving_of_several_devices_are_means_of_them() -> None:
 def test_a_device_that_stops_in_the_last_moments_of_the_window_is_not_said_to() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 100 * MS - 2)
     trace = builder.kernel("gemm", 60 * MS, 100 * MS, device=1).build(span=(0, 100 * MS))
-    finding = found(trace)["low_utilisation"]
+    finding = found(trace)["low_utilization"]
     assert finding.evidence == ("GPU 1 starts 60.00 ms after the start of the window",)
 
 
@@ -792,4 +792,4 @@ def test_what_is_one_gap_without_the_longest_occurs_once_too() -> None:
     once = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
     assert [own.kind for own in once] == ["once", "once"]
     assert [own.title.partition(",")[0] for own in once] == ["One long gap", "Another long gap"]
-    assert [round(own.once_ns or 0, -6) for own in once] == [600 * MS, 300 * MS]
+    assert [round(own.one_time_ns or 0, -6) for own in once] == [600 * MS, 300 * MS]

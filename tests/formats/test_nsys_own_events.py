@@ -5,7 +5,7 @@ import pytest
 
 from traceprof.errors import TraceError
 from traceprof.formats.nsys.schema import NSYS_TABLES
-from traceprof.formats.nsys.split import read_own_events, remove_own_events
+from traceprof.formats.nsys.split import read_traceprof_events, remove_traceprof_events
 
 EPOCH = 1_700_000_000_000_000_000
 
@@ -42,7 +42,7 @@ def export(tmp_path):
 
 
 def test_clock_and_counts_of_our_own_ranges_come_from_the_export(export):
-    own = read_own_events(export)
+    own = read_traceprof_events(export)
     assert own.epoch_ns == EPOCH
     assert own.clock_marks == [(1010, EPOCH + 1000)]
     assert own.n_ranges == {5: 2, 6: 1}
@@ -51,16 +51,16 @@ def test_clock_and_counts_of_our_own_ranges_come_from_the_export(export):
 
 
 def test_only_our_own_events_are_removed(export):
-    remove_own_events(export, [6])
+    remove_traceprof_events(export, [6])
     with closing(sqlite3.connect(export)) as connection:
         left = connection.execute(
             "SELECT text FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start"
         ).fetchall()
     assert left == [("forward",), ("ncclSend",), ("theirs",)]
-    assert read_own_events(export).n_ranges == {5: 2}
+    assert read_traceprof_events(export).n_ranges == {5: 2}
 
 
 def test_what_is_no_export_is_said(tmp_path):
     (tmp_path / "x.sqlite").write_text("no database at all, but long enough to be looked at")
     with pytest.raises(TraceError, match="not a readable nsys export"):
-        read_own_events(tmp_path / "x.sqlite")
+        read_traceprof_events(tmp_path / "x.sqlite")

@@ -44,13 +44,13 @@ def test_a_format_that_nobody_knew_of_is_read_and_unpacked(tmp_path: Path) -> No
             ((name,),) = database.rows("SELECT name FROM FAKE_KERNELS")
         return TraceBuilder().kernel(name, 0, 10).kernel("late", 90, 99).range("r", 0, 99).build()
 
-    def recognises(candidate: Candidate) -> bool:
+    def recognizes(candidate: Candidate) -> bool:
         return "FAKE_KERNELS" in candidate.tables
 
     path = tmp_path / "run.fake"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE FAKE_KERNELS AS SELECT 'gemm' AS name")
-    formats = (*FORMATS, TraceFormat("fake", "for this test", recognises, read))
+    formats = (*FORMATS, TraceFormat("fake", "for this test", recognizes, read))
     # It takes no notice of what is asked for: its trace is trimmed, its outline made of it.
     options = ReadOptions(tables=frozenset({"kernels"}), window=TimeWindow(5, 20))
     for file in (path, packed(path)):

@@ -59,7 +59,7 @@ def test_a_stream_and_its_report_read_alike(stream: Path, tmp_path: Path) -> Non
     copy = Path(shutil.copy(stream, tmp_path / "copy.qdstrm"))
     made = tmp_path / "made.nsys-rep"
     subprocess.run([importer, "-i", copy, "-o", made], capture_output=True, check=True)
-    report = made.rename(tmp_path / "renamed.bin")  # recognised by content
+    report = made.rename(tmp_path / "renamed.bin")  # recognized by content
     before = _files(tmp_path)
     again = open_trace(report)
     assert again.host_ops.to_frame().equals(trace.host_ops.to_frame())

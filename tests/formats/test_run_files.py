@@ -48,7 +48,7 @@ def test_a_directory_of_torch_traces(tmp_path: Path) -> None:
     assert run.missing_ranks == (1,)
     assert run.warnings == ("no trace of 1 of the 4 ranks: 1",)
     assert [member.host for member in run] == ["node0", "node1", "node1"]
-    assert {member.known_from for member in run} == {"distributedInfo"}
+    assert {member.detected_by for member in run} == {"distributedInfo"}
     assert run.traces[2].kernels.to_frame()["name"].tolist() == ["kernel of 3"]
 
 
@@ -58,7 +58,7 @@ def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
     run = open_run([tmp_path / "out.*.nvprof"])
     assert run.ranks == tuple(range(11))
     assert run.members[10].trace.info.path.endswith("out.10.nvprof")
-    assert run.members[0].known_from == "number in the file name"
+    assert run.members[0].detected_by == "number in the file name"
     assert "no file contains its rank" in run.warnings[0]
 
 
@@ -88,7 +88,7 @@ def test_one_file_of_nvprof_for_each_process(tmp_path: Path) -> None:
     with pytest.raises(SeveralRunsError, match="no file contains its rank"):
         open_run([nvprof(tmp_path / f"{name}.nvprof") for name in ("before", "after")])
     run = open_run(paths)
-    assert [(m.rank, m.known_from, Path(m.trace.info.path).name) for m in run] == [
+    assert [(m.rank, m.detected_by, Path(m.trace.info.path).name) for m in run] == [
         (0, "order of files", "out.312.nvprof"),
         (1, "order of files", "out.9001.nvprof"),
     ]
@@ -98,7 +98,7 @@ def test_one_file_of_nvprof_for_each_process(tmp_path: Path) -> None:
 def test_file_names_that_say_the_rank(tmp_path: Path) -> None:
     paths = [nvprof(tmp_path / name) for name in ("r10_hostA_77.nvprof", "Rank-9.nvprof")]
     run = open_run(paths)
-    assert [(member.rank, member.known_from) for member in run] == [
+    assert [(member.rank, member.detected_by) for member in run] == [
         (9, "file name"),
         (10, "file name"),
     ]
@@ -126,7 +126,7 @@ def test_mixed_formats_and_a_manifest(tmp_path: Path) -> None:
         run = open_run([given])
         assert [(member.rank, member.host) for member in run] == [(0, "alpha"), (2, "beta")]
         assert [trace.info.format for trace in run.traces] == ["kineto", "nvprof"]
-        assert {member.known_from for member in run} == {"manifest"}
+        assert {member.detected_by for member in run} == {"manifest"}
         assert run.missing_ranks == (1,)
     assert open_run([tmp_path / "run.json"]).label == "night run"
 
@@ -150,7 +150,7 @@ def test_manifests_of_the_recorder(tmp_path: Path) -> None:
         (tmp_path / f"manifest-node{rank}.json").write_text(json.dumps(manifest))
     run = open_run([tmp_path])
     assert run.label == "job 7"
-    assert [(m.rank, m.host, m.rack, m.known_from) for m in run] == [
+    assert [(m.rank, m.host, m.rack, m.detected_by) for m in run] == [
         (0, "node0", "r0", "manifest"),
         (1, "node1", "r1", "manifest"),
     ]
@@ -210,7 +210,7 @@ def test_processes_without_ranks_go_by_their_devices(tmp_path: Path) -> None:
     path = tmp_path / "two.sqlite"
     write_nsys(trace.build(), path)
     run = open_run([path])
-    assert [(m.rank, m.local_rank, m.known_from) for m in run] == [
+    assert [(m.rank, m.local_rank, m.detected_by) for m in run] == [
         (0, 0, "order of devices"),
         (1, 1, "order of devices"),
     ]
@@ -235,7 +235,7 @@ def test_the_environment_in_the_trace(tmp_path: Path) -> None:
             connection.execute("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", row)
     run = open_run([path])
     assert [(m.rank, m.local_rank, m.rack) for m in run] == [(3, 1, "leaf2")]
-    assert run.members[0].known_from == "environment"
+    assert run.members[0].detected_by == "environment"
     assert run.world_size == 4
     assert "x" not in run.traces[0].environment.to_frame()["value"].tolist()
 
@@ -305,7 +305,7 @@ def test_numbers_that_no_rank_has(tmp_path: Path) -> None:
 
 def test_one_file_is_a_run_of_one(tmp_path: Path) -> None:
     run = open_run([nvprof(tmp_path / "a.nvprof")])
-    assert [(m.rank, m.known_from) for m in run] == [(0, "order of files")]
+    assert [(m.rank, m.detected_by) for m in run] == [(0, "order of files")]
     assert run.world_size == ABSENT
     assert run.missing_ranks == ()
     assert run.warnings == ()

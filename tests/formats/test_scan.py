@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from traceprof.formats.nsys.schema import process_of
 from traceprof.formats.sqlite.columns import NULL
-from traceprof.formats.sqlite.conditions import among
+from traceprof.formats.sqlite.conditions import is_one_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.totals import Counted, Scan, TableExtent
 from traceprof.formats.sqlite.survey import RowSource, scan_each
@@ -20,7 +20,7 @@ WITH_ENDS = RowSource("events", **OWNER)
 INSTANTS = RowSource("events", end="", **OWNER)
 SOME = RowSource("events", where="kind = 1", **OWNER)
 COUNTED = Counted(
-    "start", "end", "pid", "device", process_of, 24, among("kind", (1,)), ("start", "end")
+    "start", "end", "pid", "device", process_of, 24, is_one_of("kind", (1,)), ("start", "end")
 )
 IN_PAGES = RowSource("events", where="kind = 1", counted=COUNTED, **OWNER)
 

@@ -31,7 +31,7 @@ from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 
 FILE = Path(__file__).with_name("numbers.json.gz")
-BY_ROW = {"findings": "rule", "abstained": "rule", "checked": "subject"}
+BY_ROW = {"findings": "rule", "not_checked": "rule", "checked": "subject"}
 """Tables of which each row is a digest of its own, and the column that names the row."""
 
 

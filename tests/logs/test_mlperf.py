@@ -314,7 +314,7 @@ def test_evaluations_beside_the_training_take_none_of_its_time(tmp_path: Path) -
 def test_what_is_said_behind_a_run_is_of_that_run(tmp_path: Path) -> None:
     log = resnet_of_nvidia().add("cache_clear", True).add("submission_benchmark", "resnet")
     log.add("submission_org", "late").add("global_batch_size", 100)
-    assert log.read(tmp_path).environment["organisation"] == "late"
+    assert log.read(tmp_path).environment["organization"] == "late"
 
 
 def test_version_0_6(tmp_path: Path) -> None:

@@ -98,12 +98,12 @@ def test_a_restart_by_the_launcher_is_another_life_of_the_run(tmp_path: Path) ->
         (59, "[default] worker group successfully finished. Waiting 300 seconds for other")
     )
     run = one_run(tmp_path, text)
-    assert rows(run, "loss")["life"].tolist() == [0] * 5 + [1] * 8
+    assert rows(run, "loss")["attempt"].tolist() == [0] * 5 + [1] * 8
     assert kinds(run) == [
         *("rendezvous", "start", "failure", "restart", "rendezvous", "rescaling", "end"),
     ]
     restart = run.table("events").to_frame().set_index("kind").loc["restart"]
-    assert (restart["duration_ns"], restart["value"], restart["life"]) == (3 * S, 4, 1)
+    assert (restart["duration_ns"], restart["value"], restart["attempt"]) == (3 * S, 4, 1)
     assert "resumes at step 1 after step 5" in restart["text"]
     assert run.measure("world_size") == 4
 
@@ -120,7 +120,7 @@ def test_new_nodes_are_no_failure(tmp_path: Path) -> None:
 
 def test_going_back_without_a_launcher(tmp_path: Path) -> None:
     resumed = one_run(tmp_path, steps(range(1, 20)) + steps(range(10, 25)))
-    assert rows(resumed, "loss")["life"].max() == 1
+    assert rows(resumed, "loss")["attempt"].max() == 1
     again = all_runs(tmp_path, steps(range(1, 20)) + steps(range(1, 25), rate=500))
     assert [run.measure("tokens_per_s_per_device") for run in again] == [1000, 500]
     assert [run.name for run in again] == ["a:1", "a:2"]

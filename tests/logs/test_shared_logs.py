@@ -174,7 +174,7 @@ def the_run(name: str) -> Summary:
 
 
 @pytest.mark.parametrize("name", TRUTHS)
-def test_sources_are_recognised_and_say_what_is_true(name: str) -> None:
+def test_sources_are_recognized_and_say_what_is_true(name: str) -> None:
     source, measures = TRUTHS[name]
     run = the_run(name)
     assert run.origin == f"log:{source}"
@@ -217,7 +217,7 @@ def test_ranks_that_print_the_same_are_one() -> None:
 def test_a_run_that_was_restarted_is_one_run_of_two_lives() -> None:
     run = the_run("elastic_restart_ft_launcher")
     losses = rows(run, "loss")
-    assert losses.groupby("life")["step"].agg(["first", "last"]).to_numpy().tolist() == [
+    assert losses.groupby("attempt")["step"].agg(["first", "last"]).to_numpy().tolist() == [
         [0, 15],
         [10, 19],
     ]
@@ -277,7 +277,7 @@ def test_a_job_that_was_rescaled() -> None:
     lost = events[events["kind"] == "time_lost"]
     assert (lost["duration_ns"] / S).round(1).tolist() == [115.3, 84.8]
     assert lost["epoch"].tolist() == [12, 19]
-    for kind, seconds in (("initialisation", [33.6, 3.0]), ("setup", [51.4, 27.1, 28.1])):
+    for kind, seconds in (("initialization", [33.6, 3.0]), ("setup", [51.4, 27.1, 28.1])):
         own = events.loc[events["kind"] == kind, "duration_ns"]
         assert (own / S).round(1).tolist() == seconds
     epochs = run.table("epochs").to_frame().set_index("epoch")["duration_ns"] / S

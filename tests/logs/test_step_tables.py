@@ -76,7 +76,7 @@ KINDS: dict[str, tuple[str, str, dict[str, float]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tables_of_programs_are_recognised_and_read(kind: str, tmp_path: Path) -> None:
+def test_tables_of_programs_are_recognized_and_read(kind: str, tmp_path: Path) -> None:
     name, text, measures = KINDS[kind]
     run = one_run(tmp_path, text, name)
     assert run.origin == f"log:{kind.strip()}"

@@ -18,7 +18,7 @@ from tests.running import run
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures.lost_work import missing_work
 from traceprof.measures.steps.completeness import completeness
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Options, render
@@ -73,7 +73,7 @@ def test_what_was_still_to_run_at_the_end_is_not_lost() -> None:
 def test_each_window_of_the_embedded_recorder_has_such_an_end() -> None:
     trace = launching(6, lambda step: step in (2, 5))
     for start in (0, 3 * MS):
-        trace.range("traceprof.window", start, start + 3 * MS - 1, domain=OWN_DOMAIN)
+        trace.range("traceprof.window", start, start + 3 * MS - 1, domain=TRACEPROF_DOMAIN)
     assert n_lost(trace.build()) == {}
 
 
@@ -217,7 +217,7 @@ def passes(is_silent: Callable[[int], bool], n_launches: int = 10) -> TraceBuild
     for i in range(10):
         start = (i + 1) * MS
         trace.step(start, start + MS, i)
-        trace.range("forward", start, start + MS // 2, domain=OWN_DOMAIN)
+        trace.range("forward", start, start + MS // 2, domain=TRACEPROF_DOMAIN)
         for j in range(0 if is_silent(i) else n_launches):
             at = start + j * 10_000
             trace.kernel("gemm", at + 50, at + 9_000, launched_ns=(at, at + 20))

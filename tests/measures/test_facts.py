@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.cache import scratch
-from traceprof.measures.facts import apart, fact, of_rows, of_window, without_keeping
+from traceprof.measures.facts import fact, kept_on_disk, of_rows, of_window, without_keeping
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import TimeWindow
@@ -197,7 +197,7 @@ def much_of_whole(trace: Trace) -> _Found:
 
 def test_large_arrays_of_what_is_known_are_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks sees them, in whatever they are; nobody can change them for the others."""
-    monkeypatch.setattr(scratch, "LEAST_BYTES", 1)
+    monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
     trace = two_kernels()
     for _ in range(2):
         found = much_of_whole(trace)
@@ -220,11 +220,11 @@ def test_what_is_set_apart_is_the_same_when_it_is_asked_for(
 ) -> None:
     """It is on the disk meanwhile, where there is a file for what is large; else as it is."""
     time = Intervals.union_of([0, 20], [10, 30])
-    assert apart({0: time})()[0] == time
-    monkeypatch.setattr(scratch, "LEAST_BYTES", 1)
-    scratch.put_aside(np.arange(8))
+    assert kept_on_disk({0: time})()[0] == time
+    monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
+    scratch.store_on_disk(np.arange(8))
     starts = np.array([0, 20])
-    give, held = apart({0: Intervals(starts, starts + 10)}), weakref.ref(starts)
+    give, held = kept_on_disk({0: Intervals(starts, starts + 10)}), weakref.ref(starts)
     del starts
     assert held() is None
     assert give()[0] == time

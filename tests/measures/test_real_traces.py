@@ -26,7 +26,7 @@ def test_backward_kernels_of_the_autograd_thread(real_trace: Callable[[str], Pat
     # 6642 kernels, most of them launched by the autograd thread, which has no range of its own.
     assert rows.loc["backward", "kernel_count"] == 6642
     assert rows["kernel_count"].sum() == len(trace.kernels)
-    # What is left was launched between the phases: the initialisation of the model.
+    # What is left was launched between the phases: the initialization of the model.
     assert rows.loc[UNCLAIMED, "kernel_count"] == 10
 
 

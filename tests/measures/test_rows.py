@@ -46,11 +46,11 @@ def test_times_of_rows() -> None:
     st.booleans(),
 )
 def test_times_of_rows_with_the_same_keys(
-    rows: list[tuple[int, int, int, int, bool]], at_once: int, is_of_some: bool
+    rows: list[tuple[int, int, int, int, bool]], at_once: int, has_some_devices_only: bool
 ) -> None:
     columns = [np.array([row[i] for row in rows], np.int64) for i in range(4)]
     one, other, starts, ends = *columns[:3], columns[2] + columns[3]
-    where = np.array([row[4] for row in rows], np.bool_) if is_of_some else None
+    where = np.array([row[4] for row in rows], np.bool_) if has_some_devices_only else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "_PIECE_ROWS", at_once)
         found = unions_of(starts, ends, one, other, where=where)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from traceprof.model import grouping
 from traceprof.model.grouping import (
-    are_among,
-    first_alike,
+    find_matching_rows,
     first_rows,
     grouped_by,
     groups_of,
+    is_in,
     joined,
     numbered,
     places_of,
@@ -181,12 +181,12 @@ def test_rows_are_grouped_by_columns_of_any_kind_in_their_order() -> None:
 def test_rows_are_found_in_another_table_by_their_values() -> None:
     table = Table({"name": ["a", "b", "c"], "rank": [0, 1, 2]})
     other = Table({"name": Names.of(["c", "b", "b"]), "rank": [2, 1, 1], "ns": [7, 8, 9]})
-    rows = first_alike(table, other, "name", "rank")
+    rows = find_matching_rows(table, other, "name", "rank")
     assert rows.tolist() == [-1, 1, 0]
     np.testing.assert_array_equal(at_rows(other["ns"], rows), [np.nan, 8.0, 7.0])
     assert at_rows(other["ns"], rows[1:]).dtype == np.int64
     assert at_rows(other["name"], rows).tolist() == [None, "b", "c"]
-    assert first_alike(table, other.head(0), "name").tolist() == [-1, -1, -1]
+    assert find_matching_rows(table, other.head(0), "name").tolist() == [-1, -1, -1]
 
 
 def test_rows_of_two_tables_are_joined_in_the_order_of_their_values() -> None:
@@ -213,6 +213,6 @@ def test_how_many_rows_of_the_same_values_come_before() -> None:
 def test_the_first_row_with_each_number(numbers: list[int]) -> None:
     asked = np.array([*numbers, -3, 4, 6, 1 << 41, -(1 << 41)])
     found = first_rows(np.array(numbers, np.int64), asked)
-    among = are_among(asked, np.array(numbers, np.int64))
+    among = is_in(asked, np.array(numbers, np.int64))
     assert among.tolist() == np.isin(asked, numbers).tolist()
     assert found.tolist() == [numbers.index(n) if n in numbers else -1 for n in asked.tolist()]

@@ -29,7 +29,7 @@ TEXTS = st.lists(st.text(st.sampled_from("aä\n0🙂"), max_size=4), min_size=1,
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every file of texts be one of many, on the disk."""
     monkeypatch.setattr(names, "MANY_TEXTS", 1)
-    monkeypatch.setattr(scratch, "LEAST_BYTES", 1)
+    monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 1)
 
 
 def packed(*texts: str) -> PackedTexts:

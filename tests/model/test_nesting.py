@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from traceprof.measures.host.range_work import is_outermost_of
 from traceprof.measures.idle.lanes import innermost_pieces
 from traceprof.model.nesting import (
-    has_alike_around,
+    find_nearest_ancestors,
+    find_outermost_ancestors,
+    has_ancestor_with_same_code,
     levels_of,
-    nearest_around,
-    outermost_around,
     parents_of,
     sum_of_chains,
 )
@@ -44,8 +44,8 @@ def test_chains_are_followed_to_their_ends(
     n = len(parents)
     codes = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int64)
     asked, chains = codes == 0, [chain_of(parents, i) for i in range(n)]
-    outer, near = outermost_around(parents, asked), nearest_around(parents, asked)
-    sums, alike = sum_of_chains(codes, parents), has_alike_around(codes, parents)
+    outer, near = find_outermost_ancestors(parents, asked), find_nearest_ancestors(parents, asked)
+    sums, alike = sum_of_chains(codes, parents), has_ancestor_with_same_code(codes, parents)
     for i, chain in enumerate(chains):
         assert outer[i] == next((one for one in [*chain[::-1], i] if asked[one]), -1)
         assert near[i] == next((one for one in chain if asked[one]), -1)
@@ -79,9 +79,9 @@ def n_values_looked_at(n: int) -> int:
     parents = np.arange(-1, n - 1).view(Counted)
     codes, depths = (np.arange(n) % 7).view(Counted), np.arange(n).view(Counted)
     Counted.n_values = 0
-    outermost_around(parents, codes == 0)
-    nearest_around(parents, codes == n)
-    has_alike_around(codes, parents)
+    find_outermost_ancestors(parents, codes == 0)
+    find_nearest_ancestors(parents, codes == n)
+    has_ancestor_with_same_code(codes, parents)
     parents_of(depths)
     innermost_pieces(np.arange(n).view(Counted), np.arange(3 * n, 2 * n, -1).view(Counted))
     is_outermost_of(codes, parents)

@@ -112,11 +112,11 @@ def test_columns_stay_packed_while_nobody_looks_at_them() -> None:
 
 
 def test_packed_columns_on_the_disk_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "LEAST_BYTES", 64)
+    monkeypatch.setattr(scratch, "MIN_DISK_BYTES", 64)
     table = Table({"a": Packed(np.arange(100)), "n": Names.of([f"{i % 9}" for i in range(100)])})
     aside = table.on_disk()
     assert aside is not table
-    for own in (aside, pickle.loads(pickle.dumps(aside)), aside.take_aside(slice(0, 100))):
+    for own in (aside, pickle.loads(pickle.dumps(aside)), aside.take_on_disk(slice(0, 100))):
         assert own["a"].dtype == np.int64
         assert own["a"].tolist() == [*range(100)]
         assert own.stored("a").stored.dtype == np.int8

@@ -31,7 +31,7 @@ def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
         "info",
         "recorded",
         "recordings",
-        "own_devices",
+        "device_numbers_in_file",
         "span",
         "uncut",
         "hardware",
@@ -143,4 +143,4 @@ def test_an_empty_table_has_the_columns_of_its_contract(name: str) -> None:
 
 def test_a_column_that_no_table_has_is_refused() -> None:
     with pytest.raises(ValueError, match="no columns"):
-        make_table("marks", {"start_ns": [1], "colour": [2]})
+        make_table("marks", {"start_ns": [1], "color": [2]})

@@ -145,7 +145,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "void grouped_topk_fused_kernel<float>(float*)",
         "aiter::fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256",
     ),
-    "normalisation": (
+    "normalization": (
         "void at::native::(anonymous namespace)::RowwiseMomentsCUDAKernel<float>(long)",
         "void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>(int)",
         "void vllm::rms_norm_kernel<c10::Half>(c10::Half*)",
@@ -179,7 +179,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "mloPoolingG.kd",
         "void at::native::(anonymous namespace)::adaptive_maxpool<float>(int)",
     ),
-    "quantise": (
+    "quantize": (
         "void transformer_engine::cast_fp8_2D_kernel<X>(int)",
         "void vllm::scaled_fp8_quant_kernel<c10::Half, c10::Float8_e4m3fn>(int)",
         "void dequantize_block_q4_K<__half>(void const*)",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from traceprof.measures.lost_work import says_incomplete
+from traceprof.measures.lost_work import is_incompleteness_warning
 from traceprof.recording.captured import gather
 from traceprof.recording.identities import identity_of
 from traceprof.recording.program import INJECT_FOLDER
@@ -86,7 +86,7 @@ def test_kept_and_lost_is_all_that_was_made(tmp_path, how, seed):
     assert n_kept + events.n_lost == n_made
     for loss in events.losses():
         assert f"lost {n_made - n_kept:,} of {n_made:,} events" in loss
-        assert says_incomplete(loss)
+        assert is_incompleteness_warning(loss)
     assert bool(events.losses()) == (n_kept < n_made)
     if how == "closed":
         assert [(tmp_path / f"mine{k}").read_text() for k in range(8)] == [""] * 8
@@ -188,7 +188,7 @@ def test_a_full_disk_from_the_start_is_said(tmp_path):
     (tmp_path / "process.7.f0-a.json.tmp").touch()
     (loss,) = gather(tmp_path).losses()
     assert "process 7 could not write its record" in loss
-    assert says_incomplete(loss)
+    assert is_incompleteness_warning(loss)
     assert identity_of(tmp_path / "process.7.f0-a.json.tmp") == (7, 0xF0, 10)
 
 

@@ -162,11 +162,11 @@ def test_two_recordings_of_a_named_job_are_two_lives(tmp_path):
     assert sorted(names(folder.glob("*.sqlite"))) == sorted(
         ["rank0.sqlite", "rank0-2.sqlite", f"rank0-{HOST}.sqlite", f"rank0-{HOST}-2.sqlite"]
     )
-    lives, _, _ = attempts_of_run([folder])
-    assert [(one.life, one.rank, one.ended) for one in lives] == [
-        (life, 0, "finished") for life in range(4)
+    attempts, _, _ = attempts_of_run([folder])
+    assert [(one.attempt, one.rank, one.ended) for one in attempts] == [
+        (attempt, 0, "finished") for attempt in range(4)
     ]
-    run = open_run([folder], life=1)
+    run = open_run([folder], attempt=1)
     assert run.ranks == (0,)
     assert (run.traces[0].ranges.to_frame()["name"] == "work").sum() == 3
 
@@ -196,14 +196,14 @@ def test_a_program_that_a_shell_starts_again_is_one_rank_with_two_lives(tmp_path
     assert recorded.done.returncode == 0, recorded.done.stderr
     run = open_run([tmp_path / "run"])
     assert run.ranks == (0,)
-    assert [(one.life, one.rank) for one in run.lives] == [(0, 0), (1, 0)]
+    assert [(one.attempt, one.rank) for one in run.attempts] == [(0, 0), (1, 0)]
 
 
 def test_programs_that_run_at_the_same_time_are_no_lives_of_one(tmp_path):
     command = ["sh", "-c", '"$@" & "$@"; wait', "sh", *NAMED_STEPS, "fork"]
     recorded = record(tmp_path, command, "-o", f"{tmp_path}/run/", "--with", "torch")
     assert recorded.done.returncode == 0, recorded.done.stderr
-    assert open_run([tmp_path / "run"]).lives == ()
+    assert open_run([tmp_path / "run"]).attempts == ()
 
 
 def test_one_file_has_one_start_of_each_rank(tmp_path):

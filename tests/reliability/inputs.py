@@ -157,7 +157,7 @@ def manifests(folder: Path, rng: random.Random) -> Question:
 def rules(folder: Path, rng: random.Random) -> Question:
     """A file of rules (TOML)."""
     text = '[[rule]]\nactivity = "gemm"\npattern = "gemm_[0-9]"\n\n[[rule]]\n'
-    more = "activity = \"normalisation\"\npattern = 'ampere.*'\n"
+    more = "activity = \"normalization\"\npattern = 'ampere.*'\n"
     return _settings(folder, rng, "--rules", text + more)
 
 
@@ -367,7 +367,7 @@ def toml_values(folder: Path, rng: random.Random) -> Question:
     return Question(("show", "kernels", str(trace), option, str(path), "--json"), how)
 
 
-def own_patterns(folder: Path, rng: random.Random) -> Question:
+def user_patterns(folder: Path, rng: random.Random) -> Question:
     """Regular expressions of the user's own, any at all, on names that are made for them."""
     pattern = mutations.any_pattern(rng)
     name = "".join(rng.choice("ab") * rng.randrange(1, 3_000) for _ in range(3)) + rng.choice("b!")
@@ -499,14 +499,22 @@ CLASSES: Final[tuple[Maker, ...]] = (
     *(nsys_bytes, nsys_rows, nvprof_bytes, nvprof_rows, kineto_bytes, kineto_values, gzipped),
     *(own_recordings, many_ranks, manifests, rules, hardware, cluster, logs, tables),
     *(databases_of_runs, exported, cuts, cutting, pages, windows, steps, spools),
-    *(same_execution, xplane_bytes, rocpd_bytes, rocpd_rows, every_form, toml_values, own_patterns),
+    *(
+        same_execution,
+        xplane_bytes,
+        rocpd_bytes,
+        rocpd_rows,
+        every_form,
+        toml_values,
+        user_patterns,
+    ),
     *(xplane_values, snapshot_bytes, snapshot_values, mcp_calls),
 )
 CHEAP: Final = frozenset(
     (
         *("rules", "hardware", "cluster", "logs", "databases_of_runs", "exported", "cutting"),
         *("windows", "steps", "spools", "nvprof_bytes", "nsys_bytes", "kineto_bytes", "cuts"),
-        *("tables", "toml_values", "own_patterns", "snapshot_bytes", "snapshot_values"),
+        *("tables", "toml_values", "user_patterns", "snapshot_bytes", "snapshot_values"),
     )
 )
 """Classes that cost less CPU time than others."""

@@ -25,7 +25,7 @@ _WAYS: Final = {
     **dict.fromkeys(("finditer", "findall", "sub", "split"), "find_all"),
 }
 _ONLY_WHOLE: Final = frozenset(
-    {"_SYNCHRONISES", "_BLOCKING_COPY", "_LAUNCHES", "NAMED_STEP", "_PHASE_PATTERNS", "_REQUESTED"}
+    {"_SYNCHRONIZES", "_BLOCKING_COPY", "_LAUNCHES", "NAMED_STEP", "_PHASE_PATTERNS", "_REQUESTED"}
     | {"_EXPLICIT", "_PROFILER_STEP", "_OPTIMIZER_STEP"}
 )
 """Patterns that are given to functions which match the whole of a name."""

@@ -100,7 +100,7 @@ def test_a_whole_is_never_shorter_than_a_cause_and_a_broken_axis_is_drawn_broken
 
 def _nodes() -> Result:
     rows = [
-        {"run": "a<b", "rank": str(rank), "mode": "forward+backward", "ranks": "synchronised"}
+        {"run": "a<b", "rank": str(rank), "mode": "forward+backward", "ranks": "synchronized"}
         | {"round_ns": 20.0 * MS, "forward_ns": 5.0 * MS, "backward_ns": 10.0 * MS}
         | {"other_ns": 5.0 * MS, "waited_ns": rank * 4.0 * MS}
         for rank in range(2)

@@ -12,7 +12,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Unit
 from traceprof.model.trace import Trace
 from traceprof.render.charts.figure import figure_html, scale_of
-from traceprof.render.report.places import Around
+from traceprof.render.report.places import PageContext
 from traceprof.render.report.steps import steps_figure
 
 MS = 1_000_000
@@ -49,10 +49,10 @@ def test_a_figure_is_json_in_which_unknown_is_null_and_no_name_ends_the_script()
     assert figure["config"]["showSendToCloud"] is False
 
 
-def _around(trace: Trace) -> Around:
+def _around(trace: Trace) -> PageContext:
     whole = Ranks.of(trace)
     ranks = dict(enumerate(whole.table("processes")["rank"].tolist(), 1))
-    return Around(whole, whole.span, whole.span, ranks)
+    return PageContext(whole, whole.span, whole.span, ranks)
 
 
 def _steps(lengths_ms: list[int], n_ranks: int = 1) -> str:

@@ -118,9 +118,9 @@ def test_notes_within_notes_and_lists() -> None:
 
 def test_a_range_whose_ends_are_written_alike_is_left_out() -> None:
     row = {"kind": "estimated", "saving_ns": 500, "base": "a step", "base_ns": 1_000}
-    least = row | {"least_saving_ns": 500, "most_saving_ns": 500}
+    least = row | {"min_saving_ns": 500, "max_saving_ns": 500}
     assert saving_words(least) == "saves about 500 ns of 1.000 µs per step (50.0%, estimated)"
-    more = least | {"most_saving_ns": 510}
+    more = least | {"max_saving_ns": 510}
     assert saving_words(more).endswith("(50.0%, estimated, range 500–510 ns)")
 
 

@@ -33,7 +33,7 @@ def ranks_by_steps(
         {
             "rank": rank,
             "step": step,
-            "own_ns": own,
+            "step_without_waits_ns": own,
             "duration_ns": own,
             "waited_ns": 0,
             "late_ns": 0,
@@ -118,7 +118,7 @@ def test_many_ranks_share_the_line_of_their_host() -> None:
     assert heat.notes == ("each row shows the slowest of up to 8 ranks",)
 
 
-def test_many_ranks_without_hosts_share_lines_with_their_neighbours() -> None:
+def test_many_ranks_without_hosts_share_lines_with_their_neighbors() -> None:
     heat = heat_of(ranks_by_steps(even, 10, 2), rows=4)
     assert [row.label for row in heat.rows] == ["rank 0–2", "rank 3–5", "rank 6–8", "rank 9"]
 
@@ -144,14 +144,14 @@ def test_more_and_less_have_a_sign(ratio: float, text: str) -> None:
     assert format_excess(ratio) == text
 
 
-def in_colour(lines: list[Text]) -> str:
+def in_color(lines: list[Text]) -> str:
     file = io.StringIO()
     console = Console(file=file, width=200, force_terminal=True, color_system="truecolor")
     console.print(*lines, sep="\n")
     return file.getvalue()
 
 
-def test_the_map_in_a_terminal_reads_without_colour() -> None:
+def test_the_map_in_a_terminal_reads_without_color() -> None:
     table = ranks_by_steps(lambda r, s: 140 if r == 2 and s >= 2 else 100, 4, 5)
     assert [line.plain for line in heat_lines(table, 8, 80)] == [
         "self time of 4 ranks in steps 0–4, compared with the median rank",
@@ -161,9 +161,9 @@ def test_the_map_in_a_terminal_reads_without_colour() -> None:
         "rank 3  ··········      0.0%",
         "·· within 3%  ▓▓ 30–100% slower  ",
     ]
-    coloured = in_colour(heat_lines(table, 8, 80))
+    colored = in_color(heat_lines(table, 8, 80))
     red, green, blue = (int(HEAT[5].dark[i : i + 2], 16) for i in (1, 3, 5))
-    assert f"\x1b[38;2;{red};{green};{blue}m▓▓" in coloured
+    assert f"\x1b[38;2;{red};{green};{blue}m▓▓" in colored
 
 
 def test_the_slowest_of_ranks_that_share_a_line_is_named() -> None:

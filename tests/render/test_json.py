@@ -164,7 +164,7 @@ def test_the_schema_notices_what_was_not_declared(breach: str) -> None:
     changes: dict[str, Callable[[], object]] = {
         "text": lambda: row.update(size_bytes="10"),
         "number": lambda: row.update(remark=3),
-        "column": lambda: row.update(colour="red"),
+        "column": lambda: row.update(color="red"),
         "table": lambda: tables.update(more=tables["total"]),
     }
     changes[breach]()

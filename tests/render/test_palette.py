@@ -1,4 +1,4 @@
-"""The colours stay apart for people who see colours differently (simulation: Machado 2009)."""
+"""The colors stay apart for people who see colors differently (simulation: Machado 2009)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ OKLAB = [
 DEVICE = [category for category in CATEGORIES if category.part is not None]
 
 
-def _seen(colour: str, vision: str) -> np.ndarray:
-    srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+def _seen(color: str, vision: str) -> np.ndarray:
+    srgb = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     seen = np.clip(np.array(VISION[vision]) @ linear, 0, 1)
     lab: np.ndarray = np.array(OKLAB) @ np.cbrt(np.array(OKLAB_LMS) @ seen)
@@ -63,7 +63,7 @@ def _distance(a: str, b: str, vision: str) -> float:
 
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_device_colours_stay_apart(vision: str, theme: str) -> None:
+def test_device_colors_stay_apart(vision: str, theme: str) -> None:
     for a, b in combinations(DEVICE, 2):
         distance = _distance(getattr(a, theme), getattr(b, theme), vision)
         assert distance > 5, (a.key, b.key, vision, distance)
@@ -92,16 +92,16 @@ def test_states_stay_apart(vision: str, theme: str) -> None:
 def test_levels_of_heat_stay_apart_and_grow_away_from_the_middle(
     vision: str, theme: str, page: str
 ) -> None:
-    colours = [getattr(level, theme) for level in HEAT]
-    for a, b in combinations([*colours, page], 2):
+    colors = [getattr(level, theme) for level in HEAT]
+    for a, b in combinations([*colors, page], 2):
         assert _distance(a, b, vision) > 5, (a, b, vision)
-    lightness = np.array([_seen(colour, vision)[0] for colour in colours])
+    lightness = np.array([_seen(color, vision)[0] for color in colors])
     away = -1 if theme == "light" else 1
     assert (np.diff(lightness[2:]) * away > 0).all()
     assert (np.diff(lightness[:3]) * away < 0).all()
 
 
-def test_levels_of_heat_differ_without_colour() -> None:
+def test_levels_of_heat_differ_without_color() -> None:
     assert len({level.glyph for level in HEAT}) == len({level.label for level in HEAT}) == len(HEAT)
     assert [level.least for level in HEAT] == sorted(level.least for level in HEAT)
 
@@ -112,7 +112,7 @@ def test_a_category_says_in_words_what_it_is(category: Category) -> None:
     assert CATEGORY_INDEX[category.key] == CATEGORIES.index(category)
 
 
-def test_the_five_parts_have_colours_words_and_glyphs_of_their_own() -> None:
+def test_the_five_parts_have_colors_words_and_glyphs_of_their_own() -> None:
     assert tuple(part.key for part in PART_STYLES) == PARTS
     assert [part.category.label.lower() for part in PART_STYLES] == [
         part.label for part in PART_STYLES
@@ -125,6 +125,6 @@ def test_the_states_are_those_of_the_definition() -> None:
 
 
 @pytest.mark.parametrize("category", [c for c in CATEGORIES if c.like], ids=lambda c: c.key)
-def test_what_looks_like_another_has_its_colours(category: Category) -> None:
+def test_what_looks_like_another_has_its_colors(category: Category) -> None:
     like = category_of(category.like)
     assert (category.light, category.dark) == (like.light, like.dark)

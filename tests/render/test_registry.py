@@ -79,7 +79,7 @@ def test_a_page_of_text_has_the_width_that_is_asked_for() -> None:
         text = render("text", long, Options(width=width))
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text
-    assert "\x1b[" in render("text", long, Options(colours="truecolor"))
+    assert "\x1b[" in render("text", long, Options(colors="truecolor"))
 
 
 def test_text_shows_the_parts_as_bars_and_the_table_with_what_is_hidden() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.measures.compute.test_rates import FLOP, PRODUCT, built
-from tests.measures.compute.test_utilisation import H100
+from tests.measures.compute.test_utilization import H100
 from tests.render.figures import traces_in
 from tests.running import run
 from tests.summaries import make_summary
@@ -14,7 +14,7 @@ from traceprof.comparison import Comparison
 from traceprof.comparison.comparing import compare
 from traceprof.model.results import Result
 from traceprof.model.trace import Trace
-from traceprof.render.charts.roofline import roofline_figure, roofline_of_both
+from traceprof.render.charts.roofline import roofline_figure, roofline_of_two_runs
 
 STEPS = 3
 """Steps of `make_summary`, on one device."""
@@ -71,7 +71,7 @@ def test_operators_of_two_runs_are_beside_one_another_by_step() -> None:
 
 
 def test_two_runs_are_in_one_roofline_under_one_roof_where_it_is_the_same() -> None:
-    html = roofline_of_both(of_both(product(4000), product(8000)).results)
+    html = roofline_of_two_runs(of_both(product(4000), product(8000)).results)
     drawn = traces_in(html)
     assert list(drawn) == ["bf16: 989.4 TFLOP/s", "base bf16", "new bf16"]
     assert drawn["base bf16"]["y"] == [500.0]
@@ -88,7 +88,7 @@ def test_two_runs_are_in_one_roofline_under_one_roof_where_it_is_the_same() -> N
 
 def test_other_gpus_have_roofs_of_their_own() -> None:
     found = of_both(product(4000), product(8000, "NVIDIA A100-SXM4-80GB"))
-    drawn = traces_in(roofline_of_both(found.results))
+    drawn = traces_in(roofline_of_two_runs(found.results))
     assert list(drawn)[:2] == ["base bf16: 989.4 TFLOP/s", "new bf16: 312.0 TFLOP/s"]
     assert drawn["new bf16"]["text"][0].split("<br>")[1] == "250.0 TFLOP/s, 80.1% of peak"
 

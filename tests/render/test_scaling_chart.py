@@ -1,4 +1,4 @@
-"""Scaling drawn: charts without scripts, text without colour."""
+"""Scaling drawn: charts without scripts, text without color."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ def test_steps_that_fill_no_window_have_no_shares() -> None:
     assert "of a step" not in render("text", found)
 
 
-def once_and_more(once_ns: int) -> Run:
+def once_and_more(one_time_ns: int) -> Run:
     """A call that blocks the launch of a kernel once, between kernels of 1 ms."""
     builder, at = TraceBuilder(), 0
     for i in range(6):
-        launch = at + (once_ns if i == 3 else 100_000)
+        launch = at + (one_time_ns if i == 3 else 100_000)
         if i == 3:
             builder.api_call("cudaStreamCreateWithFlags", at, launch)
         builder.kernel("gemm", launch + 9_000, launch + MS, launched_ns=(launch, launch + 5_000))

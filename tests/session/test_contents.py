@@ -135,7 +135,7 @@ def test_a_run_of_database_files_is_told_without_its_events(
         (0, 500),
         (1, 500),
     ]
-    assert [(r.rank, r.known_from, Path(r.path)) for r in found.ranks] == [
+    assert [(r.rank, r.detected_by, Path(r.path)) for r in found.ranks] == [
         (0, "trace", paths[0]),
         (1, "trace", paths[1]),
     ]

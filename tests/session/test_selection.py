@@ -10,7 +10,7 @@ from traceprof.errors import NotRecordedError, UsageError
 from traceprof.measures.steps.find import find_pattern
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import CYCLE
 from traceprof.render.formatting import sentences
@@ -264,7 +264,7 @@ def two_recordings(n_turns: int) -> TraceBuilder:
     """Two recordings of 100 ns, 800 ns apart, of ``n_turns`` alike kernels each."""
     builder = TraceBuilder()
     for start in (0, 900):
-        builder.range(CYCLE, start, start + 100, domain=OWN_DOMAIN)
+        builder.range(CYCLE, start, start + 100, domain=TRACEPROF_DOMAIN)
         length = 100 // n_turns
         for i in range(n_turns):
             at = start + length * i

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from traceprof.cli import app
-from traceprof.session.options import tried_beside
-from traceprof.session.tried import TriedAdvice, leave_beside, measured_beside
+from traceprof.session.options import tried_savings_path
+from traceprof.session.tried import TriedAdvice, read_tried_savings, write_tried_savings
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "traces" / "before.sqlite.gz"
 LONG_AGO_S = 1_700_000_000
@@ -37,7 +37,7 @@ def test_findings_say_what_their_advice_saved(trace: Path) -> None:
     before = said(trace)
     assert "Input-bound" in before
     assert "tried with" not in before
-    leave_beside(trace, [TriedAdvice("input_bound", "workers=4", 0.4)])
+    write_tried_savings(trace, [TriedAdvice("input_bound", "workers=4", 0.4)])
     told = said(trace)  # though answers are kept
     assert "tried with `traceprof try`: workers=4 saved 40.0% of step time" in told
     rows = json.loads(said(trace, "--json"))["results"]["findings"]["tables"]["findings"]["rows"]
@@ -47,11 +47,11 @@ def test_findings_say_what_their_advice_saved(trace: Path) -> None:
 
 
 def test_of_a_rule_the_most_is_kept(trace: Path) -> None:
-    leave_beside(
+    write_tried_savings(
         trace,
         [TriedAdvice("precision", "bf16", 0.5), TriedAdvice("precision", "tf32", 0.2)],
     )
-    assert measured_beside(trace) == {"precision": TriedAdvice("precision", "bf16", 0.5)}
+    assert read_tried_savings(trace) == {"precision": TriedAdvice("precision", "bf16", 0.5)}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_of_a_rule_the_most_is_kept(trace: Path) -> None:
     ],
 )
 def test_a_file_of_somebody_else_tells_nothing(trace: Path, text: str) -> None:
-    tried_beside(trace).write_text(text)
-    assert measured_beside(trace) == {}
+    tried_savings_path(trace).write_text(text)
+    assert read_tried_savings(trace) == {}
     assert "tried with" not in said(trace)

@@ -248,7 +248,7 @@ def test_damaged_files_are_refused_or_read(path):
     assert refused > 100
 
 
-def test_other_pickles_are_recognised_as_such(path):
+def test_other_pickles_are_recognized_as_such(path):
     path.write_bytes(pickle.dumps({"loss": 0.5}))
     assert is_snapshot(path)
     with pytest.raises(TraceError, match="not a PyTorch memory snapshot"):

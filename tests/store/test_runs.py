@@ -65,9 +65,9 @@ def test_numbers_keep_their_kind_and_every_bit(store: Store) -> None:
 def test_an_empty_table_is_known_and_a_missing_one_is_not(store: Store) -> None:
     store.add(full_summary())
     found = store.get("full")
-    assert "lives" in found.tables
-    assert list(found.tables["lives"].to_frame()) == [
-        column.name for column in SUMMARY.table("lives")
+    assert "attempts" in found.tables
+    assert list(found.tables["attempts"].to_frame()) == [
+        column.name for column in SUMMARY.table("attempts")
     ]
     assert "epochs" not in found.tables
 

@@ -91,18 +91,18 @@ def test_migrations_run_in_order_and_once(oldest: Path, monkeypatch: pytest.Monk
 
     def second(db: database.Database) -> None:
         ran.append(2)
-        db.execute("ALTER TABLE runs ADD COLUMN colour TEXT")
+        db.execute("ALTER TABLE runs ADD COLUMN color TEXT")
 
     def third(db: database.Database) -> None:
         ran.append(3)
-        db.execute("UPDATE runs SET colour = 'blue'")
+        db.execute("UPDATE runs SET color = 'blue'")
 
     use(monkeypatch, second, third)
     assert Store(oldest).names() == ["full"]
     assert Store(oldest).names() == ["full"]
     assert ran == [2, 3]
     with closing(sqlite3.connect(oldest)) as db:
-        assert db.execute("SELECT colour FROM runs").fetchall() == [("blue",)]
+        assert db.execute("SELECT color FROM runs").fetchall() == [("blue",)]
         assert db.execute("PRAGMA user_version").fetchall() == [(3,)]
 
 

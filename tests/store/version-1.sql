@@ -9,10 +9,10 @@ CREATE TABLE contents (
     PRIMARY KEY (run_id, result, name)
 ) WITHOUT ROWID;
 INSERT INTO "contents" VALUES(1,'','events','events',1,'["event", "kind", "at_ns", "node", "text"]');
-INSERT INTO "contents" VALUES(1,'','lives','lives',0,'["life", "rank", "node", "at_ns", "end_ns", "ended", "source"]');
+INSERT INTO "contents" VALUES(1,'','attempts','attempts',0,'["attempt", "rank", "node", "at_ns", "end_ns", "ended", "source"]');
 INSERT INTO "contents" VALUES(1,'','measures','measures',3,'["measure", "value", "unit", "scope", "better", "low", "high", "source"]');
-INSERT INTO "contents" VALUES(1,'','metrics','metrics',2,'["metric", "life", "rank", "step", "epoch", "value"]');
-INSERT INTO "contents" VALUES(1,'','steps','steps',6,'["life", "rank", "step", "steps_count", "at_ns", "period_ns", "between_ns", "device_ns", "compute_ns", "exposed_communication_ns", "exposed_transfer_ns", "device_memory_ns", "idle_ns", "waited_ns", "samples_count", "is_warmup"]');
+INSERT INTO "contents" VALUES(1,'','metrics','metrics',2,'["metric", "attempt", "rank", "step", "epoch", "value"]');
+INSERT INTO "contents" VALUES(1,'','steps','steps',6,'["attempt", "rank", "step", "steps_count", "at_ns", "period_ns", "between_ns", "device_ns", "compute_ns", "exposed_communication_ns", "exposed_transfer_ns", "device_memory_ns", "idle_ns", "waited_ns", "samples_count", "is_warmup"]');
 INSERT INTO "contents" VALUES(1,'kernels','classes','result_kernels__classes',0,'["class"]');
 INSERT INTO "contents" VALUES(1,'kernels','kernels','result_kernels',3,'["name", "class", "kernel_count", "total_ns", "share_ratio", "remark", "is_new"]');
 CREATE TABLE declarations (
@@ -33,8 +33,8 @@ INSERT INTO "environment" VALUES(1,'driver','550.54.15');
 INSERT INTO "environment" VALUES(1,'gpu','NVIDIA H100 80GB HBM3');
 INSERT INTO "environment" VALUES(1,'os','Debian GNU/Linux 12');
 INSERT INTO "environment" VALUES(1,'torch','2.5.1');
-CREATE TABLE "epochs" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "life" NUMERIC, "epoch" NUMERIC, "at_ns" INTEGER, "duration_ns" INTEGER, "steps_count" INTEGER, "samples_count" INTEGER, "ranks_count" INTEGER, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
-CREATE TABLE "events" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "event" NUMERIC, "kind" TEXT, "at_ns" INTEGER, "duration_ns" INTEGER, "life" NUMERIC, "rank" NUMERIC, "node" TEXT, "epoch" NUMERIC, "value" NUMERIC, "text" TEXT, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
+CREATE TABLE "epochs" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "attempt" NUMERIC, "epoch" NUMERIC, "at_ns" INTEGER, "duration_ns" INTEGER, "steps_count" INTEGER, "samples_count" INTEGER, "ranks_count" INTEGER, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
+CREATE TABLE "events" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "event" NUMERIC, "kind" TEXT, "at_ns" INTEGER, "duration_ns" INTEGER, "attempt" NUMERIC, "rank" NUMERIC, "node" TEXT, "epoch" NUMERIC, "value" NUMERIC, "text" TEXT, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
 INSERT INTO "events" VALUES(1,0,0,'start',0,NULL,NULL,NULL,'a',NULL,NULL,'began = “now”');
 CREATE TABLE labels (
     run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
@@ -44,13 +44,13 @@ CREATE TABLE labels (
 ) WITHOUT ROWID;
 INSERT INTO "labels" VALUES(1,'cluster','a');
 INSERT INTO "labels" VALUES(1,'network','calico');
-CREATE TABLE "lives" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "life" NUMERIC, "rank" NUMERIC, "node" TEXT, "at_ns" INTEGER, "end_ns" INTEGER, "ended" TEXT, "source" TEXT, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
+CREATE TABLE "attempts" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "attempt" NUMERIC, "rank" NUMERIC, "node" TEXT, "at_ns" INTEGER, "end_ns" INTEGER, "ended" TEXT, "source" TEXT, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
 CREATE TABLE "makeup" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "part" TEXT, "kind" TEXT, "name" TEXT, "class" TEXT, "place_ratio" REAL, "ns" INTEGER, "count" INTEGER, "n_bytes" INTEGER, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
 CREATE TABLE "measures" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "measure" TEXT, "value" NUMERIC, "unit" TEXT, "scope" TEXT, "better" TEXT, "low" NUMERIC, "high" NUMERIC, "source" TEXT, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
 INSERT INTO "measures" VALUES(1,0,'samples_per_s',5.8181818181818180163e+03,'1/s','run','',NULL,NULL,'measured');
 INSERT INTO "measures" VALUES(1,1,'step_period_ns',11000000,'ns','run','',NULL,NULL,'measured');
 INSERT INTO "measures" VALUES(1,2,'world_size',2,'count','run','',NULL,NULL,'measured');
-CREATE TABLE "metrics" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "metric" TEXT, "life" NUMERIC, "rank" NUMERIC, "step" NUMERIC, "epoch" NUMERIC, "at_ns" INTEGER, "samples_count" INTEGER, "value" NUMERIC, "scope" TEXT, "over" TEXT, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
+CREATE TABLE "metrics" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "metric" TEXT, "attempt" NUMERIC, "rank" NUMERIC, "step" NUMERIC, "epoch" NUMERIC, "at_ns" INTEGER, "samples_count" INTEGER, "value" NUMERIC, "scope" TEXT, "over" TEXT, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
 INSERT INTO "metrics" VALUES(1,0,'loss',0,NULL,1,0.5,NULL,NULL,2.5,NULL,NULL);
 INSERT INTO "metrics" VALUES(1,1,'top1',0,1,NULL,1,NULL,NULL,0.75,NULL,NULL);
 CREATE TABLE notes (
@@ -110,7 +110,7 @@ CREATE TABLE sources (
     PRIMARY KEY (run_id, "row")
 ) WITHOUT ROWID;
 INSERT INTO "sources" VALUES(1,0,'/data/run.sqlite','nsys',123456,'[0, 1]');
-CREATE TABLE "steps" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "life" NUMERIC, "rank" NUMERIC, "step" NUMERIC, "steps_count" INTEGER, "at_ns" INTEGER, "period_ns" INTEGER, "between_ns" INTEGER, "device_ns" INTEGER, "compute_ns" INTEGER, "exposed_communication_ns" INTEGER, "exposed_transfer_ns" INTEGER, "device_memory_ns" INTEGER, "idle_ns" INTEGER, "waited_ns" INTEGER, "samples_count" INTEGER, "is_warmup" INTEGER, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
+CREATE TABLE "steps" (run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL, "attempt" NUMERIC, "rank" NUMERIC, "step" NUMERIC, "steps_count" INTEGER, "at_ns" INTEGER, "period_ns" INTEGER, "between_ns" INTEGER, "device_ns" INTEGER, "compute_ns" INTEGER, "exposed_communication_ns" INTEGER, "exposed_transfer_ns" INTEGER, "device_memory_ns" INTEGER, "idle_ns" INTEGER, "waited_ns" INTEGER, "samples_count" INTEGER, "is_warmup" INTEGER, PRIMARY KEY (run_id, "row")) WITHOUT ROWID;
 INSERT INTO "steps" VALUES(1,0,0,0,0,1,0,10000000,0,10000000,8000000,0,0,0,2000000,0,32,0);
 INSERT INTO "steps" VALUES(1,1,0,0,1,1,10000000,12000000,0,12000000,9600000,0,0,0,2400000,0,32,0);
 INSERT INTO "steps" VALUES(1,2,0,0,2,1,22000000,11000000,0,11000000,8800000,0,0,0,2200000,0,32,0);

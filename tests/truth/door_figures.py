@@ -53,9 +53,8 @@ ALIASES: Final[Mapping[str, str]] = {
     "exposed_communication": "exposed communication",
     "device_memory": "device memory",
     "copies inside the device": "device memory",
-    "synchronisation": "synchronising",
-    "synchronization": "synchronising",
-    "synchronising": "synchronising",
+    "synchronization": "synchronizing",
+    "synchronizing": "synchronizing",
     "launches": "launch",
     "kernel launches": "launch",
     "host code": "host",
@@ -85,8 +84,8 @@ SIGNATURES: Final[Mapping[str, Sequence[str]]] = {
     "idle.names": ("cause", "operator", "total"),
     "idle.causes": ("device", "cause", "total", "share"),
     "idle.devices": ("device", "recorded", "idle"),
-    "breakdown.devices": ("device", "duration", "compute", "exposed communication", "utilisation"),
-    "breakdown.total": ("duration", "compute", "exposed communication", "utilisation"),
+    "breakdown.devices": ("device", "duration", "compute", "exposed communication", "utilization"),
+    "breakdown.total": ("duration", "compute", "exposed communication", "utilization"),
     "steps.steps": ("step", "duration", "period", "host at"),
     "path.path": ("step", "duration", "bound by"),
     "ranks.ranks": ("device", "step", "compute", "exposed communication", "collectives"),
@@ -208,7 +207,7 @@ _FINDING_ROWS: Final[Finders] = tuple(
         column,
         where=lambda row: not cell(row, "is_minor"),
         # Of what costs time once the title has the share of all steps.
-        unless="once_ns" if what == "share" else "",
+        unless="one_time_ns" if what == "share" else "",
     )
     for what, column in (
         ("share", "claimed_ratio"),
@@ -234,7 +233,7 @@ _BREAKDOWN_DEVICES: Final[Finders] = tuple(
     for part in FIVE
 )
 _CAUSES: Final = (
-    *("queued", "launch", "data", "synchronising", "host", "peer", "edge", "unknown", "profiler"),
+    *("queued", "launch", "data", "synchronizing", "host", "peer", "edge", "unknown", "profiler"),
 )
 _IDLE_CAUSES: Final[Finders] = (
     *(
@@ -422,8 +421,8 @@ FINDERS: Final[Mapping[str, Finders]] = {
         Prose("length of that step", rf"^total +(?P<v>{TIME})"),
     ),
     "explain as JSON": (
-        Rows("baseline", "explain.scalars", "against_ns"),
-        Rows("length of that step", "explain.scalars", "own_ns"),
+        Rows("baseline", "explain.scalars", "reference_ns"),
+        Rows("length of that step", "explain.scalars", "explained_ns"),
         *_LATER,
     ),
     "that step": (

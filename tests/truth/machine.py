@@ -16,7 +16,7 @@ from tests.builders import TraceBuilder
 from traceprof.model.activity import Activity
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import TraceInfo
 
 __all__ = [
@@ -102,7 +102,7 @@ class Machine:
 
     def phase(self, name: str):
         """Let a range of the recorder hold what happens."""
-        return self.range(name, domain=OWN_DOMAIN)
+        return self.range(name, domain=TRACEPROF_DOMAIN)
 
     def wait(self, name: str, length_ns: int, *, thread: int = MAIN) -> None:
         """Spend the host's time in a range."""
@@ -245,7 +245,7 @@ class Machine:
             done = max(self.stream_ns.get(stream, 0), self.stream_ns.get(other, 0))
             self.stream_ns[stream] = done
 
-    def synchronise(self, name: str = "cudaStreamSynchronize", *streams: int) -> None:
+    def synchronize(self, name: str = "cudaStreamSynchronize", *streams: int) -> None:
         """Wait on the host for streams (all of them)."""
         due = max([self.stream_ns.get(one, 0) for one in streams or self.stream_ns], default=0)
         self.call(name, max(due + 5 * US - self.now, _CALL_NS))

@@ -175,7 +175,7 @@ def _validate(machine: Machine, step: int) -> None:
         with machine.range("validation"):
             for i in range(40):
                 machine.launch(f"{HEALTHY.gemm}_fwd{i % 8}", HEALTHY.kernel_ns)
-            machine.synchronise("cudaDeviceSynchronize")
+            machine.synchronize("cudaDeviceSynchronize")
 
 
 def _checkpoint(machine: Machine, step: int) -> None:
@@ -200,7 +200,7 @@ def _embed(machine: Machine, step: int) -> None:
 
 def _touch_pages(machine: Machine, step: int) -> None:
     """Read results on the host and let a kernel read what the host wrote, page by page."""
-    machine.synchronise()
+    machine.synchronize()
     machine.migrate("d2h", 100, 30 * US, machine.now)
     machine.now += 3 * MS
     end = machine.launch("gather_samples", 2 * MS)
@@ -208,7 +208,7 @@ def _touch_pages(machine: Machine, step: int) -> None:
 
 
 def _have_pages(machine: Machine, step: int) -> None:
-    machine.synchronise()
+    machine.synchronize()
     machine.launch("gather_samples", 100 * US)
 
 
@@ -257,7 +257,7 @@ def _load_model(machine: Machine) -> None:
 def _allocate(machine: Machine, step: int) -> None:
     for _ in range(6):
         machine.call("cudaMalloc", 1 * MS)
-        machine.synchronise("cudaFree")
+        machine.synchronize("cudaFree")
 
 
 def _collect_garbage(machine: Machine, step: int) -> None:
@@ -367,20 +367,20 @@ SCENARIOS: Final = (
     Scenario(
         "clean_pipeline",
         several(_pipeline(4), 4),
-        also=("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        also=("exposed_communication", "gpu_gaps", "low_utilization", "pipeline_bubble"),
     ),
     Scenario(
         "pipeline_bubble",
         several(_pipeline(4), 4),
         ("pipeline_bubble",),
-        also=("exposed_communication", "gpu_gaps", "low_utilisation"),
+        also=("exposed_communication", "gpu_gaps", "low_utilization"),
         subject="each of 4 stages is idle",
     ),
     Scenario(
         "pipeline_bubble_before_a_closing_all_reduce",
         several(_pipeline(4, is_closed=True, n_micro=4), 4),
         ("pipeline_bubble",),
-        also=("exposed_communication", "gpu_gaps", "low_utilisation"),
+        also=("exposed_communication", "gpu_gaps", "low_utilization"),
         subject="with 4 micro-batches",
     ),
     Scenario("clean_inference", one(Inference())),
@@ -617,7 +617,7 @@ SCENARIOS: Final = (
         several(_pipeline(4), 4, _slow(1, 1.6)),
         ("slow_stage", "straggler"),
         several(_pipeline(4), 4),
-        ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        ("exposed_communication", "gpu_gaps", "low_utilization", "pipeline_bubble"),
         "1",
     ),
     Scenario(
@@ -625,7 +625,7 @@ SCENARIOS: Final = (
         several(_pipeline(2, 4), 8, _slow(5, 1.5)),
         ("straggler",),
         several(_pipeline(2, 4), 8),
-        ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        ("exposed_communication", "gpu_gaps", "low_utilization", "pipeline_bubble"),
         "5",
     ),
     Scenario(
@@ -633,7 +633,7 @@ SCENARIOS: Final = (
         several(_now_and_then(1, 2), 4),
         ("straggler",),
         several(_pipeline(4), 4),
-        ("exposed_communication", "gpu_gaps", "low_utilisation", "slow_steps"),
+        ("exposed_communication", "gpu_gaps", "low_utilization", "slow_steps"),
         "1",
     ),
     Scenario(
@@ -641,7 +641,7 @@ SCENARIOS: Final = (
         several(_now_and_then(1, 4), 4),
         ("slow_steps",),
         several(_pipeline(4), 4),
-        ("exposed_communication", "gpu_gaps", "low_utilisation", "straggler"),
+        ("exposed_communication", "gpu_gaps", "low_utilization", "straggler"),
         healthy_rules=("pipeline_bubble",),
     ),
     Scenario(
@@ -653,7 +653,7 @@ SCENARIOS: Final = (
         ),
         ("slow_host",),
         several(_pipeline(2, 4), 8, lambda r: {"host": f"node{r // 4}"}),
-        ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        ("exposed_communication", "gpu_gaps", "low_utilization", "pipeline_bubble"),
         "node1",
     ),
     Scenario(

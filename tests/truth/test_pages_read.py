@@ -175,7 +175,7 @@ def test_nothing_is_fine_of_which_there_was_nothing(name: str) -> None:
     for subjects, is_there in _data_of(document):
         assert is_there or not fine & {*subjects}, fine & {*subjects}
     checked = document.results["findings"].tables["checked"]
-    judged = set(checked["subject"][checked["is_judged"].astype(bool)].tolist())
+    judged = set(checked["subject"][checked["is_evaluated"].astype(bool)].tolist())
     assert fine <= judged
 
 

@@ -9,7 +9,7 @@ from tests.truth.judged import document_of, result, run_named
 from tests.truth.machine import MS
 from tests.truth.scenarios import HEALTHY, SCENARIOS, Scenario, every_other, one, period_ns
 from traceprof.comparison.comparing import compare
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
@@ -87,7 +87,7 @@ CASES = {
     "input_bound": "data loading free",
     "launch_bound": "launch gaps closed",
     "host_code": "host code free",
-    "host_sync": "synchronisation free",
+    "host_sync": "synchronization free",
     "exposed_communication": "communication fully hidden",
 }
 
@@ -171,7 +171,7 @@ def test_steps_and_samples_a_second_are_of_one_base_and_those_that_were_planted(
 def alternating(wait_ns: int, seed: int = 0):
     """Return what is kept of a run of which every other step waits for data."""
     ranks = one(replace(HEALTHY, fetch=every_other(wait_ns)), seed=seed)()
-    return summarise(run_of(decide_steps(ranks)), name=f"{wait_ns // MS} ms"), period_ns(ranks)
+    return summarize(run_of(decide_steps(ranks)), name=f"{wait_ns // MS} ms"), period_ns(ranks)
 
 
 def test_runs_that_alternate_differ_as_they_were_planted():

@@ -18,7 +18,7 @@ CASES = {
     "data loading free": "data",
     "launch gaps closed": "launch",
     "host code free": "host",
-    "synchronisation free": "synchronising",
+    "synchronization free": "synchronizing",
 }
 """A case of `whatif`, and the same among the losses of `findings`, the parts of `breakdown` and
 the causes of `idle`."""
@@ -27,11 +27,11 @@ RULES = {
     "exposed_communication": ("exposed_communication",),
     "launch_bound": ("launch",),
     "host_code": ("host",),
-    "host_sync": ("synchronising", "launch", "host"),
+    "host_sync": ("synchronizing", "launch", "host"),
     "exposed_copies": ("exposed_transfer",),
-    "pageable_copies": ("exposed_transfer", "synchronising", "launch", "host"),
-    "unpinned_memory": ("exposed_transfer", "synchronising", "launch", "host"),
-    "blocking_copies": ("exposed_transfer", "synchronising", "launch", "host"),
+    "pageable_copies": ("exposed_transfer", "synchronizing", "launch", "host"),
+    "unpinned_memory": ("exposed_transfer", "synchronizing", "launch", "host"),
+    "blocking_copies": ("exposed_transfer", "synchronizing", "launch", "host"),
 }
 """What a rule may claim of the time that is no compute."""
 
@@ -69,7 +69,7 @@ def test_compute_and_losses_are_the_judged_time(name: str) -> None:
     table, scalars = findings.to_frame("losses"), findings.scalars
     if table.empty and not scalars["compute_ns"]:
         return
-    assert scalars["compute_ns"] + table["total_ns"].sum() == scalars["judged_ns"]
+    assert scalars["compute_ns"] + table["total_ns"].sum() == scalars["analyzed_ns"]
     assert (table["claimed_ns"] <= table["total_ns"]).all()
 
 
@@ -93,7 +93,7 @@ def test_whatif_of_the_window_is_what_breakdown_and_idle_say(name: str) -> None:
     whatif, of_window = result(name, "whatif"), lost(name)
     if whatif is None or whatif.table.to_frame().empty:
         return
-    is_whole = whatif.scalars["judged_ns"] == whatif.scalars["window_ns"]
+    is_whole = whatif.scalars["analyzed_ns"] == whatif.scalars["window_ns"]
     for row in records(whatif.to_frame("cases")):
         if row["case"] in CASES:
             assert row["window_ns"] == of_window.get(CASES[row["case"]], 0), row["case"]
@@ -106,19 +106,19 @@ def test_whatif_of_the_window_is_what_breakdown_and_idle_say(name: str) -> None:
 def test_losses_of_a_window_that_is_judged_whole_are_those_of_the_window(name: str) -> None:
     whatif, findings = result(name, "whatif"), result(name, "findings")
     assert findings is not None
-    if whatif is None or whatif.scalars["judged_ns"] != whatif.scalars["window_ns"]:
+    if whatif is None or whatif.scalars["analyzed_ns"] != whatif.scalars["window_ns"]:
         return
     table = findings.to_frame("losses")
     assert dict(zip(table["loss"], table["total_ns"], strict=True)) == lost(name)
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
-def test_waits_of_the_host_are_in_what_idle_calls_synchronising(name: str) -> None:
+def test_waits_of_the_host_are_in_what_idle_calls_synchronizing(name: str) -> None:
     """The time until work is launched again after a wait is the other part of it."""
     sync = result(name, "sync")
     if sync is None or sync.table.to_frame()["idle_ns"].isna().any():
         return
-    assert sync.table.to_frame()["idle_ns"].sum() <= lost(name).get("synchronising", 0)
+    assert sync.table.to_frame()["idle_ns"].sum() <= lost(name).get("synchronizing", 0)
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
@@ -133,7 +133,7 @@ def test_rules_claim_of_their_subject_alone(name: str) -> None:
     for rule, subject in RULES.items():
         own = losses[losses["loss"].isin(subject)]
         if rule in claims.index:
-            ns = claims[rule] * findings.scalars["judged_ns"]
+            ns = claims[rule] * findings.scalars["analyzed_ns"]
             assert ns <= own["total_ns"].sum() * (1 + ROUNDING) + 1
             if (own["rules"].isin((rule, ""))).all():
                 assert ns == pytest.approx(own["claimed_ns"].sum(), abs=1)
@@ -148,7 +148,7 @@ def test_waiting_for_other_ranks_is_the_same_everywhere(name: str, window: str |
     waited_ns = stragglers.scalars["waited_ns"]
     table = shared.to_frame("collectives")
     assert table["waited_ns"].sum() == waited_ns
-    assert (table["waited_ns"].fillna(0) <= table["apart_ns"].fillna(0)).all()
+    assert (table["waited_ns"].fillna(0) <= table["arrival_skew_ns"].fillna(0)).all()
     peers, collectives = result(name, "peers", window), result(name, "collectives", window)
     if peers is not None:
         columns = ["receiver_waited_ns", "sender_waited_ns"]

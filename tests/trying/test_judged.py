@@ -14,9 +14,9 @@ from traceprof.render.formatting import sentences
 from traceprof.trying.changes import (
     CHANGES,
     change_named,
+    changes_to_try,
     parse_changes,
     predicted_ratio,
-    worth_trying,
 )
 from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNKNOWN, judged, losses_of
 from traceprof.trying.runs import DIVERGED, TriedRun
@@ -117,7 +117,7 @@ FACTS = {
 
 
 def names(facts, predicted=()):
-    return [one.text for one in worth_trying(facts, dict(predicted))]
+    return [one.text for one in changes_to_try(facts, dict(predicted))]
 
 
 def test_what_applies_is_tried_and_what_the_trace_advises_first():

@@ -108,8 +108,8 @@ def _search(reader: FramedReader, page: OpenPage, trace: Trace) -> None:
     assert reader.facts["duration"].startswith("1.490 ms")
 
 
-def _colour(reader: FramedReader, lane: str, time_ns: int) -> list[int]:
-    """The colour of a pixel of a lane."""
+def _color(reader: FramedReader, lane: str, time_ns: int) -> list[int]:
+    """The color of a pixel of a lane."""
     reader.until("!traceprof.frame && !traceprof.isAskingLit")
     found: list[int] = reader.page.js(
         "(() => { const copy = document.createElement('canvas').getContext('2d');"
@@ -129,12 +129,12 @@ def test_a_search_lights_lanes_that_are_folded_and_not_loaded(view: View) -> Non
     reader.page.js("traceprof.searchFor('all-reduce')")
     reader.until("traceprof.lit?.groups.size === 2")
     # Rank 0 reduces from 5.51 to 9 ms of a step.
-    assert _colour(reader, "GPU 0", 7 * MS) == hit
-    assert _colour(reader, "GPU 0", 3 * MS) != hit
+    assert _color(reader, "GPU 0", 7 * MS) == hit
+    assert _color(reader, "GPU 0", 3 * MS) != hit
     reader.page.js("traceprof.searchFor('', 'ranges')")
     reader.until("traceprof.lit?.key.endsWith('ranges')")
-    assert _colour(reader, "Main thread", 7 * MS) == hit
-    assert _colour(reader, "GPU 0", 7 * MS) != hit
+    assert _color(reader, "Main thread", 7 * MS) == hit
+    assert _color(reader, "GPU 0", 7 * MS) != hit
 
 
 def test_the_server_answers_nothing_of_events_that_are_not_there() -> None:

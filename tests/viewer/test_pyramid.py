@@ -95,7 +95,7 @@ def test_a_cut_is_what_touches_the_window(
 ) -> None:
     channel = _channel(gaps)
     part = cut_channel(channel, TimeWindow(start, start + length))
-    # Of events without duration at one instant, neighbours of the edge may come along.
+    # Of events without duration at one instant, neighbors of the edge may come along.
     expected = [
         i
         for i in range(len(channel))

@@ -100,7 +100,7 @@ def test_what_the_process_takes_decides_what_is_spilled(
 ) -> None:
     spilled = []
     write = spill.Spill.spill
-    monkeypatch.setattr(holders, "taken_bytes", lambda: taken)
+    monkeypatch.setattr(holders, "used_memory_bytes", lambda: taken)
     monkeypatch.setattr(
         spill.Spill, "spill", lambda self, known: spilled.append(1) or write(self, known)
     )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from traceprof import processes
-from traceprof.processes import give_back, taken_bytes, usable_bytes
+from traceprof.processes import give_back, usable_bytes, used_memory_bytes
 
 
 def test_a_container_may_take_less_than_there_is(
@@ -28,18 +28,18 @@ def test_what_a_process_takes_is_without_what_files_hold(tmp_path: Path) -> None
     n_bytes = 1 << 26
     path = tmp_path / "mapped"
     path.write_bytes(bytes(n_bytes))
-    before = taken_bytes()
+    before = used_memory_bytes()
     assert before is not None
     mapped = np.memmap(path, np.int64, "r")
     assert mapped.sum() == 0
-    assert (taken_bytes() or 0) - before < n_bytes // 2
+    assert (used_memory_bytes() or 0) - before < n_bytes // 2
     own = np.ones(n_bytes // 8)
-    assert (taken_bytes() or 0) - before > n_bytes // 2
+    assert (used_memory_bytes() or 0) - before > n_bytes // 2
     del own
     give_back()
-    assert (taken_bytes() or 0) - before < n_bytes // 2
+    assert (used_memory_bytes() or 0) - before < n_bytes // 2
 
 
 def test_where_nobody_tells_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_STATM_FILE", Path("/nonexistent"))
-    assert taken_bytes() is None
+    assert used_memory_bytes() is None

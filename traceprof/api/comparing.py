@@ -34,7 +34,8 @@ def compare(
         base: a trace, a run, a file from ``traceprof runs export``, or the name of a run in the
             database. Pass several to use the run as the unit of the statistics.
         new: the trace, run, file, or name to compare with ``base``.
-        max_regression: the limit for a regression: "5%", or "step_own_ns=5%" for one measure. The
+        max_regression: the limit for a regression: "5%", or "step_without_waits_ns=5%" for one
+        measure. The
             result "limits" reports whether a limit is exceeded.
         window: analyze only this window of each trace.
         db: the database of runs. Default: TRACEPROF_RUNS, else your personal database.

@@ -14,7 +14,7 @@ from traceprof.model.results import Unit
 from traceprof.render.briefing import as_warning, briefing_of, findings_for_people, head_of
 from traceprof.render.escape import html_list
 from traceprof.render.formatting import saving_words, sentences, value_text
-from traceprof.render.html_text import piece_of_html, result_html
+from traceprof.render.html_text import facts_html, result_html
 from traceprof.render.registry import Options, render
 from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run as SessionRun
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class Result(PlainResult):
     """A result: tables (`to_frame`), scalars, notes, and `sentences`. Notebooks display it.
 
-    ``ranks`` maps each process to its rank, if it has one. ``doubts`` apply to the whole result.
+    ``ranks`` maps each process to its rank, if it has one. ``caveats`` apply to the whole result.
     """
 
     ranks: Mapping[int, int] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> list[str]:
@@ -50,10 +50,10 @@ class Result(PlainResult):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(table)} rows" for name, table in self.tables.items())
-        return "\n".join((f"<traceprof {self.name}: {sizes}>", *self.doubts))
+        return "\n".join((f"<traceprof {self.name}: {sizes}>", *self.caveats))
 
     def _repr_html_(self) -> str:
-        return html_list(self.doubts) + result_html(self, self.ranks)
+        return html_list(self.caveats) + result_html(self, self.ranks)
 
 
 class ShownRun(SessionRun):
@@ -79,7 +79,7 @@ def shown(document: Document, name: str) -> Result:
     """Return the result ``name`` of an answer in a form that notebooks can display."""
     found = document.results[name]
     own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
-    return Result(**own, ranks=document.ranks, doubts=head_of(document).doubts)
+    return Result(**own, ranks=document.ranks, caveats=head_of(document).caveats)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -111,7 +111,7 @@ class Comparison(PlainComparison):
         first = next(iter(self.results), "")
         answering = "judged" if "judged" in self.results else first
         table = result_html(self.results[answering], {}) if answering else ""
-        return piece_of_html(head.title, facts) + table
+        return facts_html(head.title, facts) + table
 
 
 def shown_comparison(found: PlainComparison) -> Comparison:
@@ -155,10 +155,10 @@ class Page:
 
     def _repr_html_(self) -> str:
         head = head_of(self._document)
-        facts = [(head.where, ""), *(("", text) for text in (*head.doubts, *head.sentences))]
+        facts = [(head.where, ""), *(("", text) for text in (*head.caveats, *head.sentences))]
         found = self._document.results.get("findings")
         advice = "" if found is None else result_html(found, self._document.ranks)
-        return piece_of_html(head.title, facts) + advice
+        return facts_html(head.title, facts) + advice
 
 
 _MOST_ADVICE: Final = 3

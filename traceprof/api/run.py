@@ -20,13 +20,13 @@ from traceprof.measures import analysis_names
 from traceprof.model.table import Table
 from traceprof.query.engine import Limits
 from traceprof.render.formatting import note_text, sentences
-from traceprof.render.html_text import piece_of_html
+from traceprof.render.html_text import facts_html
 from traceprof.render.pictures.figure import THEMES, NotebookFigure, timeline_figure
 from traceprof.render.registry import Options
 from traceprof.render.report.render import render_report
 from traceprof.session.answer import page
+from traceprof.session.caveats import caveats, caveats_of_stream, selected
 from traceprof.session.cutting import Cutting, cut_run
-from traceprof.session.doubts import doubts, doubts_of_stream, selected
 from traceprof.session.operations import OPERATIONS, OperationFilter, operations
 from traceprof.session.options import Align, Opening, split_cluster
 from traceprof.session.querying import query
@@ -168,7 +168,7 @@ class Run(Tables):
         opening = replace(self.opening, keeps_secrets=keep_secrets)
         run = open_run(self.paths, opening).within(self.window)
         done = exporter_called(to).load()(run, request)
-        for note in doubts_of_stream(run).notes:
+        for note in caveats_of_stream(run).notes:
             done.remark(note_text(note))
         return done
 
@@ -182,7 +182,7 @@ class Run(Tables):
     ) -> pd.DataFrame:
         """Return every kernel, copy, and memset of the window, as `traceprof ops` lists them.
 
-        ``attrs["remarks"]`` lists doubts about the recording.
+        ``attrs["remarks"]`` lists caveats about the recording.
 
         Args:
             name: include only operations whose name matches this regular expression.
@@ -198,7 +198,7 @@ class Run(Tables):
         chosen = OperationFilter(name=name, kind=kind, n_rows=rows, longest_first=longest)
         chunks = list(operations(self, chosen).chunks())
         frame = (Table.stacked(chunks) if chunks else OPERATIONS.of_rows()).to_frame()
-        frame.attrs["remarks"] = sentences(doubts(self).notes)
+        frame.attrs["remarks"] = sentences(caveats(self).notes)
         return frame
 
     def explain(self, window: str = "slowest", against: str | None = None) -> Result:
@@ -219,7 +219,7 @@ class Run(Tables):
         >>> run.query("SELECT name, sum(duration_ns) AS ns FROM kernels GROUP BY name")
 
         ``traceprof query --schema`` lists the views. Unknown values are None. ``attrs["is_cut"]``
-        is True if there are more than ``rows`` rows. ``attrs["remarks"]`` lists doubts about the
+        is True if there are more than ``rows`` rows. ``attrs["remarks"]`` lists caveats about the
         recording.
 
         Raises:
@@ -230,12 +230,12 @@ class Run(Tables):
         import pandas as pd
 
         frame = pd.DataFrame(found.rows.rows, columns=list(found.rows.columns))
-        remarks = [*found.remarks, *sentences(found.doubts.notes)]
+        remarks = [*found.remarks, *sentences(found.caveats.notes)]
         frame.attrs |= {"is_cut": found.rows.is_cut, "remarks": remarks}
         return frame
 
     def _repr_html_(self) -> str:
-        return piece_of_html("traceprof run", self._known())
+        return facts_html("traceprof run", self._known())
 
 
 def open(

@@ -25,7 +25,7 @@ from traceprof.files import new_file, write_file
 
 VARIABLE: Final = "TRACEPROF_CACHE"
 _OFF: Final = frozenset({"0", "off", "no", "false"})
-LARGEST_BYTES: Final = 4 << 30
+MAX_CACHE_BYTES: Final = 4 << 30
 _MAGIC: Final = b"traceprof cache 1\n"
 _SUM_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
@@ -78,7 +78,7 @@ class Cache:
     """The cache in ``folder``, with at most ``largest_bytes`` in total."""
 
     folder: Path
-    largest_bytes: int = LARGEST_BYTES
+    largest_bytes: int = MAX_CACHE_BYTES
 
     @classmethod
     def of_user(cls) -> Cache | None:

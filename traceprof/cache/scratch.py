@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from traceprof.cache.entries import cache_folder
 
-LEAST_BYTES: Final = 4 << 20
+MIN_DISK_BYTES: Final = 4 << 20
 """Smaller arrays stay in memory as long as no array has this size."""
 SMALLEST: Final = 4
-"""Once the file exists, arrays down to `LEAST_BYTES` divided by this number also move to disk."""
+"""Once the file exists, arrays of `MIN_DISK_BYTES` divided by this number also move to disk."""
 _MIN_FREE_BYTES: Final = 2 << 30
 """The file does not grow if less than this would remain free on the disk."""
 _MAX_MAPPED_BYTES: Final = 256 << 20
@@ -81,27 +81,27 @@ class DiskArray:
         return DiskArray(self._place, first_byte, after - first, self.dtype)
 
 
-def least_bytes() -> int:
+def min_disk_bytes() -> int:
     """Return the minimum size of arrays that are stored on disk."""
-    return LEAST_BYTES // SMALLEST if files else LEAST_BYTES
+    return MIN_DISK_BYTES // SMALLEST if files else MIN_DISK_BYTES
 
 
 def reserved(n_rows: int, dtype: npt.DTypeLike) -> DiskArray | None:
     """Return an array to be filled; None if it is small, or no disk has room."""
     kind = np.dtype(dtype)
     n_bytes = n_rows * kind.itemsize
-    if n_bytes < least_bytes() or kind.hasobject:
+    if n_bytes < min_disk_bytes() or kind.hasobject:
         return None
     place = _place_for(n_bytes)
     return None if place is None else DiskArray(place, 0, n_rows, kind)
 
 
-def put_aside(values: Array) -> DiskArray | None:
+def store_on_disk(values: Array) -> DiskArray | None:
     """Return ``values`` on disk; None if they stay in memory.
 
     A part of an array that is already on disk is not written again.
     """
-    if values.nbytes < least_bytes() or values.ndim != 1 or values.dtype.hasobject:
+    if values.nbytes < min_disk_bytes() or values.ndim != 1 or values.dtype.hasobject:
         return None
     if (known := _part_of_mapped(values)) is not None:
         return known

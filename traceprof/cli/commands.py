@@ -194,7 +194,7 @@ class Commands(LoadedLate):
         return is_value and (after.startswith("-") or self.get_command(ctx, after) is not None)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that ``args`` begin with, or mean; a trace alone is analysed."""
+        """Return the command that ``args`` begin with, or mean; a trace alone is analyzed."""
         if args and self.get_command(ctx, args[0]) is None:
             args = ["analyze", *args] if looks_like_a_path(args[0]) else _guessed(args)
         return super().resolve_command(ctx, args)

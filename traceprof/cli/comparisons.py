@@ -43,7 +43,7 @@ def compare(
         option(
             "--max-regression",
             "Exit with code 6 if NEW is worse than BASE by more than LIMIT: 5% (of throughput, "
-            "else of step time), or 5% of one measure: step_own_ns=5%.",
+            "else of step time), or 5% of one measure: step_without_waits_ns=5%.",
             "LIMIT",
         ),
     ] = None,
@@ -63,11 +63,11 @@ def compare(
     ] = False,
 ) -> None:
     """Compare two runs, test whether the difference is significant, and show its causes."""
-    from traceprof.comparison.comparing import brief, compare_named, failed_limits, sides_named
+    from traceprof.comparison.comparing import brief, compare_named, failed_limits, split_sides
 
     if table and printing.renderer != "csv":
         raise UsageError("--table needs --csv: add --csv, or remove --table")
-    base, new = sides_named(runs)
+    base, new = split_sides(runs)
     inputs = [Path(text) for text in (*base, *new)]
     if page is None and printing.renderer == "html":
         page, printing = printing.output, replace(printing, output=None)

@@ -11,7 +11,7 @@ import typer
 from traceprof.errors import TraceprofError
 from traceprof.measures import Entry, load_analysis
 from traceprof.measures import nouns as known_nouns
-from traceprof.processes import told_apart
+from traceprof.processes import run_traceprof
 
 Offered = list[tuple[str, str]]
 """What may stand there, each with a line of help."""
@@ -100,7 +100,7 @@ def _steps_of(traces: list[str]) -> Iterator[tuple[str, str]]:
     files = (file for one in map(Path, traces) for file in (one, *one.glob("*")))
     if any(file.suffix in _CONVERTED for file in files):
         return
-    said = told_apart((*_ASKED, *traces), _PATIENCE_S)
+    said = run_traceprof((*_ASKED, *traces), _PATIENCE_S)
     if said is None:
         return
     found = json.loads(said)["results"]["steps"]

@@ -66,11 +66,11 @@ def cut(
 
     The other tools that read the original trace can also open the smaller one.
     """
-    from traceprof.cli.output import ProgressLine, message, say_doubts
+    from traceprof.cli.output import ProgressLine, message, print_caveats
     from traceprof.files import check_target
     from traceprof.render.formatting import note_text
+    from traceprof.session.caveats import caveats_of_stream
     from traceprof.session.cutting import Cutting, cut_run, cut_steps
-    from traceprof.session.doubts import doubts_of_stream
     from traceprof.session.run import open_run
     from traceprof.units import format_bytes, format_count
 
@@ -92,7 +92,7 @@ def cut(
     for remark in cuts.remarks:
         message(remark)
     if run.is_read:
-        say_doubts(doubts_of_stream(run))
+        print_caveats(caveats_of_stream(run))
     files = f"{cuts.n_files} files, " if cuts.n_files > 1 else ""
     size = f"{format_count(cuts.n_events)} events, {format_bytes(cuts.n_bytes)}"
     message(f"wrote {output} ({files}{size})")
@@ -139,10 +139,10 @@ def export(
     force: Force = False,
 ) -> None:
     """Convert a trace for other tools: Perfetto, Parquet, CSV, TensorBoard, and more."""
-    from traceprof.cli.output import ProgressLine, message, say_doubts
+    from traceprof.cli.output import ProgressLine, message, print_caveats
     from traceprof.export import exporter_called
     from traceprof.export.request import Request, check_analyses, check_tables
-    from traceprof.session.doubts import doubts_of_stream
+    from traceprof.session.caveats import caveats_of_stream
     from traceprof.session.run import open_run
     from traceprof.units import format_bytes, format_count
 
@@ -163,7 +163,7 @@ def export(
     done = exporter.load()(run, request)
     for remark in done.remarks:
         message(remark)
-    say_doubts(doubts_of_stream(run))
+    print_caveats(caveats_of_stream(run))
     size = f"{format_count(done.n_rows)} rows, {format_bytes(done.n_bytes)}"
     message(f"wrote {output} ({size})")
 

@@ -38,7 +38,7 @@ def write_command(command: Any, registered: Command, ctx: Any, formatter: Any) -
     everywhere = {"quiet", "verbose", "help"}
     if own := [one for one in options if one.name not in shared | everywhere]:
         with formatter.section("Options"):
-            formatter.write_dl(list(map(option_told, own)), GAP)
+            formatter.write_dl(list(map(describe_option, own)), GAP)
     others = [one for one in options if one.name in shared] if shared else []
     others += [one for one in options if one.name in everywhere]
     where = "Options for reading traces" if shared else "Common options"
@@ -98,7 +98,7 @@ def _flags(option: Any) -> str:
     return ", ".join((*short, *long)) + "".join(f"/{flag}" for flag in option.secondary_opts)
 
 
-def option_told(option: Any) -> tuple[str, str]:
+def describe_option(option: Any) -> tuple[str, str]:
     """Return an option, what its value is called, and its help."""
     value = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
     words, default = option.help or "", option.default

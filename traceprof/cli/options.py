@@ -276,10 +276,10 @@ def _opening(
     ] = None,
     allow_missing: Annotated[bool, option("--allow-missing", "Skip unreadable files.")] = False,
     one_run: Annotated[bool, option("--run", "Treat all files as ranks of one run.")] = False,
-    life: Annotated[
+    attempt: Annotated[
         int | None,
         option(
-            "--life",
+            "--attempt",
             "Analyze this attempt of a restarted job, counted from 0. Default: the longest.",
             "N",
             min=0,
@@ -314,7 +314,7 @@ def _opening(
         cluster=hosts,
         warmup_steps=warmup,
         step_ranges=step_ranges,
-        life=life,
+        attempt=attempt,
         jobs=jobs,
         scheduler=scheduler,
         allow_missing=allow_missing,

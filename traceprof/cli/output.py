@@ -18,13 +18,13 @@ from traceprof.errors import UsageError, WritingError
 
 if TYPE_CHECKING:
     from traceprof.render.registry import Answered, Options
-    from traceprof.session.doubts import Doubts
+    from traceprof.session.caveats import Caveats
     from traceprof.session.options import Opening
 
 
 _NARROWEST: Final = 40
 _USUAL: Final = 80
-_ASK_FOR_COLOURS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+_ASK_FOR_COLORS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ def print_kept(
         return [render(name, document, options), *_said_apart(document, name)]
 
     printing.check(paths)
-    text, *doubts = cache.texts((*what, name, options), rendered)
-    for doubt in doubts:
+    text, *caveats = cache.texts((*what, name, options), rendered)
+    for doubt in caveats:
         message(doubt)
     printing.put(text, paths)
 
@@ -161,14 +161,14 @@ def _said_apart(document: Answered, form: str) -> tuple[str, ...]:
     """Return what must be read with an answer, for standard error where its form has no place."""
     from traceprof.render.briefing import head_of
 
-    return head_of(document).doubts if form == "csv" else ()
+    return head_of(document).caveats if form == "csv" else ()
 
 
-def say_doubts(doubts: Doubts) -> None:
+def print_caveats(caveats: Caveats) -> None:
     """Say on standard error what must be read with rows that have no place for it."""
     from traceprof.render.formatting import note_text
 
-    for note in doubts.notes:
+    for note in caveats.notes:
         message(note_text(note))
 
 
@@ -203,15 +203,15 @@ def terminal_options(
     width = int(columns) if columns.isdigit() else 0
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     is_whole = wide or not (is_terminal or width)
-    is_asked = not _ASK_FOR_COLOURS.isdisjoint(os.environ)
+    is_asked = not _ASK_FOR_COLORS.isdisjoint(os.environ)
     if is_asked or sys.platform == "win32" or is_terminal:
         from rich.console import Console
 
         console = Console()
-        colours = console.color_system or "" if console.is_terminal else ""
+        colors = console.color_system or "" if console.is_terminal else ""
         width = max(_NARROWEST, console.width)
-        return Options(rows=rows, width=width, is_whole=is_whole, colours=colours)
-    # Without colours: rich takes as long to import as an answer from the cache to print.
+        return Options(rows=rows, width=width, is_whole=is_whole, colors=colors)
+    # Without colors: rich takes as long to import as an answer from the cache to print.
     return Options(rows=rows, width=max(_NARROWEST, width or _USUAL), is_whole=is_whole)
 
 

@@ -102,15 +102,15 @@ def _of_two(
     window: str | None,
     title: str | None,
 ) -> str:
-    from traceprof.comparison.comparing import compare_opened, runs_beside
+    from traceprof.comparison.comparing import compare_opened, open_two_runs
     from traceprof.render.registry import Options
     from traceprof.render.report.compared import render_compared
-    from traceprof.render.timeline.beside import TimelineSide, encode_beside
+    from traceprof.render.timeline.beside import TimelineSide, encode_side_by_side
 
     found = compare_opened(*runs, opening, window)
-    opened = runs_beside(runs, opening, window)
+    opened = open_two_runs(runs, opening, window)
     drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
-    beside = encode_beside(drawn, max_items=_MOST_BESIDE)
+    beside = encode_side_by_side(drawn, max_items=_MOST_BESIDE)
     return render_compared(found, Options(title=title or ""), beside)
 
 
@@ -216,17 +216,17 @@ def _page_beside(
     """Return the page of two runs, or of two ranks of one."""
     if kind != "html":
         raise UsageError("two timelines side by side need an HTML page: use -o FILE.html")
-    from traceprof.comparison.comparing import ranks_beside, runs_beside
-    from traceprof.render.timeline.beside import TimelineSide, render_beside
+    from traceprof.comparison.comparing import open_two_ranks, open_two_runs
+    from traceprof.render.timeline.beside import TimelineSide, render_side_by_side
 
     if sides is not None:
-        opened = runs_beside(sides, opening, window)
+        opened = open_two_runs(sides, opening, window)
         heading = " vs ".join(side.title for side in opened)
     else:
-        opened = ranks_beside(trace, opening, window, numbers_of(ranks) or ())
+        opened = open_two_ranks(trace, opening, window, numbers_of(ranks) or ())
         heading = f"{trace[0].name}: " + " vs ".join(side.name for side in opened)
     drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
-    return render_beside(drawn, title=title or heading, by_rank=sides is not None)
+    return render_side_by_side(drawn, title=title or heading, by_rank=sides is not None)
 
 
 def two_runs(error: SeveralRunsError) -> tuple[Sequence[Path], Sequence[Path]]:
@@ -260,7 +260,7 @@ def _drawn(
 ) -> tuple[Ranks, TimeWindow | None, list[str]]:
     """Return what is drawn, the part of it that was chosen, and what is to be said of that."""
     from traceprof.render.formatting import note_text
-    from traceprof.session.doubts import doubts, selected
+    from traceprof.session.caveats import caveats, selected
     from traceprof.session.run import open_run
 
     run = open_run(trace, opening)
@@ -268,7 +268,7 @@ def _drawn(
     selection = selected(run.within(window or "all"))
     notes = list(map(note_text, selection.notes))
     # A page says itself what is in doubt.
-    notes += [note_text(note) for note in doubts(run).notes] if is_picture else []
+    notes += [note_text(note) for note in caveats(run).notes] if is_picture else []
     return found, selection.window.hull if window else None, notes
 
 

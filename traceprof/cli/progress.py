@@ -80,7 +80,7 @@ class Reading:
         from traceprof.processes import PROGRESS
 
         while not self._ended.wait(wait_s):
-            if PROGRESS.is_told:  # by those who look at the ranks, on a line of their own
+            if PROGRESS.has_progress_line:  # by those who look at the ranks, on a line of their own
                 self.end()
                 return
             self.show(time.monotonic() - self._begun_s)

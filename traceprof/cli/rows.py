@@ -78,9 +78,9 @@ def ops(
     force: Force = False,
 ) -> None:
     """List every kernel, copy, and memset in order, with its launch parameters."""
-    from traceprof.cli.output import check_suffix, print_lines, say_doubts
+    from traceprof.cli.output import check_suffix, print_caveats, print_lines
     from traceprof.render.rows_text import OPERATION_FORMS, ncu_lines
-    from traceprof.session.doubts import doubts
+    from traceprof.session.caveats import caveats
     from traceprof.session.operations import OPERATIONS, OperationFilter, operations
     from traceprof.session.run import open_run
     from traceprof.units import parse_duration
@@ -103,7 +103,7 @@ def ops(
     )
     run = open_run(trace, opening).within(window)
     found = operations(run, chosen, counts_launches=ncu)
-    say_doubts(doubts(run))
+    print_caveats(caveats(run))
     if ncu:
         lines = ncu_lines(found.launches())
     else:
@@ -157,8 +157,8 @@ def query(
     from traceprof.cli.output import (
         check_suffix,
         message,
+        print_caveats,
         print_lines,
-        say_doubts,
         terminal_options,
     )
     from traceprof.query.engine import Limits
@@ -182,7 +182,7 @@ def query(
     print_lines([text], output, paths, force=force)
     for remark in found.remarks:
         message(remark)
-    say_doubts(found.doubts)
+    print_caveats(found.caveats)
     if found.rows.is_cut:
         message(f"printed only the first {most} rows; use --rows N to print more")
 

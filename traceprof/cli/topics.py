@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from traceprof.cli.commands import COMMANDS, function_of
-from traceprof.cli.help import GAP, PROGRAM, option_told
+from traceprof.cli.help import GAP, PROGRAM, describe_option
 from traceprof.cli.options import SHARED, with_options
 from traceprof.errors import UsageError
 
@@ -35,7 +35,7 @@ def _options_of(names: frozenset[str]) -> Iterator[tuple[str, str]]:
     app.command()(function_of(command))
     for one in typer.main.get_command(app).params:
         if one.name in names:
-            yield option_told(one)
+            yield describe_option(one)
 
 
 @with_options

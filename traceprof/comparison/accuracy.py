@@ -18,9 +18,15 @@ from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, 
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.measures.rows import floats
 from traceprof.model.results import Note, Result
-from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy, quality_among
+from traceprof.model.summary import (
+    CONTRADICTS,
+    Summary,
+    better_of,
+    find_quality_metric,
+    is_accuracy,
+)
 from traceprof.model.table import Table, is_unknown, objects
-from traceprof.session.doubts import refused
+from traceprof.session.caveats import refused
 
 _MIN_SHORTENED_LENGTH: Final = 24
 _WORD_OR_SEPARATOR: Final = re.compile(r"[^-_./ ]+|[-_./ ]")
@@ -147,7 +153,7 @@ def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
             "{metric} is recorded per step. traceprof uses the median of five steps.",
             metric=goal.metric,
         )
-    if any(len(set(curve.rows["life"].tolist())) > 1 for curve in curves):
+    if any(len(set(curve.rows["attempt"].tolist())) > 1 for curve in curves):
         yield Note.of("Times include the time lost in restarts.")
     yield from _run_notes(curves)
 
@@ -252,7 +258,7 @@ def _metric(runs: Sequence[Summary], requested: str | None) -> str:
     common = [
         name for name in metrics if all(name in run_names for run_names in names if run_names)
     ]
-    found = quality_among(common) or quality_among(metrics)
+    found = find_quality_metric(common) or find_quality_metric(metrics)
     if found is None:
         error = NotRecordedError(f"no run has an accuracy or a loss; {_listed(metrics)}")
         raise refused(error, (note for run in runs for note in run.notes))

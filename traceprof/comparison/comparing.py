@@ -22,7 +22,7 @@ from traceprof.comparison.judging import (
     steps_result,
 )
 from traceprof.comparison.runs_named import name_of, summaries_of, summary_of
-from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED, ranks_of
+from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONIZED, ranks_of
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
 from traceprof.comparison.side_by_side import (
     host_phases,
@@ -51,7 +51,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.session.doubts import doubts_of_run, is_incomplete
+from traceprof.session.caveats import caveats_of_run, is_incomplete
 from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 from traceprof.session.selection import check_ranks
@@ -78,7 +78,7 @@ def compare(
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
     incomplete = _incomplete_runs(sides)
-    caveats = (note for run in (*base, *new) for note in doubts_of_run(run.name, run.notes))
+    caveats = (note for run in (*base, *new) for note in caveats_of_run(run.name, run.notes))
     difference = None if incomplete else _difference(sides, matched, missing)
     if incomplete:
         missing["difference"] = f"{' and '.join(incomplete)}: the recording is incomplete"
@@ -177,7 +177,7 @@ def _comparability_warnings(sides: tuple[Side, Side]) -> Iterator[Note]:
             names=", ".join(dict.fromkeys(run.name for run in ranks_of_one_job)),
         )
     kinds = {run: ranks_of(run, devices_of(run)) for run in runs}
-    with_kind = [run for run in runs if kinds[run] in (INDEPENDENT, SYNCHRONISED)]
+    with_kind = [run for run in runs if kinds[run] in (INDEPENDENT, SYNCHRONIZED)]
     if len({kinds[run] for run in with_kind}) > 1:
         is_mixed = any(len({kinds[run] for run in side.runs} - {"", ONE}) > 1 for side in sides)
         yield Note.of(
@@ -291,9 +291,9 @@ SIDE_SEPARATOR: Final = "vs"
 
 
 BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
-    "judged": ("larger_ratio", "better", "base_count", "new_count", "alike_ratio"),
+    "judged": ("larger_ratio", "better", "base_count", "new_count", "autocorrelation"),
     "limits": (),
-    "difference": ("more_ns", "longer_ns", "class", "base_bytes", "new_bytes"),
+    "difference": ("from_count_ns", "from_duration_ns", "class", "base_bytes", "new_bytes"),
     "settings": ("spoils",),
     "kernels": ("base_count", "activity"),
     "metrics": ("base_epoch", "new_epoch", "base_step", "new_step"),
@@ -319,7 +319,7 @@ def brief(found: Comparison) -> Comparison:
     return replace(found, results=results)
 
 
-def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_sides(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split run names into base and new: two names, or two lists separated by "vs".
 
     Raises:
@@ -426,11 +426,11 @@ def sides_of_paths(paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path
     """Split ``paths`` at "vs" into base and new; return None without "vs"."""
     if Path(SIDE_SEPARATOR) not in paths:
         return None
-    base, new = sides_named(list(map(str, paths)))
+    base, new = split_sides(list(map(str, paths)))
     return list(map(Path, base)), list(map(Path, new))
 
 
-def runs_beside(
+def open_two_runs(
     sides: Sequence[Sequence[Path]], opening: Opening, window: str | None
 ) -> list[OpenedSide]:
     """Open the run of each side, and select the same window in each."""
@@ -440,7 +440,7 @@ def runs_beside(
     ]
 
 
-def ranks_beside(
+def open_two_ranks(
     paths: Sequence[Path], opening: Opening, window: str | None, ranks: Sequence[int]
 ) -> list[OpenedSide]:
     """Open the run in ``paths``, and return two of its ranks as sides.

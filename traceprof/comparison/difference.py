@@ -220,7 +220,7 @@ def causes_of(
     return both.assign(
         **columns,
         difference_ns=difference,
-        more_ns=np.where(is_counted, more, np.nan),
+        from_count_ns=np.where(is_counted, more, np.nan),
         longer_ns=np.where(is_counted, difference - more, np.nan),
     )
 

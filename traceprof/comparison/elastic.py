@@ -23,7 +23,7 @@ from traceprof.model.table import Table, is_known, is_unknown
 _EVENT_NAMES: Final[Mapping[str, str]] = {
     "time_lost": "time lost",
     "setup": "set-up",
-    "initialisation": "worker initialisation",
+    "initialization": "worker initialization",
     "rendezvous": "agents meet",
     "redone": "steps made again",
     "noticing": "until agents noticed",
@@ -40,7 +40,7 @@ _LOST_NAMES: Final[Mapping[str, str]] = {
     "down": "lost: no process running",
     "rendezvous": "lost: rendezvous",
     "failed": "lost: failed starts",
-    "initialisation": "lost: worker initialization",
+    "initialization": "lost: worker initialization",
     "loading": "lost: checkpoint loading",
     "setup": "lost: setup",
 }
@@ -60,7 +60,7 @@ def parts_of_job(job: ElasticJob) -> dict[str, float]:
     holds_restart = epochs["is_restart"] & ~first
     parts = {
         "setup": job.setup_ns if isfinite(job.setup_ns) else 0.0,
-        "worker initialization": job.initialisation_ns if isfinite(job.initialisation_ns) else 0.0,
+        "worker initialization": job.initialization_ns if isfinite(job.initialization_ns) else 0.0,
         "epochs, typical length": float(np.nansum(epochs["typical_ns"])),
         "first epoch, extra time": float(np.nansum(beyond[first])),
         "epochs with restarts, extra time": float(np.nansum(beyond[holds_restart])),
@@ -116,7 +116,7 @@ def restarts_table(jobs: Sequence[ElasticJob]) -> Result:
 
 
 _COPIED_FIELDS: Final = (
-    *("epoch", "life", "at_ns", "why", "lost_ns", "redone_count", "unexplained_ns"),
+    *("epoch", "attempt", "at_ns", "why", "lost_ns", "redone_count", "unexplained_ns"),
 )
 
 
@@ -151,12 +151,12 @@ def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Resul
 
 
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:
-    for row in table_of(run, "lives").rows():
+    for row in table_of(run, "attempts").rows():
         yield {
             "what": "rank runs",
             "duration_ns": row["end_ns"] - row["at_ns"],
             "text": row["ended"],
-            **{name: row[name] for name in ("at_ns", "life", "rank", "node")},
+            **{name: row[name] for name in ("at_ns", "attempt", "rank", "node")},
         }
 
 
@@ -165,7 +165,8 @@ def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
         yield {
             "what": "epoch",
             **{
-                name: row[name] for name in ("at_ns", "duration_ns", "life", "epoch", "ranks_count")
+                name: row[name]
+                for name in ("at_ns", "duration_ns", "attempt", "epoch", "ranks_count")
             },
         }
 
@@ -173,12 +174,12 @@ def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
 def _events(run: Summary) -> Iterator[dict[str, Any]]:
     table = table_of(run, "events")
     counts = Counter(_FREQUENT_KINDS * _MAX_EVENTS_PER_KIND)
-    sized = _WITH_SIZE if len(table_of(run, "lives")) else _WITH_SIZE[:1]
+    sized = _WITH_SIZE if len(table_of(run, "attempts")) else _WITH_SIZE[:1]
     for row in table.in_order("event").rows():
         counts[row["kind"]] += 1
         if counts[row["kind"]] > _MAX_EVENTS_PER_KIND:
             continue
-        names = ("at_ns", "duration_ns", "life", "epoch", "rank", "node", "text")
+        names = ("at_ns", "duration_ns", "attempt", "epoch", "rank", "node", "text")
         size = row["value"] if row["kind"] in sized else None
         what = _EVENT_NAMES.get(str(row["kind"]), str(row["kind"]))
         yield {"what": what, "ranks_count": size, **{name: row[name] for name in names}}
@@ -209,7 +210,7 @@ def elastic(runs: Sequence[Summary]) -> Comparison:
     if len(runs) not in (1, 2):
         raise UsageError(f"expected one run, or a base and a run; got {len(runs)} runs")
     for run in runs:
-        if not any(len(run.table(name)) for name in ("epochs", "lives", "events")):
+        if not any(len(run.table(name)) for name in ("epochs", "attempts", "events")):
             raise UsageError(
                 f"{run.name}: contains no epochs, starts or events. Record into a folder "
                 "(traceprof record -o FOLDER/ -- torchrun …), or pass the log of the program"

@@ -38,13 +38,13 @@ from traceprof.measures.steps.ledger import (
     step_ledger,
 )
 from traceprof.measures.steps.measured import measured_steps
-from traceprof.model.grouping import first_alike, grouped_by, numbered, rows_by_value
+from traceprof.model.grouping import find_matching_rows, grouped_by, numbered, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.session.answer import Document, document_about
-from traceprof.session.doubts import doubts_of, refuses_with_doubts
+from traceprof.session.caveats import caveats_of, refuses_with_caveats
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
@@ -236,7 +236,7 @@ def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
     return WindowSide(selection.label, selection, spans, hosts)
 
 
-@refuses_with_doubts
+@refuses_with_caveats
 def explain(run: Run, text: str, against: str | None = None) -> Document:
     """Explain why the window ``text`` is longer than ``against``, or than the typical step.
 
@@ -248,7 +248,7 @@ def explain(run: Run, text: str, against: str | None = None) -> Document:
     ranks = run.within("all").of_ranks().whole
     side, result = explain_ranks(ranks, text, against)
     return replace(
-        document_about(ranks, side.selection, {EXPLAIN: result}), lost=doubts_of(ranks).missing
+        document_about(ranks, side.selection, {EXPLAIN: result}), lost=caveats_of(ranks).missing
     )
 
 
@@ -283,9 +283,9 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
             for name, table in {**tables, "phases": phases}.items()
         },
         {
-            "own": side.name,
-            "against": other.name,
-            **{name: length[name] for name in ("own_ns", "against_ns", "difference_ns")},
+            "explained": side.name,
+            "reference": other.name,
+            **{name: length[name] for name in ("explained_ns", "reference_ns", "difference_ns")},
             "devices_count": len(side.of_devices) if has_devices else 0,
         },
         tuple(notes),
@@ -297,7 +297,7 @@ def _are_steps_without_devices(side: WindowSide, other: WindowSide) -> bool:
     return side.step is not None and other.step is not None and not side.of_devices
 
 
-_WINDOWS: Final = ("against", "own")
+_WINDOWS: Final = ("reference", "explained")
 _STEP_AND_WINDOW: Final = Note(
     "traceprof compares a step with a window. Their lengths differ regardless of the step."
 )
@@ -342,7 +342,7 @@ def _main_device(made: Sequence[Table], causes: Table) -> Floats:
     """Return the device with more than half of the difference of each cause, otherwise NaN."""
     both = Table.stacked([made[1], made[0].assign(ns=-made[0]["ns"])])
     by_device, groups = grouped_by(both, *CAUSE, "device")
-    ns, row = groups.sums(both["ns"]), first_alike(by_device, causes, *CAUSE)
+    ns, row = groups.sums(both["ns"]), find_matching_rows(by_device, causes, *CAUSE)
     gap = np.append(causes["ns_own"] - causes["ns_against"], 0)[row]
     main_rows = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
     found = np.full(len(causes), np.nan)

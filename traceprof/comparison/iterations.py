@@ -23,10 +23,10 @@ from traceprof.model.ranks import Ranks, of_process
 from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import OWN_DOMAIN, TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PROFILER
-from traceprof.session.doubts import doubts_of
+from traceprof.session.caveats import caveats_of
 from traceprof.session.run import Run
 
 _BACKWARD: Final = "layer.backward:"
@@ -50,13 +50,13 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     n_warm = max((_warmup_of(find_iterations(part)) for part in ranks), default=0)
     found = [rank for part in ranks for rank in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in ranks.table("processes")["world_size"])])
-    waited, caveats = _waited_by_rank(ranks, found), doubts_of(ranks).notes
+    waited, caveats = _waited_by_rank(ranks, found), caveats_of(ranks).notes
     return [
         replace(
             rank,
             ranks_count=n,
             waited_ns=waited.get(rank.rank) if rank.calls_count else None,
-            doubts=caveats,
+            caveats=caveats,
         )
         for rank in found
     ]
@@ -151,7 +151,9 @@ def _backward_on_host(inside: Trace) -> dict[str, int]:
     """Return the host time of the backward ranges of innermost layers, by path."""
     ranges = inside.ranges
     is_backward = np.array([name.startswith(_BACKWARD) for name in ranges["name"].texts], bool)
-    backward = ranges.take(ranges["name"].by_text(is_backward) & (ranges["domain"] == OWN_DOMAIN))
+    backward = ranges.take(
+        ranges["name"].by_text(is_backward) & (ranges["domain"] == TRACEPROF_DOMAIN)
+    )
     sums = Counter[str]()
     for name, ns in zip(backward["name"], lengths_of(backward).tolist(), strict=True):
         sums[name.removeprefix(_BACKWARD).rpartition(":")[0]] += ns

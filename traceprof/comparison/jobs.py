@@ -16,13 +16,13 @@ from traceprof.model.summary import Summary
 from traceprof.model.table import Table, is_known, is_unknown
 
 PARTS: Final = (
-    *("redone", "noticing", "down", "rendezvous", "failed", "initialisation", "loading", "setup"),
+    *("redone", "noticing", "down", "rendezvous", "failed", "initialization", "loading", "setup"),
 )
 """The parts of the time lost at a restart, in the order in which they occur."""
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")
 _MAX_LOST_RATIO: Final = 0.01
-_NUMBERS: Final = ("life", "rank", "epoch", "at_ns", "duration_ns", "value")
+_NUMBERS: Final = ("attempt", "rank", "epoch", "at_ns", "duration_ns", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LostTime:
     """
 
     number: int
-    life: float
+    attempt: float
     epoch: float
     at_ns: float
     lost_ns: float
@@ -61,16 +61,16 @@ class ElasticJob:
     """A job; durations in ns, NaN if unknown.
 
     ``epochs`` has one row per epoch number, for the attempt whose work was kept. Its columns are
-    epoch, life, at_ns, duration_ns, lost_ns (lost time within the epoch), typical_ns (the median of
-    nearby undisturbed epochs), typical_of (the numbers of these epochs), beyond_ns (the remaining
-    duration), steps_count, ranks_count, is_first and is_restart. ``cut_count`` epochs were started
-    again.
+    epoch, attempt, at_ns, duration_ns, lost_ns (lost time within the epoch), typical_ns (the
+    median of nearby undisturbed epochs), typical_of (the numbers of these epochs), beyond_ns (the
+    remaining duration), steps_count, ranks_count, is_first and is_restart. ``cut_count`` epochs
+    were started again.
     """
 
     name: str
     total_ns: float
     setup_ns: float
-    initialisation_ns: float
+    initialization_ns: float
     epochs: Table
     lost: Sequence[LostTime]
     cut_count: int = 0
@@ -107,8 +107,8 @@ def elastic_job(run: Summary) -> ElasticJob:
     epochs_of_attempts = table_of(run, "epochs")
     events = table_of(run, "events").in_order("event")
     events = events.assign(**dict(zip(_NUMBERS, floats(events, *_NUMBERS), strict=True)))
-    lost = _lost(events, epochs_of_attempts, is_recorded=len(table_of(run, "lives")) > 0)
-    by_life = epochs_of_attempts.in_order("life")
+    lost = _lost(events, epochs_of_attempts, is_recorded=len(table_of(run, "attempts")) > 0)
+    by_life = epochs_of_attempts.in_order("attempt")
     _, groups = grouped_by(by_life, "epoch")
     kept = by_life.take(groups.order[groups.first + groups.counts - 1])
     first = _first_events(events)
@@ -118,7 +118,7 @@ def elastic_job(run: Summary) -> ElasticJob:
         name=run.name,
         total_ns=_total_ns(run),
         setup_ns=first.get("setup", nan),
-        initialisation_ns=first.get("initialisation", nan),
+        initialization_ns=first.get("initialization", nan),
         epochs=_with_typical(kept, lost),
         lost=lost,
         cut_count=len(epochs_of_attempts) - len(kept),
@@ -131,9 +131,9 @@ def elastic_job(run: Summary) -> ElasticJob:
 
 def _total_ns(run: Summary) -> float:
     """Return the job duration: from its first to its last process, otherwise the printed total."""
-    lives = table_of(run, "lives")
-    if len(lives) and is_known(lives["end_ns"]).all():
-        begins, ends = floats(lives, "at_ns", "end_ns")
+    attempts = table_of(run, "attempts")
+    if len(attempts) and is_known(attempts["end_ns"]).all():
+        begins, ends = floats(attempts, "at_ns", "end_ns")
         return float(ends.max() - np.nanmin(begins))
     found = (run.measure(name) for name in _TOTALS)
     return next((value for value in found if value is not None), nan)
@@ -147,8 +147,8 @@ def _first_events(events: Table) -> dict[str, float]:
         if kind == "time_lost":
             break
         is_start = isnan(row["epoch"]) or (row["epoch"] == 0 and kind not in found)
-        is_first = isnan(row["life"]) or row["life"] == 0
-        if kind in ("setup", "initialisation") and is_start and is_first:
+        is_first = isnan(row["attempt"]) or row["attempt"] == 0
+        if kind in ("setup", "initialization") and is_start and is_first:
             found.setdefault(kind, row["duration_ns"])
     return found
 
@@ -156,7 +156,7 @@ def _first_events(events: Table) -> dict[str, float]:
 def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[LostTime]:
     """Return the restarts, each with the events that explain its lost time.
 
-    These are the job-wide events with the same life and epoch. Both are NaN in some logs; NaN
+    These are the job-wide events with the same attempt and epoch. Both are NaN in some logs; NaN
     matches NaN.
     """
     rows = [row for row in events.rows() if isnan(row["rank"]) and not _text(row["node"])]
@@ -168,7 +168,7 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[LostTime]:
         parts: dict[str, float] = {}
         for other in rows:
             kind = str(other["kind"])
-            pairs = [(other[name], row[name]) for name in ("life", "epoch")]
+            pairs = [(other[name], row[name]) for name in ("attempt", "epoch")]
             is_same = all(
                 other_value == row_value or (isnan(other_value) and isnan(row_value))
                 for other_value, row_value in pairs
@@ -179,7 +179,7 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[LostTime]:
         found.append(
             LostTime(
                 number=len(found) + 1,
-                life=row["life"],
+                attempt=row["attempt"],
                 epoch=row["epoch"],
                 at_ns=row["at_ns"],
                 lost_ns=lost_ns,
@@ -200,10 +200,10 @@ def _text(value: Any) -> str:
 
 def _ranks_before_and_after(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
     """Return the number of ranks before and after a restart; NaN if unknown."""
-    life = rows[place]["life"]
+    attempt = rows[place]["attempt"]
     sized = [row for row in rows if row["kind"] in ("start", "restart") and not isnan(row["value"])]
-    before = [row["value"] for row in sized if row["life"] < life]
-    after = [row["value"] for row in sized if row["life"] == life]
+    before = [row["value"] for row in sized if row["attempt"] < attempt]
+    after = [row["value"] for row in sized if row["attempt"] == attempt]
     return (before or [nan])[-1], (after or [nan])[-1]
 
 
@@ -214,8 +214,8 @@ def _lost_inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
     the epoch include all of it.
     """
     is_epoch = epochs["epoch"] == row["epoch"]
-    if not isnan(row["life"]):
-        is_epoch = is_epoch & (epochs["life"] == row["life"])
+    if not isnan(row["attempt"]):
+        is_epoch = is_epoch & (epochs["attempt"] == row["attempt"])
     starts, durations = floats(epochs, "at_ns", "duration_ns", rows=is_epoch)
     if not len(starts):
         return 0.0

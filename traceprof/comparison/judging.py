@@ -21,7 +21,7 @@ from traceprof.comparison.statistics import (
 )
 from traceprof.errors import UsageError
 from traceprof.measures.rows import Floats
-from traceprof.model.results import Note, Result, named_in_words
+from traceprof.model.results import Note, Result, find_column_name
 from traceprof.model.table import Table
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
@@ -30,7 +30,7 @@ MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns")
 _STEP_MEASURES: Final = (
     ("samples_per_s", "samples_per_s", "1/s", "higher"),
     ("step_period_ns", "period_ns", "ns", "lower"),
-    ("step_own_ns", "own_ns", "ns", "lower"),
+    ("step_without_waits_ns", "step_without_waits_ns", "ns", "lower"),
 )
 _ITERATION_MEASURES: Final = (("turn_ns", "period_ns", "ns", "lower"),)
 _LOG_MEASURES: Final = _STEP_MEASURES[:2]
@@ -38,7 +38,7 @@ _LOG_MEASURES: Final = _STEP_MEASURES[:2]
 _MAX_SHOWN_STEPS: Final = 400
 _DIFFERENCE_FIELDS: Final = (
     *("base", "new", "change_ratio", "low_ratio", "high_ratio", "smallest_ratio", "larger_ratio"),
-    *("base_count", "new_count", "alike_ratio"),
+    *("base_count", "new_count", "autocorrelation"),
 )
 
 
@@ -200,7 +200,7 @@ def _method(measures: Mapping[str, EvaluatedMeasure], base: Side, new: Side) -> 
     of_steps = Note.of(
         "traceprof compares all pairs of {what} (Mann–Whitney test). The 95% interval accounts "
         "for the correlation of neighboring {what} (up to {alike:ratio}).",
-        alike=max(difference.alike_ratio for difference in known),
+        alike=max(difference.autocorrelation for difference in known),
         what=what,
     )
     of_kinds = (of_means,) if any(difference.of_means for difference in known) else ()
@@ -231,7 +231,7 @@ class Limit:
 
 
 def parse_limit(text: str) -> Limit:
-    """Parse a limit: "5%", "0.05" or "step_own_ns=5%".
+    """Parse a limit: "5%", "0.05" or "step_without_waits_ns=5%".
 
     Raises:
         UsageError: ``text`` is not a limit.
@@ -271,7 +271,7 @@ def _limit_row(
     better: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the row of one limit: its measure, its regression, and whether it is exceeded."""
-    name = named_in_words(limit.measure, (*measures, *better))
+    name = find_column_name(limit.measure, (*measures, *better))
     if name in ("", "throughput", "time"):
         name = next((candidate for candidate in MAIN if candidate in measures), "")
         if not name:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.comparison import Comparison
-from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED, or_nan
+from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONIZED, or_nan
 from traceprof.comparison.specs_of_many import (
     MEAN,
     NODE_LAYERS,
@@ -30,7 +30,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 from traceprof.names.ranges import PHASES
-from traceprof.session.doubts import doubts_of_run, refused
+from traceprof.session.caveats import caveats_of_run, refused
 
 FORWARD: Final = "forward"
 BOTH: Final = "forward+backward"
@@ -50,7 +50,7 @@ class NodeIterations:
     ``calls_bytes`` of input and took ``calls_ns``. The iterations after the first took
     ``calls_iterations_ns``, without the time between them, such as the start of a profiler.
     ``waited_ns`` is the time spent waiting for other ranks in all iterations. ``span`` is the
-    window from the first to the last iteration. ``doubts`` are the caveats of the run.
+    window from the first to the last iteration. ``caveats`` are the caveats of the run.
     """
 
     run: str
@@ -63,7 +63,7 @@ class NodeIterations:
     phases: Mapping[str, int] = field(default_factory=dict)
     layers: Table = field(default_factory=lambda: Table({}))
     are_phases_from_recorder: bool = True
-    doubts: tuple[Note, ...] = ()
+    caveats: tuple[Note, ...] = ()
     samples_count: float | None = None
     calls_count: int | None = None
     calls_iterations_ns: int = 0
@@ -89,7 +89,7 @@ class NodeIterations:
             return ONE
         if self.calls_count is None:
             return ""
-        return SYNCHRONISED if self.calls_count else INDEPENDENT
+        return SYNCHRONIZED if self.calls_count else INDEPENDENT
 
 
 _ABOUT: Final = {
@@ -111,7 +111,7 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
                 "no rounds found: record with `traceprof record`, which detects steps and forward "
                 "passes, or mark steps with traceprof.step()"
             ),
-            (note for rank in of_ranks for note in rank.doubts),
+            (note for rank in of_ranks for note in rank.caveats),
         )
     rows = [row for run in _group_by_run(known) for row in _node_rows(run)]
     on_device = _uses_devices(known)
@@ -122,14 +122,14 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     if of_runs:
         results[NODE_LAYERS] = _layers(Table.stacked(of_runs), known, on_device)
     left_out = [rank for rank in of_ranks if not rank.iterations_count]
-    caveats = {rank.run: rank.doubts for rank in of_ranks}
+    caveats = {rank.run: rank.caveats for rank in of_ranks}
     return Comparison(
         title=f"rounds by rank: {', '.join(caveats)}",
         results=results,
         verdict=tuple(_verdict(rows)),
         notes=tuple(_notes(known, left_out)),
         warnings=tuple(
-            note for name, notes in caveats.items() for note in doubts_of_run(name, notes)
+            note for name, notes in caveats.items() for note in caveats_of_run(name, notes)
         ),
         missing={} if of_runs else {NODE_LAYERS: "no layer names: record with --layers 2"},
         about=_ABOUT,
@@ -269,7 +269,7 @@ def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
     iterations = _iterations_by_kind(rows)
     for mode in (FORWARD, BOTH):
         independent = iterations.get((mode, INDEPENDENT)) or iterations.get((mode, ONE))
-        synchronized = iterations.get((mode, SYNCHRONISED))
+        synchronized = iterations.get((mode, SYNCHRONIZED))
         if independent and synchronized:
             yield Note.of(
                 "{mode}: a round takes {together:ns} if the ranks are synchronized and {alone:ns} "
@@ -279,7 +279,7 @@ def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
                 alone=independent,
                 more=synchronized / independent - 1,
             )
-    for kind in (ONE, INDEPENDENT, SYNCHRONISED):
+    for kind in (ONE, INDEPENDENT, SYNCHRONIZED):
         forward, both = iterations.get((FORWARD, kind)), iterations.get((BOTH, kind))
         if forward and both:
             yield Note.of(
@@ -304,7 +304,7 @@ def _iterations_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str],
             of_runs.setdefault(row["run"], []).append(row["round_ns"])
     return {
         kind: fmean(
-            (max if kind[1] == SYNCHRONISED else fmean)(round_ns) for round_ns in of_runs.values()
+            (max if kind[1] == SYNCHRONIZED else fmean)(round_ns) for round_ns in of_runs.values()
         )
         for kind, of_runs in found.items()
     }
@@ -324,5 +324,5 @@ def _notes(known: Sequence[NodeIterations], left_out: Sequence[NodeIterations]) 
     )
     if any(rank.ranks == INDEPENDENT for rank in known):
         yield Note("Independent ranks exchange no data. traceprof averages them (row mean).")
-    if any(rank.ranks == SYNCHRONISED for rank in known):
+    if any(rank.ranks == SYNCHRONIZED for rank in known):
         yield Note("Synchronized ranks wait for each other. traceprof lists each rank.")

@@ -18,14 +18,14 @@ from traceprof.model.results import (
     TableSpec,
     Unit,
     columns,
+    find_column_name,
     key,
-    named_in_words,
     same,
 )
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.table import Table, is_unknown, objects
 from traceprof.model.trace import FIRST_EPOCH_NS
-from traceprof.session.doubts import doubts_of_run, is_doubt
+from traceprof.session.caveats import caveats_of_run, is_caveat
 from traceprof.store import Kept, Store
 
 _KEY_MEASURES: Final = {
@@ -70,17 +70,19 @@ def list_of_runs(
     """
     runs = store.listed(labels)
     measure_units = {name: measure.unit for run in runs for name, measure in run.measures.items()}
-    measures = [named_in_words(name, measure_units) for name in measures]
+    measures = [find_column_name(name, measure_units) for name in measures]
     for name in measures:
         if name not in measure_units:
             raise UsageError(f"no run has measure {name!r}; {_available(measure_units)}")
     units = {**_KEY_MEASURES, **{name: _unit(measure_units[name]) for name in measures}}
-    sort = None if sort is None else named_in_words(sort, units)
+    sort = None if sort is None else find_column_name(sort, units)
     listed = {*units, *(column.name for column in (*_NAMED, *_LISTED))}
-    is_label = sort is not None and sort not in listed and any(run.told(sort) for run in runs)
+    is_label = (
+        sort is not None and sort not in listed and any(run.label_or_cell(sort) for run in runs)
+    )
     named = dict.fromkeys((*shown, *([sort] if is_label and sort else [])))
     for name in shown:
-        if name in listed or not any(run.told(name) for run in runs):
+        if name in listed or not any(run.label_or_cell(name) for run in runs):
             raise UsageError(f"--column {name}: no run has a label or column with this name")
     columns = (
         *(_NAMED[:1] if named else _NAMED),
@@ -89,7 +91,7 @@ def list_of_runs(
         *_LISTED,
     )
     table = TableSpec("runs", "stored runs", columns)
-    rows = [_listed(run, units) | {name: run.told(name) for name in named} for run in runs]
+    rows = [_listed(run, units) | {name: run.label_or_cell(name) for name in named} for run in runs]
     unsorted = Table.of_rows(rows, [column.name for column in columns])
     result = Result("runs", ResultSpec((table,)), {"runs": _sorted(unsorted, sort, is_reversed)})
     title = (
@@ -193,7 +195,7 @@ def record_of_runs(runs: Sequence[Summary]) -> Comparison:
         " · ".join(run.name for run in runs),
         {part: result for part, result in results.items() if len(result.table)},
         notes=tuple(_notes(runs)),
-        warnings=tuple(note for run in runs for note in doubts_of_run(run.name, run.notes)),
+        warnings=tuple(note for run in runs for note in caveats_of_run(run.name, run.notes)),
         about={part: about for part, (about, _) in parts.items()},
     )
 
@@ -310,7 +312,7 @@ def _facts(run: Summary) -> dict[str, Any]:
         "workload": run.workload,
         "command": run.command,
         "recorded by": recorded_by(run.environment),
-        "ended": ended_as(run.environment, [*map(str, run.table("lives").get("ended", ()))]),
+        "ended": ended_as(run.environment, [*map(str, run.table("attempts").get("ended", ()))]),
         "started": _utc(run.started_utc_ns),
         "window": run.window,
         "window length": None if run.window_ns is None else Note.of("{ns:ns}", ns=run.window_ns),
@@ -353,7 +355,7 @@ def _kept(run: Summary) -> dict[str, Any]:
 
 def _notes(runs: Sequence[Summary]) -> Iterator[Note]:
     for run in runs:
-        for note in (note for note in run.notes if not is_doubt(note)):
+        for note in (note for note in run.notes if not is_caveat(note)):
             yield note if len(runs) == 1 else Note.of("{run}: {note}", run=run.name, note=note)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from traceprof.errors import StoreError, TraceError, TraceprofError, UsageError
 from traceprof.files import is_there
-from traceprof.formats import recognised
+from traceprof.formats import recognized
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.model.summary import Summary
@@ -97,8 +97,8 @@ def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
     known: Summary | None = kept.value(what)
     if known is not None:
         return known
-    summarise = import_module("traceprof.comparison.summary.summarise").summarise
-    found: Summary = summarise(run, name=name, labels=labels)
+    summarize = import_module("traceprof.comparison.summary.summarize").summarize
+    found: Summary = summarize(run, name=name, labels=labels)
     kept.keep({what: found})
     return found
 
@@ -138,7 +138,7 @@ def _is_trace(path: Path) -> bool:
     if is_run([path]):
         return True
     found = examine(path)
-    return bool(found.tables) or recognised(found) is not None or is_packed_database(found)
+    return bool(found.tables) or recognized(found) is not None or is_packed_database(found)
 
 
 def _of_text(path: Path) -> list[Summary]:

@@ -77,10 +77,10 @@ _JOIN_PLANS: Final = (
         "flops",
         specs.FLOPS,
         ("operator", "precision"),
-        {**_SUMS, "flop": "flop", "bytes": "moved_bytes", "counted_ns": "counted_ns"},
+        {**_SUMS, "flop": "flop", "bytes": "moved_bytes", "known_flop_ns": "known_flop_ns"},
         "ns",
         {
-            "achieved_flop_per_s": ("flop", "counted_ns", _NS_PER_S),
+            "achieved_flop_per_s": ("flop", "known_flop_ns", _NS_PER_S),
             "intensity": ("flop", "bytes", 1.0),
         },
         more=("peaks", "precision"),

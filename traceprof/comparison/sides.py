@@ -119,7 +119,7 @@ def warmup_count_of(run: Summary) -> int | None:
     if steps.empty or "is_warmup" not in steps:
         return None
     warmup = steps.take(steps["is_warmup"].astype(bool))
-    ranks = grouped_by(steps, "life", "rank")[1].counts
+    ranks = grouped_by(steps, "attempt", "rank")[1].counts
     return round(float(np.nansum(floats(warmup, "steps_count")[0])) / max(1, len(ranks)))
 
 
@@ -138,8 +138,8 @@ def shares_of(totals: Ints, n: int) -> Ints:
 def series_of(run: Summary, measure: str, unit: str) -> Floats:
     """Return a measure for each step in order, without warm-up: the mean over ranks.
 
-    ``measure`` is period_ns (of `timed_steps`), device_ns, own_ns (device_ns without waited_ns) or
-    samples_per_s. Iterations only have their duration, as period_ns.
+    ``measure`` is period_ns (of `timed_steps`), device_ns, step_without_waits_ns (device_ns
+    without waited_ns) or samples_per_s. Iterations only have their duration, as period_ns.
     """
     if unit == ITERATION:
         return _iteration_lengths(run) if measure == "period_ns" else np.empty(0)
@@ -147,8 +147,8 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
     if steps.empty:
         return np.empty(0)
     # Step numbers may restart in each epoch.
-    if (grouped_by(steps, "life", "rank", "step")[1].counts > 1).any():
-        steps = steps.assign(step=grouped_by(steps, "life", "rank")[1].earlier)
+    if (grouped_by(steps, "attempt", "rank", "step")[1].counts > 1).any():
+        steps = steps.assign(step=grouped_by(steps, "attempt", "rank")[1].earlier)
     if measure in ("period_ns", "samples_per_s"):
         steps = timed_steps(steps)
     return _means_by_step(steps, measure)
@@ -162,7 +162,7 @@ def steady_steps(steps: Table) -> Table:
     if steps.empty:
         return steps
     counts = steps["is_counted"] if "is_counted" in steps else ~steps["is_warmup"].astype(bool)
-    return steps.take(counts.astype(bool)).in_order("life", "rank", "at_ns")
+    return steps.take(counts.astype(bool)).in_order("attempt", "rank", "at_ns")
 
 
 def timed_steps(steady: Table) -> Table:
@@ -173,7 +173,7 @@ def timed_steps(steady: Table) -> Table:
     """
     if "duration_ns" in steady:
         return steady.assign(period_ns=steady["duration_ns"])
-    groups = grouped_by(steady, "life", "rank")[1]
+    groups = grouped_by(steady, "attempt", "rank")[1]
     is_last = groups.earlier == groups.counts[groups.number] - 1
     return steady if is_last.all() else steady.take(~is_last)
 
@@ -184,7 +184,7 @@ def _means_by_step(steps: Table, measure: str) -> Floats:
     if not set(needed) <= set(steps):
         return np.empty(0)
     known = steps.known(*needed)
-    _, groups = grouped_by(known, "life", "step")
+    _, groups = grouped_by(known, "attempt", "step")
     # A step that some ranks lack would have a different mean.
     n_ranks = int(groups.counts.max(initial=0))
     is_whole = groups.counts == n_ranks
@@ -195,7 +195,7 @@ def _means_by_step(steps: Table, measure: str) -> Floats:
     if measure == "samples_per_s":
         # The total number of samples divided by the mean period over ranks.
         found = sums["samples_count"] / (sums["period_ns"] / n_ranks) * 1e9
-    elif measure == "own_ns":
+    elif measure == "step_without_waits_ns":
         found = (sums["device_ns"] - sums["waited_ns"]) / sums["steps_count"]
     else:
         found = sums[measure] / sums["steps_count"]
@@ -205,7 +205,7 @@ def _means_by_step(steps: Table, measure: str) -> Floats:
 _NEEDED_COLUMNS: Final = {
     "period_ns": ("period_ns",),
     "device_ns": ("device_ns",),
-    "own_ns": ("device_ns", "waited_ns"),
+    "step_without_waits_ns": ("device_ns", "waited_ns"),
     "samples_per_s": ("period_ns", "samples_count"),
 }
 
@@ -249,7 +249,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A metric over one run: ``rows`` have time_ns, epoch, step, samples_count, value, life.
+    """A metric over one run: ``rows`` have time_ns, epoch, step, samples_count, value, attempt.
 
     ``is_smoothed``: values of single steps are noisy, so the median of the last few values is
     compared with a target.
@@ -291,10 +291,10 @@ def curve_of(run: Summary, metric: str) -> Curve:
     of_run = np.isnan(ranks)
     rows = rows.take(of_run if of_run.any() else ranks == ranks.min(initial=np.inf))
     names = ("epoch", "step", "samples_count", "value")
-    life, at_ns = floats(rows, "life", "at_ns")
+    attempt, at_ns = floats(rows, "attempt", "at_ns")
     numbers = dict(zip(names, floats(rows, *names), strict=True))
-    life = np.nan_to_num(life).astype(np.int64)
-    curve = Table({**numbers, "life": life, "time_ns": at_ns - _began_ns(run)})
+    attempt = np.nan_to_num(attempt).astype(np.int64)
+    curve = Table({**numbers, "attempt": attempt, "time_ns": at_ns - _began_ns(run)})
     curve = _fill_positions(curve.take(np.isfinite(curve["value"])), run)
     is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATION_PREFIXES)
     is_step = not is_evaluated and set(rows["over"]) <= {"step", ""}
@@ -321,8 +321,8 @@ def _began_ns(run: Summary) -> float:
     """
     events = table_of(run, "events")
     known = floats(events, "at_ns", rows=events["kind"] == "start")[0]
-    if len(run.table("lives")):  # a restarted job: its steps are from one attempt only
-        is_first = np.isin(events["kind"], _BEFORE_STEPS) & (floats(events, "life")[0] == 0)
+    if len(run.table("attempts")):  # a restarted job: its steps are from one attempt only
+        is_first = np.isin(events["kind"], _BEFORE_STEPS) & (floats(events, "attempt")[0] == 0)
         at_ns, took_ns = floats(events, "at_ns", "duration_ns", rows=is_first)
         known = np.sort(at_ns)[:1] + took_ns.sum()
     elif run.origin and not run.origin.startswith(("log:", "table")):
@@ -330,7 +330,7 @@ def _began_ns(run: Summary) -> float:
     return float(np.nanmin(known)) if not np.isnan(known).all() else 0.0
 
 
-_BEFORE_STEPS: Final = ("setup", "initialisation")
+_BEFORE_STEPS: Final = ("setup", "initialization")
 """Events of the first start of a job, from the start of its process to its first step."""
 
 

@@ -49,7 +49,7 @@ JUDGED: Final = spec_of(
     same better: whether higher or lower is better
     derived base_count: number of steps (or runs) of the base
     derived new_count: number of steps (or runs) of the new run
-    derived alike_ratio: largest autocorrelation of neighboring steps
+    derived autocorrelation: largest autocorrelation of neighboring steps
     scalars
     same per: unit of the times: step, iteration or window
     same of_runs [flag]: whether the test compares runs instead of steps
@@ -78,8 +78,8 @@ DIFFERENCE: Final = spec_of(
     derived difference_ns: new minus base
     pair ns: GPU time (overlap counted once)
     pair count [number]: number that start, per step (iteration, window) and GPU
-    derived more_ns: part of the difference that comes from their number
-    derived longer_ns: part of the difference that comes from the duration of each
+    derived from_count_ns: part of the difference that comes from their number
+    derived from_duration_ns: part of the difference that comes from the duration of each
     same class: kernel class
     derived base_name: name in the base, if it differs
     pair bytes: bytes moved per step (iteration, window) and GPU
@@ -292,8 +292,8 @@ EXPLAIN_SPEC: Final = spec_of(
     derived difference_ns: explained minus reference window, mean over the GPUs
     pair ns: GPU time, mean over the GPUs (overlap counted once)
     pair count: number that start, or number of gaps, on all GPUs
-    derived more_ns: part of the difference that comes from their number
-    derived longer_ns: part of the difference that comes from the duration of each
+    derived from_count_ns: part of the difference that comes from their number
+    derived from_duration_ns: part of the difference that comes from the duration of each
     derived device: GPU with more than half of the total difference
     pair bytes: bytes copied, or input bytes of collectives, on all GPUs
     table parts: the five parts of GPU time; they add up to the length
@@ -307,11 +307,11 @@ EXPLAIN_SPEC: Final = spec_of(
     derived difference_ns: explained minus reference window, mean over the processes
     pair ns: host time, mean over the processes
     scalars
-    same own: explained window
-    same against: reference window
-    same own_ns: length of the explained window, mean over the GPUs
-    same against_ns: length of the reference window, mean over the GPUs
-    same difference_ns: own_ns minus against_ns
+    same explained: explained window
+    same reference: reference window
+    same explained_ns: length of the explained window, mean over the GPUs
+    same reference_ns: length of the reference window, mean over the GPUs
+    same difference_ns: explained_ns minus reference_ns
     same devices_count: number of GPUs averaged
     """,
     WINDOWS,

@@ -33,7 +33,7 @@ SCALING_SPEC: Final = spec_of(
     derived low_ratio: lower end of the 95% confidence interval of the efficiency
     derived high_ratio: upper end of the 95% confidence interval of the efficiency
     key global_batch_count: samples per step on all GPUs
-    derived ranks: one, synchronised, or independent (averaged)
+    derived ranks: one, synchronized, or independent (averaged)
     derived base_count: size of the base
     derived ideal_per_s: throughput of ideal scaling from the base
     derived low_per_s: lower end of the 95% confidence interval of the throughput
@@ -57,8 +57,8 @@ SCALING_SPEC: Final = spec_of(
     key loss: activity that takes longer than in the base
     derived lost_ratio: loss as a share of ideal; the losses of a size add up to 1 -
         efficiency_ratio
-    derived lost_ns: own_ns - base_ns
-    derived own_ns: time per GPU and step; the rows add up to the step time
+    derived lost_ns: actual_ns - base_ns
+    derived actual_ns: time per GPU and step; the rows add up to the step time
     derived base_ns: time in the base for the same number of samples per GPU
     table laws: serial share of each group, from Amdahl's law
     key group: labels that the runs of a group share and that differ between groups
@@ -81,7 +81,7 @@ SCALING_SPEC: Final = spec_of(
     same samples_per_s: throughput in samples
     same tokens_per_s: throughput in tokens
     same steps_per_s: throughput in steps
-    same ranks: one, synchronised, or independent
+    same ranks: one, synchronized, or independent
     same origin: source of the run
     table failures: runs that ended without a throughput
     key run: name of the run
@@ -143,7 +143,7 @@ CURVE: Final = spec_of(
     """
     table curve: the metric over time
     key run: name of the run
-    key life [number]: attempt of the program, counted from 0
+    key attempt [number]: attempt of the program, counted from 0
     derived time_ns: time after the start of training
     derived epoch [number]: epochs completed
     derived step: steps completed
@@ -182,13 +182,13 @@ RESTARTS: Final = spec_of(
     derived down_ns: part of lost_ns with no process running
     derived rendezvous_ns: part of lost_ns spent in the rendezvous of the agents
     derived failed_ns: part of lost_ns spent in starts that never trained
-    derived initialisation_ns: part of lost_ns spent in worker initialization
+    derived initialization_ns: part of lost_ns spent in worker initialization
     derived loading_ns: part of lost_ns spent loading checkpoints
     derived setup_ns: part of lost_ns spent in other program setup
     derived unexplained_ns: part of lost_ns without a known cause
     derived beyond_ns: time of the epoch above a typical epoch, without lost_ns
     derived redone_count: number of repeated steps
-    same life [number]: attempt that resumed training, counted from 0
+    same attempt [number]: attempt that resumed training, counted from 0
     same at_ns: time of the last work that was kept
     same why: cause, from the agents or from how the ranks ended
     same ranks_before_count: number of ranks before the restart
@@ -217,7 +217,7 @@ EPOCHS: Final = spec_of(
     derived base_top5 [number]: top-5 accuracy of the base
     derived ranks_count: number of ranks
     derived steps_count: number of steps
-    derived life [number]: attempt that ran the epoch, counted from 0
+    derived attempt [number]: attempt that ran the epoch, counted from 0
     """
 )
 TIMELINE: Final = spec_of(
@@ -228,7 +228,7 @@ TIMELINE: Final = spec_of(
     derived at_ns: time of the event
     derived duration_ns: duration
     derived what: kind of event
-    derived life [number]: attempt, counted from 0
+    derived attempt [number]: attempt, counted from 0
     derived epoch [number]: epoch
     derived rank: rank
     derived node: node
@@ -252,7 +252,7 @@ NODES_SPEC: Final = spec_of(
     key run: name of the run
     key rank [text]: rank, or "mean" for independent ranks, which do not wait for each other
     derived mode: forward, or forward+backward
-    derived ranks: one, synchronised, or independent
+    derived ranks: one, synchronized, or independent
     derived round_ns: round time, from the start of a round to the start of the next round
     {_PHASES}
     derived other_ns: part of the round outside all phases
@@ -275,7 +275,7 @@ NODE_LAYERS_SPEC: Final = spec_of(
     key rank [text]: rank, or "mean" for independent ranks, which do not wait for each other
     derived type: class of the module
     derived mode: forward, or forward+backward
-    derived ranks: one, synchronised, or independent
+    derived ranks: one, synchronized, or independent
     derived forward_ns: time of the forward pass: GPU time if recorded, else host time
     derived backward_ns: time of the backward pass, if recorded for each layer
     derived both_ns: forward_ns plus backward_ns

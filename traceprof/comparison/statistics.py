@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.measures.steps.steadiness import are_long, turn_of
+from traceprof.measures.steps.steadiness import are_long, long_step_period
 
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -53,8 +53,8 @@ class Difference:
     95% interval: NaN if unlimited or unknown (``why`` gives the reason).
 
     ``smallest_ratio`` is the smallest change detected with 80% power (NaN: none). ``larger_ratio``
-    is the share of pairs in which the new value is larger (1/2: no effect). ``alike_ratio`` is the
-    correlation of neighboring values (0: none). ``together`` steps are averaged into one value.
+    is the share of pairs in which the new value is larger (1/2: no effect). ``autocorrelation`` is
+    the correlation of neighboring values (0: none). ``together`` steps are averaged into one value.
     ``of_runs``: the values are runs, not steps. ``of_means``: ``base``, ``new`` and the change are
     means, because the steps of a side are of two kinds.
     """
@@ -68,7 +68,7 @@ class Difference:
     high_ratio: float = math.nan
     smallest_ratio: float = math.nan
     larger_ratio: float = math.nan
-    alike_ratio: float = math.nan
+    autocorrelation: float = math.nan
     together: int = 1
     of_runs: bool = False
     why: str = ""
@@ -160,7 +160,7 @@ def compare_steps(
         high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
         smallest_ratio=smallest,
         larger_ratio=float(_share_below(first, second).mean()),
-        alike_ratio=max(side.correlation for side in sides),
+        autocorrelation=max(side.correlation for side in sides),
         together=period,
         why="",
     )
@@ -208,7 +208,7 @@ def _compare_means(
         high_ratio=math.expm1(change + reach),
         smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
         larger_ratio=float(_share_below(np.sort(base), new).mean()),
-        alike_ratio=max(side.correlation for side in sides),
+        autocorrelation=max(side.correlation for side in sides),
         why="",
         of_means=True,
     )
@@ -296,7 +296,7 @@ def _period_of_both(base: _Float64Array, new: _Float64Array) -> int:
     fewest = min(len(base), len(new))
     most = min(_MAX_PERIOD_STEPS, fewest // _MIN_PERIODS)
     kinds = [are_long(values) for values in (base, new)]
-    regular = [1 if is_long is None else turn_of(is_long) for is_long in kinds]
+    regular = [1 if is_long is None else long_step_period(is_long) for is_long in kinds]
     found = math.lcm(
         *(
             period if period > 1 else _find_period(values, most)
@@ -314,7 +314,7 @@ def _find_period(values: _Float64Array, most: int) -> int:
     """Return the lag, up to ``most``, with the highest autocorrelation; 1 if none stands out."""
     if most < 2:
         return 1
-    order = _centred_ranks(values)
+    order = _centered_ranks(values)
     whole = float(order @ order)
     if not whole:
         return 1
@@ -405,13 +405,13 @@ def _autocorrelation(values: _Float64Array) -> float:
 
     The estimate of a short series is too low by about (1 + 4 rho) / n, which is corrected.
     """
-    order = _centred_ranks(values)
+    order = _centered_ranks(values)
     whole = float(order @ order)
     found = float(order[1:] @ order[:-1]) / whole if whole else 0.0
     return min(max(found + (1 + 4 * found) / len(values), 0.0), _MAX_CORRELATION)
 
 
-def _centred_ranks(values: _Float64Array) -> _Float64Array:
+def _centered_ranks(values: _Float64Array) -> _Float64Array:
     order = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
     return np.asarray(order - order.mean(), np.float64)
 

@@ -245,7 +245,9 @@ def _state_words(row: dict[str, Any], state: str) -> str:
     """Return the change of a cause: its state, or whether it has more calls or longer ones."""
     if state in ("new", "gone"):
         return state
-    count_ns, length_ns = (float(row.get(name, math.nan)) for name in ("more_ns", "longer_ns"))
+    count_ns, length_ns = (
+        float(row.get(name, math.nan)) for name in ("from_count_ns", "from_duration_ns")
+    )
     if math.isnan(count_ns + length_ns):
         return "longer" if row["difference_ns"] > 0 else "shorter"
     if abs(count_ns) > abs(length_ns):

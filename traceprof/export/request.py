@@ -12,7 +12,7 @@ from traceprof.measures import FORMER_NAMES, analysis_names
 from traceprof.model.cutting import CutProgress, no_progress
 from traceprof.model.tables import TABLES
 from traceprof.session.answer import Document, answer
-from traceprof.session.doubts import with_doubts
+from traceprof.session.caveats import with_caveats
 from traceprof.session.run import Run
 
 
@@ -93,5 +93,5 @@ def answered(run: Run, names: Sequence[str], done: Exported) -> Document:
         done.remark(f"{name}: {why}")
     if not document.results:
         why = f"nothing to write: {'; '.join(done.remarks)}"
-        raise UsageError(with_doubts(why, document.doubts.notes))
+        raise UsageError(with_caveats(why, document.caveats.notes))
     return document

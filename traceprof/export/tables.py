@@ -32,8 +32,8 @@ from traceprof.model.timing import TimeWindow
 from traceprof.render.formatting import plain, value_text
 from traceprof.render.shown import ShownTable, tables_of
 from traceprof.render.tables_text import csv_cell, to_csv
+from traceprof.session.caveats import selected
 from traceprof.session.cutting import FileOfRun, files_of_run, write_manifest
-from traceprof.session.doubts import selected
 from traceprof.session.material import Material, Portion
 from traceprof.session.run import Run, open_run
 
@@ -118,7 +118,7 @@ def _export(run: Run, request: Request, storage: Storage) -> Exported:
             own.mkdir()
             alone = open_run([file.path], run.opening)
             if run.window not in (None, "all"):
-                window = file.own(selected(run).window)
+                window = file.to_file_clock(selected(run).window)
                 alone = alone.within(f"@{window.start_ns}..@{window.end_ns}")
             chosen = request.ranks if len(file.ranks) > 1 else None
             material = Material(alone, chosen)

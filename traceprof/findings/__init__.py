@@ -34,7 +34,7 @@ from traceprof.findings.rules import (
     SettledFinding,
     apply_rules,
     losses_claimed,
-    much_lost,
+    subjects_with_losses,
 )
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
@@ -84,7 +84,7 @@ RULES: Final[Registry[Rule]] = Registry(
         fusion.small_kernels,
         filling.unfilled_kernels,
         gaps.gpu_gaps,
-        gaps.low_utilisation,
+        gaps.low_utilization,
     ),
 )
 """All rules, in the order in which they claim time: the more specific rule first."""
@@ -100,13 +100,13 @@ SPEC: Final = ResultSpec.of("""
     same claimed_ratio: share of the base that the finding covers and no other finding claims
     same saving_ratio: share of the base that could be saved
     same saving_ns: time that could be saved per base
-    same least_saving_ns: lower end of the range of an estimated saving
-    same most_saving_ns: upper end of the range of an estimated saving
+    same min_saving_ns: lower end of the range of an estimated saving
+    same max_saving_ns: upper end of the range of an estimated saving
     same base: reference of saving_ns: a step, an iteration, the window, or (for slow steps) the
         mean step with slow steps
     same base_ns: length of the base
     same measured_ratio: saving that `traceprof try --from` measured for this advice
-    same once_ns: one-time cost, if the cost does not recur in each step
+    same one_time_ns: one-time cost, if the cost does not recur in each step
     same model: assumptions and bounds of an estimated saving
     same evidence: facts that support the finding
     same action: advice
@@ -116,7 +116,7 @@ SPEC: Final = ResultSpec.of("""
     same show: the analysis with more details
     same ncu: command that profiles the longest launch of the main kernel with Nsight Compute; the
         launch number counts from the start of the recording
-    same ground: type of the claimed time: lost, compute, or slow steps
+    same claim_kind: type of the claimed time: lost, compute, or slow steps
     same is_minor: the finding covers less than 1% of the time and is not on the page
     table losses: one row per part of the analyzed GPU time that is not compute; together with
         compute, the parts add up to the analyzed GPU time
@@ -125,13 +125,13 @@ SPEC: Final = ResultSpec.of("""
     same share_ratio: total_ns divided by the analyzed time of all GPUs
     same claimed_ns: time in this part that findings claim
     same rules: the rules with a claim, the largest claim first
-    table abstained: one row per rule that had not enough data
+    table not_checked: one row per rule that had not enough data
     key rule: name of the rule
     same subject: subject of the rule
     same reason: why the rule could not run
     table checked: one row per subject of the rules
     key subject: subject of one or more rules
-    same is_judged: at least one rule for this subject had enough data
+    same is_evaluated: at least one rule for this subject had enough data
     same is_fine: no rule found a problem that is not minor, and findings of other subjects claim
         no large loss of this type
     table lost: one row per message about GPU activity that is missing from the trace
@@ -141,7 +141,7 @@ SPEC: Final = ResultSpec.of("""
     scalars:
     same is_idle_known: the trace contains enough GPU activity to measure idle time
     same compute_ratio: share of compute in the analyzed time
-    same judged_ns: analyzed time, summed over all GPUs
+    same analyzed_ns: analyzed time, summed over all GPUs
     same compute_ns: compute time, summed over all GPUs
     same slow_ratio: time that slow steps add, as a share of the mean step with slow steps
     same base: reference of shares and savings: step, iteration, or window
@@ -152,17 +152,17 @@ SPEC: Final = ResultSpec.of("""
 def measure_findings(ranks: Ranks) -> Result:
     """Return the result of all rules for a run."""
     context = Context(ranks)
-    found, abstained = apply_rules(context, RULES)
+    found, not_checked = apply_rules(context, RULES)
     losses = losses_claimed(context, found)
     rows: dict[str, list[dict[str, object]]] = {
         "findings": [_row(settled) for settled in found],
         "losses": losses,
-        "abstained": [
-            {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
+        "not_checked": [
+            {"rule": rule.name, "subject": rule.subject, "reason": not_checked[rule.name]}
             for rule in RULES
-            if rule.name in abstained
+            if rule.name in not_checked
         ],
-        "checked": _checked(found, abstained, much_lost(losses)),
+        "checked": _checked(found, not_checked, subjects_with_losses(losses)),
         "lost": _lost(context),
     }
     analyzed = context.analyzed_by_place
@@ -170,14 +170,14 @@ def measure_findings(ranks: Ranks) -> Result:
     scalars = {
         "is_idle_known": context.is_idle_known,
         "compute_ratio": compute_ns / context.analyzed_ns,
-        "judged_ns": round(context.analyzed_ns),
+        "analyzed_ns": round(context.analyzed_ns),
         "compute_ns": compute_ns,
         "slow_ratio": context.slow_ratio,
         "base": context.base.unit,
         "step_ns": context.base.unit_ns,
     }
     tables = {name: SPEC.table(name).of_rows(of_table) for name, of_table in rows.items()}
-    return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), abstained))
+    return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), not_checked))
 
 
 def _lost(context: Context) -> list[dict[str, object]]:
@@ -191,13 +191,13 @@ def _lost(context: Context) -> list[dict[str, object]]:
 
 
 def _checked(
-    found: Iterable[SettledFinding], abstained: Mapping[str, str], lost_subjects: Iterable[str]
+    found: Iterable[SettledFinding], not_checked: Mapping[str, str], lost_subjects: Iterable[str]
 ) -> list[dict[str, object]]:
     """Return the rows of the table ``checked``: one per subject of the rules.
 
-    ``lost_subjects`` are the subjects with a large loss, see `much_lost`.
+    ``lost_subjects`` are the subjects with a large loss, see `subjects_with_losses`.
     """
-    analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
+    analyzed = {rule.subject for rule in RULES if rule.name not in not_checked}
     problem_subjects = {
         subject
         for settled in found
@@ -207,7 +207,7 @@ def _checked(
     return [
         {
             "subject": subject,
-            "is_judged": subject in analyzed,
+            "is_evaluated": subject in analyzed,
             "is_fine": subject in analyzed - problem_subjects,
         }
         for subject in dict.fromkeys(rule.subject for rule in RULES)
@@ -217,34 +217,34 @@ def _checked(
 def _row(settled: SettledFinding) -> dict[str, object]:
     """Return one row of the table ``findings``."""
     finding = settled.finding
-    finding_fields = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
+    finding_fields = ("title", "one_time_ns", "evidence", "action", "caveat", "window", "ncu")
     ratios = ("claimed_ratio", "saving_ratio", "saving_ns")
     settled_fields = ("number", *ratios, "is_minor", "base", "base_ns")
     least_ns, most_ns = settled.range_ns or (None, None)
     return {
-        "least_saving_ns": least_ns,
-        "most_saving_ns": most_ns,
+        "min_saving_ns": least_ns,
+        "max_saving_ns": most_ns,
         "rule": settled.rule.name,
         "show": settled.rule.show,
         "kind": finding.kind.value,
         "model": finding.model or "",
         "ranges": "; ".join(finding.ranges),
-        "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in settled.claims)),
+        "claim_kind": ", ".join(dict.fromkeys(claim.claim_kind.value for claim in settled.claims)),
         **{name: getattr(finding, name) for name in finding_fields},
         **{name: getattr(settled, name) for name in settled_fields},
     }
 
 
-def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
-    """Return a note if nothing was found, and one note per reason why rules abstained."""
+def _notes(found_any: bool, not_checked: Mapping[str, str]) -> tuple[Note, ...]:
+    """Return a note if nothing was found, and one note per reason why rules not_checked."""
     notes = [] if found_any else [Note("no problem found")]
     subjects: dict[str, dict[str, None]] = {}
-    analyzed = {rule.subject for rule in RULES if rule.name not in abstained}
+    analyzed = {rule.subject for rule in RULES if rule.name not in not_checked}
     for rule in RULES:
-        if rule.name in abstained:
+        if rule.name in not_checked:
             # If another rule analyzed the subject, only the summary of this rule was not checked.
             text = rule.summary if rule.subject in analyzed else rule.subject
-            subjects.setdefault(abstained[rule.name], {})[text] = None
+            subjects.setdefault(not_checked[rule.name], {})[text] = None
     notes += [
         Note.of("not checked: {subjects}: {reason}", subjects=", ".join(names), reason=reason)
         for reason, names in subjects.items()

@@ -2,7 +2,7 @@
 
 The analyzed time of each device is split into three grounds: time that is not compute, compute, and
 whole slow steps. A rule asks which part of a time is still unclaimed. The claims of its finding are
-then removed from the ground, so savings never add up to more than the available time.
+then removed from the claim_kind, so savings never add up to more than the available time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.facts import apart
+from traceprof.measures.facts import kept_on_disk
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Table
@@ -38,7 +38,7 @@ def starts_within(rows: Table, time: Intervals) -> Bools:
     return np.asarray(time.covered_ns(starts, starts + 1) > 0, np.bool_)
 
 
-class Ground(StrEnum):
+class ClaimKind(StrEnum):
     """The type of time that a claim takes."""
 
     LOST = "lost"  # not compute: exposed communication and copies, idle
@@ -67,7 +67,7 @@ class Claim:
     """
 
     times: Times
-    ground: Ground = Ground.LOST
+    claim_kind: ClaimKind = ClaimKind.LOST
     saved_ratio: float = 1.0
     between: tuple[float, float] | None = None
     attributed_ratio: float = 1.0
@@ -78,7 +78,7 @@ class Claim:
         return sum(time.total_ns for time in self.times.values())
 
 
-LATER: Final = Note(
+LATER_LAUNCHES_NOTE: Final = Note(
     "The GPU is idle until the CPU launches work again. Upper bound: also later idle time, up to "
     "the length of each of these calls, because the CPU would be that far ahead."
 )
@@ -86,7 +86,7 @@ LATER: Final = Note(
 _MIN_RANGE_FACTOR: Final = 1.01
 
 
-def up_to(claim: Claim, most: Times) -> Claim:
+def with_upper_bound(claim: Claim, most: Times) -> Claim:
     """Return ``claim`` with a range if the intervals ``most`` could be saved as well.
 
     The upper end of the range is the length of the union of ``claim`` and ``most``, divided by the
@@ -110,18 +110,18 @@ def kind_and_model(claims: Iterable[Claim], model: Note) -> tuple[Kind, Note | N
 
 
 class Ledger:
-    """The unclaimed time of each ground, by device."""
+    """The unclaimed time of each claim_kind, by device."""
 
-    def __init__(self, free: Mapping[Ground, Times]) -> None:
+    def __init__(self, free: Mapping[ClaimKind, Times]) -> None:
         # `apart` may move the intervals to disk until a rule asks for them.
         self._free = {
-            ground: {device: apart(time) for device, time in times.items()}
-            for ground, times in free.items()
+            claim_kind: {device: kept_on_disk(time) for device, time in times.items()}
+            for claim_kind, times in free.items()
         }
 
     def unclaimed(self, claim: Claim) -> Claim:
         """Return the part of ``claim`` that no finding has claimed yet."""
-        free = self._free.get(claim.ground, {})
+        free = self._free.get(claim.claim_kind, {})
         left = {d: free[d]() & time for d, time in claim.times.items() if d in free}
         return replace(claim, times={device: time for device, time in left.items() if len(time)})
 
@@ -130,8 +130,8 @@ class Ledger:
         taken = []
         for claim in claims:
             unclaimed = self.unclaimed(claim)
-            free = self._free[claim.ground]
+            free = self._free[claim.claim_kind]
             for device, time in unclaimed.times.items():
-                free[device] = apart(free[device]() - time)
+                free[device] = kept_on_disk(free[device]() - time)
             taken.append(unclaimed)
         return tuple(taken)

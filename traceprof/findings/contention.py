@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Ground, Kind, Times, starts_within, union_by_device
+from traceprof.findings.claims import ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.rules import COLLECTIVES, Finding, rule
 from traceprof.measures.device.occupancy import launch_shapes
@@ -73,7 +73,7 @@ def contention(context: Context) -> Iterator[Finding]:
         for name in ("extra_ns", "most_ns")
     )
     times = union_by_device(times for _, times, _ in found)
-    claim = context.unclaimed(times, Ground.COMPUTE, saved, (0.0, max_saved))
+    claim = context.unclaimed(times, ClaimKind.COMPUTE, saved, (0.0, max_saved))
     share = context.share(claim) * saved
     if share < _MIN_COST_RATIO:
         return

@@ -9,12 +9,19 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.findings.claims import Claim, Ground, Ledger, Times, starts_within, union_by_device
+from traceprof.findings.claims import (
+    Claim,
+    ClaimKind,
+    Ledger,
+    Times,
+    starts_within,
+    union_by_device,
+)
 from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, time_of_kernels
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
 from traceprof.measures.device.times import device_times, devices_of_processes, used_devices
-from traceprof.measures.facts import apart, of_window
+from traceprof.measures.facts import kept_on_disk, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import analyzed, analyzed_times, idle_times, lost_in_gaps
@@ -206,7 +213,7 @@ class Context:
         times = {place: known.get(place) or DeviceTime.nothing() for place in self.places}
         for time in times.values():
             _ = time.busy  # computes and keeps the busy time and the kernel time
-        return apart(times)
+        return kept_on_disk(times)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -214,21 +221,23 @@ class Context:
         usual = {i: self.analyzed_by_place[i] & self.typical for i in self.times}
         return Ledger(
             {
-                Ground.LOST: {i: usual[i] - time.compute for i, time in self.times.items()},
-                Ground.COMPUTE: {i: self.typical & time.compute for i, time in self.times.items()},
-                Ground.SLOW: dict.fromkeys(self.places, self.slow_time),
+                ClaimKind.LOST: {i: usual[i] - time.compute for i, time in self.times.items()},
+                ClaimKind.COMPUTE: {
+                    i: self.typical & time.compute for i, time in self.times.items()
+                },
+                ClaimKind.SLOW: dict.fromkeys(self.places, self.slow_time),
             }
         )
 
     def unclaimed(
         self,
         times: Times,
-        ground: Ground = Ground.LOST,
+        claim_kind: ClaimKind = ClaimKind.LOST,
         saved_ratio: float = 1.0,
         between: tuple[float, float] | None = None,
     ) -> Claim:
         """Return a claim on the part of ``times`` that no finding has claimed yet."""
-        return self.ledger.unclaimed(Claim(times, ground, saved_ratio, between))
+        return self.ledger.unclaimed(Claim(times, claim_kind, saved_ratio, between))
 
     def share(self, claim: Claim) -> float:
         """Return the length of ``claim`` as a share of the analyzed time.
@@ -238,24 +247,24 @@ class Context:
         """
         scales = analyzed(self.ranks).idle_scale if self.devices else {}
         total_ns = float(claim.total_ns)
-        for place, time in claim.times.items() if claim.ground is Ground.LOST else ():
+        for place, time in claim.times.items() if claim.claim_kind is ClaimKind.LOST else ():
             if (scale := scales.get(place, 1.0)) != 1.0:
                 total_ns += (scale - 1.0) * (time - self.times[place].busy).total_ns
         return total_ns / self.analyzed_ns
 
-    def once_ns(self, claim: Claim) -> int:
+    def one_time_ns(self, claim: Claim) -> int:
         """Return the one-time cost of ``claim``, the mean over devices."""
         return round(claim.total_ns / max(1, len(self.places)))
 
     def base_of_claims(self, claims: Iterable[Claim]) -> tuple[str, float]:
         """Return the name of the base of ``claims`` and its length in ns."""
-        if any(claim.ground is Ground.SLOW for claim in claims):
+        if any(claim.claim_kind is ClaimKind.SLOW for claim in claims):
             return LOOP_STEP, self.loop_step_ns
         return _BASES[self.base.unit], self.base.unit_ns
 
     def claimed_ratio(self, claim: Claim) -> float:
         """Return ``claim`` as a share of its base; for slow steps, only their excess."""
-        if claim.ground is Ground.SLOW:
+        if claim.claim_kind is ClaimKind.SLOW:
             return self.slow_ratio
         return self.share(claim) * claim.attributed_ratio
 
@@ -321,7 +330,7 @@ class Context:
     ) -> Claim:
         """Return a claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
         times = time_of_kernels(self.ranks, set(rows["name"]))
-        return self.unclaimed(times, Ground.COMPUTE, saved_ratio, between)
+        return self.unclaimed(times, ClaimKind.COMPUTE, saved_ratio, between)
 
     def ncu(self, names: Mapping[str, int]) -> str:
         """Return the command that profiles the main kernel of ``names`` (ns by kernel name).

@@ -10,14 +10,14 @@ import numpy as np
 
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import (
-    LATER,
+    LATER_LAUNCHES_NOTE,
     Claim,
-    Ground,
+    ClaimKind,
     Kind,
     Times,
     kind_and_model,
     union_by_device,
-    up_to,
+    with_upper_bound,
 )
 from traceprof.findings.context import Context, CopyFilter, copies_with_calls
 from traceprof.findings.recurrence import counted
@@ -104,7 +104,7 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if pinned.empty or share < _MIN_SHARE_RATIO:
         return
-    kind, model = kind_and_model((claim,), LATER)
+    kind, model = kind_and_model((claim,), LATER_LAUNCHES_NOTE)
     calls = ", ".join(sorted(pinned["api"].distinct()))
     yield Finding(
         title=Note.of(
@@ -210,7 +210,7 @@ def _pageable_finding(context: Context, manner: str, choose: CopyFilter) -> Iter
     share = context.share(claim)
     if copies.empty or share < _MIN_PAGEABLE_RATIO:
         return
-    kind, model = kind_and_model((claim,), LATER)
+    kind, model = kind_and_model((claim,), LATER_LAUNCHES_NOTE)
     returned = tuple(_return_notes(copies))
     yield Finding(
         title=Note.of(
@@ -270,12 +270,12 @@ def _are_pageable_and_blocking(copies: Table) -> Bools:
 
 
 def _claim_of_calls(context: Context, copies: Table, choose: CopyFilter) -> Claim:
-    """Return a claim on blocking ``copies`` and late launches, with the range from `up_to`."""
+    """Return a claim on blocking ``copies`` and late launches, with its range."""
     if copies.empty:
         return context.unclaimed({})
     idle = (context.ranks.each(_held_up_by, context.typical, choose, i) for i in (False, True))
     exposed, (late, lost) = context.exposed(copies), map(union_by_device, idle)
-    return up_to(
+    return with_upper_bound(
         context.unclaimed(union_by_device((exposed, late))), within(lost, context.analyzed_by_place)
     )
 
@@ -310,7 +310,7 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
     # Copies could overlap with kernels during which no copy runs yet.
     free = [(time.kernel - time.transfer) & context.typical for time in context.times.values()]
     free_ns = sum(time.total_ns for time in free)
-    claim = Claim(claim.times, claim.ground, min(1.0, free_ns / max(1, claim.total_ns)))
+    claim = Claim(claim.times, claim.claim_kind, min(1.0, free_ns / max(1, claim.total_ns)))
     share = context.share(claim)
     if share < _MIN_SHARE_RATIO:
         return
@@ -408,7 +408,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
         rate = int(copies["n_bytes"].sum()) / (total_ns / 1e9)
         factors = (1, _MAX_SLOW_RATIO, 1 / _REACHED_PEAK_RATIO)
         saved, least, most = (max(0.0, 1 - rate / (usual * factor)) for factor in factors)
-        claim = context.unclaimed(context.exposed(copies), Ground.LOST, saved, (least, most))
+        claim = context.unclaimed(context.exposed(copies), ClaimKind.LOST, saved, (least, most))
         share = context.share(claim)
         if rate >= _MAX_SLOW_RATIO * usual or share * claim.saved_ratio < _MIN_SLOW_RATIO:
             continue

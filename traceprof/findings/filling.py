@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, Times, starts_within, union_by_device
+from traceprof.findings.claims import Claim, ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
@@ -84,7 +84,7 @@ def few_blocks(context: Context) -> Iterator[Finding]:
             "the launch dimensions of kernels, or the number of SMs, are unknown"
         )
     rows = Table.stacked([table for table, *_ in found])
-    claim = context.unclaimed(union_by_device(times for _, times, _ in found), Ground.COMPUTE)
+    claim = context.unclaimed(union_by_device(times for _, times, _ in found), ClaimKind.COMPUTE)
     share = context.share(claim)
     if rows.empty or share < _MIN_UNFILLED_RATIO:
         return
@@ -157,7 +157,7 @@ _NO_COMPUTE: Final = (Activity.COMMUNICATION.value, Activity.CUDA_GRAPH.value)
 
 def _claim_on_idle_sms(context: Context, compute: Times, device: int, empty: float) -> Claim:
     """Return a claim on the compute of a device, of which at most the ratio ``empty`` is saved."""
-    return context.unclaimed({device: compute[device]}, Ground.COMPUTE, empty, (0.0, empty))
+    return context.unclaimed({device: compute[device]}, ClaimKind.COMPUTE, empty, (0.0, empty))
 
 
 _MAX_GPUS_SHOWN: Final = 3

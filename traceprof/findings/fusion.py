@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.findings.claims import Ground, Kind, Times, union_by_device
+from traceprof.findings.claims import ClaimKind, Kind, Times, union_by_device
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
@@ -29,7 +29,7 @@ _MIN_SMALL_RATIO: Final = 0.1
 
 _POINTWISE: Final = ("elementwise", "random", "rng_dropout")
 _FUSABLE_IN_PYTORCH: Final = (
-    *("layout", "reduction", "normalisation", "softmax", "loss", "embedding"),
+    *("layout", "reduction", "normalization", "softmax", "loss", "embedding"),
 )
 """Activities that compilers fuse with elementwise kernels if PyTorch's own kernels do the work."""
 _PYTORCH_KERNELS: Final = re.compile(r"^(void )?(at::native|\(anonymous namespace\)::softmax_warp)")
@@ -60,7 +60,7 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
     least = sum(runs.of_pairs_ns for runs in found) / sum_ns
     saved = sum(runs.saved_ns for runs in found) / sum_ns
     times = union_by_device(runs.times for runs in found)
-    claim = context.unclaimed(times, Ground.COMPUTE, saved, (least, (1 + saved) / 2))
+    claim = context.unclaimed(times, ClaimKind.COMPUTE, saved, (least, (1 + saved) / 2))
     share = context.share(claim)
     if share * claim.saved_ratio < _MIN_FUSABLE_RATIO:
         return
@@ -185,7 +185,7 @@ def unfused_attention(context: Context) -> Iterator[Finding]:
     products_ns = sum(attention.products_ns for attention in found)
     most = 1 + _ATTENTION_REST_RATIO * products_ns / between_ns
     times = union_by_device(attention.times for attention in found)
-    claim = context.unclaimed(times, Ground.COMPUTE, 1.0, (1 - _ATTENTION_REST_RATIO, most))
+    claim = context.unclaimed(times, ClaimKind.COMPUTE, 1.0, (1 - _ATTENTION_REST_RATIO, most))
     share = context.share(claim)
     if not n_softmax or share < _MIN_FUSABLE_RATIO:
         return
@@ -318,7 +318,7 @@ def small_kernels(context: Context) -> Iterator[Finding]:
     fixed = min(
         _PAIR_SAVED_RATIO, n_short * _MIN_KERNEL_NS / max(1, int(compute["short_ns"].sum()))
     )
-    claim = context.unclaimed(short, Ground.COMPUTE, _PAIR_SAVED_RATIO, (fixed, 1 - fixed))
+    claim = context.unclaimed(short, ClaimKind.COMPUTE, _PAIR_SAVED_RATIO, (fixed, 1 - fixed))
     share = context.share(claim)
     if share < _MIN_SMALL_RATIO:
         return

@@ -180,7 +180,7 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
         ),
         claims=(claim,),
         kind=Kind.ONCE if is_once else Kind.BOUNDED,
-        once_ns=context.once_ns(claim) if is_once else None,
+        one_time_ns=context.one_time_ns(claim) if is_once else None,
         evidence=(
             Note.of(
                 "longest gap: GPU {device}, {longest:ns}",
@@ -210,7 +210,7 @@ def _long_gaps_of_rank(trace: Trace) -> Table:
 
 
 @rule("idle time", "idle GPUs without a known cause", "kernels", "copies", show="idle")
-def low_utilisation(context: Context) -> Iterator[Finding]:
+def low_utilization(context: Context) -> Iterator[Finding]:
     """Find idle devices without a known cause."""
     unexplained = context.unclaimed(
         {

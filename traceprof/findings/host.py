@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 
 from traceprof.findings.claims import (
-    LATER,
+    LATER_LAUNCHES_NOTE,
     Claim,
     Kind,
     Times,
     kind_and_model,
     starts_within,
     union_by_device,
-    up_to,
+    with_upper_bound,
 )
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps, notes_on_names
@@ -103,7 +103,7 @@ _RUN_ONCE_BEFORE: Final = (
 )
 def host_sync(context: Context) -> Iterator[Finding]:
     """Find synchronizing calls in the loop that leave devices without work."""
-    claim = context.idle_for("synchronising", DRAINED)
+    claim = context.idle_for("synchronizing", DRAINED)
     share = context.share(claim)
     if share < _MIN_WAITING_RATIO:
         return
@@ -114,12 +114,12 @@ def host_sync(context: Context) -> Iterator[Finding]:
     called = [f"{row['name']} ({row['pattern']})" for row in kinds.take(usual).rows()]
     host_ranges = Counter(waits["host_range"].tolist())
     del host_ranges[""]
-    inside = context.share(context.idle_for("synchronising"))
+    inside = context.share(context.idle_for("synchronizing"))
     n_steps = steps_with(context, waits)
     where = "" if n_steps is not None and are_few_steps(context, n_steps) else " in every step"
     lost = union_by_device(context.ranks.each(_lost_by_waits, context.typical))
-    claim = up_to(claim, within(lost, context.analyzed_by_place))
-    kind, model = kind_and_model((claim,), LATER)
+    claim = with_upper_bound(claim, within(lost, context.analyzed_by_place))
+    kind, model = kind_and_model((claim,), LATER_LAUNCHES_NOTE)
     is_search = _tries_algorithms(context, waits, claim.times)
     if is_search and not len(context.steps):
         kind, model = Kind.ONCE, None
@@ -133,7 +133,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=kind,
         model=model,
-        once_ns=context.once_ns(claim) if kind is Kind.ONCE else None,
+        one_time_ns=context.one_time_ns(claim) if kind is Kind.ONCE else None,
         evidence=(
             _note_on_idle(inside, share - inside),
             *(
@@ -155,7 +155,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
             "If the wait is there to measure time, or if it hides slow launches, the saving is "
             "smaller."
         ),
-        window=context.longest_gap("synchronising", DRAINED),
+        window=context.longest_gap("synchronizing", DRAINED),
         ranges=tuple(name for name, _ in host_ranges.most_common(3)),
     )
 
@@ -265,7 +265,7 @@ def _host_code_finding(context: Context, claim: Claim, alone: str) -> Finding:
         ),
         claims=(claim,),
         kind=kind,
-        once_ns=context.once_ns(claim) if kind is Kind.ONCE else None,
+        one_time_ns=context.one_time_ns(claim) if kind is Kind.ONCE else None,
         evidence=(
             *(_notes_on_long_gaps(context, gaps) if kind is not Kind.ONCE else ()),
             *_notes_before_forward(context, claim),

@@ -13,7 +13,7 @@ from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import before_forward, find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
 
 _MIN_WAITING_RATIO: Final = 0.02
@@ -125,7 +125,7 @@ def _how_to_name(context: Context) -> str:
 
 def _has_hooks(context: Context) -> bool:
     """Return whether `traceprof record` added the ranges; its hooks see every DataLoader."""
-    return any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks)
+    return any((part.whole.ranges["domain"] == TRACEPROF_DOMAIN).any() for part in context.ranks)
 
 
 def _fetching(part: Trace) -> dict[int, Intervals]:

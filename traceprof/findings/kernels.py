@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.findings.claims import Claim, Ground, Kind, Times
+from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import CONVOLUTIONS, GEMMS, Finding, rule
@@ -99,7 +99,7 @@ def _claim_in_16_bits(
     saved, least, most = (
         1 - 1 / speedup for speedup in (factor, min(factor, _MIN_SPEEDUP), max(factor, most))
     )
-    return context.unclaimed(times, Ground.COMPUTE, gaining * saved, (gaining * least, most))
+    return context.unclaimed(times, ClaimKind.COMPUTE, gaining * saved, (gaining * least, most))
 
 
 def _precision_finding(

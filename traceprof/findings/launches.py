@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from traceprof.findings.claims import Ground, Kind
+from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import time_of_kernels
 from traceprof.findings.rules import GRAPHS, Finding, rule
@@ -134,7 +134,7 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
         ),
         # Claim all time of devices that mostly run graphs: their other work is not typical.
         claims=(
-            context.unclaimed({**blind, **everything}, Ground.COMPUTE),
+            context.unclaimed({**blind, **everything}, ClaimKind.COMPUTE),
             context.unclaimed(everything),
         ),
         kind=Kind.NONE,

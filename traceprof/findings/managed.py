@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Ground, Kind, Times, starts_within, union_by_device
+from traceprof.findings.claims import ClaimKind, Kind, Times, starts_within, union_by_device
 from traceprof.findings.context import Context, copies_with_calls
 from traceprof.findings.copies import usual_rate
 from traceprof.findings.rules import COPIES, Finding, rule
@@ -41,7 +41,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     rate, why = usual_rate(context)
     waiting = context.unclaimed({device: time - kernels[device] for device, time in bursts.items()})
     stalled_times = {device: time & kernels[device] for device, time in bursts.items()}
-    stalled = context.unclaimed(stalled_times, Ground.COMPUTE, between=(0.0, 1.0))
+    stalled = context.unclaimed(stalled_times, ClaimKind.COMPUTE, between=(0.0, 1.0))
     # Lower bound: all pages move at the usual rate, without overlap.
     min_ratio = 1 - n_bytes / rate * 1e9 / max(1, waiting.total_ns)
     waiting = context.unclaimed(waiting.times, between=(max(0.0, min_ratio), 1.0))

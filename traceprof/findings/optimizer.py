@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from traceprof.findings.claims import Ground, Kind, starts_within
+from traceprof.findings.claims import ClaimKind, Kind, starts_within
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import summed, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
@@ -67,7 +67,7 @@ def looped_optimizer(context: Context) -> Iterator[Finding]:
     times_by_name = times_of(summed(kernels, lengths, "name"), "ns")
     saved = _saved_by_fusing(times_by_name.values())
     most = _saved_by_fusing(times_by_name.values(), 1.0)
-    running = context.unclaimed(times, Ground.COMPUTE, saved, (0.0, most))
+    running = context.unclaimed(times, ClaimKind.COMPUTE, saved, (0.0, most))
     busy = {device: time.busy for device, time in context.times.items()}
     pauses = context.unclaimed(
         {device: _pauses(time) - busy[device] for device, time in times.items()}

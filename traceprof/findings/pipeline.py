@@ -97,7 +97,7 @@ def _bubble_times(context: Context) -> Times:
         device = device_of[place]
         time, waits = context.times[device], waiting[place]
         steps = Intervals.union_of(*bounds(bubbles.spans[number]))
-        at_work = Intervals.union_of(*bounds(bubbles.own[number]))
+        at_work = Intervals.union_of(*bounds(bubbles.compute_spans[number]))
         exposed = messages.get(device, nothing) - time.compute
         sent.append(((exposed & waits).total_ns, exposed.total_ns))
         working = time.communication - exposed - waits

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, Times
+from traceprof.findings.claims import Claim, ClaimKind, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.measures.idle.losses import LOSSES, find_losses, within
 from traceprof.measures.steps.base import ITERATION, STEP, WINDOW
@@ -26,7 +26,7 @@ from traceprof.processes import PROGRESS
 
 _MINOR_RATIO: Final = 0.01
 _MIN_LARGE_LOSS_RATIO: Final = 0.05
-_WAITS: Final = "synchronising"
+_WAITS: Final = "synchronizing"
 _HOST_RULES: Final = ("profiler_overhead", "slow_steps", "warmup")
 """Rules that analyze the host, so they do not need complete GPU activity."""
 _INCOMPLETE: Final = "GPU activity is missing from the trace, so the idle time is unknown"
@@ -81,10 +81,10 @@ class Finding:
 
     ``claims`` is the time that the finding is about. Only the part that no earlier finding has
     claimed counts for the finding and its saving. ``kind`` is the certainty of the saving.
-    ``model`` is the assumption behind an estimate. ``once_ns`` is a one-time cost (None: the cost
-    recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command that
-    profiles a kernel of the finding. ``other_subjects`` lists subjects of other rules that have
-    this problem as well.
+    ``model`` is the assumption behind an estimate. ``one_time_ns`` is a one-time cost (None: the
+    cost recurs). ``window`` is the worst place, as a value for ``--window``. ``ncu`` is a command
+    that profiles a kernel of the finding. ``other_subjects`` lists subjects of other rules that
+    have this problem as well.
     """
 
     title: Note
@@ -94,7 +94,7 @@ class Finding:
     action: str
     caveat: str
     model: Note | None = None
-    once_ns: int | None = None
+    one_time_ns: int | None = None
     window: str = ""
     ranges: tuple[str, ...] = ()
     ncu: str = ""
@@ -218,25 +218,25 @@ class SettledFinding:
 def apply_rules(
     context: Context, rules: Iterable[Rule]
 ) -> tuple[list[SettledFinding], dict[str, str]]:
-    """Return the findings, the most important first, and the reasons of rules that abstained."""
+    """Return the findings, the most important first, and the reasons of rules that not_checked."""
     found: list[SettledFinding] = []
-    abstained: dict[str, str] = {}
+    not_checked: dict[str, str] = {}
     vendor = context.software.vendor
     for checked in rules:
         try:
             _require(context, checked)
             findings = list(checked.check(context))
             if not findings and not _IS_PRESENT[checked.about](context):
-                abstained[checked.name] = f"no {checked.about} in the analyzed time"
+                not_checked[checked.name] = f"no {checked.about} in the analyzed time"
             for number, finding in enumerate(findings, 1):
                 worded = in_words_of(vendor, finding, context.base.unit)
                 found.append(_settled(context, checked, number, worded))
         except NotRecordedError as error:
-            abstained[checked.name] = str(error)
+            not_checked[checked.name] = str(error)
         PROGRESS.done += 1
-    abstained = {name: _reworded(vendor, reason) for name, reason in abstained.items()}
+    not_checked = {name: _reworded(vendor, reason) for name, reason in not_checked.items()}
     found.sort(key=lambda item: (item.is_minor, item.weight < _MINOR_RATIO, -item.weight))
-    return found, abstained
+    return found, not_checked
 
 
 def _require(context: Context, checked: Rule) -> None:
@@ -285,7 +285,7 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
         (settled.rule.name, claim.times)
         for settled in found
         for claim in settled.claims
-        if claim.ground is Ground.LOST
+        if claim.claim_kind is ClaimKind.LOST
     ]
     rows: list[tuple[int, dict[str, object]]] = []
     for loss in LOSSES:
@@ -319,7 +319,7 @@ _SUBJECTS: Final = {
 }
 
 
-def much_lost(losses: Iterable[Mapping[str, Any]]) -> set[str]:
+def subjects_with_losses(losses: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the subjects with a large loss, or with a claimed loss that is not minor.
 
     ``losses`` are rows of the table ``losses``.

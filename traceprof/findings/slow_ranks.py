@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, kind_and_model
+from traceprof.findings.claims import Claim, ClaimKind, Kind, kind_and_model
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import Finding, rule
@@ -17,9 +17,8 @@ from traceprof.measures import shown_by
 from traceprof.measures.collectives.blame import find_blame, why_withheld
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
 from traceprof.measures.idle.losses import idle_times
-from traceprof.measures.ranks.costs import cost_of, tails_after
-from traceprof.measures.ranks.groups import Grouping, find_late_whole
-from traceprof.measures.ranks.own_times import SlowRanks, describe_slow, find_slow_ranks
+from traceprof.measures.ranks.costs import cost_of, tails_delayed_by
+from traceprof.measures.ranks.groups import Grouping, find_late_host_or_rack
 from traceprof.measures.ranks.stragglers import (
     RankLateness,
     describe_delay,
@@ -29,6 +28,7 @@ from traceprof.measures.ranks.stragglers import (
     lateness_of_ranks,
     stages_of_members,
 )
+from traceprof.measures.ranks.work_times import SlowRanks, describe_slow, find_slow_ranks
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.names.ranges import in_phase
@@ -85,7 +85,7 @@ def slow_host(context: Context) -> Iterator[Finding]:
         raise NotRecordedError(
             "all ranks are on one host, or their hosts are unknown (use --cluster FILE)"
         )
-    group = find_late_whole(context.ranks)
+    group = find_late_host_or_rack(context.ranks)
     if group is None:
         return
     cost_ns = cost_of(context.ranks, group.late_members)
@@ -145,7 +145,7 @@ def straggler(context: Context) -> Iterator[Finding]:
             raise
         yield _slow_rank_finding(context, slow_ranks, str(error))
         return
-    if find_late_whole(context.ranks) is not None:
+    if find_late_host_or_rack(context.ranks) is not None:
         return
     slow = _find_straggler(context)
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
@@ -163,7 +163,7 @@ def straggler(context: Context) -> Iterator[Finding]:
         return
     origins = find_blame(context.ranks).origins
     origins_of_slow = origins.take(np.isin(origins["member"], slow.places))
-    at_ns = int(origins_of_slow["at_ns"][origins_of_slow["charged_ns"].argmax()])
+    at_ns = int(origins_of_slow["at_ns"][origins_of_slow["attributed_ns"].argmax()])
     waits = find_waits(context.ranks)
     begin_ns = int(waits["start_ns"][waits["last_start_ns"] == at_ns].min())
     claims = _claims_on_waiting(context, slow.places, slow.cost_ns)
@@ -183,7 +183,7 @@ def straggler(context: Context) -> Iterator[Finding]:
         claims=claims,
         kind=Kind.ONCE if slow.is_once else kind,
         model=None if slow.is_once else model,
-        once_ns=slow.cost_ns if slow.is_once else None,
+        one_time_ns=slow.cost_ns if slow.is_once else None,
         evidence=(slow.evidence, *notes_on_names(context, claims[-1].times)[0])
         if slow.is_once
         else (slow.evidence,),
@@ -211,11 +211,11 @@ def _slow_rank_finding(context: Context, slow: SlowRanks, why_not: str) -> Findi
         d: times[d].compute if slow.is_compute else context.analyzed_by_place[d]
         for d in slow_devices
     }
-    ground = Ground.COMPUTE if slow.is_compute else Ground.LOST
+    claim_kind = ClaimKind.COMPUTE if slow.is_compute else ClaimKind.LOST
     due_ns = slow.excess_ns * context.n_steps
     claims = (
         *_attributed((context.unclaimed(exposed),), due_ns * len(exposed)),
-        *_attributed((context.unclaimed(extra, ground),), due_ns * len(extra)),
+        *_attributed((context.unclaimed(extra, claim_kind),), due_ns * len(extra)),
     )
     least = slow.least_ns / slow.excess_ns
     # With wrong clocks, the analyzed time is wrong as well, but the excess is correct.
@@ -322,7 +322,7 @@ def _claims_on_waiting(
     """
     device_of = devices_of_members(context)
     waiting = waiting_of_members(context.ranks.whole)
-    tails = tails_after(context.ranks, tuple(places))
+    tails = tails_delayed_by(context.ranks, tuple(places))
     others: dict[int, Intervals] = {}
     for place, device in device_of.items():
         if place not in places:
@@ -342,7 +342,7 @@ def _claims_on_waiting(
         d: time & (context.times[d].communication | by_host.get(d, nothing))
         for d, time in others.items()
     }
-    extra = context.unclaimed(computing, Ground.COMPUTE), context.unclaimed(not_computing)
+    extra = context.unclaimed(computing, ClaimKind.COMPUTE), context.unclaimed(not_computing)
     claims = (
         *_attributed((context.unclaimed(exposed),), due_ns * len(others)),
         *_attributed(extra, due_ns * len(times)),

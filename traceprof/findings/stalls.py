@@ -150,7 +150,7 @@ def _finding_on_calls(
         title=Note.of(title.format(" in the loop" if is_loop else ""), share=share),
         claims=(claim,),
         kind=Kind.ONCE if is_once else Kind.MEASURED,
-        once_ns=context.once_ns(claim) if is_once else None,
+        one_time_ns=context.one_time_ns(claim) if is_once else None,
         evidence=tuple(_counted_by_name(context, calls, is_once=is_once)),
         action=action,
         caveat=caveat,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Ground, Kind
+from traceprof.findings.claims import ClaimKind, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, summed, times_of
 from traceprof.findings.rules import STEPS, Finding, rule
@@ -71,7 +71,7 @@ def warmup(context: Context) -> Iterator[Finding]:
         ),
         claims=(),
         kind=Kind.ONCE,
-        once_ns=round(each_ns),
+        one_time_ns=round(each_ns),
         evidence=(
             Note.of(
                 f"{words}; mean {{mean:ns}}, median of the other steps {{usual:ns}}",
@@ -125,7 +125,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             ranks=n_ranks,
             share=context.slow_ratio,
         ),
-        claims=(context.unclaimed(dict.fromkeys(context.places, time), Ground.SLOW),),
+        claims=(context.unclaimed(dict.fromkeys(context.places, time), ClaimKind.SLOW),),
         kind=Kind.MEASURED,
         evidence=(
             *reasons,

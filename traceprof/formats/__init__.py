@@ -35,7 +35,7 @@ FORMATS: Final[Registry[TraceFormat]] = Registry(
     "format",
     (NSYS, NVPROF, ROCPD, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
 )
-"""All formats, in the order in which `recognised` tests them: the most specific format first."""
+"""All formats, in the order in which `recognized` tests them: the most specific format first."""
 
 
 def open_trace(
@@ -84,17 +84,17 @@ def reads_parts(path: Path | str) -> bool:
     Raises:
         TraceError: the file does not exist, or the database is damaged.
     """
-    known = recognised(examine(Path(path)))
+    known = recognized(examine(Path(path)))
     return known is not None and known.outline is not None and known.export is None
 
 
-def recognised(
+def recognized(
     candidate: Candidate, formats: Sequence[TraceFormat] | None = None
 ) -> TraceFormat | None:
     """Return the format of a file; None if no format recognizes it."""
     known = FORMATS if formats is None else formats
     return next(
-        (candidate_format for candidate_format in known if candidate_format.recognises(candidate)),
+        (candidate_format for candidate_format in known if candidate_format.recognizes(candidate)),
         None,
     )
 
@@ -122,7 +122,7 @@ def _opened(
 ) -> Iterator[tuple[TraceFormat, Path]]:
     """Give the format of the file and the path to read: the file itself, unpacked or exported."""
     with reporting_undecodable_names(path), unpacked(path) as candidate:
-        known = recognised(candidate, formats)
+        known = recognized(candidate, formats)
         if known is None:
             raise TraceError(f"{path}: {described(candidate)}")
         export = known.export or nullcontext

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.model.cutting import Cutter
-from traceprof.model.grouping import first_alike, groups_of
+from traceprof.model.grouping import find_matching_rows, groups_of
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
-from traceprof.names.classes import OwnRule
+from traceprof.names.classes import UserRule
 
 _DEFAULT_TABLES: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 WINDOWED_TABLES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "samples", "overheads")
@@ -60,7 +60,7 @@ class ReadOptions:
     are not masked.
     """
 
-    rules: Sequence[OwnRule] = ()
+    rules: Sequence[UserRule] = ()
     tables: frozenset[str] | None = None
     window: TimeWindow | None = None
     known: Trace | None = None
@@ -103,7 +103,7 @@ class Outline:
     process_rows: Mapping[str, Mapping[int, int]]
 
 
-def loaded_late(module: str, name: str, *given: Any) -> Any:
+def import_and_call(module: str, name: str, *given: Any) -> Any:
     """Import ``module`` and call its function ``name`` with the arguments ``given``."""
     return getattr(import_module(module), name)(*given)
 
@@ -113,18 +113,19 @@ class TraceFormat:
     """One trace format. To add one, define ``FORMAT`` in a module and list it in ``FORMATS``.
 
     Every format tests every file, so a format module must not import its reader: ``read`` and the
-    other functions are partial calls of `loaded_late`. ``read`` may return more than `ReadOptions`
-    select; `open_trace` drops the excess. If ``outline`` is None, the outline comes from a full
-    read. ``export`` converts a file to a readable one in a temporary folder; all other functions
-    get the converted file. An export may already be in the folder of the file, under the same name.
-    ``repeats`` names a format whose files in the same folder contain everything that a file of this
-    format does. ``cut`` writes a part of a file in the same format. ``secrets`` returns the secret
-    values in environments and arguments of a file, longest first; event names may repeat them.
+    other functions are partial calls of `import_and_call`. ``read`` may return more than
+    `ReadOptions` select; `open_trace` drops the excess. If ``outline`` is None, the outline comes
+    from a full read. ``export`` converts a file to a readable one in a temporary folder; all other
+    functions get the converted file. An export may already be in the folder of the file, under the
+    same name. ``repeats`` names a format whose files in the same folder contain everything that a
+    file of this format does. ``cut`` writes a part of a file in the same format. ``secrets``
+    returns the secret values in environments and arguments of a file, longest first; event names
+    may repeat them.
     """
 
     name: str
     summary: str
-    recognises: Callable[[Candidate], bool]
+    recognizes: Callable[[Candidate], bool]
     read: Callable[[Path, ReadOptions], Trace]
     outline: Callable[[Path], Outline] | None = None
     export: Callable[[Path], AbstractContextManager[Path]] | None = None
@@ -158,7 +159,7 @@ def from_first_launch(window: TimeWindow, work: Iterable[Table], api_calls: Tabl
     parts = [table.select(*_LAUNCH) for table in work]
     launched = Table.stacked([part.take(part["correlation"] != ABSENT) for part in parts])
     early = api_calls.take(api_calls["start_ns"] < window.start_ns)
-    is_launch = first_alike(early, launched, *_LAUNCH) >= 0
+    is_launch = find_matching_rows(early, launched, *_LAUNCH) >= 0
     return TimeWindow(int(early["start_ns"][is_launch].min(initial=window.start_ns)), window.end_ns)
 
 

@@ -40,7 +40,7 @@ class Key(NamedTuple):
     """What a series is of; rank −1: of the run, or not known."""
 
     metric: str
-    life: int
+    attempt: int
     rank: int
     scope: str
     over: str
@@ -238,7 +238,7 @@ class Gathered:
     notes: list[Note] = field(default_factory=list)
     command: str = ""
     workload: str = ""
-    life: int = 0
+    attempt: int = 0
     training_from_s: float | None = None
     utc_of_zero_s: int | None = None
     left_out: int = 0
@@ -251,7 +251,7 @@ class Gathered:
         if value is None:
             return
         over, rank = of.get("over", "step"), of.get("rank")
-        key = Key(name, self.life, -1 if rank is None else rank, of.get("scope", "run"), over)
+        key = Key(name, self.attempt, -1 if rank is None else rank, of.get("scope", "run"), over)
         series = self.series.get(key)
         if series is None:
             if len(self.series) >= _MOST_SERIES:
@@ -264,11 +264,11 @@ class Gathered:
 
     def epoch(self, number: int, **values: float | None) -> None:
         """Note what is known of an epoch: seconds, at_s, steps, samples, ranks, is_elapsed."""
-        is_new = (self.life, number) not in self.epochs
+        is_new = (self.attempt, number) not in self.epochs
         if number > _LARGEST or (is_new and len(self.epochs) >= _MOST_ROWS):
             self.left_out += 1
             return
-        own = self.epochs.setdefault((self.life, number), {})
+        own = self.epochs.setdefault((self.attempt, number), {})
         own.update({name: value for name, value in values.items() if value is not None})
 
     def event(
@@ -278,7 +278,7 @@ class Gathered:
         if len(self.events) >= _MOST_ROWS:
             self.left_out += 1
             return
-        event = {"kind": kind, "when": when, "seconds": seconds, "life": self.life}
+        event = {"kind": kind, "when": when, "seconds": seconds, "attempt": self.attempt}
         self.events.append(event | about)
 
     def measure(self, name: str, value: float | None, **of: Unpack[OfMeasure]) -> None:
@@ -303,7 +303,7 @@ class Gathered:
             self.notes.append(note)
 
     def of(self, metric: str) -> Iterator[tuple[Key, Series]]:
-        """Yield the series of a metric, life by life."""
+        """Yield the series of a metric, attempt by attempt."""
         for key, series in self.series.items():
             if key.metric == metric:
                 yield key, series
@@ -343,7 +343,7 @@ class Book:
         return When() if found is None else When(found)
 
     def restarting(self) -> None:
-        """Note that the program is started again: what follows is its next life."""
+        """Note that the program is started again: what follows is its next attempt."""
         self._is_restarting = self._top is not None
 
     def begin_run(self) -> Gathered:
@@ -360,7 +360,7 @@ class Book:
     def position(self, step: float, epoch: float = 0.0, rank: int | None = None) -> None:
         """Note how far the program is, before what it says is noted.
 
-        Going back by more than what ranks are apart is another life of the run; going back to
+        Going back by more than what ranks are apart is another attempt of the run; going back to
         where the run began, without a launcher that starts it again, another run.
         """
         place = (epoch, step)
@@ -384,7 +384,7 @@ class Book:
             return
         self._forget()
         self._is_restarting = False
-        self.run.life += 1
+        self.run.attempt += 1
         if top is not None and place <= top:
             self._say_where(place, top)
         self._top = place
@@ -395,9 +395,13 @@ class Book:
         if place[0] != top[0]:
             text = f"resumes at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}"
         last = next((e for e in reversed(self.run.events) if e["kind"] == "restart"), None)
-        if last is not None and last["life"] == self.run.life - 1 and "resumes" not in last["text"]:
+        if (
+            last is not None
+            and last["attempt"] == self.run.attempt - 1
+            and "resumes" not in last["text"]
+        ):
             last["text"] = f"{last['text']}; {text}".removeprefix("; ")
-            last["life"] = self.run.life
+            last["attempt"] = self.run.attempt
         else:
             self.run.event("restart", text=text)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from traceprof.errors import TraceError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -34,7 +34,7 @@ _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]|\x1b"
 )
 # Text that was pasted often lost its ESC; in the middle of a line it may be something else.
-_BARE_COLOUR: Final = re.compile(r"^(?:\[[0-9;]{1,8}m)+")
+_BARE_COLOR: Final = re.compile(r"^(?:\[[0-9;]{1,8}m)+")
 _MPI: Final = r"\[(?:\d+,)?(?P<{name}>\d+)(?:,\d+)?\]<std(?:out|err|diag)>:"
 _PREFIXES: Final = (
     # mpirun --tag-output, horovodrun; --timestamp-output writes the date before it
@@ -142,7 +142,7 @@ class RawLines:
         return "".join(found)
 
     def _chunks(self) -> Iterator[str]:
-        if kind := kind_of_no_file(self.path):
+        if kind := special_file_kind(self.path):
             raise TraceError(f"{self.path}: {kind}, expected a file")
         try:
             with self.path.open("rb") as plain:
@@ -166,7 +166,7 @@ class RawLines:
 
 
 class LogLine(NamedTuple):
-    """One line: ``text`` without what was put before it, ``raw`` with it, but without colours.
+    """One line: ``text`` without what was put before it, ``raw`` with it, but without colors.
 
     ``rank`` and ``node`` are what the prefixes say (None, "": nothing); of several prefixes the
     last one, which is closest to the program.
@@ -201,7 +201,7 @@ def clean(raw: str) -> LogLine:
     """Return one line clean."""
     if "\x1b" in raw:
         raw = _ESCAPES.sub("", raw)
-    raw = _BARE_COLOUR.sub("", raw)
+    raw = _BARE_COLOR.sub("", raw)
     at, rank, node = 0, None, ""
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(raw, at)

@@ -12,7 +12,7 @@ from typing import Final
 from traceprof.errors import UsageError
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import PLACES, LogReader, Pattern
-from traceprof.names.own_patterns import OwnPattern, own_pattern
+from traceprof.names.user_patterns import UserPattern, user_pattern
 
 _AHEAD: Final = 256
 """Lines that are at hand at once, of at most 64 kB each."""
@@ -26,7 +26,7 @@ def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
     """
     found = []
     for text in patterns.values():
-        named = (name for name in own_pattern(text, "--pattern").groups if name[0] != "_")
+        named = (name for name in user_pattern(text, "--pattern").groups if name[0] != "_")
         if not {*named} - PLACES:
             raise UsageError(
                 f"--pattern {text!r}: no named group; name the groups that are values, for "
@@ -45,7 +45,7 @@ class OwnPatterns(LogReader):
 
     def look_ahead(self, lines: Sequence[LogLine]) -> None:
         """Match the lines that are read next, since Arrow takes many at a time."""
-        own = [own_pattern(pattern.line, "--pattern") for pattern in self.source.patterns]
+        own = [user_pattern(pattern.line, "--pattern") for pattern in self.source.patterns]
         self._ahead = zip(*(_matched(pattern, lines) for pattern in own), strict=True)
 
     def read(self, line: LogLine) -> None:
@@ -67,7 +67,7 @@ def lines_ahead(
         yield from product(ahead, readers)
 
 
-def _matched(pattern: OwnPattern, lines: Sequence[LogLine]) -> list[dict[str, str] | None]:
+def _matched(pattern: UserPattern, lines: Sequence[LogLine]) -> list[dict[str, str] | None]:
     found = pattern.matched([line.text for line in lines])
     with_prefix = pattern.matched([line.raw for line in lines])
     return [one or other for one, other in zip(found, with_prefix, strict=True)]

@@ -224,7 +224,7 @@ def _of_quality(name: str, kind: str, values: Sequence[float]) -> TypedMeasure |
 def read_table(path: Path) -> list[Summary]:
     """Return the runs that the rows of typed tables tell of, in their order.
 
-    Columns are recognised by name or unit: how many GPUs, ranks or nodes, rates (images_per_s,
+    Columns are recognized by name or unit: how many GPUs, ranks or nodes, rates (images_per_s,
     tokens/s …), lengths of time and batch sizes become measures, "expected_…" and "printed_…" a
     measure that was not measured, "name" or "run" the name of the run. Columns with a text that
     several rows share are labels, by which runs are grouped; all is kept as it was typed, too.
@@ -385,7 +385,7 @@ def _summary_of(
 ) -> Summary:
     tables: dict[str, list[dict[str, Any]]] = {"measures": [*run.measures.values()]}
     if run.events:
-        told = ({name: event[name] for name in ("kind", "text", "life")} for event in run.events)
+        told = ({name: event[name] for name in ("kind", "text", "attempt")} for event in run.events)
         tables["events"] = [{"event": i, **event} for i, event in enumerate(told)]
     tables["typed"] = [
         {"place": column.place, "heading": column.typed, "cell": row[column.place]}

@@ -29,7 +29,7 @@ _SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".s
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class Recognized:
     """The source of a log, how many lines say so, and which others could be meant."""
 
     source: LogSource
@@ -37,7 +37,7 @@ class Recognised:
     others: tuple[tuple[LogSource, int], ...] = ()
 
 
-def recognise(lines: Iterable[LogLine]) -> Recognised | None:
+def recognize(lines: Iterable[LogLine]) -> Recognized | None:
     """Return of which program ``lines`` are; None where no line is of any that is known.
 
     Launchers count where there is nothing else; all are read beside any program.
@@ -49,7 +49,7 @@ def recognise(lines: Iterable[LogLine]) -> Recognised | None:
             if any(mark.search(line.text) for mark in own):
                 counts[source.name] += 1
                 if source.is_decisive:
-                    return Recognised(source, 1)
+                    return Recognized(source, 1)
         if i >= _LOOKED_AT and max(counts.values(), default=0) >= _ENOUGH:
             marks = [pair for pair in marks if pair[0].is_decisive]
     programs = [source for source in SOURCES if not source.is_launcher]
@@ -60,7 +60,7 @@ def recognise(lines: Iterable[LogLine]) -> Recognised | None:
             found.sort(key=lambda pair: (pair[0].name == "notes", -pair[1]))
             first, count = found[0]
             others = (pair for pair in found[1:] if pair[1] * _ALSO >= count)
-            return Recognised(first, count, tuple(p for p in others if p[0].name != "notes"))
+            return Recognized(first, count, tuple(p for p in others if p[0].name != "notes"))
     return None
 
 
@@ -73,10 +73,10 @@ def read_log(
 ) -> list[Summary]:
     """Return the runs that the log ``path`` tells of: usually one, in the order of the log.
 
-    The program that printed it is recognised by its lines; what launchers print beside it is read,
+    The program that printed it is recognized by its lines; what launchers print beside it is read,
     too. Memory is bounded however large the log is; it may be compressed with gzip. ``source`` is
     the program, by the name that `traceprof.logs.sources` has; ``patterns`` are the user's own
-    regular expressions with named groups, by names of the user's: with these, nothing is recognised
+    regular expressions with named groups, by names of the user's: with these, nothing is recognized
     unless ``source`` is given, too. ``columns`` says what columns of a table are that a program
     wrote as it trained.
 
@@ -124,16 +124,16 @@ def _read(lines: RawLines, readers: Sequence[LogReader]) -> int:
     return odd
 
 
-def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognised | None:
+def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognized | None:
     if source is not None:
         named = next((one for one in SOURCES if one.name == source), None)
         if named is None:
             names = ", ".join(s.name for s in SOURCES)
             raise UsageError(f"unknown log source {source!r}; choose one of {names}")
-        return Recognised(named, 0)
+        return Recognized(named, 0)
     if not needed:
         return None
-    found = recognise(cleaned(RawLines(path)))
+    found = recognize(cleaned(RawLines(path)))
     if found is None:
         raise TraceError(
             f"{path}: the log format is unknown; describe the numbers of a line with "
@@ -142,7 +142,7 @@ def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognised | Non
     return found
 
 
-def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognised | None) -> None:
+def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognized | None) -> None:
     run = book.run
     if chosen is not None and chosen.others:
         names = ", ".join(f"{other.title} ({count})" for other, count in chosen.others)

@@ -24,7 +24,7 @@ _TELLING: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "frames_pe
 _ALIKE: Final = 0.02
 _WORK: Final = ("samples", "tokens")
 _PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
-_INTS: Final = ("life",)
+_INTS: Final = ("attempt",)
 _LARGEST: Final = 1 << 53
 
 
@@ -76,8 +76,8 @@ def steady_value(
         if not rows:
             continue
         if overs is CUMULATIVE:
-            last = max(key.life for key, _ in rows)
-            values = [s.values[-1] for k, s in rows if k.life == last and len(s.values)]
+            last = max(key.attempt for key, _ in rows)
+            values = [s.values[-1] for k, s in rows if k.attempt == last and len(s.values)]
             known = [value for value in values if math.isfinite(value)]
             if known:
                 return float(np.mean(known)), overs[0], len(known)
@@ -113,7 +113,7 @@ def _say_what_was_left_out(run: Gathered, by_metric: dict[str, dict[Key, Series]
         for key, series in by_metric.get(name, {}).items():
             values = series.steady()
             is_left_out = series.begins and len(series.values) >= 3 and len(values)
-            if key.over not in INTERVALS or key.life or not is_left_out:
+            if key.over not in INTERVALS or key.attempt or not is_left_out:
                 continue
             first, later = float(series.values[0]), float(np.median(values))
             if abs(first - later) > _ALIKE * later:
@@ -124,7 +124,7 @@ def _say_what_was_left_out(run: Gathered, by_metric: dict[str, dict[Key, Series]
 
 
 def _of_quality(run: Gathered, name: str, found: Iterable[tuple[Key, Series]]) -> None:
-    rows = sorted((key.life, i, key, series) for i, (key, series) in enumerate(found))
+    rows = sorted((key.attempt, i, key, series) for i, (key, series) in enumerate(found))
     _, _, key, series = rows[-1]
     finite = [value for _, _, _, own in rows for value in own.values if math.isfinite(value)]
     better = better_of(name)
@@ -273,7 +273,7 @@ def _metrics(run: Gathered, zero: _Zero) -> Iterator[dict[str, Any]]:
         for step, epoch, at_s, samples, value in zip(*columns, strict=True):
             yield {
                 "metric": key.metric,
-                "life": key.life,
+                "attempt": key.attempt,
                 "rank": math.nan if key.rank < 0 else key.rank,
                 "step": step,
                 "epoch": epoch,
@@ -286,11 +286,11 @@ def _metrics(run: Gathered, zero: _Zero) -> Iterator[dict[str, Any]]:
 
 
 def _epochs(run: Gathered, zero: _Zero) -> Iterator[dict[str, Any]]:
-    for (life, epoch), own in sorted(run.epochs.items()):
+    for (attempt, epoch), own in sorted(run.epochs.items()):
         seconds = own.get("seconds", math.nan)
         is_elapsed = bool(own.get("is_elapsed"))
         yield {
-            "life": life,
+            "attempt": attempt,
             "epoch": epoch,
             "at_ns": zero.ns(own.get("at_s", math.nan), is_elapsed=is_elapsed),
             "duration_ns": round(seconds * 1e9) if math.isfinite(seconds) else math.nan,
@@ -311,7 +311,7 @@ def _events(run: Gathered, zero: _Zero) -> list[dict[str, Any]]:
                 "kind": event["kind"],
                 "at_ns": zero.ns(when.seconds, is_elapsed=when.is_elapsed),
                 "duration_ns": math.nan if seconds is None else round(seconds * 1e9),
-                "life": event["life"],
+                "attempt": event["attempt"],
                 "rank": event.get("rank"),
                 "node": event.get("node", ""),
                 "epoch": event.get("epoch"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from traceprof.errors import TraceError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 from traceprof.protobuf import read_fields, to_signed
 
 _RECORD_HEAD: Final = struct.Struct("<QI")
@@ -35,7 +35,7 @@ class EventScalar(NamedTuple):
 
 def is_event_file(path: Path) -> bool:
     """Return whether a file is a TensorBoard event file."""
-    if kind_of_no_file(path):
+    if special_file_kind(path):
         return False
     try:
         with path.open("rb") as file:

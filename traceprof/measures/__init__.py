@@ -73,7 +73,7 @@ _ENTRIES: Final = """
     durations kernels:duration .device.kernels:HISTOGRAM histogram of kernel durations, by kernel
         name
     classes kernels:class .device.kernels:CLASSES GPU time by kernel class and phase
-    mfu flops:step .compute.utilisation:MFU MFU and HFU: FLOPs per step compared with the dense peak
+    mfu flops:step .compute.utilization:MFU MFU and HFU: FLOPs per step compared with the dense peak
         of the GPUs
     ideal flops:ideal .compute.ideal:IDEAL waterfall from the ideal step time (at hardware peak) to
         the measured step time

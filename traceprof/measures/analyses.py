@@ -19,7 +19,7 @@ from traceprof.model.ranks import Ranks, measure_each
 from traceprof.model.results import Result, ResultSpec
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
-from traceprof.processes import PROGRESS, do_side_by_side
+from traceprof.processes import PROGRESS, run_in_threads
 
 _MAX_TOTAL: Final = 1 << 62
 _YEAR_NS: Final = 365 * 86_400 * 10**9
@@ -180,7 +180,7 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
     are_local = not any(part.is_remote for part in ranks.parts)
     n_rows = sum(len(p.table(n)) for p in ranks for n in _LARGE_TABLES) if are_local else 0
     if _MIN_ROWS_FOR_THREADS <= n_rows <= _MAX_ROWS_FOR_THREADS:
-        do_side_by_side(tasks)
+        run_in_threads(tasks)
     else:
         for analysis in analyses:
             run(analysis)

@@ -15,7 +15,7 @@ import numpy as np
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import Member
-from traceprof.measures.collectives.waits import find_waits, value_in
+from traceprof.measures.collectives.waits import find_values_in, find_waits
 from traceprof.measures.device.times import (
     device_time,
     devices_of_processes,
@@ -90,7 +90,7 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     # A rank does not wait for itself, even if its own delay comes back to it.
     is_other = (origin != ABSENT) & (origin != member[known])
     awaited[known[is_other]] = origin[is_other]
-    in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
+    in_step = find_values_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
     names = np.array([*map(_name_of, matches.members), NOT_IN_STEP, ""], object)
     awaited[awaited < 0] = len(names) - 1
     awaited[~in_step] = len(names) - 2
@@ -211,7 +211,7 @@ def _sums_by_device(
     for device in devices:
         span, recorded = trace.span, recorded_times(trace, device)
         exposed = device_time(trace, device).within(recorded).parts()
-        device_work = work.take_aside(work["device"] == device)
+        device_work = work.take_on_disk(work["device"] == device)
         collectives = released.take(released["device"] == device)
         found: list[Table] = []
         for place, part in enumerate(BUSY_PARTS):  # in the order of `Part`
@@ -221,7 +221,7 @@ def _sums_by_device(
                 unclaimed = unclaimed - union_of(collectives)
             part_work = device_work.take(device_work["place"] == place)
             found.append(_claims(part_work, unclaimed, part, span))
-        found.append(_idle(charges.take_aside(charges["device"] == device)))
+        found.append(_idle(charges.take_on_disk(charges["device"] == device)))
         found.append(_rest(found, exposed, recorded.total_ns))
         yield device, Table.stacked(found)
 
@@ -233,7 +233,7 @@ def work_of_trace(trace: Trace) -> Table:
     Names), and n_bytes.
     """
     work = Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES])
-    return work.take_aside(work.order("start_ns"))
+    return work.take_on_disk(work.order("start_ns"))
 
 
 def _work_rows(trace: Trace, name: str) -> Table:

@@ -24,7 +24,7 @@ DURATIONS: Final[tuple[Column, ...]] = columns("""
 """Columns of a table of durations by group, after its keys."""
 
 
-def summarise(rows: Table, keys: Sequence[str]) -> tuple[Table, Samples]:
+def summarize(rows: Table, keys: Sequence[str]) -> tuple[Table, Samples]:
     """Return count and durations of ``rows`` grouped by ``keys``, and the single durations.
 
     Groups are sorted by key; sums are exact integers. `finish_durations` adds the derived columns

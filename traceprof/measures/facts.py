@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from traceprof.cache import scratch
 from traceprof.model.ranks import Ranks
-from traceprof.model.table import Table, in_memory, set_aside
+from traceprof.model.table import Table, in_memory, spill_to_disk
 from traceprof.model.trace import Trace
 
 _Parameters = ParamSpec("_Parameters")
@@ -48,7 +48,7 @@ _MAX_ITEMS: Final = 1000
 def _map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return ``value`` with ``change`` applied to its arrays; ``value`` itself if unchanged."""
     if isinstance(value, Table):
-        return value.on_disk() if change is set_aside else value
+        return value.on_disk() if change is spill_to_disk else value
     if (parts := _parts_of(value)) is None:
         return change(value)
     made = {name: _map_arrays(part, change) for name, part in parts.items()}
@@ -83,7 +83,7 @@ def _parts_of(value: Any) -> Mapping[Any, Any] | None:
 
 def _to_disk(value: Any) -> Any:
     """Return ``value`` with its large arrays on disk; ``value`` itself if it has none."""
-    found = _map_arrays(value, set_aside)
+    found = _map_arrays(value, spill_to_disk)
     return value if found is value else _OnDisk(found)
 
 
@@ -92,7 +92,7 @@ def _from_disk(cached: Any) -> Any:
     return _map_arrays(cached.value, in_memory) if isinstance(cached, _OnDisk) else cached
 
 
-def apart(value: _Result) -> Callable[[], _Result]:
+def kept_on_disk(value: _Result) -> Callable[[], _Result]:
     """Move large arrays of ``value`` to disk and return a function that returns ``value``."""
     cached = _to_disk(value) if scratch.files else value
     return lambda: _from_disk(cached)

@@ -87,7 +87,7 @@ def lost_work(ranks: Ranks) -> LostWork | None:
     is_known = not any(_PHASE in note.values for note in missing) and _is_enough_left(ranks, inside)
     left_out = _note_on_excluded_steps(ranks) if is_known else None
     missing += [left_out] if left_out else []
-    warnings = [text for text in ranks.info.warnings if says_incomplete(text)]
+    warnings = [text for text in ranks.info.warnings if is_incompleteness_warning(text)]
     causes = [
         *(Note.of("the recording reports: {said}", said=text) for text in warnings[:1]),
         *(note for note in (older, drawn) if note),
@@ -130,7 +130,7 @@ def depends_on_power(ranks: Ranks) -> bool:
     return any(empty.values()) and _note_on_old_profiler(ranks) is None
 
 
-def says_incomplete(warning: str) -> bool:
+def is_incompleteness_warning(warning: str) -> bool:
     """Return whether a reader's warning says that a part of the recording is missing."""
     return _INCOMPLETE_WARNING.search(warning) is not None
 

@@ -20,7 +20,7 @@ from traceprof.model.grouping import (
 )
 from traceprof.model.intervals import Growing, Intervals, overlapping_pairs
 from traceprof.model.packed import Packed
-from traceprof.model.table import Column, Names, Table, in_memory, set_aside
+from traceprof.model.table import Column, Names, Table, in_memory, spill_to_disk
 from traceprof.names.ranges import are_matched
 
 Array = npt.NDArray[Any]
@@ -62,9 +62,9 @@ def rows_by(table: Table, column: str) -> dict[int, Ints]:
     return dict(rows_by_value(table[column]))
 
 
-def aside(values: _Column) -> _Column:
+def moved_to_disk(values: _Column) -> _Column:
     """Return ``values``, moved to disk if large, because all columns together take much memory."""
-    found: _Column = in_memory(set_aside(values))
+    found: _Column = in_memory(spill_to_disk(values))
     return found
 
 

@@ -15,11 +15,11 @@ from traceprof.measures.host.phases import phases_of_all_ranges, phases_of_work
 from traceprof.measures.host.threads import autograd_rows
 from traceprof.measures.rows import are_named, grouped, lengths_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import are_among, groups_of
+from traceprof.model.grouping import groups_of, is_in
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import RecordedBy, Trace
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PHASES, are_matched, plain_name, plain_names
@@ -273,7 +273,7 @@ def _only_forward(ranks: Ranks) -> list[Note]:
 def _time_in_forward(part: Trace) -> tuple[int, int]:
     """Return the kernel time launched in forward passes, and the total kernel time."""
     length = lengths_of(part.kernels)
-    is_forward = are_among(phases_of_work(part, "kernels"), _FORWARD)
+    is_forward = is_in(phases_of_work(part, "kernels"), _FORWARD)
     return int(length[is_forward].sum()), int(length.sum())
 
 
@@ -282,7 +282,7 @@ def _n_autograd(part: Trace) -> int:
 
 
 def _n_forward(part: Trace) -> int:
-    return int(are_among(phases_of_all_ranges(part), _FORWARD).sum())
+    return int(is_in(phases_of_all_ranges(part), _FORWARD).sum())
 
 
 def _n_loaded(part: Trace) -> int:
@@ -359,7 +359,7 @@ def _has_pytorch(part: Trace) -> bool:
         _any_named(part.kernels["name"], _PYTORCH_KERNEL)
         or _any_named(part.ranges["name"], _PYTORCH_RANGE)
         or _any_named(part.host_ops["name"], _PYTORCH_RANGE)
-        or bool((part.ranges["domain"] == OWN_DOMAIN).any())
+        or bool((part.ranges["domain"] == TRACEPROF_DOMAIN).any())
     )
 
 

@@ -104,7 +104,7 @@ def _rows(frame: Table, rows: RowsOf) -> tuple[Table, RowsOf]:
     if isinstance(rows, slice):
         is_whole = (rows.start or 0) == 0 and rows.stop in (None, len(frame))
         return (frame if is_whole else frame.take(rows)), rows
-    return frame.take_aside(rows), rows
+    return frame.take_on_disk(rows), rows
 
 
 def rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from traceprof.cache import scratch
 from traceprof.model.grouping import pieces_of
 from traceprof.model.packed import Packed, joined_numbers, packed_if_narrow
-from traceprof.model.table import Names, RowsOf, Table, in_memory, set_aside
+from traceprof.model.table import Names, RowsOf, Table, in_memory, spill_to_disk
 
 _Array = npt.NDArray[Any]
 
@@ -61,7 +61,7 @@ class CompactTable(Table):
         """Return the same table with large columns on disk until they are used."""
         columns = self._columns
         packed = {name: _on_disk(values) for name, values in columns.packed.items()}
-        return self._with(_Columns(packed, set_aside(columns.rows)), len(self))
+        return self._with(_Columns(packed, spill_to_disk(columns.rows)), len(self))
 
     @property
     def n_bytes(self) -> int:
@@ -88,7 +88,7 @@ class CompactTable(Table):
         )
         return self._with(_Columns(columns.packed, at), len(at))
 
-    def take_aside(self, rows: RowsOf) -> CompactTable:
+    def take_on_disk(self, rows: RowsOf) -> CompactTable:
         """Return some of the rows, with the selection on disk."""
         return self.take(rows).on_disk() if scratch.files else self.take(rows)
 
@@ -97,7 +97,7 @@ class CompactTable(Table):
         packed = {name: self._columns.packed[name] for name in names}
         return self._with(_Columns(packed, self._columns.rows), len(self))
 
-    def alike(self, name: str) -> Packed | _Array:
+    def codes_of_column(self, name: str) -> Packed | _Array:
         """Return compact integers per row, equal exactly where the column values are equal."""
         return _values_of(self._columns.rows_of(name))
 
@@ -183,8 +183,8 @@ class _Numbers:
 
 def _on_disk(column: Any) -> Any:
     if isinstance(column, _Numbers):
-        return _Numbers(set_aside(column.values), column.dtype, column.distinct)
-    return set_aside(column)
+        return _Numbers(spill_to_disk(column.values), column.dtype, column.distinct)
+    return spill_to_disk(column)
 
 
 def _values_of(column: Any) -> Packed | _Array:

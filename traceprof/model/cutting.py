@@ -111,14 +111,14 @@ class CutNote:
 
     ``window`` is None for a file that was not cut. ``recorded`` names the tables of the original,
     ``devices`` the devices that worked in it, ``tables`` the kept tables (None: all).
-    ``is_of_some``: only the work of some devices was kept, but all API calls.
+    ``has_some_devices_only``: only the work of some devices was kept, but all API calls.
     """
 
     window: TimeWindow | None = None
     recorded: frozenset[str] = frozenset()
     devices: frozenset[int] = frozenset()
     tables: frozenset[str] | None = None
-    is_of_some: bool = False
+    has_some_devices_only: bool = False
 
     def recorded_of(self, has_rows: Collection[str], recorded: Collection[str]) -> frozenset[str]:
         """Return the tables that count as recorded: ``recorded``, without tables that were dropped.

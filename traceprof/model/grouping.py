@@ -232,7 +232,7 @@ def _ordered(column: Column) -> npt.NDArray[Any]:
     return np.unique(values, return_inverse=True)[1] if values.dtype.kind == "f" else values
 
 
-def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
+def find_matching_rows(table: Table, other: Table, *names: str) -> _Int64Array:
     """Return, for each row of ``table``, the first matching row of ``other``; -1: none."""
     if not len(table) or not len(other):
         return np.full(len(table), -1)
@@ -250,7 +250,7 @@ def beside(table: Table, other: Table, *names: str) -> Table:
     A row matches if it has the same values in ``names``. Without a match, the new columns are
     unknown.
     """
-    rows = first_alike(table, other, *names)
+    rows = find_matching_rows(table, other, *names)
     return table.assign(**{name: at_rows(other[name], rows) for name in other if name not in names})
 
 
@@ -400,7 +400,7 @@ def first_rows(numbers: _Int64Array, wanted: _Int64Array) -> _Int64Array:
     return found
 
 
-def are_among(values: npt.NDArray[Any], candidates: npt.ArrayLike) -> _BoolArray:
+def is_in(values: npt.NDArray[Any], candidates: npt.ArrayLike) -> _BoolArray:
     """Return which integers occur in ``candidates``; uses a lookup table of one byte per value."""
     numbers = np.asarray(candidates)
     if not len(numbers):

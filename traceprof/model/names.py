@@ -45,7 +45,7 @@ class PackedTexts:
         """Store the texts in ``data``, each followed by a zero byte."""
         buffer = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(buffer == 0)
-        arrays = ((array, scratch.put_aside(array)) for array in (buffer, ends))
+        arrays = ((array, scratch.store_on_disk(array)) for array in (buffer, ends))
         self._data, self._ends = (array if file is None else file.open() for array, file in arrays)
 
     @classmethod
@@ -120,7 +120,7 @@ class PackedTexts:
         """Return the texts as a list."""
         return list(self)
 
-    def are_among(self, texts: Collection[str]) -> Bools:
+    def is_in(self, texts: Collection[str]) -> Bools:
         """Return which texts are in ``texts``."""
         if len(texts) > _MAX_SEARCHED_TEXTS:
             return np.fromiter((text in texts for text in self), np.bool_, len(self))
@@ -249,7 +249,7 @@ class Names:
         """Return which rows have one of ``texts``."""
         wanted = frozenset(texts)
         if isinstance(self.texts, PackedTexts):
-            return self.by_text(self.texts.are_among(wanted))
+            return self.by_text(self.texts.is_in(wanted))
         if len(self) < len(self.texts):
             return np.array([text in wanted for text in self.tolist()], np.bool_)
         return self.by_text(np.array([text in wanted for text in self.texts.tolist()], np.bool_))

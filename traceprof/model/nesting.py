@@ -36,7 +36,7 @@ def levels_of(depths: _Int64Array) -> list[_Int64Array]:
     return np.split(order, np.flatnonzero(np.diff(depths[order])) + 1)
 
 
-def outermost_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
+def find_outermost_ancestors(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
     """Return the outermost candidate among each span and its ancestors; -1: none."""
     found = np.where(is_candidate, np.arange(len(parents)), -1)
     for rows, ancestors in _ancestors(parents):
@@ -45,7 +45,7 @@ def outermost_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Ar
     return found
 
 
-def nearest_around(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
+def find_nearest_ancestors(parents: _Int64Array, is_candidate: _BoolArray) -> _Int64Array:
     """Return the nearest ancestor of each span that is a candidate; -1: none."""
     found = parents.copy()
     rows = np.flatnonzero(found >= 0)
@@ -77,7 +77,7 @@ def _ancestors(parents: _Int64Array) -> Iterator[tuple[_Int64Array, _Int64Array]
         rows = rows[next_up[rows] >= 0]
 
 
-def has_alike_around(codes: _Int64Array, parents: _Int64Array) -> _BoolArray:
+def has_ancestor_with_same_code(codes: _Int64Array, parents: _Int64Array) -> _BoolArray:
     """Return which spans have an ancestor with the same code."""
     first, after = _preorder(parents)
     order = np.lexsort((first, codes))

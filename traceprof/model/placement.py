@@ -214,12 +214,14 @@ def place(trace: Trace, placement: Placement) -> Trace:
     placed = make_trace(
         trace.info, tables, placement.recorded, placement.span, placement.devices.values()
     )
-    in_file = ((new, trace.own_devices.get(old, old)) for old, new in placement.devices.items())
+    in_file = (
+        (new, trace.device_numbers_in_file.get(old, old)) for old, new in placement.devices.items()
+    )
     device_numbers = {new: old for new, old in in_file if new != old}
     # Without any process, the recording is stored under `ABSENT`: its devices may be known.
     span = trace.span.moved(placement.offset_ns)
     recordings = dict.fromkeys(placement.processes.values() or (ABSENT,), span)
-    return replace(placed, recordings=recordings, own_devices=device_numbers)
+    return replace(placed, recordings=recordings, device_numbers_in_file=device_numbers)
 
 
 def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:

@@ -167,7 +167,7 @@ def _steps(ranks: Ranks) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankTrace:
-    """The trace of one rank, and how its rank was determined (``known_from``).
+    """The trace of one rank, and how its rank was determined (``detected_by``).
 
     ``rank`` and ``local_rank`` are `ABSENT`, ``host`` and ``rack`` "" where unknown.
     """
@@ -176,7 +176,7 @@ class RankTrace:
     rank: int = ABSENT
     local_rank: int = ABSENT
     host: str = ""
-    known_from: str = ""
+    detected_by: str = ""
     rack: str = ""
 
 
@@ -184,12 +184,12 @@ class RankTrace:
 class Attempt:
     """One start of one rank until its end; times in ns since 1970.
 
-    ``life`` numbers the starts of the program from 0. ``ended`` is finished, failed, or killed; ""
-    if unknown. ``launcher`` names the launcher; a host may have several. ``world_size`` is the
+    ``number`` numbers the starts of the program from 0. ``ended`` is finished, failed, or killed;
+    "" if unknown. ``launcher`` names the launcher; a host may have several. ``world_size`` is the
     number of ranks, `ABSENT` if unknown.
     """
 
-    life: int
+    number: int
     rank: int
     path: str
     host: str
@@ -199,9 +199,9 @@ class Attempt:
     world_size: int = ABSENT
     launcher: str = ""
 
-    def numbered(self, life: int) -> Attempt:
-        """Return a copy with another restart number ``life``."""
-        return replace(self, life=life)
+    def numbered(self, number: int) -> Attempt:
+        """Return a copy with another ``number``."""
+        return replace(self, number=number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,16 +209,16 @@ class RunFiles:
     """One execution.
 
     ``members`` are sorted by rank. ``world_size`` is the number of ranks of the program, `ABSENT`
-    if unknown. ``warnings`` are one-line sentences about missing or guessed data. ``lives`` are all
-    known starts of its ranks; ``members`` belong to start number ``life``.
+    if unknown. ``warnings`` are one-line sentences about missing or guessed data. ``attempts`` are
+    all known starts of its ranks; ``members`` belong to start number ``attempt``.
     """
 
     label: str
     members: tuple[RankTrace, ...]
     world_size: int = ABSENT
     warnings: tuple[str, ...] = ()
-    lives: tuple[Attempt, ...] = ()
-    life: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    attempt: int = 0
 
     def __len__(self) -> int:
         return len(self.members)

@@ -124,7 +124,7 @@ _DECLARATION: Final = re.compile(
 )
 
 
-def named_in_words(text: str, known: Iterable[str]) -> str:
+def find_column_name(text: str, known: Iterable[str]) -> str:
     """Return the name in ``known`` that ``text`` spells out in words ("step period").
 
     Return ``text`` unchanged if no name matches.

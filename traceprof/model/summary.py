@@ -27,7 +27,7 @@ SUMMARY: Final = ResultSpec.of("""
     same high [number]: upper bound of the 95% confidence interval
     same source: measured, computed, printed, or recorded
     table steps: steps in execution order; for long runs, blocks of consecutive steps
-    key life [number]: restart number: 0 for the first start, then 1, 2 …
+    key attempt [number]: restart number: 0 for the first start, then 1, 2 …
     key rank: rank
     key step: step number; for a block, the number of its first step
     total steps_count: number of steps in the row
@@ -57,7 +57,7 @@ SUMMARY: Final = ResultSpec.of("""
     total n_bytes: bytes moved by copies and collectives
     table metrics: metrics that the program reported
     key metric: name: loss, top1, samples_per_s …
-    key life [number]: restart number
+    key attempt [number]: restart number
     key rank: rank; unknown for a metric of the whole run
     key step: number of completed steps; unknown if only epochs are known
     key epoch [number]: number of completed epochs, including fractions
@@ -67,7 +67,7 @@ SUMMARY: Final = ResultSpec.of("""
     same scope: run, rank, device, or node
     same over: averaging period: step, interval, epoch, run, or ema
     table epochs: one row per epoch
-    key life [number]: restart number
+    key attempt [number]: restart number
     key epoch [number]: epoch number, as counted by the program
     same at_ns: start
     same duration_ns: duration
@@ -76,18 +76,18 @@ SUMMARY: Final = ResultSpec.of("""
     same ranks_count: number of ranks at the end of the epoch
     table events: events of the run
     key event [number]: event number, in time order
-    same kind: start, end, setup, initialisation, rendezvous, membership, rescaling, restart,
+    same kind: start, end, setup, initialization, rendezvous, membership, rescaling, restart,
         failure, checkpoint, evaluation, time_lost …
     same at_ns: time of the event
     same duration_ns: duration
-    same life [number]: restart number
+    same attempt [number]: restart number
     same rank: rank of the event
     same node: node of the event
     same epoch [number]: epoch of the event
     same value [number]: value, such as the number of ranks after the event
     same text: message
-    table lives: one row per start of a rank
-    key life [number]: restart number
+    table attempts: one row per start of a rank
+    key attempt [number]: restart number
     key rank: rank
     key node: node
     same at_ns: start
@@ -194,7 +194,7 @@ def is_accuracy(metric: str) -> bool:
     return any(word in name for word in (*_ACCURACIES, "top5"))
 
 
-def quality_among(metrics: Sequence[str]) -> str | None:
+def find_quality_metric(metrics: Sequence[str]) -> str | None:
     """Return the metric that best describes model quality: preferably a validation accuracy.
 
     Otherwise another quality metric, such as a word error rate, or else a loss. None: no metric

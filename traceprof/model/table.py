@@ -90,7 +90,7 @@ class Table:
             kept = {name: next(part[name] for part in parts if name in part) for name in names}
             return cls(kept, 0)
         # One column at a time to limit memory.
-        put = set_aside if scratch.files else lambda column: column
+        put = spill_to_disk if scratch.files else lambda column: column
         return cls(
             {
                 name: put(_joined([_or_unknown(part, name, filled) for part in filled]))
@@ -135,7 +135,7 @@ class Table:
 
     def on_disk(self) -> Table:
         """Return the same table with large columns on disk until they are used."""
-        columns = {name: set_aside(column) for name, column in self._columns.items()}
+        columns = {name: spill_to_disk(column) for name, column in self._columns.items()}
         is_same = all(columns[name] is column for name, column in self._columns.items())
         return self if is_same else Table(columns, self._n_rows)
 
@@ -158,14 +158,14 @@ class Table:
         first = next(iter(taken.values())) if taken else np.arange(self._n_rows)[chosen]
         return _unchecked_table(taken, len(first))
 
-    def take_aside(self, rows: RowsOf) -> Table:
+    def take_on_disk(self, rows: RowsOf) -> Table:
         """Return some of the rows, with large columns on disk if this process uses a scratch file.
 
         Columns are copied one at a time to limit memory.
         """
         if not scratch.files:
             return self.take(rows)
-        return Table({name: set_aside(self.stored(name)[rows]) for name in self._columns})
+        return Table({name: spill_to_disk(self.stored(name)[rows]) for name in self._columns})
 
     def known(self, *names: str) -> Table:
         """Return the rows in which all these columns are known."""
@@ -367,18 +367,18 @@ class Opened(Mapping[str, Any]):
         return len(self.columns)
 
 
-def set_aside(column: Any) -> Any:
+def spill_to_disk(column: Any) -> Any:
     """Return a large column stored on disk; any other column unchanged."""
     if isinstance(column, Names):
-        codes = set_aside(column.packed)
+        codes = spill_to_disk(column.packed)
         return column if codes is column.packed else _NamesOnDisk(codes, column.texts)
     values = column.stored if isinstance(column, Packed) else column
     if (
         not isinstance(values, np.ndarray)
-        or values.nbytes < scratch.LEAST_BYTES // scratch.SMALLEST
+        or values.nbytes < scratch.MIN_DISK_BYTES // scratch.SMALLEST
     ):
         return column
-    stored = scratch.put_aside(values)
+    stored = scratch.store_on_disk(values)
     if stored is None:
         return column
     return PackedOnDisk(stored) if isinstance(column, Packed) else stored

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from traceprof.cache import scratch
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import pieces_of
-from traceprof.model.table import Names, Table, objects, set_aside
+from traceprof.model.table import Names, Table, objects, spill_to_disk
 from traceprof.registries import check_distinct
 
 ABSENT: Final = -1
@@ -185,16 +185,16 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
     if table.detail_of and length:
         made = CompactTable.of_each(typed, length)
     else:  # one column at a time to limit memory
-        is_long = 8 * length >= scratch.LEAST_BYTES
+        is_long = 8 * length >= scratch.MIN_DISK_BYTES
         made = Table(
-            {name: set_aside(values) if is_long else values for name, values in typed}, length
+            {name: spill_to_disk(values) if is_long else values for name, values in typed}, length
         )
     order = sort_order(made, table)
     if not scratch.files:
         return made if order is None else made.take(order)
     if order is None or table.detail_of:
         return (made if order is None else made.take(order)).on_disk()
-    return Table({column: set_aside(made[column][order]) for column in made}, length)
+    return Table({column: spill_to_disk(made[column][order]) for column in made}, length)
 
 
 def _typed(values: Any, kind: ColumnKind, length: int) -> Any:

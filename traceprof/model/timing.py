@@ -12,7 +12,7 @@ import numpy.typing as npt
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Table
 
-OWN_DOMAIN: Final = "traceprof"
+TRACEPROF_DOMAIN: Final = "traceprof"
 """The NVTX domain of the ranges that `traceprof record` adds."""
 STEP_COLUMNS: Final = ("process", "thread", "step", "start_ns", "end_ns", "declared_warmup")
 """Columns of steps read from ranges or detected from kernels. Detected steps have thread -1."""

@@ -18,7 +18,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
 from traceprof.model.clipping import rows_inside, rows_of_rows
 from traceprof.model.grouping import places_of
-from traceprof.model.table import RowsOf, Table, opened, set_aside
+from traceprof.model.table import RowsOf, Table, opened, spill_to_disk
 from traceprof.model.tables import (
     ABSENT,
     TABLES,
@@ -84,8 +84,8 @@ class TraceInfo:
 
     ``utc_epoch_ns`` is the wall clock (ns since 1970) at time 0 of the trace, None if unknown.
     ``warnings`` are one-line sentences about suspicious data. ``is_part``: the trace was cut out of
-    a larger one, without the work that its last calls launched. ``is_of_some``: it also lacks the
-    work that calls launched on devices that were left out.
+    a larger one, without the work that its last calls launched. ``has_some_devices_only``: it also
+    lacks the work that calls launched on devices that were left out.
     """
 
     path: str = ""
@@ -96,7 +96,7 @@ class TraceInfo:
     utc_epoch_ns: int | None = None
     warnings: tuple[str, ...] = ()
     is_part: bool = False
-    is_of_some: bool = False
+    has_some_devices_only: bool = False
 
     @property
     def recorded_by(self) -> RecordedBy:
@@ -107,11 +107,11 @@ class TraceInfo:
         return RecordedBy(named) if is_named else found
 
 
-MOST_ALIKE: Final = 8
+MAX_SIMILAR_WARNINGS: Final = 8
 """Up to this many warnings that differ only in numbers are listed one by one."""
 
 
-def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
+def merge_similar_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
     """Return warnings; many that differ only in numbers become the first one and a count."""
     similar: dict[str, list[str]] = {}
     for text in warnings:
@@ -120,7 +120,7 @@ def told_once(warnings: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         text
         for kind in similar.values()
-        for text in (kind if len(kind) <= MOST_ALIKE else [more(kind[0], len(kind) - 1)])
+        for text in (kind if len(kind) <= MAX_SIMILAR_WARNINGS else [more(kind[0], len(kind) - 1)])
     )
 
 
@@ -138,7 +138,8 @@ class Trace:
     - ``warmup_steps`` is the user's number of leading warm-up steps (None: detect it).
     - ``steps`` are the steps, if they were determined for all ranks together.
     - ``recordings`` is the recorded time of each process, if its file covers less than the run.
-    - ``own_devices`` maps devices of the run to their numbers in the file, if they differ.
+    - ``device_numbers_in_file`` maps devices of the run to their numbers in the file, if they
+    differ.
     - ``facts`` is the cache of `traceprof.measures.facts` for results of this trace, by name.
     """
 
@@ -166,7 +167,7 @@ class Trace:
     warmup_steps: int | None = None
     steps: Steps | None = None
     recordings: Mapping[int, TimeWindow] = field(default_factory=dict, repr=False)
-    own_devices: Mapping[int, int] = field(default_factory=dict, repr=False)
+    device_numbers_in_file: Mapping[int, int] = field(default_factory=dict, repr=False)
     rows: Mapping[str, Any] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -230,7 +231,9 @@ class Trace:
                 clipped, inside = rows_inside(self.table(name), window, table)
                 cut[name] = clipped.on_disk() if scratch.files else clipped
                 whole_rows = rows_of_rows(self.rows_in_whole(name), inside)
-                rows[name] = whole_rows if isinstance(whole_rows, slice) else set_aside(whole_rows)
+                rows[name] = (
+                    whole_rows if isinstance(whole_rows, slice) else spill_to_disk(whole_rows)
+                )
         found = replace(self, span=window, uncut=self.whole, rows=rows, **cut)
         _cuts[id(self), window] = found
         return found

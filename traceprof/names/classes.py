@@ -25,8 +25,8 @@ from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.activity import Activity
 from traceprof.model.table import Names, objects
-from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.parsing import parse_name, pattern, shortened_numbers, words_of
+from traceprof.names.user_patterns import UserPattern, user_pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class KernelRule:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnRule:
+class UserRule:
     """A rule of the user: kernels whose name matches ``pattern`` have the class ``activity``."""
 
     activity: Activity
-    pattern: OwnPattern
+    pattern: UserPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ convolution: ^triton tem fused .*convolution
 gemm: ^triton tem fused
 softmax: ^triton (red|per) fused .*softmax
 loss: ^triton (red|per) fused .*(nll loss|cross entropy)
-normalisation: ^triton (red|per) fused .*(layer|group|batch|instance|rms) norm
+normalization: ^triton (red|per) fused .*(layer|group|batch|instance|rms) norm
     |^triton (red|per) fused .*(var mean|mean .{0,99}pow)
 reduction: ^triton (red|per)[ ]|^nvfuser (reduction|\w+ persistent)
 layout: ^triton poi fused( (to copy|copy|cat|slice|select|view|reshape|unsafe view|clone|split
@@ -116,12 +116,12 @@ convolution: \bconv(\dd?|\b|ol)|winograd|\bim\d?d?2 ?col|col2 ?im|depthwise|[a-z
     |implicit gemm|xmma fprop|\d(fprop|dgrad|wgrad)|\b(dgrad|wgrad)
     |^igemm (fwd|bwd|wrw)|gemm .{0,99}bwd (weight|data)|^mi ?open (conv|cv|sp3|gcn)
     |^compute .*(offsets kernel|pointers)
-normalisation: (batch|layer|group|instance|rms|spatial|qk|ada) ?norm
+normalization: (batch|layer|group|instance|rms|spatial|qk|ada) ?norm
     |^ln |\bln (fwd|bwd)|\b[bg]n\b|gamma beta|welford|\blrn\b|^rowwise moments
     |internal gradients|\bfused params
     |(?<!lp )(?<!l2 )(?<!l1 )(?<!grad )\bnorm (fwd|bwd|forward|backward|kernel|quant|f\d)
     |compute grad input
-quantise: quant|\bamax|hadamard|\bcast (transpose|to fp|fp8|mxfp|nvfp|dbias|gated)
+quantize: quant|\bamax|hadamard|\bcast (transpose|to fp|fp8|mxfp|nvfp|dbias|gated)
     |\b(token|channel|block|group) cast|swizzle .{0,99}scal|row ?scaling
     |(fp8|8bit|4bit|2bit)rowwise|(to|from) h?(fp8|int8|fp4|mxfp\d|nvfp4)\b|\bh?fp8 to
     |\bscales? (interleave|swizzle)
@@ -175,7 +175,7 @@ gemm: (^|::)(gemvx|gemv|epilogue|cublas\w*)(::|$)
 """
 )
 
-_ELEMENTWISE_CLASSES: Final = "layout loss normalisation rng_dropout softmax quantise embedding"
+_ELEMENTWISE_CLASSES: Final = "layout loss normalization rng_dropout softmax quantize embedding"
 _ALGORITHM_CLASSES: Final = "reduction sort_index layout elementwise rng_dropout"
 _ANY_CLASSES: Final = " ".join({*Activity} - {Activity.OTHER, Activity.ELEMENTWISE})
 
@@ -188,7 +188,7 @@ WRAPPERS: Final = tuple(
             "elementwise",
             _ELEMENTWISE_CLASSES,
         ),
-        (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantise layout"),
+        (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantize layout"),
         (r"^cutlass\w*cudnn\w{0,99}::(Kernel2?|device_kernel)$", "convolution", "attention"),
         (r"^(cutlass\w*::)?(Kernel2?|device_kernel)$", "gemm", "attention convolution gemm"),
         (r"(^|::)kentry$", "other", _ANY_CLASSES),
@@ -216,7 +216,7 @@ _FORMER_NAMES: Final = {
 """Former class names, which are still valid in rules."""
 
 
-def parse_rules(text: str) -> tuple[OwnRule, ...]:
+def parse_rules(text: str) -> tuple[UserRule, ...]:
     """Return the user's rules in the TOML ``text``, in order of precedence.
 
     The format of the file::
@@ -234,7 +234,7 @@ def parse_rules(text: str) -> tuple[OwnRule, ...]:
     return tuple(_parse_rule(table) for table in tables)
 
 
-def _parse_rule(table: object) -> OwnRule:
+def _parse_rule(table: object) -> UserRule:
     fields = table if isinstance(table, dict) else {}
     if not all(isinstance(fields.get(name), str) for name in ("activity", "pattern")):
         raise UsageError("rules file: every [[rule]] table requires activity and pattern")
@@ -245,8 +245,8 @@ def _parse_rule(table: object) -> OwnRule:
         raise UsageError(
             f"rules file: unknown activity {fields['activity']!r}: expected one of {known}"
         ) from error
-    return OwnRule(
-        activity, own_pattern(fields["pattern"], "rules file: pattern", ignore_case=True)
+    return UserRule(
+        activity, user_pattern(fields["pattern"], "rules file: pattern", ignore_case=True)
     )
 
 
@@ -254,7 +254,7 @@ TRACED_GRAPH: Final = re.compile(r"CUDA graph \d+")
 """Name that readers give to a CUDA graph that was traced as a whole."""
 
 
-def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
+def classify(names: Names, rules: Sequence[UserRule] = ()) -> Names:
     """Return the activity of each kernel, ``rules`` first. Each distinct name is examined once."""
     texts = names.texts.tolist()
     found = objects(class_of(name).value for name in texts)

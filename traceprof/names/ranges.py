@@ -19,7 +19,7 @@ import numpy.typing as npt
 from traceprof.model.grouping import places_of
 from traceprof.model.names import MOST_SHARED, Texts
 from traceprof.model.table import Names, Table, objects
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 
 _DECORATIONS: Final = re.compile(
     r"(, (seq|op_id) = \d+|, sizes = \[[^=\n]*\]|, input_op_ids = [^=\n]*){1,4}$"
@@ -263,7 +263,7 @@ def _with_numbers_zeroed(names: Texts) -> Names:
 @lru_cache(maxsize=1 << 16)  # the files of a run share their names
 def phase_of(name: str, domain: str) -> str | None:
     """Return the phase of a range with this name; None if it denotes no phase."""
-    if domain == OWN_DOMAIN:
+    if domain == TRACEPROF_DOMAIN:
         # Optimizers after the first have a number.
         plain = name.partition("#")[0]
         return "communication" if name.startswith("comm:") else _PHASE_OF_TRACEPROF_RANGE.get(plain)

@@ -156,7 +156,7 @@ class Captured:
         return not self.events and not self.windows and not self.activities
 
     @property
-    def is_worth_a_trace(self) -> bool:
+    def has_enough_for_a_trace(self) -> bool:
         """Whether any process left an event, or the machine was looked at for a while."""
         looks = [one.time_ns for one in self.samples] or [0]
         return not self.is_empty or max(looks) - min(looks) >= _A_WHILE_NS

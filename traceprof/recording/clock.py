@@ -20,7 +20,7 @@ def now_ns() -> int:
     return time.monotonic_ns() + _OFFSET_NS
 
 
-def told_to_programs() -> dict[str, str]:
+def clock_variables() -> dict[str, str]:
     """Return the variable that tells processes of this machine the clock; others ignore it."""
     try:
         machine = _BOOT.read_text().strip() + str(_NAMESPACE.readlink())

@@ -15,7 +15,7 @@ from traceprof.cache.entries import VARIABLE, Cache
 from traceprof.errors import TraceprofError
 from traceprof.formats import compiled
 from traceprof.formats.nsys.reports import find_importer
-from traceprof.formats.nsys.split import read_own_events
+from traceprof.formats.nsys.split import read_traceprof_events
 from traceprof.recording.machine import ask, gpu_facts, has_gpu, mpi_facts, why_no_counters
 from traceprof.recording.recorders.cupti import RECORDER as CUPTI
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
@@ -162,7 +162,7 @@ def _ranges_that_arrive() -> tuple[int, str]:
         run = NSYS.collect(request, folder, NSYS.run(request, folder))
         if run.database is None:
             return 0, "; ".join(run.notes) or "nsys wrote no output"
-        return read_own_events(run.database).n_ranges.total(), ""
+        return read_traceprof_events(run.database).n_ranges.total(), ""
 
 
 def _check_nvprof() -> Check:

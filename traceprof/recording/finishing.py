@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.model.trace import told_once
+from traceprof.model.trace import merge_similar_warnings
 from traceprof.recording.captured import Captured, gather
 from traceprof.recording.job import Job
 from traceprof.recording.outputs import keep_snapshots, write_outputs
@@ -166,7 +166,7 @@ def _written(job: Job, folder: Path) -> Recording:
     notes = [*job.run.notes, *_notes_on(job.captured), *_notes_on_secrets(job.request.command)]
     exit_code, name = job.run.exit_code, job.recorder_name
     has_profile = job.run.database is not None or bool(job.run.profiles)
-    if not has_profile and not job.captured.is_worth_a_trace:
+    if not has_profile and not job.captured.has_enough_for_a_trace:
         why = _WHY_BOUNDED if job.request.bounds.is_bounded else "nothing was captured"
         notes.append(f"{why}; no trace was written")
         return Recording(exit_code, name, None, notes=tuple(notes))
@@ -208,7 +208,7 @@ def _notes_on(captured: Captured) -> list[str]:
             f"{thinned} of {thinned + sum(part.n_ranges for part in captured.events)} ranges were "
             "skipped because traceprof samples very frequent range names"
         )
-    return [*notes, *told_once(captured.losses())]
+    return [*notes, *merge_similar_warnings(captured.losses())]
 
 
 def _notes_on_secrets(command: Sequence[str]) -> list[str]:

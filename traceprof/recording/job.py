@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.formats.runs.manifest import read_manifest
-from traceprof.formats.shared.redaction import without_secrets, worth_seeking
+from traceprof.formats.shared.redaction import secrets_to_search, without_secrets
 from traceprof.model.trace import Trace
 from traceprof.recording.captured import Captured, RankProcesses
 from traceprof.recording.machine import utc_text
@@ -241,7 +241,7 @@ class Job:
     def secrets(self) -> Sequence[str]:
         """The secrets of the command line that are looked for in names, too."""
         found = secrets_of(self.request.command)
-        return worth_seeking(part for secret in found for part in secret.hidden)
+        return secrets_to_search(part for secret in found for part in secret.hidden)
 
     def shown_name(self, name: str) -> str:
         """Return the name of a range, as it may be shown."""

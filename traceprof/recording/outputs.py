@@ -22,14 +22,14 @@ from traceprof.errors import UsageError
 from traceprof.files import check_target, new_file
 from traceprof.formats.nsys import split
 from traceprof.formats.nsys.sidecar import LOSSES
-from traceprof.formats.nsys.split import OwnEvents
+from traceprof.formats.nsys.split import TraceprofEvents
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
 from traceprof.formats.runs.manifest import BESIDE, MANIFEST_KEY
 from traceprof.formats.shared.redaction import renamed
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, stack
 from traceprof.model.trace import Trace, make_trace
-from traceprof.processes import made_side_by_side
+from traceprof.processes import map_in_threads
 from traceprof.recording import job as jobs
 from traceprof.recording.captured import Captured
 from traceprof.recording.captured_trace import EventTables, event_tables, make_spool_trace
@@ -117,7 +117,7 @@ def write_export(job: Job, database: Path, notes: list[str]) -> list[OutputFile]
         UsageError: nothing can be written.
         RecordingError: the export is damaged.
     """
-    own, lost = _read_own_events(job, database, notes)
+    own, lost = _read_traceprof_events(job, database, notes)
     export = _Export(job, database, own, lost)
     parts = jobs.planned_files(job)
     if len(parts) > 1:
@@ -129,7 +129,9 @@ def write_export(job: Job, database: Path, notes: list[str]) -> list[OutputFile]
     return [export.write_whole(parts[0])]
 
 
-def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEvents, list[int]]:
+def _read_traceprof_events(
+    job: Job, database: Path, notes: list[str]
+) -> tuple[TraceprofEvents, list[int]]:
     """Return what the export has of ours, and the processes of which it has not all ranges.
 
     What it has of theirs is removed: the spool has all of it.
@@ -137,7 +139,7 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEve
     is_bounded = job.request.bounds.is_bounded  # nsys starts with a range of ours, then
     with handling_recorded():
         split.remove_lone_overheads(database, job.captured.pids())
-        own = split.read_own_events(database)
+        own = split.read_traceprof_events(database)
         lost = [
             part.pid
             for part in job.captured.events
@@ -147,14 +149,14 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEve
             which = ", ".join(map(str, lost))
             why = f"the profiler did not record all ranges of process {which}"
             notes.append(f"{why}; traceprof added them from its own recording")
-            split.remove_own_events(database, lost)
+            split.remove_traceprof_events(database, lost)
     return own, lost
 
 
 class _Export:
     """An export of all processes of a node, and what the hooks captured of them."""
 
-    def __init__(self, job: Job, database: Path, own: OwnEvents, lost: Sequence[int]) -> None:
+    def __init__(self, job: Job, database: Path, own: TraceprofEvents, lost: Sequence[int]) -> None:
         self._job = job
         self._database = database
         self._own = own
@@ -180,7 +182,7 @@ class _Export:
                 part.path: unfinished.enter_context(new_file(part.path, force=True))
                 for part in everything
             }
-            written = made_side_by_side(
+            written = map_in_threads(
                 lambda part: self._write_one(part, temporary[part.path]), everything, n_threads
             )
             files = [file for file in written if file is not None]

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import traceprof.annotate
 from traceprof.errors import RecordingError
-from traceprof.recording.clock import told_to_programs
+from traceprof.recording.clock import clock_variables
 from traceprof.recording.request import RecordRequest
 
 _WRITING: Final = "the program has ended; traceprof is writing the trace (interrupt again to stop)"
@@ -37,7 +37,7 @@ def child_environment(folder: Path, request: RecordRequest, windows: str = "") -
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(INJECT_FOLDER), inherited)))
     environment["TRACEPROF_DIR"] = str(folder)
-    environment |= told_to_programs()
+    environment |= clock_variables()
     environment["TRACEPROF_LAYERS"] = str(request.layer_depth)
     environment["TRACEPROF_WINDOWS"] = windows
     environment["TRACEPROF_STEP_FROM"] = request.step_from

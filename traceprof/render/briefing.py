@@ -15,13 +15,13 @@ from traceprof import measures
 from traceprof.comparison import EXPLAIN, Comparison
 from traceprof.measures.workload import UNKNOWN
 from traceprof.model.results import Result
-from traceprof.model.trace import DEVICE_TABLES, MOST_ALIKE, told_once
+from traceprof.model.trace import DEVICE_TABLES, MAX_SIMILAR_WARNINGS, merge_similar_warnings
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import capitalized, note_text, sentences
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, columns_of, further_tables, table_for_people
 from traceprof.session.answer import Document
-from traceprof.session.doubts import INCOMPLETE, WARNING
+from traceprof.session.caveats import INCOMPLETE, WARNING
 from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "No problem found."
@@ -105,8 +105,8 @@ def briefing_of(document: Document) -> Briefing:
     position = f"at {start}" if start == end else f"from {start} to {end}"
     length, run_length = (format_duration(span.duration_ns) for span in (window, document.span))
     warnings = document.info.warnings
-    if len(warnings) > MOST_ALIKE:
-        warnings = told_once(warnings)
+    if len(warnings) > MAX_SIMILAR_WARNINGS:
+        warnings = merge_similar_warnings(warnings)
     briefing = Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
@@ -224,7 +224,7 @@ class Head:
     lost: tuple[str, ...] = ()
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def caveats(self) -> tuple[str, ...]:
         """Warnings and missing data, which affect every number, as sentences."""
         return (*map(as_warning, self.warnings), *self.lost)
 

@@ -299,8 +299,8 @@ def saving_words(finding: Mapping[str, Any]) -> str:
 
     A one-time cost is returned instead of a saving.
     """
-    if is_known(once_ns := finding.get("once_ns")):
-        return f"costs {format_duration(once_ns)} once"
+    if is_known(one_time_ns := finding.get("one_time_ns")):
+        return f"costs {format_duration(one_time_ns)} once"
     template, base_ns = _SAVES.get(str(finding.get("kind"))), finding.get("base_ns")
     if template is None or not base_ns or not finding["saving_ns"] > 0:
         return ""

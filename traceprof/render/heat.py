@@ -28,7 +28,7 @@ _Places = npt.NDArray[np.int64]
 _LEVEL_BOUNDS: Final = np.array([level.least for level in HEAT[1:]])
 _MIN_SHOWN_RATIO: Final = 0.0005
 _MAX_SHOWN_FACTOR: Final = 99
-_SUMMED: Final = ("own_ns", "usual_ns", "duration_ns", "waited_ns", "late_ns")
+_SUMMED: Final = ("step_without_waits_ns", "usual_ns", "duration_ns", "waited_ns", "late_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,7 +217,7 @@ class _Cells:
     def __init__(
         self, table: Table, rank: _Places, column: _Places, shape: tuple[int, int]
     ) -> None:
-        self_ns = table["own_ns"].astype(np.float64)
+        self_ns = table["step_without_waits_ns"].astype(np.float64)
         usual = np.empty(len(table))
         for rows in rows_by_value(table["step"]).values():
             usual[rows] = np.median(self_ns[rows])
@@ -234,7 +234,9 @@ class _Cells:
         worst = np.full(size, -1, np.int64)
         worst[cell[order]] = order
         self._worst = worst.reshape(shape)
-        self.ratios = _excess(self._sums["own_ns"], self._sums["usual_ns"], self._counts)
+        self.ratios = _excess(
+            self._sums["step_without_waits_ns"], self._sums["usual_ns"], self._counts
+        )
         self._steps = table["step"]
         self._processes = table["process"]
         self._phases = np.asarray(table["phase"])
@@ -246,7 +248,9 @@ class _Cells:
 
     def over_all_steps(self) -> _Ratios:
         """Return the excess of each rank in all its steps together."""
-        self_ns, usual = (self._sums[name].sum(axis=1) for name in ("own_ns", "usual_ns"))
+        self_ns, usual = (
+            self._sums[name].sum(axis=1) for name in ("step_without_waits_ns", "usual_ns")
+        )
         return _excess(self_ns, usual, self._counts.sum(axis=1))
 
     def describe(self, names: Sequence[str], rank: int, column: int) -> str:
@@ -263,7 +267,7 @@ class _Cells:
         parts = (
             f"{names[rank]}, step {self._steps[worst]}" if count == 1 else names[rank],
             f"mean of {count} steps, slowest step {self._steps[worst]}" if count > 1 else "",
-            f"self time {mean['own_ns']} ({more})",
+            f"self time {mean['step_without_waits_ns']} ({more})",
             f"duration {mean['duration_ns']}",
             f"waited for other ranks {mean['waited_ns']}",
             f"delayed other ranks {mean['late_ns']}",

@@ -68,7 +68,7 @@ def _finding(row: Row) -> str:
     )
 
 
-def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
+def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
     """Return a table of named facts as an HTML fragment for notebooks."""
     rows = "".join(
         f'<tr><th scope="row">{html_text(name)}</th><td>{html_text(value)}</td></tr>'

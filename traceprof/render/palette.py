@@ -119,23 +119,23 @@ CATEGORY_INDEX: Final[Mapping[str, int]] = {key: i for i, key in enumerate(_BY_K
 """The index of each category in `CATEGORIES`, by its key."""
 
 
-def ink_on(colour: str) -> str:
-    """Return the text color with the best contrast on ``colour`` ("#rrggbb")."""
-    return max(_INKS, key=lambda ink: _contrast(ink, colour))
+def ink_on(color: str) -> str:
+    """Return the text color with the best contrast on ``color`` ("#rrggbb")."""
+    return max(_INKS, key=lambda ink: _contrast(ink, color))
 
 
 _INKS: Final = ("#ffffff", "#10151c")
 
 
-def _contrast(colour: str, other: str) -> float:
+def _contrast(color: str, other: str) -> float:
     """Return the contrast ratio of two colors, from 1 to 21, as defined in WCAG 2."""
-    low, high = sorted((_luminance(colour), _luminance(other)))
+    low, high = sorted((_luminance(color), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(colour: str) -> float:
+def _luminance(color: str) -> float:
     """Return the relative luminance of a color, as defined in WCAG 2."""
-    shares = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    shares = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     red, green, blue = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 

@@ -27,7 +27,7 @@ class Options:
         rows: number of rows per table; None for the default of the format.
         width: columns of the terminal.
         is_whole: do not limit the width of text and tables, only the width of bars and charts.
-        colours: the terminal's color system as rich names it ("truecolor"), "" for no color.
+        colors: the terminal's color system as rich names it ("truecolor"), "" for no color.
         tables: names of tables to show in addition to the first of each result, however long.
         columns: names of the columns to show, in this order; () for the default columns.
         title: title of a page.
@@ -37,7 +37,7 @@ class Options:
     rows: int | None = None
     width: int = 80
     is_whole: bool = False
-    colours: str = ""
+    colors: str = ""
     tables: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     title: str = ""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.model.results import Column, Result, TableSpec, columns, named_in_words
+from traceprof.model.results import Column, Result, TableSpec, columns, find_column_name
 from traceprof.model.table import Table, is_known, objects
 from traceprof.render.formatting import in_words
 from traceprof.render.formatting import is_known as is_known_value
@@ -150,7 +150,7 @@ def columns_of(
         return ()
     tables = [table for result in results for table in tables_of(result, ranks)]
     known = dict.fromkeys(column.name for table in tables for column in table)
-    names = [named_in_words(name, known) for name in chosen]
+    names = [find_column_name(name, known) for name in chosen]
     for name in names:
         if name not in known:
             close = get_close_matches(name, known, n=1)

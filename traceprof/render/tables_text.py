@@ -150,7 +150,7 @@ def _blocks(document: Answered, options: Options) -> Iterator[str]:
     yield f"# {markdown_text(options.title or head.title)}"
     yield markdown_text(head.where)
     yield _list(head.remarks)
-    yield _list(head.doubts)
+    yield _list(head.caveats)
     yield from map(markdown_text, head.sentences)
     for section in sections_of(document, options):
         yield f"## {markdown_text(section.title)}"

@@ -22,7 +22,7 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
-from traceprof.session.doubts import Doubts, missing_in, refused, refuses_with_doubts
+from traceprof.session.caveats import Caveats, missing_in, refused, refuses_with_caveats
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
@@ -55,10 +55,11 @@ class Document:
     """Everything that an answer contains. Renderers only format it and measure nothing.
 
     ``span`` is the whole run, and ``selection`` is the window of the results. ``lost`` describes
-    GPU activity that is missing anywhere in the recording (`traceprof.session.doubts`). ``missing``
-    gives the reasons why other analyses have no result. ``recorded`` names the recorded tables.
-    ``ranks`` maps processes to ranks. ``hardware`` is the number of used GPUs by model name. A page
-    also has ``workload`` and ``one_off``, the one-time costs with the columns of `ONE_OFF`.
+    GPU activity that is missing anywhere in the recording (`traceprof.session.caveats`).
+    ``missing`` gives the reasons why other analyses have no result. ``recorded`` names the
+    recorded tables. ``ranks`` maps processes to ranks. ``hardware`` is the number of used GPUs by
+    model name. A page also has ``workload`` and ``one_off``, the one-time costs with the columns
+    of `ONE_OFF`.
     """
 
     info: TraceInfo
@@ -75,16 +76,16 @@ class Document:
     lost: tuple[Note, ...] = ()
 
     @property
-    def doubts(self) -> Doubts:
+    def caveats(self) -> Caveats:
         """The caveats of the results: warnings of readers, and missing GPU activity."""
-        return Doubts(self.info.warnings, self.lost)
+        return Caveats(self.info.warnings, self.lost)
 
     def ns_after_start(self, instant_ns: int) -> int:
         """Convert a time on the trace's clock to ns after the start of the run."""
         return instant_ns - self.span.start_ns
 
 
-@refuses_with_doubts
+@refuses_with_caveats
 def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     """Return the results of the analyses ``names`` for the window of ``run``.
 
@@ -146,7 +147,7 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
         to_keep["about", has_processes] = document
     kept.keep(to_keep)
     if strict and missing:
-        raise refused(NotRecordedError(next(iter(missing.values()))), document.doubts.notes)
+        raise refused(NotRecordedError(next(iter(missing.values()))), document.caveats.notes)
     if _ADVICE in results:
         results[_ADVICE] = with_measured(results[_ADVICE], run.paths)
     return replace(document, results=results, missing=missing)

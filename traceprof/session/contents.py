@@ -55,7 +55,7 @@ class RankContents:
     local_rank: int | None
     host: str
     rack: str
-    known_from: str
+    detected_by: str
     format: str
     path: str
 
@@ -64,7 +64,7 @@ class RankContents:
 class AttemptContents:
     """One attempt of one rank: start time, duration, how it ended, and its file."""
 
-    life: int
+    attempt: int
     rank: int
     host: str
     started_utc: str
@@ -79,8 +79,8 @@ class Contents:
     """The contents of a trace or a run.
 
     ``rows`` is the number of rows of each table in all files (None: the table was not recorded).
-    ``ranks`` is empty for a single file. ``lives`` lists every attempt of every rank if there was
-    more than one. ``info`` contains the warnings.
+    ``ranks`` is empty for a single file. ``attempts`` lists every attempt of every rank if there
+    was more than one. ``info`` contains the warnings.
     """
 
     info: TraceInfo
@@ -92,7 +92,7 @@ class Contents:
     rows: Mapping[str, int | None]
     environment: Mapping[str, str]
     ranks: tuple[RankContents, ...]
-    lives: tuple[AttemptContents, ...] = ()
+    attempts: tuple[AttemptContents, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, including how to record the missing tables."""
@@ -130,16 +130,18 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
         rows=_rows(ranks, outlines),
         environment=dict(zip(environment["name"], environment["value"], strict=True)),
         ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
-        lives=tuple(_lives(files)) if len({attempt.life for attempt in files.lives}) > 1 else (),
+        attempts=tuple(_lives(files))
+        if len({attempt.number for attempt in files.attempts}) > 1
+        else (),
     )
 
 
 def _lives(files: RunFiles) -> Iterator[AttemptContents]:
     """Yield every attempt of every rank."""
-    for attempt in files.lives:
+    for attempt in files.attempts:
         started, length_ns = _utc(attempt.start_ns), attempt.end_ns - attempt.start_ns
         values = (started, length_ns, attempt.ended, _known(attempt.world_size), attempt.path)
-        yield AttemptContents(attempt.life, attempt.rank, attempt.host, *values)
+        yield AttemptContents(attempt.number, attempt.rank, attempt.host, *values)
 
 
 def _utc(time_ns: int) -> str:
@@ -212,7 +214,7 @@ def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:
             _known(member.local_rank),
             host or member.host,
             rack or member.rack,
-            member.known_from,
+            member.detected_by,
             member.trace.info.format,
             member.trace.info.path,
         )

@@ -28,7 +28,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.session.doubts import refuses_with_doubts
+from traceprof.session.caveats import refuses_with_caveats
 from traceprof.session.options import Align
 from traceprof.session.run import SELF_DESCRIPTION, Run
 from traceprof.session.selection import Selection, check_ranks, select
@@ -111,7 +111,7 @@ class FileOfRun:
     offset_ns: int = 0
     correction: ClockCorrection = field(default_factory=ClockCorrection)
 
-    def own(self, window: TimeWindow) -> TimeWindow:
+    def to_file_clock(self, window: TimeWindow) -> TimeWindow:
         """Return ``window`` on the clock of the file."""
         edges = []
         for common_ns in (window.start_ns, window.end_ns):
@@ -137,7 +137,7 @@ class FileOfRun:
     def devices(self) -> Mapping[int, int]:
         """The devices with activity in the file: number in the run to number in the file."""
         return {
-            device: part.own_devices.get(device, device)
+            device: part.device_numbers_in_file.get(device, device)
             for part in self.parts
             for device in part.devices["device"][part.devices["used"] == 1].tolist()
         }
@@ -225,7 +225,7 @@ class Cuts:
                 self.remarks[f"table {name} is omitted: it is a virtual table of SQLite"] = None
 
 
-@refuses_with_doubts
+@refuses_with_caveats
 def cut_run(
     run: Run,
     output: Path,
@@ -255,7 +255,7 @@ def cut_run(
     return cuts, selection
 
 
-@refuses_with_doubts
+@refuses_with_caveats
 def cut_steps(
     run: Run, output: Path, cutting: Cutting, *, progress: CutProgress = no_progress
 ) -> tuple[Cuts, Sequence[Selection]]:
@@ -357,9 +357,9 @@ def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str)
     span = None
     if file.parts:
         trace = file.parts[0]
-        span = file.own(next(iter(trace.recordings.values()), trace.span))
+        span = file.to_file_clock(next(iter(trace.recordings.values()), trace.span))
     return CutRequest(
-        file.own(selection.window),
+        file.to_file_clock(selection.window),
         selection.label,
         file.path.name,
         _devices(file, cutting.devices),

@@ -28,7 +28,7 @@ from traceprof.model.table import Table
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.session.doubts import selected
+from traceprof.session.caveats import selected
 from traceprof.session.opening import rules_of
 from traceprof.session.run import SELF_DESCRIPTION, Run
 from traceprof.session.selection import Selection, check_ranks

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.contract import trace_of_outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
@@ -20,7 +20,7 @@ from traceprof.model.results import Note
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.names.classes import OwnRule, parse_rules
+from traceprof.names.classes import UserRule, parse_rules
 from traceprof.session.options import Align, Opening
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def open_files(
         return open_run(
             paths,
             options,
-            opening.life,
+            opening.attempt,
             choose_pool=partial(pool_for, jobs=opening.jobs, scheduler=opening.scheduler),
             allow_missing=opening.allow_missing,
             is_one=opening.is_one_run,
@@ -73,7 +73,7 @@ def outline_files(
     rules_of(opening)
     if is_run(paths):
         return outline_run(
-            paths, opening.life, allow_missing=opening.allow_missing, is_one=opening.is_one_run
+            paths, opening.attempt, allow_missing=opening.allow_missing, is_one=opening.is_one_run
         )
     found = outline(paths[0])
     trace = trace_of_outline(found)
@@ -135,7 +135,7 @@ def _cluster(opening: Opening) -> Topology:
     return cluster
 
 
-def rules_of(opening: Opening) -> Sequence[OwnRule]:
+def rules_of(opening: Opening) -> Sequence[UserRule]:
     """Return the kernel rules in the user's TOML file (none without a file).
 
     Raises:
@@ -152,7 +152,7 @@ def _read(path: Path) -> str:
         TraceError: the file cannot be read.
         UsageError: ``path`` is not a file.
     """
-    if kind := kind_of_no_file(path):
+    if kind := special_file_kind(path):
         raise UsageError(f"{path}: expected a file, found {kind}")
     try:
         return path.read_text("utf-8")

@@ -18,9 +18,9 @@ from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
-from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.ranges import plain_names
-from traceprof.session.doubts import refuses_with_doubts
+from traceprof.names.user_patterns import UserPattern, user_pattern
+from traceprof.session.caveats import refuses_with_caveats
 from traceprof.session.run import Run
 
 _CHUNK: Final = 20_000
@@ -85,13 +85,13 @@ class OperationFilter:
     n_rows: int | None = None
     longest_first: bool = False
 
-    def pattern(self) -> OwnPattern | None:
+    def pattern(self) -> UserPattern | None:
         """Return the compiled pattern of names, or None.
 
         Raises:
             UsageError: ``name`` is not a valid regular expression.
         """
-        return None if self.name is None else own_pattern(self.name, "--name", ignore_case=True)
+        return None if self.name is None else user_pattern(self.name, "--name", ignore_case=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def _kinds(kinds: Names) -> npt.NDArray[np.object_]:
     return texts
 
 
-@refuses_with_doubts
+@refuses_with_caveats
 def operations(
     run: Run, chosen: OperationFilter | None = None, *, counts_launches: bool = False
 ) -> Operations:
@@ -266,7 +266,7 @@ def _order(sources: Sequence[_Source], chosen: OperationFilter) -> Ints:
 
 
 def _chosen_rows(
-    part: Trace, table: str, chosen: OperationFilter, pattern: OwnPattern | None
+    part: Trace, table: str, chosen: OperationFilter, pattern: UserPattern | None
 ) -> Ints:
     """Return the indices of the chosen rows in the table of the whole trace."""
     whole = part.whole.table(table)

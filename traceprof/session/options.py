@@ -12,7 +12,7 @@ LOCAL: Final = "local"
 """Used in place of the address of a cluster: start a cluster on this machine."""
 
 
-def tried_beside(trace: Path) -> Path:
+def tried_savings_path(trace: Path) -> Path:
     """Return the path of the file with the savings that `traceprof try` measured for a trace."""
     return trace.with_suffix(".try.json")
 
@@ -33,9 +33,9 @@ class Opening:
     ``warmup_steps`` is the number of leading warm-up steps (None: detect them). ``step_ranges`` is
     a regular expression that matches the ranges that are steps. ``model_flops``, ``parameters``,
     and ``tokens`` apply to one step on all GPUs. ``price`` is the price per GPU-hour. All four are
-    texts as typed by the user. ``is_one_run``: treat all files as ranks of one run. ``life`` is the
-    attempt of a restarted job, counted from 0 (None: the longest). ``is_cached``: read results for
-    unchanged files from the user's cache, and write results to it.
+    texts as typed by the user. ``is_one_run``: treat all files as ranks of one run. ``attempt`` is
+    the attempt of a restarted job, counted from 0 (None: the longest). ``is_cached``: read results
+    for unchanged files from the user's cache, and write results to it.
 
     ``jobs`` is the number of processes that analyze the ranks of a run (None: traceprof chooses).
     ``scheduler`` is the address of the Dask cluster for that work, or `LOCAL` to start a cluster on
@@ -57,7 +57,7 @@ class Opening:
     warmup_steps: int | None = None
     step_ranges: str | None = None
     is_one_run: bool = False
-    life: int | None = None
+    attempt: int | None = None
     is_cached: bool = True
     jobs: int | None = 1
     scheduler: str = ""

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.measures.steps.base import ITERATION, STEP
 from traceprof.measures.steps.ledger import USUAL
-from traceprof.measures.steps.steadiness import FEWEST_FOR_PERCENTILES, are_long, turn_of
+from traceprof.measures.steps.steadiness import FEWEST_FOR_PERCENTILES, are_long, long_step_period
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Bools, Table, is_known
 
@@ -75,7 +75,7 @@ def _on_kinds(steps: Result) -> Iterator[Note]:
     first, is_long = found
     lengths = first["duration_ns"].astype(np.float64)
     what = ITERATION if steps.scalars["is_pattern"] else STEP
-    period = turn_of(is_long)
+    period = long_step_period(is_long)
     values: dict[str, Any] = {
         "long": float(np.median(lengths[is_long])),
         "short": float(np.median(lengths[~is_long])),

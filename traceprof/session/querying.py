@@ -22,7 +22,7 @@ from traceprof.query.engine import (
     out_of_memory,
     out_of_time,
 )
-from traceprof.session.doubts import Doubts, doubts_of_stream, refuses_with_doubts
+from traceprof.session.caveats import Caveats, caveats_of_stream, refuses_with_caveats
 from traceprof.session.material import Material
 from traceprof.session.run import Run
 from traceprof.workers.limited import Limited, OutOfTimeError, ProcessDiedError
@@ -45,7 +45,7 @@ class Answer:
 
     rows: QueryRows
     remarks: tuple[str, ...]
-    doubts: Doubts
+    caveats: Caveats
 
 
 def views() -> tuple[View, ...]:
@@ -63,7 +63,7 @@ def views() -> tuple[View, ...]:
     return (*VIEWS_OF_TABLES.values(), steps)
 
 
-@refuses_with_doubts
+@refuses_with_caveats
 def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
     """Return the rows of one SELECT on the run; without a window, on all of it.
 
@@ -87,7 +87,7 @@ def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
         raise out_of_time(limits) from error
     except ProcessDiedError as error:
         raise out_of_memory() from error
-    return Answer(rows, remarks, doubts_of_stream(run))
+    return Answer(rows, remarks, caveats_of_stream(run))
 
 
 @dataclass

@@ -18,8 +18,8 @@ from typing import Final
 from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceprofError
-from traceprof.files import kind_of_no_file
-from traceprof.session.options import Opening, tried_beside
+from traceprof.files import special_file_kind
+from traceprof.session.options import Opening, tried_savings_path
 
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _MAX_FILES: Final = 20_000
@@ -60,7 +60,7 @@ def _option_texts(opening: Opening) -> Iterator[str]:
             continue
         yield f"{option.name}={value!r}"
         if isinstance(value, Path):
-            if kind := kind_of_no_file(value):  # a pipe could be read only once
+            if kind := special_file_kind(value):  # a pipe could be read only once
                 raise OSError(f"{value}: {kind}")
             yield digest(value.read_bytes())
 
@@ -78,7 +78,7 @@ def _files(paths: Sequence[Path | str]) -> Iterator[Path]:
             matches = sorted(root.glob(str(path.relative_to(root))))
             found = [file for file_path in matches for file in _files_at(file_path)]
         else:
-            found = [path, *filter(Path.is_file, [tried_beside(path)])]
+            found = [path, *filter(Path.is_file, [tried_savings_path(path)])]
             if len(paths) > 1:  # manifests next to named files identify their run
                 found += sorted(path.parent.glob("*.json"))
         yield from found
@@ -94,7 +94,7 @@ def _is_candidate(path: Path, folder: Path) -> bool:
 
 def _files_of_manifest(path: Path) -> Iterator[Path]:
     """Yield the files that ``path`` names if it is the manifest of a run."""
-    if kind := kind_of_no_file(path):
+    if kind := special_file_kind(path):
         raise OSError(f"{path}: {kind}")
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)

@@ -35,7 +35,7 @@ from traceprof.measures.host.ranges import RANGE, find_ranges
 from traceprof.measures.steps.base import base_within, steady_window
 from traceprof.measures.steps.costs import OCCASIONS
 from traceprof.measures.steps.find import between_cycles, pattern_of_ranks, steps_of_ranks
-from traceprof.measures.steps.from_ranges import how_steps_get_known
+from traceprof.measures.steps.from_ranges import how_to_record_steps
 from traceprof.measures.steps.ledger import CUT, INCOMPLETE, SLOW, ledger_within
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
 from traceprof.model.grouping import rows_by_value
@@ -44,7 +44,7 @@ from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import Steps, TimeWindow
-from traceprof.model.trace import Trace, told_once
+from traceprof.model.trace import Trace, merge_similar_warnings
 from traceprof.units import format_duration, parse_duration
 
 _MIN_COVERED_RATIO: Final = 0.5
@@ -81,7 +81,10 @@ def select(ranks: Ranks, text: str | None) -> Selection:
     """
     selection = select_default(ranks) if text is None else _combined(ranks, text)
     if ranks.span.duration_ns == 0:
-        why = "; ".join(told_once(ranks.info.warnings)) or "the trace has no rows with times"
+        why = (
+            "; ".join(merge_similar_warnings(ranks.info.warnings))
+            or "the trace has no rows with times"
+        )
         raise UsageError(f"{ranks.info.path or 'the trace'}: no events to analyze: {why}")
     if selection.window.duration_ns == 0:
         raise UsageError(
@@ -268,7 +271,7 @@ def _known_steps(ranks: Ranks) -> Steps:
             ", only iterations in the kernel sequence: choose iterations (pattern:3..5) or "
             "times (12ms..30ms)"
         )
-    how = how_steps_get_known(ranks)
+    how = how_to_record_steps(ranks)
     raise NotRecordedError(f"the trace contains no steps{choice}, or {how}")
 
 

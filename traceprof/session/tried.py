@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from traceprof.files import new_file
 from traceprof.model.results import Note, Result
-from traceprof.session.options import tried_beside
+from traceprof.session.options import tried_savings_path
 
 _SCHEMA: Final = 1
 _MAX_BYTES: Final = 1 << 20
@@ -26,7 +26,7 @@ class TriedAdvice:
     saving_ratio: float
 
 
-def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
+def write_tried_savings(trace: Path, measured: Sequence[TriedAdvice]) -> None:
     """Write the measured savings next to a trace; for each rule, only the largest one.
 
     Raises:
@@ -39,13 +39,13 @@ def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
         advice.rule: {"change": advice.change, "saving_ratio": advice.saving_ratio}
         for advice in best.values()
     }
-    with new_file(tried_beside(trace), force=True) as path:
+    with new_file(tried_savings_path(trace), force=True) as path:
         path.write_text(json.dumps({"schema": _SCHEMA, "rules": rules}, indent=1) + "\n")
 
 
-def measured_beside(trace: Path) -> dict[str, TriedAdvice]:
+def read_tried_savings(trace: Path) -> dict[str, TriedAdvice]:
     """Return the measured savings of a trace by rule; an invalid file counts as empty."""
-    path = tried_beside(trace)
+    path = tried_savings_path(trace)
     if trace.is_dir() or not path.is_file():
         return {}
     try:
@@ -73,7 +73,7 @@ def _ratio(value: Any) -> float:
 
 def with_measured(findings: Result, paths: Sequence[Path]) -> Result:
     """Return ``findings`` with the measured savings of their advice, if the trace is one file."""
-    measured = measured_beside(paths[0]) if len(paths) == 1 else {}
+    measured = read_tried_savings(paths[0]) if len(paths) == 1 else {}
     rows = findings.table.rows()
     if not any(row["rule"] in measured for row in rows):
         return findings

@@ -56,7 +56,7 @@ _BOUND_BY: Final = {
     "exposed_transfer": "transfer-bound",
     "data": "input-bound",
     "launch": "launch-bound",
-    "synchronising": "synchronization-bound",
+    "synchronizing": "synchronization-bound",
     "host": "host-bound",
     "profiler": "slowed by the profiler",
     "peer": "waiting for other devices",
@@ -160,7 +160,7 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         is_in_part = working < _MIN_FULLY_BUSY_RATIO and shares[largest] >= _MIN_NAMED_RATIO
         second_words = _BOUND_BY[largest] if is_in_part and _can_be_second(largest) else ""
         return _GPU_BOUND + (f", partly {second_words}" if second_words else "")
-    is_once = is_known(findings["once_ns"]) if len(findings) else None
+    is_once = is_known(findings["one_time_ns"]) if len(findings) else None
     if is_once is not None and findings["claimed_ratio"][is_once].sum() >= _MAIN_RATIO:
         return _PAID_ONCE
     words = _whom_ranks_wait_for(findings, largest) or _BOUND_BY.get(largest, "mostly idle")
@@ -361,12 +361,14 @@ def _subjects_without_problem(
 
 def _not_analyzed(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return the subjects that an option or another recording would show, one note per reason."""
-    checked, abstained = (table_of(results, "findings", name) for name in ("checked", "abstained"))
-    if abstained.empty:
+    checked, not_checked = (
+        table_of(results, "findings", name) for name in ("checked", "not_checked")
+    )
+    if not_checked.empty:
         return ()
-    excluded = {*checked["subject"][checked["is_judged"].astype(bool)], *_NOT_RECORDABLE}
+    excluded = {*checked["subject"][checked["is_evaluated"].astype(bool)], *_NOT_RECORDABLE}
     subjects: dict[str, dict[str, None]] = {}
-    for row in abstained.rows():
+    for row in not_checked.rows():
         if row["subject"] not in excluded:
             subjects.setdefault(row["reason"], {})[row["subject"]] = None
     return tuple(

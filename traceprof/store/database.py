@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from traceprof.errors import StoreError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 from traceprof.model.summary import SUMMARY
 from traceprof.store.declared import OF_RUN, ensure_table, is_declared
 
@@ -230,11 +230,11 @@ def _make(path: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
-    if kind := kind_of_no_file(path):
+    if kind := special_file_kind(path):
         raise StoreError(f"{path}: {kind}, not a run database; choose another file with --db")
     real = path.resolve()
     for beside in (real.with_name(f"{real.name}-{end}") for end in ("journal", "wal", "shm")):
-        if kind := kind_of_no_file(beside):
+        if kind := special_file_kind(beside):
             raise StoreError(f"{beside}: {kind}, but SQLite needs a file with this name; remove it")
     try:
         with path.open("rb") as file:

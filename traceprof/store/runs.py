@@ -117,7 +117,7 @@ class Kept:
     measures: Mapping[str, Measure]
     typed: Mapping[str, str]
 
-    def told(self, name: str) -> str:
+    def label_or_cell(self, name: str) -> str:
         """Return a label; else the cell of the row it was typed in, by the column's first words."""
         if name in self.labels:
             return self.labels[name]
@@ -130,7 +130,7 @@ class Kept:
 
     def is_such(self, wanted: Mapping[str, str]) -> bool:
         """Return whether it tells all of ``wanted``; * and ? stand for any letters."""
-        told = ((self.told(name), text) for name, text in wanted.items())
+        told = ((self.label_or_cell(name), text) for name, text in wanted.items())
         return all(own and (own == text or fnmatchcase(own, text)) for own, text in told)
 
 
@@ -285,8 +285,8 @@ def _listed(database: Database) -> list[Kept]:
     ).fetchall():
         environment.setdefault(number, {})[name] = value
     ended: dict[int, list[str]] = {}
-    if "lives" in database.table_names():
-        for number, text in database.execute("SELECT run_id, ended FROM lives").fetchall():
+    if "attempts" in database.table_names():
+        for number, text in database.execute("SELECT run_id, ended FROM attempts").fetchall():
             ended.setdefault(number, []).append(str(text or ""))
     typed: dict[int, dict[str, str]] = {}
     if "typed" in database.table_names():

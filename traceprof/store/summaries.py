@@ -19,7 +19,7 @@ from msgspec import convert
 from msgspec.json import decode, encode
 
 from traceprof.errors import StoreError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
 from traceprof.model.table import Table
@@ -324,7 +324,7 @@ def exported_runs(runs: Sequence[Summary]) -> str:
 
 def is_exported(path: Path) -> bool:
     """Return whether the file ``path`` holds exported runs, of whichever version."""
-    if kind_of_no_file(path):
+    if special_file_kind(path):
         return False
     try:
         with path.open("rb") as file:

@@ -15,7 +15,7 @@ from traceprof.recording.program import find_program
 from traceprof.session import tried
 from traceprof.session.answer import answer
 from traceprof.session.run import open_run
-from traceprof.trying.changes import CANNOT, parse_changes, worth_trying
+from traceprof.trying.changes import CANNOT, changes_to_try, parse_changes
 from traceprof.trying.experiment import Experiment, Wanted, experiment, pilot, savers
 from traceprof.trying.judged import ALIKE, FASTER, Outcome
 from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_of
@@ -102,14 +102,14 @@ def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
             before = files_in(here)
         first = pilot(plan, request.wanted)
         chosen = parse_changes(request.changes, first.facts) if asked else []
-        chosen = chosen or worth_trying(first.facts, predicted)
+        chosen = chosen or changes_to_try(first.facts, predicted)
         found = experiment(plan, request.wanted, first, chosen, predicted)
         changed = [] if request.is_scratch else changed_files(here, before)
     compared = _told(request, found, changed)
     if request.trace is not None:
         measured = list(_of_rules(found))
         if measured and request.trace.is_file():
-            tried.leave_beside(request.trace, measured)
+            tried.write_tried_savings(request.trace, measured)
     return compared, found
 
 

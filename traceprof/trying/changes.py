@@ -405,7 +405,7 @@ def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chos
     return found
 
 
-def worth_trying(facts: Facts, predicted: Mapping[str, float]) -> list[Chosen]:
+def changes_to_try(facts: Facts, predicted: Mapping[str, float]) -> list[Chosen]:
     """Return the changes that apply to a program, those first that save most by its trace.
 
     Args:

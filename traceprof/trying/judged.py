@@ -72,7 +72,7 @@ def judged(
 ) -> Outcome:
     """Return what changes did: the steps of all runs of one side against those of the other.
 
-    Steps of one process are alike, and processes differ: both widen the interval, since neighbours
+    Steps of one process are alike, and processes differ: both widen the interval, since neighbors
     in the series are as alike as those of one process.
     """
     good = [run for run in runs if run.failure == OK and len(run.step_ns)]

@@ -37,7 +37,7 @@ def _summary(
     name: str, runs: Sequence[TriedRun], labels: Mapping[str, str], found: Experiment
 ) -> Summary:
     steps = np.concatenate([run.step_ns for run in runs])
-    lives = np.repeat(np.arange(len(runs)), [len(run.step_ns) for run in runs])
+    attempts = np.repeat(np.arange(len(runs)), [len(run.step_ns) for run in runs])
     first = found.plan.warmup
     numbers = np.concatenate([first + np.arange(len(run.step_ns)) for run in runs])
     measures = [
@@ -52,7 +52,7 @@ def _summary(
         {
             **unknown,
             "at_ns": np.cumsum(steps) - steps,
-            "life": lives,
+            "attempt": attempts,
             "rank": np.zeros(len(steps), np.int64),
             "step": numbers,
             "steps_count": np.ones(len(steps), np.int64),

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.model.intervals import Int64Array
 from traceprof.model.summary import Summary
 from traceprof.model.tables import ABSENT
@@ -22,7 +22,7 @@ from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
 from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes, NameTotals
 from traceprof.session.answer import Document, answer, page
-from traceprof.session.doubts import selected
+from traceprof.session.caveats import selected
 from traceprof.session.run import Run, open_run
 from traceprof.viewer.timeline import About, Timeline, TimelineStore, read_timeline, write_timeline
 
@@ -403,7 +403,7 @@ class Pane:
             TraceprofError: the window is not valid for this run, or it cannot be summarized.
         """
         with self._locked_run() as run:
-            return summarise(run.within(window), name=name)
+            return summarize(run.within(window), name=name)
 
     @contextmanager
     def _locked_run(self) -> Iterator[Run]:

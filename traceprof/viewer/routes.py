@@ -20,7 +20,7 @@ from traceprof.errors import TraceprofError
 from traceprof.model.timing import TimeWindow
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.page.document import page_style, plotly_bundle
-from traceprof.render.timeline.beside import TimelineSide, render_beside
+from traceprof.render.timeline.beside import TimelineSide, render_side_by_side
 from traceprof.render.timeline.render import module_order, read_asset, theme_script
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.tables import window_text
@@ -191,7 +191,7 @@ def add_pairs(app: Flask, panes: Sequence[Pane]) -> None:
         except TraceprofError as error:
             abort(400, plain_text(error, 400))
         title = " vs ".join(side.title for side in sides)
-        page = render_beside(sides, title=title, max_items=MAX_ITEMS)
+        page = render_side_by_side(sides, title=title, max_items=MAX_ITEMS)
         answer = Response(page, mimetype="text/html")
         # The policy in the page allows only the page's scripts, by their hashes.
         policy = _POLICY.search(page)

@@ -38,7 +38,7 @@ from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import SampleSeries, sample_series
 from traceprof.render.timeline.render import timeline_head
 from traceprof.render.timeline.shown_names import ShownNames
-from traceprof.session.doubts import doubts_of
+from traceprof.session.caveats import caveats_of
 
 GROWTH: Final = 4
 """The bins of a level are this many times as wide as those of the next finer level."""
@@ -119,7 +119,7 @@ class Timeline:
         lanes = with_states(exact, trace.span.duration_ns).mapped(Channel.whole, Channel.whole)
         samples, remarks = sample_series(trace, trace.span)
         info = trace.info
-        warnings = (*sentences(doubts_of(Ranks.of(trace)).notes), *notes, *remarks)
+        warnings = (*sentences(caveats_of(Ranks.of(trace)).notes), *notes, *remarks)
         return cls(
             lanes=lanes,
             samples=samples,

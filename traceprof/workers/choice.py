@@ -85,7 +85,7 @@ class RankProgress:
             return
         now_s = time.monotonic()
         if done == 0:
-            PROGRESS.is_told = True
+            PROGRESS.has_progress_line = True
             self._begun_s = self._shown_s = now_s
         if done == total:
             if self._is_shown:

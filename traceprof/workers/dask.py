@@ -17,7 +17,14 @@ from typing import Any, Final
 from traceprof.errors import TraceError, UsageError
 from traceprof.processes import share_of, usable_bytes
 from traceprof.workers.holder import Holder
-from traceprof.workers.pool import LOOKS_EVERY_S, Asked, Report, WorkerPool, no_progress, picked_up
+from traceprof.workers.pool import (
+    POLL_INTERVAL_S,
+    Asked,
+    Report,
+    WorkerPool,
+    no_progress,
+    picked_up,
+)
 
 try:
     import dask
@@ -137,7 +144,7 @@ class DaskPool(WorkerPool):
     def next_done(self, asked: Mapping[int, Any]) -> int | None:
         """Return the key of a finished future; None if none finished, or it was asked again."""
         try:
-            sent = self._done.get(timeout=LOOKS_EVERY_S)
+            sent = self._done.get(timeout=POLL_INTERVAL_S)
         except Empty:
             return None
         # None for a question that was asked again meanwhile.

@@ -12,7 +12,7 @@ from traceprof.model.packed import Packed
 from traceprof.model.table import Names
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
-from traceprof.processes import give_back, taken_bytes
+from traceprof.processes import give_back, used_memory_bytes
 from traceprof.workers.remote import Failed, Plan, PlanStep, Question
 from traceprof.workers.remote_intervals import LARGE, Expression, KeptSet, TimeQuestion, packed
 from traceprof.workers.spill import Spill
@@ -78,7 +78,7 @@ class Holder:
 
     def _taken_bytes(self) -> int:
         """Return the memory of this process, or an estimate if the system does not report it."""
-        known = taken_bytes()
+        known = used_memory_bytes()
         return sum(held.n_bytes for held in self._held.values()) if known is None else known
 
 

@@ -28,7 +28,7 @@ Report: TypeAlias = Callable[[int, int], None]
 
 _MAX_DEATHS: Final = 3
 """A question is given up after this many of its workers died."""
-LOOKS_EVERY_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 _MIN_FILE_BYTES: Final = 1 << 16
 """Questions with an array of this size are passed in a file, to avoid copies in transit."""
 
@@ -266,7 +266,7 @@ class ProcessPool(WorkerPool):
     def next_done(self, asked: Mapping[int, Any]) -> int | None:
         """Return the key of a process that answered or died."""
         pipes = {pipe.pipe: key for key, pipe in asked.items()}
-        return next((pipes[pipe] for pipe in wait([*pipes], LOOKS_EVERY_S)), None)
+        return next((pipes[pipe] for pipe in wait([*pipes], POLL_INTERVAL_S)), None)
 
     def pids(self) -> list[int]:
         """Return the IDs of the running processes."""

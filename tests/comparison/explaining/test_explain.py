@@ -14,7 +14,7 @@ from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences
 from traceprof.render.registry import Options, render
@@ -31,14 +31,14 @@ def first(result: Result) -> dict[str, Any]:
 
 def adds_up(result: Result) -> bool:
     parts, causes, scalars = result.to_frame("parts"), result.table.to_frame(), result.scalars
-    for name in ("own_ns", "against_ns", "difference_ns"):
+    for name in ("explained_ns", "reference_ns", "difference_ns"):
         sums = causes.groupby("part")[name].sum().reindex(list(PARTS), fill_value=0)
         if sums.tolist() != parts[name].tolist() or parts[name].sum() != scalars[name]:
             return False
-    both = causes["more_ns"] + causes["longer_ns"]
+    both = causes["from_count_ns"] + causes["from_duration_ns"]
     told = both.isna() | (both == causes["difference_ns"])
     return bool(told.all()) and scalars["difference_ns"] == (
-        scalars["own_ns"] - scalars["against_ns"]
+        scalars["explained_ns"] - scalars["reference_ns"]
     )
 
 
@@ -46,17 +46,25 @@ def test_kernels_that_take_longer_stand_first() -> None:
     result = explained(Loop(longer_ns=2 * MS).trace())
     row = first(result)
     assert (row["part"], row["kind"], row["name"]) == ("compute", "kernel", "gemm")
-    assert (row["difference_ns"], row["longer_ns"], row["more_ns"]) == (2 * MS, 2 * MS, 0)
-    assert (row["own_ns"], row["against_ns"], row["own_count"]) == (5 * MS, 3 * MS, 1)
-    assert (result.scalars["own_ns"], result.scalars["against_ns"]) == (12 * MS, 10 * MS)
+    assert (row["difference_ns"], row["from_duration_ns"], row["from_count_ns"]) == (
+        2 * MS,
+        2 * MS,
+        0,
+    )
+    assert (row["explained_ns"], row["reference_ns"], row["explained_count"]) == (5 * MS, 3 * MS, 1)
+    assert (result.scalars["explained_ns"], result.scalars["reference_ns"]) == (12 * MS, 10 * MS)
     assert adds_up(result)
 
 
 def test_more_kernels_are_told_from_longer_ones() -> None:
     result = explained(Loop(more=2).trace())
     row = first(result)
-    assert (row["name"], row["own_count"], row["against_count"]) == ("relu", 3, 1)
-    assert (row["difference_ns"], row["longer_ns"], row["more_ns"]) == (2 * MS, 0, 2 * MS)
+    assert (row["name"], row["explained_count"], row["reference_count"]) == ("relu", 3, 1)
+    assert (row["difference_ns"], row["from_duration_ns"], row["from_count_ns"]) == (
+        2 * MS,
+        0,
+        2 * MS,
+    )
     assert result.scalars["difference_ns"] == 2 * MS
     assert adds_up(result)
 
@@ -75,8 +83,8 @@ def test_a_gap_is_told_by_what_the_host_was_in() -> None:
 def test_copies_that_nothing_hides_have_their_direction_and_bytes() -> None:
     row = first(result := explained(Loop(copy_ns=3 * MS).trace()))
     assert (row["part"], row["kind"], row["name"]) == ("exposed_transfer", "copy", "h2d pageable")
-    assert (row["difference_ns"], row["own_bytes"]) == (3 * MS, 4096)
-    assert np.isnan(row["against_bytes"])
+    assert (row["difference_ns"], row["explained_bytes"]) == (3 * MS, 4096)
+    assert np.isnan(row["reference_bytes"])
     assert adds_up(result)
 
 
@@ -102,7 +110,7 @@ def test_the_step_after_a_long_one_is_shorter() -> None:
 
 def test_typical_is_the_steady_step_of_median_length() -> None:
     result = explained(Loop(longer_ns=2 * MS).trace())
-    assert (result.scalars["own"], result.scalars["against"]) == ("step 3", "step 1")
+    assert (result.scalars["explained"], result.scalars["reference"]) == ("step 3", "step 1")
     assert sentences(result.notes) == ["step 1 has the median length of 4 other usual steps."]
 
 
@@ -112,7 +120,7 @@ def test_what_to_hold_it_against_can_be_said() -> None:
     assert same.scalars["difference_ns"] == 0
     assert not same.table.to_frame()["difference_ns"].any()
     spans = explained(trace, "30ms..40ms", "10ms..20ms")
-    assert (spans.scalars["own_ns"], spans.scalars["difference_ns"]) == (10 * MS, 0)
+    assert (spans.scalars["explained_ns"], spans.scalars["difference_ns"]) == (10 * MS, 0)
     assert first(spans)["name"] == "gemm"
     assert adds_up(spans)
     mixed = explained(trace, "step:2", "10ms..15ms")
@@ -124,7 +132,7 @@ def test_the_slowest_step_is_found() -> None:
 
 
 def test_the_slowest_is_one_in_which_devices_were_recorded() -> None:
-    builder = TraceBuilder().range("traceprof.window", 0, 41 * MS, domain=OWN_DOMAIN)
+    builder = TraceBuilder().range("traceprof.window", 0, 41 * MS, domain=TRACEPROF_DOMAIN)
     for i in range(8):  # the last three take longest, on the host: what devices did is not known
         at, length = (10 * MS * i, 10 * MS) if i < 5 else (50 * MS + 90 * MS * (i - 5), 80 * MS)
         builder.step(at, at + length, i)
@@ -174,8 +182,12 @@ def test_without_devices_it_is_the_phases_of_the_host() -> None:
         builder.phase("forward", start + wait, start + wait + 6)
     result = explained(builder.build(), "step:2")
     phases = result.to_frame("phases").set_index("phase")
-    assert phases.loc["data", ["own_ns", "against_ns", "difference_ns"]].tolist() == [7, 2, 5]
-    assert (result.scalars["own_ns"], result.scalars["difference_ns"]) == (15, 5)
+    assert phases.loc["data", ["explained_ns", "reference_ns", "difference_ns"]].tolist() == [
+        7,
+        2,
+        5,
+    ]
+    assert (result.scalars["explained_ns"], result.scalars["difference_ns"]) == (15, 5)
     assert result.table.to_frame().empty
     assert "No GPU activity was recorded" in sentences(result.notes)[-1]
     document = explain(run_of(Ranks.of(builder.build())), "step:2")
@@ -220,7 +232,9 @@ def test_a_delay_is_charged_to_where_it_began() -> None:
                 device=rank,
                 **more,
             )
-    waits = explained(builder.build()).table.to_frame().query("kind == 'waiting' and own_ns > 0")
+    waits = (
+        explained(builder.build()).table.to_frame().query("kind == 'waiting' and explained_ns > 0")
+    )
     assert waits["name"].tolist() == ["rank 0"]
     assert waits["difference_ns"].tolist() == [2 * MS]  # ranks 1 and 2 wait 3 ms each, of three
 
@@ -273,9 +287,9 @@ def test_rows_add_up_whatever_ran(seed: int) -> None:
     for text, against in (("step:2", None), ("step:4", "step:1"), ("1ms..3ms", "500us..900us")):
         result = explained(trace, text, against)
         assert adds_up(result)
-        assert (result.to_frame("parts")[["own_ns", "against_ns"]] >= 0).all(axis=None)
+        assert (result.to_frame("parts")[["explained_ns", "reference_ns"]] >= 0).all(axis=None)
     whole = explained(trace, "1ms..3ms", "2ms..3ms")
-    assert (whole.scalars["own_ns"], whole.scalars["against_ns"]) == (2 * MS, MS)
+    assert (whole.scalars["explained_ns"], whole.scalars["reference_ns"]) == (2 * MS, MS)
 
 
 def test_the_times_stay_in_sight_where_names_are_whole() -> None:

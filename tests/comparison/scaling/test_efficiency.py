@@ -157,7 +157,7 @@ def test_printed_speed_ups_are_over_one_device() -> None:
     assert table["printed_is"].tolist() == ["rounded", "rounded"]
 
 
-@pytest.mark.parametrize(("collectives", "ranks"), [(0, "independent"), (7, "synchronised")])
+@pytest.mark.parametrize(("collectives", "ranks"), [(0, "independent"), (7, "synchronized")])
 def test_ranks_without_collectives_are_independent(collectives: int, ranks: str) -> None:
     found = scaling([sized(1, 100), sized(2, 190, collectives=collectives)])
     assert table_of(found)["ranks"].tolist() == ["one", ranks]
@@ -171,7 +171,7 @@ def test_independent_ranks_are_as_fast_as_their_devices() -> None:
     times = {"at_ns": [20 * MS * i for i in range(5)] * 2, "period_ns": [10 * MS] * 10}
     spans = {"duration_ns": [1.0 * MS, *[20.0 * MS] * 4] * 2, "samples_count": [10] * 10}
     kinds = {"is_warmup": [False] * 10, "is_counted": [False, *[True] * 4] * 2}
-    rows = {**columns, **times, **spans, **kinds, "life": [0] * 10}
+    rows = {**columns, **times, **spans, **kinds, "attempt": [0] * 10}
     run = sized(2, 190, collectives=0)
     run = replace(run, tables={**run.tables, "steps": Table(rows)})
     found = scaling([sized(1, 500), run])
@@ -214,7 +214,7 @@ def test_a_part_of_the_ranks_stands_for_all() -> None:
     one = sized(1, 100, batch=32)
     steps = Table(
         {
-            "life": 0,
+            "attempt": 0,
             "rank": 0,
             "step": [0, 1],
             "steps_count": 1,

@@ -12,7 +12,7 @@ from tests.comparison.scaling.sized_runs import measures
 from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.comparison.summary.summarise import composition_of_run, summarise
+from traceprof.comparison.summary.summarize import composition_of_run, summarize
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.summary import Summary
 from traceprof.session.run import Run, run_of
@@ -39,7 +39,7 @@ def generated(n: int, factor: Callable[[int], float] = lambda _: 1.0) -> Run:
 
 
 def recorded(n: int, factor: Callable[[int], float] = lambda _: 1.0) -> Summary:
-    return summarise(generated(n, factor), name=f"{n} ranks")
+    return summarize(generated(n, factor), name=f"{n} ranks")
 
 
 def of_contents(n: int) -> Summary:
@@ -67,12 +67,12 @@ def test_exposed_communication_is_all_that_is_lost(n: int) -> None:
     losses = result.to_frame("losses").set_index("loss")
     assert losses.loc["exposed communication", "lost_ns"] == pytest.approx(reduce_ns(n), rel=1e-3)
     assert losses.loc["slower compute", "lost_ns"] == 0
-    assert losses.loc["slower compute", "own_ns"] == COMPUTE_NS
+    assert losses.loc["slower compute", "actual_ns"] == COMPUTE_NS
     others = losses.drop("exposed communication")
     assert others["lost_ns"].abs().sum() < 0.01 * reduce_ns(n)
     last = result.table.to_frame().iloc[-1]
     assert last["scaling"] == "weak"
-    assert last["ranks"] == "synchronised"
+    assert last["ranks"] == "synchronized"
     usual = losses["base_ns"].sum()
     assert last["efficiency_ratio"] == pytest.approx(usual / (usual + reduce_ns(n)), rel=0.01)
     assert losses["lost_ratio"].sum() == pytest.approx(1 - last["efficiency_ratio"], abs=1e-6)

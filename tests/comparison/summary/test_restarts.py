@@ -8,9 +8,9 @@ from traceprof.model.ranks import Attempt
 from traceprof.model.table import Table
 
 
-def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
+def start(attempt, ran, work=(), *, saves=(), loads=(), epochs=None):
     """Return a start of rank 0, in ns; ``epochs`` is number → (start, end)."""
-    known = Attempt(life, 0, f"{life}.sqlite", "here", *ran, ended="killed")
+    known = Attempt(attempt, 0, f"{attempt}.sqlite", "here", *ran, ended="killed")
     rows = [(number, *span) for number, span in (epochs or {}).items()]
     names = ("epoch", "start_ns", "end_ns")
     numbered = Table.of_rows([dict(zip(names, row, strict=True)) for row in rows], names)
@@ -21,7 +21,7 @@ def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
         end_ns=ran[1],
         epochs=numbered,
         are_numbered=epochs is not None,
-        initialisation=spans([(ran[0] + 1, ran[0] + 3)]),
+        initialization=spans([(ran[0] + 1, ran[0] + 3)]),
         saves=spans(saves),
         loads=spans(loads),
         evaluations=spans([]),
@@ -52,7 +52,7 @@ def test_a_checkpoint_that_was_loaded_keeps_the_work_before_it():
     assert (restart.kept_ns, restart.begin_ns, restart.redone_count) == (35, 90, 1)
     assert parts(restart) == {
         "redone": (35, 15),
-        "initialisation": (71, 2),
+        "initialization": (71, 2),
         "loading": (80, 4),
         "setup": (70, 14),
     }
@@ -82,19 +82,19 @@ def test_an_epoch_that_follows_loses_no_work():
 
 
 def test_starts_that_failed_are_a_part_of_the_lost_time():
-    lives = [
+    attempts = [
         start(0, (0, 60), [(10, 50)]),
         start(1, (70, 80)),
         start(2, (100, 200), [(120, 130)]),
     ]
     agents = [agent("restart", 55), agent("rendezvous", 56), agent("rendezvous", 90)]
-    (restart,) = found(*lives, agents=agents)
-    assert restart.life == 2
+    (restart,) = found(*attempts, agents=agents)
+    assert restart.attempt == 2
     assert parts(restart) == {
         "noticing": (50, 5),
         "rendezvous": (55, 15),
         "failed": (70, 30),
-        "initialisation": (101, 2),
+        "initialization": (101, 2),
         "setup": (100, 18),
     }
     assert sum(part.duration_ns for part in restart.parts) == restart.begin_ns - restart.kept_ns
@@ -102,14 +102,14 @@ def test_starts_that_failed_are_a_part_of_the_lost_time():
 
 
 def test_until_new_agents_were_started_nothing_ran_and_nobody_noticed():
-    lives = [start(0, (0, 60), [(10, 50)]), start(1, (900, 1000), [(920, 930)])]
+    attempts = [start(0, (0, 60), [(10, 50)]), start(1, (900, 1000), [(920, 930)])]
     agents = [agent("rendezvous", -5, agent=7), agent("rendezvous", 850, agent=8)]
-    (restart,) = found(*lives, agents=agents)
+    (restart,) = found(*attempts, agents=agents)
     own = parts(restart)
     assert (own["down"], own["rendezvous"]) == ((60, 790), (850, 50))
     assert "noticing" not in own
     # Had the same agent met again, it would have been its to notice.
-    (restart,) = found(*lives, agents=[agents[0], {**agents[1], "agent": 7}])
+    (restart,) = found(*attempts, agents=[agents[0], {**agents[1], "agent": 7}])
     assert parts(restart)["noticing"] == (50, 800)
 
 
@@ -124,7 +124,7 @@ def test_nodes_that_came_are_told_from_failures():
 
 def test_a_job_that_never_trained_again_lost_the_rest():
     (restart,) = found(start(0, (0, 60), [(10, 50)]), start(1, (70, 80)), start(2, (90, 95)))
-    assert (restart.life, restart.kept_ns, restart.begin_ns) == (2, 50, 95)
+    assert (restart.attempt, restart.kept_ns, restart.begin_ns) == (2, 50, 95)
     assert restart.why == "training did not resume"
 
 
@@ -136,4 +136,4 @@ def test_starts_that_train_at_the_same_time_are_no_restarts_of_one_another():
         start(2, (390, 500), [(410, 420)]),
     ]
     assert attempts_at_once(starts) == [(0, 1)]
-    assert [one.life for one in found(*starts)] == [2]
+    assert [one.attempt for one in found(*starts)] == [2]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lives import ZERO
+from tests.attempts import ZERO
 from tests.measures.steps.test_passes import STEP, TRAINS_ONLY, trace_of
 from tests.measures.steps.test_phases import LENGTH
 from traceprof.comparison.summary.history import read_start

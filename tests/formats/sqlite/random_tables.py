@@ -14,11 +14,11 @@ from traceprof.formats.sqlite.columns import NULL_REAL, Column, ColumnType
 from traceprof.formats.sqlite.conditions import (
     Condition,
     all_of,
-    among,
     any_of,
     between,
     contains,
     differs,
+    is_one_of,
     starts_with,
 )
 from traceprof.formats.sqlite.database import Database
@@ -193,7 +193,7 @@ def random_condition(chance: random.Random, kinds: dict[str, str]) -> Condition 
             some = tuple(chance.choices(EDGES, k=chance.randrange(1, 8)))
             bounds = chance.choice([None, -5, 0, 100]), chance.choice([None, 10**6, 0])
             parts.append(
-                chance.choice([between(name, *bounds), among(name, some), differs(name, 0)])
+                chance.choice([between(name, *bounds), is_one_of(name, some), differs(name, 0)])
             )
         elif kind == "text":
             parts.append(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from traceprof.formats import compiled
 from traceprof.formats.sqlite import database as module
 from traceprof.formats.sqlite.columns import NULL, ColumnType
-from traceprof.formats.sqlite.conditions import all_of, among, any_of, between, contains
+from traceprof.formats.sqlite.conditions import all_of, any_of, between, contains, is_one_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages import blocks, totals
 from traceprof.formats.sqlite.pages.totals import bounds_of
@@ -114,7 +114,7 @@ def test_what_bounds_do_not_tell_may_hold_anywhere() -> None:
     found = {"a": (np.array([0, 5]), np.array([4, 9]))}
     unknown = contains("s", ("step",))
     assert any_of(between("a", 6), unknown).within(found) is None
-    told = all_of(between("a", 6), among("b", (1,))).within(found)
+    told = all_of(between("a", 6), is_one_of("b", (1,))).within(found)
     assert told is not None
     assert told.tolist() == [False, True]
 

@@ -55,9 +55,9 @@ def test_a_gather_that_begins_before_the_layer_that_needs_it_is_hidden() -> None
     gathers = rows["all_gather"]
     assert (gathers["phase"], gathers["count"], gathers["sharded_count"]) == ("forward", 4, 4)
     assert (gathers["total_ns"], gathers["exposed_ns"], gathers["hidden_ns"]) == (400, 200, 200)
-    assert gathers["alone_count"] == 2
+    assert gathers["without_compute_count"] == 2
     reduces = rows["reduce_scatter"]
-    assert (reduces["phase"], reduces["sharded_count"], reduces["alone_count"]) == (
+    assert (reduces["phase"], reduces["sharded_count"], reduces["without_compute_count"]) == (
         "backward",
         2,
         0,
@@ -68,7 +68,7 @@ def test_a_gather_that_begins_before_the_layer_that_needs_it_is_hidden() -> None
 def test_one_that_begins_once_the_layer_before_is_done_is_alone() -> None:
     result = run("callers", Steps(is_ahead=False).build())
     gathers = result.table.row(0)
-    assert (gathers["op"], gathers["alone_count"]) == ("all_gather", 4)
+    assert (gathers["op"], gathers["without_compute_count"]) == ("all_gather", 4)
     assert gathers["exposed_ratio"] == 1
     said = sentences(result.notes)
     assert any("4 of 4 parameter all-gathers did not overlap" in words for words in said)
@@ -112,7 +112,7 @@ def test_gathers_on_no_device_are_not_said_to_be_alone() -> None:
         built.collective(op, start, start + 100, n_bytes=8, backend="gloo")
     for row in run("callers", built.build()).table.rows():
         assert row["sharded_count"] == 1
-        assert row["alone_count"] != row["alone_count"]
+        assert row["without_compute_count"] != row["without_compute_count"]
 
 
 def test_ranks_side_by_side_add_up() -> None:
@@ -121,5 +121,5 @@ def test_ranks_side_by_side_add_up() -> None:
     ranks = place_run(RunFiles("run", members), [0, 0])
     result, one = run("callers", ranks), run("callers", parts[0])
     for both, alone in zip(result.table.rows(), one.table.rows(), strict=True):
-        for name in ("sharded_count", "gathered_bytes", "alone_count"):
+        for name in ("sharded_count", "gathered_bytes", "without_compute_count"):
             assert both[name] == 2 * alone[name]

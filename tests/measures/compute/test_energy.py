@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.measures.compute.test_utilisation import H100, stated
+from tests.measures.compute.test_utilization import H100, stated
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.measures.compute.energy import integrated

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.measures.compute.test_utilisation import H100, HALF, gpt, stated
+from tests.measures.compute.test_utilization import H100, HALF, gpt, stated
 from tests.measures.generated_run import MS, Plan, make_ranks_of
 from tests.real_traces import ALL
 from tests.real_traces import H100 as RECORDED

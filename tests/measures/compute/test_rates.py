@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.formats import kineto_file
-from tests.measures.compute.test_utilisation import H100, HALF
+from tests.measures.compute.test_utilization import H100, HALF
 from tests.running import run
 from traceprof.formats import compiled, open_trace
 from traceprof.formats.contract import ReadOptions
@@ -76,8 +76,8 @@ def test_kernels_have_rates_of_their_own_and_roofs_over_them() -> None:
 def test_classes_have_the_flops_of_their_kernels() -> None:
     rows = {row["activity"]: row for row in run("flops-classes", built().build()).table.rows()}
     assert rows["gemm"]["flop"] == FLOP
-    assert rows["gemm"]["counted_ns"] + rows["gemm"]["unknown_ns"] == rows["gemm"]["total_ns"]
-    assert rows["elementwise"]["counted_ns"] == 0
+    assert rows["gemm"]["known_flop_ns"] + rows["gemm"]["unknown_ns"] == rows["gemm"]["total_ns"]
+    assert rows["elementwise"]["known_flop_ns"] == 0
 
 
 def test_phases_and_layers_have_those_of_what_they_launched() -> None:

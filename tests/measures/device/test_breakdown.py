@@ -62,7 +62,7 @@ def test_each_part_takes_what_those_before_it_leave() -> None:
     assert device.communication_ns == 15
     assert device.communication_overlap_ratio == 5 / 15
     assert device.transfer_overlap_ratio == 5 / 15
-    assert device.utilisation_ratio == 20 / 50
+    assert device.utilization_ratio == 20 / 50
 
 
 def test_kernels_side_by_side_count_once() -> None:

@@ -13,7 +13,7 @@ from tests.running import run
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures.device.times import recorded_times
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import OWN_DOMAIN, TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.formatting import note_text
 from traceprof.render.palette import NOT_RECORDED
@@ -29,7 +29,7 @@ def windowed() -> Trace:
     """10 ms of windows twice in 100 ms; in each work of 1 ms a ms apart, the last past its end."""
     trace = TraceBuilder().device(0, "H100").process(1, rank=0)
     for start, end in WINDOWS:
-        trace.range("traceprof.window", start * MS, end * MS, domain=OWN_DOMAIN)
+        trace.range("traceprof.window", start * MS, end * MS, domain=TRACEPROF_DOMAIN)
         for at in range(start, end, 2):
             length = 3 if at == end - 2 else 1
             trace.kernel(

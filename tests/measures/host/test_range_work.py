@@ -49,7 +49,7 @@ def _nested() -> TraceBuilder:
 
 def test_work_counts_for_every_range_around_its_launch() -> None:
     result = run("range-work", _nested().build())
-    columns = ("name", "count", "host_ns", "self_ns", "device_ns", "union_ns", "own_ns")
+    columns = ("name", "count", "host_ns", "self_ns", "device_ns", "union_ns", "device_self_ns")
     assert plain(result.table, *columns, "projected_ns", "work_count") == [
         # 200 .. 310 and 400 .. 420
         ("step *", 2, 200, 160, 130, 110, 30, 130, 4),
@@ -74,7 +74,11 @@ def test_a_range_in_another_of_its_name_counts_its_work_once() -> None:
         .build()
     )
     (row,) = plain(
-        run("range-work", trace).table.to_frame(), "count", "device_ns", "own_ns", "projected_ns"
+        run("range-work", trace).table.to_frame(),
+        "count",
+        "device_ns",
+        "device_self_ns",
+        "projected_ns",
     )
     assert row == (2, 50, 50, 100)
 

@@ -28,9 +28,9 @@ def test_waits_by_call_pattern_and_range() -> None:
     sync = run("sync", trace)
     columns = ("call", "pattern", "host_range", "count", "per_step", "total_ns")
     assert plain(sync.table, *columns) == [
-        ("cudaDeviceSynchronize", "synchronise", "user_step", 1, 0.5, 400),
+        ("cudaDeviceSynchronize", "synchronize", "user_step", 1, 0.5, 400),
         ("cudaStreamSynchronize", ".item()", "log", 1, 0.5, 49),
-        ("cudaStreamSynchronize", "synchronise", "log", 1, 0.5, 44),
+        ("cudaStreamSynchronize", "synchronize", "log", 1, 0.5, 44),
         ("cudaMemcpy", "blocking copy", "user_step", 1, 0.5, 40),
         ("cudaMemcpy", ".item()", "user_step", 1, 0.5, 22),
     ]
@@ -72,7 +72,7 @@ def test_calls_that_begin_together_are_one_instant() -> None:
     )
     assert plain(run("sync", trace).table.to_frame(), "pattern", "count") == [
         (".item()", 1),
-        ("synchronise", 1),
+        ("synchronize", 1),
     ]
 
 
@@ -94,7 +94,7 @@ def test_the_idle_time_of_waits_is_that_of_the_idle_table() -> None:
     ]
     causes = dict(plain(run("idle", trace).table.to_frame(), "cause", "total_ns"))
     # Until work is launched again after a wait, up to its length, it is idle because of the wait.
-    assert causes["synchronising"] == 1380
+    assert causes["synchronizing"] == 1380
     assert waited_in_gaps(trace) == table["idle_ns"].sum() == 400
 
 
@@ -122,12 +122,12 @@ def test_idle_in_waits_adds_up_to_the_cause(
         builder.api_call("cudaStreamSynchronize", start, start + length, thread=thread)
     trace = builder.build(span=(-50, 260)).within(TimeWindow(10, 230))
     table, idle = run("sync", trace).table.to_frame(), run("idle", trace).table.to_frame()
-    cause = idle.loc[idle["cause"] == "synchronising", "total_ns"].sum()
+    cause = idle.loc[idle["cause"] == "synchronizing", "total_ns"].sum()
     assert table["idle_ns"].sum() == waited_in_gaps(trace) <= cause
 
 
 def waited_in_gaps(trace: Trace) -> int:
     """Return how long devices were idle in waits, without what follows these."""
     parts = find_gap_parts(trace)
-    parts = parts.take(parts["cause"] == CAUSES.index("synchronising"))
+    parts = parts.take(parts["cause"] == CAUSES.index("synchronizing"))
     return int((parts["end_ns"] - parts["start_ns"]).sum())

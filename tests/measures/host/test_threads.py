@@ -213,7 +213,7 @@ def test_kernels_of_a_step_are_counted_by_launch() -> None:
 
     result = explain(run_of(Ranks.of(loop(load))), "step:8", "step:6").results["explain"]
     causes = result.table.take(result.table["kind"] == "kernel")
-    counts = plain(causes, "name", "own_count", "against_count")
+    counts = plain(causes, "name", "explained_count", "reference_count")
     assert {("flip", 4, 4)} == {own for own in counts if own[0] == "flip"}
     assert {own[1:] for own in counts if own[0] != "flip"} == {(1, 1)}
 
@@ -222,7 +222,7 @@ def test_the_first_step_counts_what_was_launched_in_it() -> None:
     trace = loop(lambda *_: None)
     causes = explain(run_of(Ranks.of(trace)), "step:0").results["explain"].table
     kernels = causes.take(causes["kind"] == "kernel")
-    assert set(plain(kernels, "own_count", "against_count")) == {(1, 1)}
+    assert set(plain(kernels, "explained_count", "reference_count")) == {(1, 1)}
 
 
 def test_work_in_the_background_is_of_no_phase() -> None:

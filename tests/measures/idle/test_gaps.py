@@ -81,7 +81,7 @@ def test_what_a_wait_drained_is_of_the_wait_and_nothing_else_differs(
         name: times_in_gaps(len(gaps), parts, place) - times_in_gaps(len(gaps), before, place)
         for place, name in enumerate(CAUSES)
     }
-    assert (more.pop("synchronising") >= 0).all()
+    assert (more.pop("synchronizing") >= 0).all()
     assert (more.pop("launch") <= 0).all()
     assert (more.pop("host") <= 0).all()
     assert not any(times.any() for times in more.values())

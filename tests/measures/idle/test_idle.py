@@ -39,12 +39,12 @@ def test_launching_too_slowly() -> None:
     assert causes(trace) == {"launch": 50 * US}
 
 
-def test_synchronising() -> None:
+def test_synchronizing() -> None:
     builder = between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US))
     trace = builder.api_call("cudaDeviceSynchronize", 0, 4 * MS)
     # Without the wait of 1 ms ahead of the gap the host would be ready that much earlier: the 1 ms
     # behind the wait is its doing, too.
-    assert causes(trace) == {"synchronising": 4 * MS, "launch": 10 * US}
+    assert causes(trace) == {"synchronizing": 4 * MS, "launch": 10 * US}
 
 
 def test_waits_of_threads_that_launch_nothing_do_not_count() -> None:
@@ -138,7 +138,7 @@ def test_gaps_by_length() -> None:
         builder.kernel("k", at, at + US)
         at += US + gap
     histogram = run("idle", builder.kernel("k", at, at + US).build()).to_frame("histogram")
-    assert plain(histogram, "device", "from_ns", "up_to_ns", "count", "total_ns") == [
+    assert plain(histogram, "device", "lower_bound_ns", "upper_bound_ns", "count", "total_ns") == [
         (0, 0, 10 * US, 1, 5 * US),
         (0, 10 * US, 100 * US, 2, 110 * US),
         (0, MS, 10 * MS, 1, 5 * MS),
@@ -174,7 +174,7 @@ def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
     )
     trace = trace.within(TimeWindow(0, trace.span.end_ns))
     gaps = run("gaps", trace).table.to_frame()
-    columns = ("duration_ns", "host_name", "host_ratio", "meanwhile", "meanwhile_ratio")
+    columns = ("duration_ns", "host_name", "host_ratio", "overlapping_activity", "overlap_ratio")
     assert plain(gaps, *columns) == [
         (4010 * US, "compile", 3000 / 4010, "nvrtc", 2000 / 4010),
     ]

@@ -49,7 +49,7 @@ def test_a_wait_of_the_host_leads_back_to_the_device() -> None:
         "compute": 580,
         "latency": 120,
         "launch": 90,
-        "synchronising": 10,
+        "synchronizing": 10,
     }
 
 

@@ -70,7 +70,7 @@ def test_a_host_that_still_waits_at_the_end_of_the_window_leads_to_the_last_work
     )
     parts, _ = find_path(trace.within(TimeWindow(0, 80_000)), 1)
     found = {name: time.total_ns for name, time in parts.items() if len(time)}
-    assert found == {"synchronising": 30_000, "compute": 49_980, "latency": 20}
+    assert found == {"synchronizing": 30_000, "compute": 49_980, "latency": 20}
 
 
 def test_work_without_a_launch_waits_for_the_work_ahead_also_where_that_ended_before() -> None:
@@ -91,5 +91,5 @@ def test_the_path_of_a_window_is_that_of_the_recording_where_both_end_alike(
     at_the_end = (LAST - 10, 10, 0, 9, False)
     trace = built([*work, at_the_end], syncs)
     whole, part = (find_path(trace.within(TimeWindow(first, LAST)), 1)[0] for first in (-50, begin))
-    for name in ("compute", "communication", "latency", "synchronising"):
+    for name in ("compute", "communication", "latency", "synchronizing"):
         assert part[name].total_ns == whole[name].covered_ns([begin], [LAST])[0]

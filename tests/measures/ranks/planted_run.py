@@ -158,7 +158,7 @@ class _Worker:
             yield Op("optimizer", 1 * MS)
 
     def pass_on(self, kind: str, step: int, number: int) -> Iterator[Op]:
-        """Receive from one neighbour, work, and send to the other."""
+        """Receive from one neighbor, work, and send to the other."""
         way = 1 if kind == "forward" else -1
         yield from self.message("recv", self.stage - way, kind, step, number)
         yield from self.work(kind, (2 if kind == "forward" else 4) * MS)

@@ -11,7 +11,7 @@ from tests.measures.generated_run import MS, Clock, Plan, make_ranks_of
 from tests.truth.scenarios import SCENARIOS
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.clocks import UNRELIABLE_CLOCKS, find_alignment
-from traceprof.measures.ranks.own_times import find_slow_ranks
+from traceprof.measures.ranks.work_times import find_slow_ranks
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles

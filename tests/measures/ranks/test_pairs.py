@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.measures.collectives.waits import value_in, where_in
+from traceprof.measures.collectives.waits import find_rows_in, find_values_in
 from traceprof.model.compact import CompactTable
 
 rows = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 3)), max_size=12)
@@ -23,9 +23,9 @@ def test_rows_are_found_by_match_and_member(
     table, asked = table_of(there), table_of(wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("traceprof.measures.collectives.waits._ROWS_PER_PIECE", 5)
-        pieces = where_in(table, asked).tolist()
+        pieces = find_rows_in(table, asked).tolist()
     known = [pair if min(pair) >= 0 else None for pair in there]
     expected = [known.index(pair) if pair in known else -1 for pair in wanted]
-    assert where_in(table, asked).tolist() == pieces == expected
+    assert find_rows_in(table, asked).tolist() == pieces == expected
     waits = [10 * place if place >= 0 else -7 for place in expected]
-    assert value_in(table, asked, "wait_ns", -7).tolist() == waits
+    assert find_values_in(table, asked, "wait_ns", -7).tolist() == waits

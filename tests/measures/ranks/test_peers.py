@@ -40,7 +40,7 @@ def test_the_rate_between_two_ranks_holds_no_waiting() -> None:
         builder.collective(op, 300, 310, process=rank + 1, **facts)
         builder.kernel(SEND_RECV, *times, correlation=5, process=rank + 1, device=rank)
     (edge,) = rows(run("peers", builder.build()))
-    assert (edge.source, edge.target, edge.size_bytes, edge.moving_ns) == (
+    assert (edge.source, edge.target, edge.size_bytes, edge.in_transit_ns) == (
         "rank 0",
         "rank 1",
         9000,
@@ -62,7 +62,7 @@ def test_peer_copies_stand_beside_messages() -> None:
         "peer copy",
         1000,
     )
-    assert (edge.moving_ns, edge.rate_bytes_per_s) == (20, pytest.approx(50e9))
+    assert (edge.in_transit_ns, edge.rate_bytes_per_s) == (20, pytest.approx(50e9))
 
 
 def test_calls_that_only_begin_a_transfer_have_no_rate() -> None:
@@ -71,4 +71,4 @@ def test_calls_that_only_begin_a_transfer_have_no_rate() -> None:
     add(builder, "recv", 1, 0, (0, 50), backend="mpi")
     (edge,) = rows(run("peers", builder.build()))
     assert (edge.matched_count, edge.size_bytes) == (1, 1000)
-    assert (edge.moving_ns, edge.rate_bytes_per_s) == (None, None)
+    assert (edge.in_transit_ns, edge.rate_bytes_per_s) == (None, None)

@@ -152,7 +152,7 @@ def test_calls_whose_kernel_is_missing_make_no_pipeline() -> None:
         builder.kernel("gemm", 0, 50, process=process, device=process)
         for op in ("send", "recv", "send", "recv"):
             builder.collective(op, 60, 61, process=process, group="", group_size=-1)
-    assert not any(stage.known_from == "messages" for stage in _stages(builder.build()))
+    assert not any(stage.detected_by == "messages" for stage in _stages(builder.build()))
 
 
 def _stages(trace: Trace) -> tuple[Stage, ...]:

@@ -16,7 +16,15 @@ from traceprof.model.timing import TimeWindow
 def test_every_step_of_every_rank_for_a_heat_map() -> None:
     ranks = make_ranks_of(Plan(n_ranks=2, n_steps=2, extra_ns={(1, "forward"): 10 * MS}))
     table = run("rank-steps", ranks).table.to_frame()
-    columns = ("rank", "step", "duration_ns", "own_ns", "waited_ns", "late_ns", "phase")
+    columns = (
+        "rank",
+        "step",
+        "duration_ns",
+        "step_without_waits_ns",
+        "waited_ns",
+        "late_ns",
+        "phase",
+    )
     assert plain(table, *columns) == [
         # Who was late to the first collective is not known: it holds the skew of the starts. The
         # first step begins with its host.
@@ -40,7 +48,7 @@ def test_waiting_that_compute_hides_is_the_ranks_own_time() -> None:
         builder.kernel("gemm", 1, 80, process=process, device=process)
         builder.kernel("ncclDevKernel_AllReduce", comes, 100, process=process, device=process)
     table = run("rank-steps", builder.build()).table.to_frame()
-    assert plain(table, "rank", "own_ns", "waited_ns") == [(0, 90, 10), (1, 100, 0)]
+    assert plain(table, "rank", "step_without_waits_ns", "waited_ns") == [(0, 90, 10), (1, 100, 0)]
 
 
 def test_a_rank_that_joins_later_has_no_earlier_steps() -> None:
@@ -74,7 +82,7 @@ def test_without_shared_collectives_own_time_says_what_it_holds() -> None:
     for process in (1, 2):
         builder.process(process, rank=process - 1).step(0, 100 * process, 0, process=process)
     result = run("rank-steps", builder.build())
-    assert result.table.to_frame()["own_ns"].tolist() == [100, 200]
+    assert result.table.to_frame()["step_without_waits_ns"].tolist() == [100, 200]
     assert said(result)[0].startswith("No collective was recorded on several ranks")
 
 

@@ -17,7 +17,7 @@ def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:
     trace = two_ranks()
     (row,) = run("shared", trace).table.to_frame().to_dict("records")
     assert (row["op"], row["ranks"], row["duration_ns"]) == ("all_reduce", 2, 40)
-    assert (row["apart_ns"], row["spread_ns"], row["last"]) == (60, 0, "rank 1")
+    assert (row["arrival_skew_ns"], row["spread_ns"], row["last"]) == (60, 0, "rank 1")
     assert row["waited_ns"] == 0  # the first that they share: nobody knows who was late
     assert row["busbw_bytes_per_s"] == pytest.approx(25e9)
 

@@ -30,7 +30,7 @@ def test_a_planted_straggler_is_named_with_its_phase(phase: str, on_gpu: bool) -
     assert first.cost_ns == pytest.approx(6 * 40 * MS, rel=0.01)
     assert first.excess_ns == pytest.approx(6 * 40 * MS, rel=0.01)
     # Step 4 begins 800 ms after the ranks; the all-reduce is reached 130 ms later.
-    assert first.since_ns == pytest.approx(930 * MS, abs=MS)
+    assert first.late_from_ns == pytest.approx(930 * MS, abs=MS)
     assert said(result)[0].startswith("rank 3 is a straggler")
     assert "of the window) since 930" in said(result)[0]
     assert f". Main phase: {phase}." in said(result)[0]

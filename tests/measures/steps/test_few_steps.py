@@ -10,7 +10,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.formats.test_contract import write_as_kineto
 from traceprof.comparison.comparing import compare
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
@@ -99,7 +99,7 @@ def test_what_the_host_does_ahead_of_the_first_work_is_a_part_of_the_warmup(
 
 
 def test_comparing_leaves_it_out(opened: Callable[..., Run]) -> None:
-    found = compare([summarise(opened(FEW[1], "a"))], [summarise(opened([157] * 4, "b"))])
+    found = compare([summarize(opened(FEW[1], "a"))], [summarize(opened([157] * 4, "b"))])
     rows = {row["measure"]: row for row in found.results["measures"].table.rows()}
     both = [float(rows["step_period_ns"][side]) for side in ("base", "new")]
     assert both == pytest.approx([157 * MS] * 2, rel=0.03)  # with it: 242 ms

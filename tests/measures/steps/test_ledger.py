@@ -10,7 +10,7 @@ from tests.builders import TraceBuilder
 from traceprof.measures.steps.ledger import ledger_of_window, step_ledger
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
-from traceprof.model.timing import OWN_DOMAIN, TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 
 BEHIND = 20
 """By so much the device ends before the host does."""
@@ -91,7 +91,7 @@ def recorded_in_part(n_steps: int, first: int, last: int) -> TraceBuilder:
         if first <= number <= last:
             builder.kernel("gemm", at + 10, at + 100, launched_ns=(at, at + 5))
     span = 100 * first, 100 * last + 100
-    return builder.range("traceprof.window", *span, domain=OWN_DOMAIN, thread=2)
+    return builder.range("traceprof.window", *span, domain=TRACEPROF_DOMAIN, thread=2)
 
 
 def test_steps_outside_the_windows_of_the_recorder_are_not_covered() -> None:
@@ -108,7 +108,7 @@ def test_a_step_without_known_launches_is_covered_where_its_period_was_recorded(
     for number in range(6):
         builder.step(100 * number, 100 * number + 100, number)
     builder.kernel("gemm", 200, 390)
-    builder.range("traceprof.window", 200, 400, domain=OWN_DOMAIN, thread=2)
+    builder.range("traceprof.window", 200, 400, domain=TRACEPROF_DOMAIN, thread=2)
     assert np.flatnonzero(ledger_of(builder)["is_covered"]).tolist() == [2, 3]
 
 

@@ -203,7 +203,7 @@ def test_work_launched_before_the_recording_is_told_apart() -> None:
         .build()
     )
     phases = run("phases", trace)
-    assert phases.scalars["earlier_count"] == 1
+    assert phases.scalars["launched_before_recording_count"] == 1
     assert phases.scalars["unlinked_count"] == 2
     assert phases.notes[0].text.endswith(
         "{earlier:count} launched before the recording began, "

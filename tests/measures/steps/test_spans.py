@@ -8,7 +8,7 @@ from tests.running import run
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import OWN_DOMAIN, TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 from traceprof.render.formatting import sentences
 
 SPAN = ("step", "device_start_ns", "device_end_ns", "on_device")
@@ -139,7 +139,7 @@ def test_work_that_no_window_recorded_is_no_idle_time_of_the_next_step() -> None
         (3, 300, 450, True),
     ]
     # Where a recorder begins a window meanwhile, it is not known what ran before.
-    builder.range("traceprof.window.start", 298, 299, domain=OWN_DOMAIN)
+    builder.range("traceprof.window.start", 298, 299, domain=TRACEPROF_DOMAIN)
     table = find_steps(builder.build()).table
     assert plain(table.take([2, 3, 4]).to_frame(), *SPAN) == [
         (2, 200, 300, False),

@@ -2,9 +2,9 @@ import numpy as np
 
 from traceprof.measures.steps.steadiness import (
     are_long,
+    long_step_period,
     measure_steadiness,
     outliers_of_processes,
-    turn_of,
 )
 
 
@@ -41,7 +41,7 @@ def test_steps_of_two_kinds_are_told_apart() -> None:
     is_long = are_long(alternating)
     assert is_long is not None
     assert is_long.tolist() == [False, True] * 3 + [False]
-    assert turn_of(is_long) == 2
+    assert long_step_period(is_long) == 2
     random = np.random.default_rng(1)
     for spread in (
         random.normal(100, 10, 60),
@@ -53,4 +53,4 @@ def test_steps_of_two_kinds_are_told_apart() -> None:
         assert are_long(spread) is None
     in_no_order = are_long(np.where(random.random(60) < 0.5, 100.0, 900.0))
     assert in_no_order is not None
-    assert turn_of(in_no_order) == 1
+    assert long_step_period(in_no_order) == 1

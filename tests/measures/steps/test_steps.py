@@ -9,7 +9,7 @@ from tests.measures.generated_run import make_host_ahead
 from tests.running import run
 from traceprof.measures.steps.parts import DEVICE_PARTS
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import OWN_DOMAIN, TimeWindow
+from traceprof.model.timing import TRACEPROF_DOMAIN, TimeWindow
 from traceprof.session.selection import select
 
 MS = 1_000_000
@@ -70,7 +70,7 @@ def test_slow_steps_say_why() -> None:
 def test_a_step_that_the_profiler_made_slow_is_no_advice() -> None:
     builder = training([20] * 6 + [50] + [20] * 5)
     at = 6 * 20 * MS
-    builder.range("traceprof.window.stop", at + 12 * MS, at + 32 * MS, domain=OWN_DOMAIN)
+    builder.range("traceprof.window.stop", at + 12 * MS, at + 32 * MS, domain=TRACEPROF_DOMAIN)
     builder.overhead("CUPTI buffer flush", at + 30 * MS, at + 40 * MS)
     trace = builder.build()
     table = run("steps", trace).table.to_frame()

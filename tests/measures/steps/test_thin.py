@@ -17,10 +17,10 @@ from traceprof.measures.lost_work import missing_work
 from traceprof.measures.steps.completeness import LACKS_WORK, wholeness_of_steps
 from traceprof.measures.steps.thin import are_thin
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
-from traceprof.session.doubts import missing_in
+from traceprof.session.caveats import missing_in
 from traceprof.session.run import open_run
 
 MS = 1_000_000
@@ -53,7 +53,7 @@ def steps_of(works: list[Work], *, in_windows: bool = False) -> Trace:
             trace.kernel(work.name, begins, begins + work.kernel_ns, launched_ns=call)
         at += work.length_ns
     if in_windows:
-        trace.range("traceprof.window", MS, at, domain=OWN_DOMAIN)
+        trace.range("traceprof.window", MS, at, domain=TRACEPROF_DOMAIN)
     return trace.build()
 
 
@@ -141,7 +141,7 @@ def test_between_windows_of_the_recorder_nothing_is_missing() -> None:
             trace.kernel("gemm", first + 50_000, first + 90_000, launched_ns=call)
     for first_step in (3, 12):
         start = MS + first_step * 10 * MS
-        trace.range("traceprof.window", start, start + 40 * MS, domain=OWN_DOMAIN)
+        trace.range("traceprof.window", start, start + 40 * MS, domain=TRACEPROF_DOMAIN)
     assert thin(trace.build()) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.builders import TraceBuilder
 from traceprof.measures.steps.undisturbed import disturbances
 from traceprof.model.ranks import Ranks
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
 from traceprof.session.answer import Document, page
@@ -44,7 +44,7 @@ def recorded_in_part(
         borders.append((begin, now))
     if has_window:
         start, end = borders[FIRST][0], borders[LAST][1]
-        builder.range("traceprof.window", start, end, domain=OWN_DOMAIN, thread=2)
+        builder.range("traceprof.window", start, end, domain=TRACEPROF_DOMAIN, thread=2)
     return builder.build()
 
 

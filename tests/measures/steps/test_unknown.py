@@ -2,7 +2,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError
-from traceprof.measures.steps.from_ranges import how_steps_get_known
+from traceprof.measures.steps.from_ranges import how_to_record_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import empty_table
 from traceprof.model.trace import TraceInfo, make_trace
@@ -10,9 +10,9 @@ from traceprof.model.trace import TraceInfo, make_trace
 
 def test_what_was_recorded_with_traceprof_is_not_told_to_be():
     foreign = TraceBuilder().kernel("k", 0, 5).build()
-    assert how_steps_get_known(Ranks.of(foreign)).startswith("record with `traceprof record`")
+    assert how_to_record_steps(Ranks.of(foreign)).startswith("record with `traceprof record`")
     own = TraceBuilder().phase("eval", 0, 5).build()
-    assert "--step-from" in how_steps_get_known(Ranks.of(own))
+    assert "--step-from" in how_to_record_steps(Ranks.of(own))
 
 
 @pytest.mark.parametrize(

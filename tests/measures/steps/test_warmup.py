@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.measures.steps.steadiness import count_first_turns, count_warmup
+from traceprof.measures.steps.steadiness import count_first_iterations, count_warmup
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_warmup_is_what_its_definition_says(durations: list[int]) -> None:
 def test_turns_of_a_pattern_that_load_kernels_are_left_out(
     durations: list[int], expected: int
 ) -> None:
-    assert count_first_turns(np.array(durations)) == expected
+    assert count_first_iterations(np.array(durations)) == expected

@@ -63,7 +63,7 @@ def test_the_speed_that_was_recorded_is_used() -> None:
     assert only(rdma.build(span=(0, 100))).peak_ratio == pytest.approx(1.25 / 25)
 
 
-def test_utilisation_needs_the_speed_of_the_link() -> None:
+def test_utilization_needs_the_speed_of_the_link() -> None:
     trace = counter(0, 1000).build(span=(0, 100))
     result = run("network", trace)
     assert records(result.to_frame())[0].peak_ratio is None

@@ -10,7 +10,7 @@ from tests.requirements import require
 from traceprof.comparison import TIMELINE_NAME
 from traceprof.comparison.elastic import elastic
 from traceprof.comparison.jobs import PARTS
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.formats.runs.files import attempts_of_run, open_run
 from traceprof.session.run import open_run as open_one
 
@@ -28,7 +28,7 @@ def job(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def told(job):
-    return elastic([summarise(open_one([job[0]]))])
+    return elastic([summarize(open_one([job[0]]))])
 
 
 def test_every_start_of_every_rank_is_a_file_of_one_run(job):
@@ -38,16 +38,16 @@ def test_every_start_of_every_rank_is_a_file_of_one_run(job):
     assert [one["job"] for one in manifests] == ["job"] * 3
     listed = [row["file"] for one in manifests for row in one["ranks"]]
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.sqlite"))
-    lives, _, _ = attempts_of_run([folder])
-    last = max(one.life for one in lives)
-    assert sorted((one.life - last, one.rank, one.world_size) for one in lives)[-5:] == [
+    attempts, _, _ = attempts_of_run([folder])
+    last = max(one.attempt for one in attempts)
+    assert sorted((one.attempt - last, one.rank, one.world_size) for one in attempts)[-5:] == [
         (-2, 0, 2),
         (-2, 1, 2),
         (-1, 0, 1),
         (0, 0, 2),
         (0, 1, 2),
     ]
-    ended = {(one.life - last, one.rank): one.ended for one in lives}
+    ended = {(one.attempt - last, one.rank): one.ended for one in attempts}
     # The lost node's rank may be either, and the other one failed or was stopped for it.
     assert "killed" in (ended[-2, 0], ended[-2, 1])
     assert ended[-1, 0] == "killed"
@@ -55,9 +55,9 @@ def test_every_start_of_every_rank_is_a_file_of_one_run(job):
 
 
 def test_lives_are_never_mixed(job):
-    last = max(one.life for one in attempts_of_run([job[0]])[0])
-    for life, ranks in ((last - 2, (0, 1)), (last - 1, (0,)), (last, (0, 1))):
-        run = open_run([job[0]], life=life)
+    last = max(one.attempt for one in attempts_of_run([job[0]])[0])
+    for attempt, ranks in ((last - 2, (0, 1)), (last - 1, (0,)), (last, (0, 1))):
+        run = open_run([job[0]], attempt=attempt)
         assert run.ranks == ranks
         assert run.world_size == len(ranks)
         assert [one for one in run.warnings if f"started {last + 1} times" in one]

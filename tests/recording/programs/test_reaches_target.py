@@ -8,7 +8,7 @@ import pytest
 from tests.recording.conftest import PROGRAMS, record
 from tests.requirements import require
 from traceprof.comparison.accuracy import accuracy
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.session.run import open_run
 
 pytestmark = [pytest.mark.torch]
@@ -19,6 +19,6 @@ def test_set_up_is_not_on_the_way_to_the_target(tmp_path):
     command = [sys.executable, str(PROGRAMS / "reaches_target.py")]
     recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
     told = json.loads(recorded.done.stdout.removeprefix("truth "))
-    run = summarise(open_run([recorded.path]))
+    run = summarize(open_run([recorded.path]))
     (row,) = accuracy([run], target=told["target"]).results["accuracy"].tables["reached"].rows()
     assert row["time_ns"] == pytest.approx(1e9 * told["reached_s"], rel=0.02)

@@ -11,7 +11,7 @@ from tests.requirements import require
 from traceprof.comparison.iterations import iterations_of_run
 from traceprof.comparison.nodes import nodes
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.session.run import open_run
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("nsys")]
@@ -40,12 +40,12 @@ def forward_only(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 def test_one_and_two_ranks(one_rank: Recorded, ddp_with_torch: Recorded) -> None:
-    runs = [summarise(open_run([one.path])) for one in (one_rank, ddp_with_torch)]
+    runs = [summarize(open_run([one.path])) for one in (one_rank, ddp_with_torch)]
     result = scaling(runs).results["scaling"]
     first, second = result.table.to_frame().to_dict("records")
     assert (first["devices_count"], second["devices_count"]) == (1, 2)
     assert (first["global_batch_count"], second["global_batch_count"]) == (BATCH, 2 * BATCH)
-    assert (second["scaling"], second["ranks"]) == ("weak", "synchronised")
+    assert (second["scaling"], second["ranks"]) == ("weak", "synchronized")
     rates = [run.measure("samples_per_s") or 0 for run in runs]
     assert second["efficiency_ratio"] == pytest.approx(rates[1] / 2 / rates[0])
     losses = result.to_frame("losses")
@@ -63,14 +63,14 @@ def test_nodes_forward_and_both(forward_only: Recorded, ddp_with_torch: Recorded
         ("forward", "0", "forward", "independent"),
         ("forward", "1", "forward", "independent"),
         ("forward", "mean", "forward", "independent"),
-        ("both", "0", "forward+backward", "synchronised"),
-        ("both", "1", "forward+backward", "synchronised"),
+        ("both", "0", "forward+backward", "synchronized"),
+        ("both", "1", "forward+backward", "synchronized"),
     ]
     for row in rows:
         assert row["rounds_count"] + row["warmup_count"] == N_STEPS
         assert row["forward_ns"] < row["round_ns"]
     both, one = rows[-1], rounds[-1]
-    # DDP hands in every gradient once a step, and the buffers of its normalisations.
+    # DDP hands in every gradient once a step, and the buffers of its normalizations.
     bytes_ = 313_000 * (one.iterations_count - 1)
     assert both["sync_bytes"] * both["syncs_per_s"] == pytest.approx(
         bytes_ * 1e9 / one.calls_iterations_ns, rel=0.02

@@ -162,7 +162,7 @@ def test_every_step_reduces_the_bytes_of_all_parameters(ddp):
 
 
 # stem 3·16·9; blocks (16·16·9)·2, 16·32·9 + 32·32·9 + 16·32, 32·64·9 + 64·64·9 + 32·64;
-# normalisation 2·(16 + 16 + 32 + 32 + 64 + 64); head 64·10 + 10; four bytes each
+# normalization 2·(16 + 16 + 32 + 32 + 64 + 64); head 64·10 + 10; four bytes each
 PARAMETER_BYTES = 4 * (
     432 + 2 * 2304 + (4608 + 9216 + 512) + (18432 + 36864 + 2048) + 2 * 224 + 650
 )

@@ -100,7 +100,7 @@ def _handle(_library, index, device):
     return SUCCESS
 
 
-def _utilisation(_library, _device, rates):
+def _utilization(_library, _device, rates):
     _object(rates).gpu, _object(rates).memory = 87, 40
     return SUCCESS
 
@@ -153,7 +153,7 @@ _ANSWERS = {
     "nvmlDeviceGetHandleByIndex_v2": _handle,
     "nvmlDeviceGetPciInfo_v3": _own_pci,
     "nvmlDeviceGetNvLinkRemotePciInfo_v2": _remote_pci,
-    "nvmlDeviceGetUtilizationRates": _utilisation,
+    "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetCudaComputeCapability": _capability,
     "nvmlDeviceGetClockInfo": _clock,

@@ -47,8 +47,8 @@ def test_every_metric_with_its_unit(plug_in):
     fields = {**NVLINK, (197, 0): (5_000, UNSIGNED_INT), (198, 0): (6_000, UNSIGNED_INT)}
     plug_in(fields=fields)
     assert read_once() == {
-        ("gpu:0", "utilisation_percent"): 87,
-        ("gpu:0", "memory_utilisation_percent"): 40,
+        ("gpu:0", "utilization_percent"): 87,
+        ("gpu:0", "memory_utilization_percent"): 40,
         ("gpu:0", "memory_used_bytes"): 5 << 30,
         ("gpu:0", "power_watts"): 312.5,
         ("gpu:0", "nvlink_bytes_sent"): 3 * 1024,

@@ -1,4 +1,4 @@
-"""The page of a comparison: colours of changes, and the way from a row into time."""
+"""The page of a comparison: colors of changes, and the way from a row into time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(**more: Any) -> dict[str, Any]:
         ({}, "delta"),
     ],
 )
-def test_a_change_has_a_colour_where_it_is_more_than_chance(more: Any, kind: str) -> None:
+def test_a_change_has_a_color_where_it_is_more_than_chance(more: Any, kind: str) -> None:
     assert delta(row(**more), Unit.NS).startswith(f'<span class="{kind}">+100.0%')
 
 

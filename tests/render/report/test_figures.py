@@ -22,7 +22,7 @@ from traceprof.render.report.figures import (
     ranks_figure,
     tree_figure,
 )
-from traceprof.render.report.places import Around
+from traceprof.render.report.places import PageContext
 from traceprof.render.report.steps import path_figure
 from traceprof.render.report.traffic import (
     bandwidth_figure,
@@ -35,11 +35,11 @@ US, MS = 1_000, 1_000_000
 PART_COLUMNS = {part.column for part in PART_STYLES}
 
 
-def _around(trace: Trace) -> Around:
+def _around(trace: Trace) -> PageContext:
     whole = Ranks.of(trace)
     table = whole.table("processes")
     ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
-    return Around(whole, whole.span, whole.span, ranks)
+    return PageContext(whole, whole.span, whole.span, ranks)
 
 
 def test_bars_of_ranks_are_the_parts_of_their_time() -> None:
@@ -159,9 +159,9 @@ def test_a_histogram_counts_every_launch_of_a_kernel_once() -> None:
     result = run("durations", trace)
     for row in result.table.rows():
         own = lengths[row["name"]]
-        inside = own[(own >= row["from_ns"]) & (own < row["up_to_ns"])]
+        inside = own[(own >= row["lower_bound_ns"]) & (own < row["upper_bound_ns"])]
         assert (row["count"], row["total_ns"]) == (len(inside), inside.sum())
-        assert row["up_to_ns"] <= 1.1 * row["from_ns"] + 1
+        assert row["upper_bound_ns"] <= 1.1 * row["lower_bound_ns"] + 1
     (figure,) = figures_in(durations_figure(result, _around(trace))).values()
     assert [sum(trace["y"]) for trace in figure["data"]] == [300, 100]
     assert [trace["visible"] for trace in figure["data"]] == [True, False]

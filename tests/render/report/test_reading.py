@@ -167,7 +167,7 @@ def test_every_analysis_has_its_subject() -> None:
 
 
 @pytest.mark.parametrize("paper", PAPER_PX)
-def test_paper_has_everything_in_colour_on_white(report: OpenPage, paper: str, run: Run) -> None:
+def test_paper_has_everything_in_color_on_white(report: OpenPage, paper: str, run: Run) -> None:
     assert report.js("document.documentElement.dataset.theme") == "dark"
     document = pypdfium2.PdfDocument(report.page.pdf(format=paper))
     printed = _letters("".join(page.get_textpage().get_text_bounded() for page in document))
@@ -184,11 +184,11 @@ def test_paper_has_everything_in_colour_on_white(report: OpenPage, paper: str, r
         assert texts
         assert [text for text in texts if _first_letters(text) not in printed] == []
     assert "rank0·GPU0" in printed
-    colours = np.concatenate(pictures)
-    assert (colours == 255).all(axis=1).mean() > 0.6  # on white
+    colors = np.concatenate(pictures)
+    assert (colors == 255).all(axis=1).mean() > 0.6  # on white
     for part in ("compute", "exposed_transfer", "exposed_communication", "idle"):
-        assert (colours == _bgr(category_of(part).light)).all(axis=1).sum() > 500, part
-    assert not (colours == _bgr(category_of("compute").dark)).all(axis=1).any()
+        assert (colors == _bgr(category_of(part).light)).all(axis=1).sum() > 500, part
+    assert not (colors == _bgr(category_of("compute").dark)).all(axis=1).any()
     lines = report.page.locator("#timeline .printed svg text", has_text="rank").all_text_contents()
     assert lines == [f"rank {n} · GPU {n}" for n in device_times(run.within("all").trace())]
 
@@ -197,7 +197,7 @@ def test_the_first_page_of_paper_is_the_answer_with_three_findings(report: OpenP
     document = pypdfium2.PdfDocument(report.page.pdf(format="A4"))
     first = _letters(document[0].get_textpage().get_text_bounded())
     second = _letters(document[1].get_textpage().get_text_bounded())
-    coloured = (document[0].render(scale=1).to_numpy() != 255).any(axis=2).mean(axis=1) > 0.05
+    colored = (document[0].render(scale=1).to_numpy() != 255).any(axis=2).mean(axis=1) > 0.05
     document.close()
     for part in (".answer", "#verdict .printed h3", "#verdict .printed .action", ".remarks dd"):
         texts = report.page.locator(part).all_text_contents()
@@ -206,7 +206,7 @@ def test_the_first_page_of_paper_is_the_answer_with_three_findings(report: OpenP
     n_findings = report.page.locator("#findings .findings > li").count()
     assert report.page.locator("#verdict .printed li").count() == min(3, n_findings) > 1
     assert report.page.locator("#verdict .printed svg").count() > 0
-    assert coloured.any()
+    assert colored.any()
     assert second.startswith("Findings")
 
 
@@ -280,8 +280,8 @@ def _letters(text: str) -> str:
     return re.sub(r"[\s\xad\u2010\ufffe-]", "", unicodedata.normalize("NFKC", text))
 
 
-def _bgr(colour: str) -> list[int]:
-    return [int(colour[i : i + 2], 16) for i in (5, 3, 1)]
+def _bgr(color: str) -> list[int]:
+    return [int(color[i : i + 2], 16) for i in (5, 3, 1)]
 
 
 def _first_letters(text: str) -> str:

@@ -308,8 +308,8 @@ def test_findings_cells_and_rows_lead_into_a_page_that_cannot_hold_every_event(
     assert page.js(selected) == [at, at + length]
 
 
-def _rgb(colour: str) -> str:
-    return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
+def _rgb(color: str) -> str:
+    return "rgb({}, {}, {})".format(*(int(color[i : i + 2], 16) for i in (1, 3, 5)))
 
 
 @pytest.mark.chromium

@@ -35,12 +35,12 @@ def in_a_cell(text: Text) -> RenderableType:
     return table
 
 
-@pytest.mark.parametrize("colours", ["", "truecolor"])
+@pytest.mark.parametrize("colors", ["", "truecolor"])
 @pytest.mark.parametrize("drawn", [lambda text: text, lambda text: Group(text, "12 %"), in_a_cell])
-def test_a_number_and_its_unit_stay_together(drawn: object, colours: str) -> None:
+def test_a_number_and_its_unit_stay_together(drawn: object, colors: str) -> None:
     assert callable(drawn)
     for width in range(26, 90):
-        shown = printed(drawn(Text(WORDS, style="bold")), Options(width=width, colours=colours))
+        shown = printed(drawn(Text(WORDS, style="bold")), Options(width=width, colors=colors))
         plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
         assert not broken(plain), width
         assert all(len(line) <= width for line in plain.splitlines()), width

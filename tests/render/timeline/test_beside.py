@@ -16,7 +16,7 @@ from tests.render.timeline.tasks import MS, Reader, steps_of_ten
 from traceprof.formats import open_trace
 from traceprof.measures.steps.find import find_pattern
 from traceprof.model.intervals import Intervals
-from traceprof.render.timeline.beside import TimelineSide, render_beside
+from traceprof.render.timeline.beside import TimelineSide, render_side_by_side
 
 pytestmark = pytest.mark.chromium
 
@@ -29,7 +29,7 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
         TimelineSide("B", "new", steps_of_ten(30, slower_ms=3)),
     ]
     file: Path = tmp_path_factory.mktemp("beside") / "two.html"
-    file.write_text(render_beside(sides, title="base vs new"), "utf-8")
+    file.write_text(render_side_by_side(sides, title="base vs new"), "utf-8")
     opened = OpenPage(browser.new_page(viewport={"width": 1500, "height": 1000}))
     opened.go(file)
     yield opened
@@ -148,7 +148,7 @@ def test_two_real_runs_differ_by_what_their_traces_hold(
     turns = [find_pattern(trace).table.to_frame() for trace in traces]
     turns = [table[table["process"] == table["process"].mode().iloc[0]] for table in turns]
     n_shared = min(map(len, turns))
-    html = render_beside(
+    html = render_side_by_side(
         [TimelineSide(n, "", t) for n, t in zip("AB", traces, strict=True)], title="real"
     )
     reader = Reader(open_page(html))
@@ -182,7 +182,7 @@ def test_a_search_counts_what_was_merged_on_both_sides(open_page: Any) -> None:
         for i in range(n_events):
             builder.kernel("needle" if i % 3 == 0 else f"hay{n_events}", 100 * i, 100 * i + 40)
     sides = [TimelineSide(name, name, b.build()) for name, b in zip("AB", builders, strict=True)]
-    page = open_page(render_beside(sides, title="A vs B", max_items=1_000))
+    page = open_page(render_side_by_side(sides, title="A vs B", max_items=1_000))
     page.page.evaluate("() => traceprof.search('needle')")
     reader = Reader(page)
     reader.until("document.querySelector('.results').textContent !== ''")

@@ -152,7 +152,7 @@ def test_pieces_of_long_tables_are_drawn_as_all_at_once(
     expected = told()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "_PIECE_ROWS", n_at_once)
-        patch.setattr(scratch, "LEAST_BYTES", 1)
+        patch.setattr(scratch, "MIN_DISK_BYTES", 1)
         assert told() == expected
 
 

@@ -98,7 +98,7 @@ seen.observe(document, { childList: true, subtree: true });
 
 
 @pytest.mark.parametrize(
-    ("system", "asked", "colour"),
+    ("system", "asked", "color"),
     [
         ("dark", "", "rgb(15, 20, 27)"),
         ("light", "", "rgb(246, 247, 249)"),
@@ -106,7 +106,7 @@ seen.observe(document, { childList: true, subtree: true });
     ],
 )
 def test_what_is_there_while_the_page_loads_is_dark_where_the_page_is(
-    browser: Any, tmp_path: Path, system: str, asked: str, colour: str
+    browser: Any, tmp_path: Path, system: str, asked: str, color: str
 ) -> None:
     file = tmp_path / "page.html"
     file.write_text(render_timeline(two_ranks(), title="dark"), "utf-8")
@@ -114,6 +114,6 @@ def test_what_is_there_while_the_page_loads_is_dark_where_the_page_is(
     context.add_init_script(FIRST)
     page = OpenPage(context.new_page())
     page.go(file, asked)
-    assert page.js("window.first") == colour
+    assert page.js("window.first") == color
     assert page.complaints == []
     context.close()

@@ -90,5 +90,5 @@ def test_paper_has_every_rank(reader: Reader) -> None:
     reader.until("!traceprof.frame && traceprof.canvas.height < 3000")
 
 
-def _bgr(colour: str) -> list[int]:
-    return [int(colour[i : i + 2], 16) for i in (5, 3, 1)]
+def _bgr(color: str) -> list[int]:
+    return [int(color[i : i + 2], 16) for i in (5, 3, 1)]

@@ -165,7 +165,7 @@ def test_the_panel_places_an_event_among_its_name_and_beside_other_ranks(reader:
     assert reader.title == "ncclDevKernel_AllReduce"
 
 
-def test_bytes_and_neighbours_of_a_copy(reader: Reader) -> None:
+def test_bytes_and_neighbors_of_a_copy(reader: Reader) -> None:
     reader.click_at(9.05 * MS, "Stream 7")
     facts = reader.facts
     assert facts["rate"] == "25.00 GB/s"

@@ -108,7 +108,7 @@ def test_enter_goes_down_the_list_as_it_stands(reader: Reader) -> None:
 
 
 def _lit(reader: Reader, lane: str, time_ns: int) -> bool:
-    """Whether a pixel of a lane has the colour of matches."""
+    """Whether a pixel of a lane has the color of matches."""
     reader.until("!traceprof.frame")
     found: bool = reader.page.js(
         f"(() => {{ const line = traceprof.lines.find(({{ label }}) => label.startsWith('{lane}'));"

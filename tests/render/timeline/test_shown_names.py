@@ -17,7 +17,7 @@ from tests.requirements import ROOT, require
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import plain_name
-from traceprof.render.timeline.beside import TimelineSide, render_beside
+from traceprof.render.timeline.beside import TimelineSide, render_side_by_side
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.render import render_timeline
@@ -117,7 +117,7 @@ def test_the_panel_is_called_shortly_and_has_the_whole_name(
 @pytest.mark.chromium
 def test_side_by_side_kernels_are_matched_by_it(open_page: Callable[..., OpenPage]) -> None:
     sides = (TimelineSide("A", "a", _trace(4)), TimelineSide("B", "b", _trace(8)))
-    reader = Reader(open_page(render_beside(sides, title="two")))
+    reader = Reader(open_page(render_side_by_side(sides, title="two")))
     rows = reader.table("GPU activity, largest difference first")
     # Another template is no other kernel: nothing differs.
     assert rows["softmax_warp"] == ["4.000 ms", "4.000 ms", "no change", "", "4"]

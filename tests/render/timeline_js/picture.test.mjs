@@ -4,17 +4,17 @@ import { boxTraces, fittingLabel } from "../../../traceprof/render/timeline/asse
 import { findLongest } from "../../../traceprof/render/timeline/assets/longest.mjs";
 import { initiallyOpen, layoutLines } from "../../../traceprof/render/timeline/assets/lines.mjs";
 import { paintRaster, rowStrip } from "../../../traceprof/render/timeline/assets/raster.mjs";
-import { toPixel } from "../../../traceprof/render/timeline/assets/colour.mjs";
+import { toPixel } from "../../../traceprof/render/timeline/assets/color.mjs";
 import { CATEGORIES, channel, device, place, stream, trace } from "./build.mjs";
 
 function sceneOf(built, more = {}) {
   const { lines, height } = layoutLines(built, new Set([0]), new Set());
-  const colours = CATEGORIES.map((category) => category.light);
+  const colors = CATEGORIES.map((category) => category.light);
   return {
     trace: built,
-    ...{ lines, height, colours, t0: 0, t1: 100, width: 100, binNs: 1 },
-    ...{ hidden: new Set(), matches: null, boxes: new Map(), hitColour: "#e0a800" },
-    pixels: colours.map(toPixel),
+    ...{ lines, height, colors, t0: 0, t1: 100, width: 100, binNs: 1 },
+    ...{ hidden: new Set(), matches: null, boxes: new Map(), hitColor: "#e0a800" },
+    pixels: colors.map(toPixel),
     hitPixel: toPixel("#e0a800") | (255 << 24),
     ...more,
   };
@@ -52,7 +52,7 @@ test("merged items never become boxes", () => {
   assert.equal(findLongest([{ channels: [merged] }], [0], { t0: 0, t1: 100, minNs: 1, limit: 9 }).count, 0);
 });
 
-test("boxes of one colour are one path, whatever their number", () => {
+test("boxes of one color are one path, whatever their number", () => {
   const spans = Array.from({ length: 20 }, (_, i) => [i * 5, i * 5 + 4, 0]);
   const built = trace([device(stream(channel("communication", spans)))]);
   const boxes = new Map([[0, spans.map((_, i) => [0, i])]]);

@@ -39,7 +39,7 @@ class TablesOfDevices(ShownRun):
             device_memory_ratio: copies and memsets within GPU memory as a share of the same time
             idle_ratio: idle time as a share of the same time; if unprofiled steps give the step
                 time, idle time is the step time minus the GPU's work
-            utilisation_ratio: kernel_ns divided by duration_ns (GPU-Util in nvidia-smi)
+            utilization_ratio: kernel_ns divided by duration_ns (GPU-Util in nvidia-smi)
             communication_overlap_ratio: share of communication_ns that is overlapped with compute
             transfer_overlap_ratio: share of transfer_ns that is overlapped with kernels
 
@@ -47,7 +47,7 @@ class TablesOfDevices(ShownRun):
             duration_ns, compute_ns, exposed_communication_ns, exposed_transfer_ns,
             device_memory_ns, idle_ns, communication_ns, transfer_ns, communication_overlap_ns,
             transfer_overlap_ns, kernel_ns, compute_ratio, exposed_communication_ratio,
-            exposed_transfer_ratio, device_memory_ratio, idle_ratio, utilisation_ratio,
+            exposed_transfer_ratio, device_memory_ratio, idle_ratio, utilization_ratio,
             communication_overlap_ratio, transfer_overlap_ratio
         """
         return self._table("breakdown", by)
@@ -119,8 +119,8 @@ class TablesOfDevices(ShownRun):
         Same as ``kernels(by="duration")``. Table ``durations``: one row per kernel name and
         duration range (9% wide), by the total time of the kernel
             name: kernel name
-            from_ns: shortest duration in the row
-            up_to_ns: upper bound of the duration (exclusive)
+            lower_bound_ns: shortest duration in the row
+            upper_bound_ns: upper bound of the duration (exclusive)
             count: number of kernels
             total_ns: total duration of the kernels
         """
@@ -214,7 +214,7 @@ class TablesOfDevices(ShownRun):
             device, recorded_ns, idle_ns, share_ratio
 
         Table ``histogram``: idle gaps of each GPU by duration
-            device, from_ns, up_to_ns, count, total_ns
+            device, lower_bound_ns, upper_bound_ns, count, total_ns
 
         Table ``host_bound_steps``: steps in which the GPUs wait for the host for more than 30% of
         the time
@@ -235,8 +235,9 @@ class TablesOfDevices(ShownRun):
                 operator, or call on the thread that launches the work that ends the gap, else on
                 another running thread; "" if the CPU did not delay the GPU
             host_ratio: share of the gap attributed to host_name
-            meanwhile: longest activity of other threads during the gap, not attributed as a cause
-            meanwhile_ratio: share of the gap covered by meanwhile
+            overlapping_activity: longest activity of other threads during the gap, not attributed
+                as a cause
+            overlap_ratio: share of the gap covered by overlapping_activity
             before: last kernel or copy before the gap
             after: first kernel or copy after the gap
         """
@@ -264,7 +265,7 @@ class TablesOfDevices(ShownRun):
         Same as ``idle(by="wait")``. Table ``waits``: one row per call, pattern, and range, by total
         duration of the calls
             call: call that waits for the GPU
-            pattern: synchronise, blocking copy, or .item() (a copy of a few bytes to the host that
+            pattern: synchronize, blocking copy, or .item() (a copy of a few bytes to the host that
                 the CPU waits for immediately)
             host_range: innermost range around the call
             count: number of calls
@@ -272,7 +273,7 @@ class TablesOfDevices(ShownRun):
             total_ns: total duration of the calls
             mean_ns: mean duration of a call
             max_ns: longest call
-            idle_ns: GPU idle time during the calls, summed over GPUs (the cause "synchronising" in
+            idle_ns: GPU idle time during the calls, summed over GPUs (the cause "synchronizing" in
                 `idle`); empty if the trace contains no GPU activity
         """
         return self._table("idle", "wait")

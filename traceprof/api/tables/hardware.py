@@ -32,19 +32,19 @@ class TablesOfHardware(ShownRun):
             flop: FLOPs of the operators that launched the kernels, from the sizes of their inputs.
                 A multiply-add counts as two. Only matrix products, convolutions, and attention are
                 counted
-            achieved_flop_per_s: flop divided by counted_ns
+            achieved_flop_per_s: flop divided by known_flop_ns
             peak_ratio: achieved rate as a share of the dense peak of each kernel's precision; empty
                 if a peak is unknown
             moved_bytes: minimum number of bytes that the operators move: every input read once,
                 every output written once
-            bandwidth_bytes_per_s: moved_bytes divided by moving_ns; a lower bound
+            bandwidth_bytes_per_s: moved_bytes divided by known_bytes_ns; a lower bound
             memory_ratio: bandwidth as a share of peak memory bandwidth
             intensity: arithmetic intensity: FLOPs per byte of moved_bytes
-            counted_ns: total_ns of the kernels with known FLOPs
+            known_flop_ns: total_ns of the kernels with known FLOPs
             unknown_ns: total_ns of compute-heavy kernels with unknown FLOPs (GEMM, convolution,
                 attention, experts, recurrent, FFT, whole CUDA graphs); these kernels are not
                 counted
-            moving_ns: total_ns of the kernels with known bytes
+            known_bytes_ns: total_ns of the kernels with known bytes
 
         Table ``peaks``: one row per kernel precision: the hardware peaks at that precision
             precision, peak_flop_per_s, memory_bytes_per_s
@@ -89,7 +89,7 @@ class TablesOfHardware(ShownRun):
             part: part of the step time
             step_ns: time per step, mean over steps and GPUs; time in the window if no steps are
                 known
-            until_ns: cumulative sum up to this part
+            cumulative_ns: cumulative sum up to this part
             share_ratio: step_ns as a share of length_ns
             total_ns: total over all GPUs and steps in the window
         """
@@ -103,8 +103,8 @@ class TablesOfHardware(ShownRun):
             name: kernel name
             precision: precision of the kernel's multiplications
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
-                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
-                moving_ns
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, known_flop_ns,
+                unknown_ns, known_bytes_ns
 
         Table ``peaks``: one row per kernel precision: the hardware peaks at that precision
             precision, peak_flop_per_s, memory_bytes_per_s
@@ -118,8 +118,8 @@ class TablesOfHardware(ShownRun):
         time
             activity: class of the kernels
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
-                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
-                moving_ns
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, known_flop_ns,
+                unknown_ns, known_bytes_ns
         """
         return self._table("flops", "class")
 
@@ -130,8 +130,8 @@ class TablesOfHardware(ShownRun):
         loop, sorted by time
             phase: phase that launched the kernels; "" if no phases are named
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
-                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
-                moving_ns
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, known_flop_ns,
+                unknown_ns, known_bytes_ns
         """
         return self._table("flops", "phase")
 
@@ -142,8 +142,8 @@ class TablesOfHardware(ShownRun):
         time; a layer includes its inner layers, so the rows overlap
             layer: module path, or the name of a range or operator
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
-                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
-                moving_ns
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, known_flop_ns,
+                unknown_ns, known_bytes_ns
         """
         return self._table("flops", "layer")
 
@@ -157,7 +157,7 @@ class TablesOfHardware(ShownRun):
             span_ns: duration of that period
             joules: energy: power integrated over the period
             mean_watts: mean power
-            most_watts: highest sampled power
+            max_watts: highest sampled power
             idle_watts: lowest sampled power in the recording, used as the idle power
             idle_joules: energy at idle power over the period
 

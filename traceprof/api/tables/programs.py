@@ -23,13 +23,13 @@ class TablesOfPrograms(ShownRun):
             claimed_ratio: share of the base that the finding covers and no other finding claims
             saving_ratio: share of the base that could be saved
             saving_ns: time that could be saved per base
-            least_saving_ns: lower end of the range of an estimated saving
-            most_saving_ns: upper end of the range of an estimated saving
+            min_saving_ns: lower end of the range of an estimated saving
+            max_saving_ns: upper end of the range of an estimated saving
             base: reference of saving_ns: a step, an iteration, the window, or (for slow steps) the
                 mean step with slow steps
             base_ns: length of the base
             measured_ratio: saving that `traceprof try --from` measured for this advice
-            once_ns: one-time cost, if the cost does not recur in each step
+            one_time_ns: one-time cost, if the cost does not recur in each step
             model: assumptions and bounds of an estimated saving
             evidence: facts that support the finding
             action: advice
@@ -39,18 +39,18 @@ class TablesOfPrograms(ShownRun):
             show: the analysis with more details
             ncu: command that profiles the longest launch of the main kernel with Nsight Compute;
                 the launch number counts from the start of the recording
-            ground: type of the claimed time: lost, compute, or slow steps
+            claim_kind: type of the claimed time: lost, compute, or slow steps
             is_minor: the finding covers less than 1% of the time and is not on the page
 
         Table ``losses``: one row per part of the analyzed GPU time that is not compute; together
         with compute, the parts add up to the analyzed GPU time
             loss, total_ns, share_ratio, claimed_ns, rules
 
-        Table ``abstained``: one row per rule that had not enough data
+        Table ``not_checked``: one row per rule that had not enough data
             rule, subject, reason
 
         Table ``checked``: one row per subject of the rules
-            subject, is_judged, is_fine
+            subject, is_evaluated, is_fine
 
         Table ``lost``: one row per message about GPU activity that is missing from the trace
             number, about, message
@@ -164,7 +164,7 @@ class TablesOfPrograms(ShownRun):
             host_ns: the host runs other code, or a call takes more than 1 ms
             latency_ns: time from the launch, or from the end of the previous work, to the start of
                 work
-            synchronising_ns: time from the end of GPU work to the return of the call that waited
+            synchronizing_ns: time from the end of GPU work to the return of the call that waited
                 for it
             bound_by: largest part
         """
@@ -228,7 +228,7 @@ class TablesOfPrograms(ShownRun):
                 once
             device_ratio: device_ns as a share of all kernels and copies
             union_ns: time in which a GPU ran any of these kernels and copies, summed over GPUs
-            own_ns: device_ns without work launched in nested ranges
+            device_self_ns: device_ns without work launched in nested ranges
             projected_ns: time from the first start to the last end of a range's GPU work, summed
                 over the ranges
             work_count: number of kernels and copies, each counted once

@@ -49,15 +49,16 @@ class TablesOfRanks(ShownRun):
             cause: what the rank spends more time on than the other ranks
             phase: phase in which the rank takes longest compared with the other ranks
             excess_ns: total extra time of the rank
-            since_ns: when the rank was first late by half of its usual delay
+            late_from_ns: when the rank was first late by half of its usual delay
             delays_count: number of collectives that account for 90% of the delay; 1 means late only
                 once
             last_count: number of collectives in which this rank arrived last
             median_late_ns: median lateness compared with the median of the other ranks
             device: GPU of the rank, if a process uses several GPUs
-            is_unclear: whether different clocks can explain the lateness
-            ends_ns: difference between the ends of the collectives in which this rank arrived last
-            charged_ns: total time that all other ranks waited because of this rank
+            is_within_clock_error: whether different clocks can explain the lateness
+            end_skew_ns: difference between the ends of the collectives in which this rank arrived
+                last
+            attributed_ns: total time that all other ranks waited because of this rank
             cause_ns: total extra time from the cause
             factor: slowdown of the same kernels compared with the other ranks
             stage: pipeline stage of the rank
@@ -65,8 +66,8 @@ class TablesOfRanks(ShownRun):
 
         Table ``late_groups``: hosts, racks, and stages whose ranks are late as a group, and whether
         they are stragglers
-            kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, held_up_ns, last_ratio,
-            phase, excess_ns, since_ns, waited_ns, ends_ns
+            kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, last_rank_delay_ns,
+            last_ratio, phase, excess_ns, late_from_ns, waited_ns, end_skew_ns
         """
         return self._table("ranks", "straggler")
 
@@ -76,8 +77,8 @@ class TablesOfRanks(ShownRun):
         Same as ``ranks(by="step")``. Table ``rank_steps``: one row per step and rank, sorted by
         step
             step: step number, the same on all ranks
-            own_ns: step time without exposed waiting
-            slower_ratio: own_ns above the median rank, as a share of the median
+            step_without_waits_ns: step time without exposed waiting
+            slower_ratio: step_without_waits_ns above the median rank, as a share of the median
             duration_ns: step time
             waited_ns: time spent in collectives waiting for the last rank
             late_ns: time that the rank delayed the median of the other ranks
@@ -103,7 +104,7 @@ class TablesOfRanks(ShownRun):
             cost_ratio: cost_ns as a share of the window
             late_ranks (count): number of ranks of the group that are late
             phase: phase in which the ranks take longer than the median of the other ranks
-            own_ns: step time without exposed waiting
+            step_without_waits_ns: step time without exposed waiting
             waited_ns: time that a rank waited for the last rank in shared collectives
             step_ns: step time
             compute_ns: time with compute kernels, per rank
@@ -111,7 +112,7 @@ class TablesOfRanks(ShownRun):
             idle_ns: time without GPU activity, per rank
             last_ratio: share of the collectives with other groups in which this group arrived last
             excess_ns: total extra time of each rank in phase
-            since_ns: when the group first delayed the other ranks by half of its usual delay
+            late_from_ns: when the group first delayed the other ranks by half of its usual delay
             skew_ns: step time on the slowest rank minus step time on the fastest rank
             exposed_transfer_ns: copy time not overlapped with kernels
             device_memory_ns: time with only copies inside the GPU
@@ -122,11 +123,11 @@ class TablesOfRanks(ShownRun):
 
         Table ``late_groups``: hosts, racks, and stages whose ranks are late as a group, and whether
         they are stragglers
-            kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, held_up_ns, last_ratio,
-            phase, excess_ns, since_ns, waited_ns, ends_ns
+            kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, last_rank_delay_ns,
+            last_ratio, phase, excess_ns, late_from_ns, waited_ns, end_skew_ns
 
         Table ``scopes``: shared collectives, by the location of their ranks
-            scope, count, total_ns, sized_ratio, busbw_bytes_per_s
+            scope, count, total_ns, known_bandwidth_ratio, busbw_bytes_per_s
         """
         return self._table("ranks", "host")
 
@@ -137,17 +138,18 @@ class TablesOfRanks(ShownRun):
         causes; times are means over its ranks
             rack: the rack
             as in ``hosts()``: ranks (count), is_straggler, cost_ns, cost_ratio, late_ranks (count),
-                phase, own_ns, waited_ns, step_ns, compute_ns, exposed_communication_ns, idle_ns,
-                last_ratio, excess_ns, since_ns, skew_ns, exposed_transfer_ns, device_memory_ns,
-                inside_count, inside_ns, across_count, across_ns
+                phase, step_without_waits_ns, waited_ns, step_ns, compute_ns,
+                exposed_communication_ns, idle_ns, last_ratio, excess_ns, late_from_ns, skew_ns,
+                exposed_transfer_ns, device_memory_ns, inside_count, inside_ns, across_count,
+                across_ns
 
         Table ``late_groups``: hosts, racks, and stages whose ranks are late as a group, and whether
         they are stragglers
-            kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, held_up_ns, last_ratio,
-            phase, excess_ns, since_ns, waited_ns, ends_ns
+            kind, group, verdict, ranks, late_ranks, cost_ns, cost_ratio, last_rank_delay_ns,
+            last_ratio, phase, excess_ns, late_from_ns, waited_ns, end_skew_ns
 
         Table ``scopes``: shared collectives, by the location of their ranks
-            scope, count, total_ns, sized_ratio, busbw_bytes_per_s
+            scope, count, total_ns, known_bandwidth_ratio, busbw_bytes_per_s
         """
         return self._table("ranks", "rack")
 

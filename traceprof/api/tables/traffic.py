@@ -118,7 +118,7 @@ class TablesOfTraffic(ShownRun):
             phase, count, exposed_ns
 
         Table ``peaks``: one row per group size: the link whose peak the bandwidth is compared with
-            group_size, peak_bytes_per_s, link, source, is_wider
+            group_size, peak_bytes_per_s, link, source, is_larger_than_machine
         """
         return self._table("collectives", by)
 
@@ -162,9 +162,9 @@ class TablesOfTraffic(ShownRun):
             exposed_ns: time not overlapped with compute; empty if unknown for any collective
             hidden_ns: time overlapped with compute: total_ns minus exposed_ns
             exposed_ratio: exposed_ns as a share of total_ns
-            unsized_count: number of these with unknown size
-            unplaced_count: number of these with a duration but without a GPU
-            alone_count: number of these on a GPU that ran no compute at the same time
+            unknown_size_count: number of these with unknown size
+            unknown_device_count: number of these with a duration but without a GPU
+            without_compute_count: number of these on a GPU that ran no compute at the same time
             sharded_count: number of these that gather parameters or reduce-scatter gradients (FSDP,
                 ZeRO). traceprof detects them from ranges around the calls of the group, or from a
                 group that reduces only in backward
@@ -217,8 +217,9 @@ class TablesOfTraffic(ShownRun):
             last: last rank to arrive
             imbalance (factor): largest input size divided by the mean, if sizes are uneven
             matched_by: how traceprof matched the collective across ranks
-            apart_ns: time between the start on each rank and the start on the last rank, summed
-                over ranks; includes time with compute and time before the ranks first synchronized
+            arrival_skew_ns: time between the start on each rank and the start on the last rank,
+                summed over ranks; includes time with compute and time before the ranks first
+                synchronized
             number: index in time order over the whole run
         """
         return self._table("collectives", "rank")
@@ -260,9 +261,9 @@ class TablesOfTraffic(ShownRun):
             count: number of messages or copies
             matched_count: number of these with both ends in the trace
             size_bytes: bytes sent; empty if any size is unknown
-            moving_ns: time with at least one matched message in transit. The shorter end of each
-                message counts, so waiting is excluded
-            rate_bytes_per_s: bytes of the matched messages divided by moving_ns
+            in_transit_ns: time with at least one matched message in transit. The shorter end of
+                each message counts, so waiting is excluded
+            rate_bytes_per_s: bytes of the matched messages divided by in_transit_ns
             peak_ratio: rate as a share of the link's peak
             receiver_waited_ns: time that receivers waited for the sender without computing, after
                 the ranks first synchronized, as in `stragglers`

@@ -33,7 +33,7 @@ from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
-from traceprof.session.doubts import doubts_of_run, refused
+from traceprof.session.caveats import caveats_of_run, refused
 
 
 def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
@@ -83,7 +83,7 @@ def loss_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
                 "loss": loss.name,
                 "lost_ratio": loss.lost_ns / whole if whole else nan,
                 "lost_ns": loss.lost_ns,
-                "own_ns": loss.actual_ns,
+                "actual_ns": loss.actual_ns,
                 "base_ns": loss.base_ns,
             }
 
@@ -403,7 +403,7 @@ def _caveat_notes(points: Iterable[ScalingPoint]) -> Iterator[Note]:
     """
     notes: dict[tuple[str, str], list[tuple[str, Note]]] = {}
     for point in points:
-        yield from doubts_of_run(point.run.name, point.run.notes)
+        yield from caveats_of_run(point.run.name, point.run.notes)
         if point.run.origin.startswith(_NOT_TRACES):
             for note in point.run.notes:
                 notes.setdefault((note.text, repr(sorted(note.values.items()))), []).append(

@@ -19,7 +19,7 @@ from traceprof.comparison.scaling.laws import (
 )
 from traceprof.comparison.scaling.points import (
     INDEPENDENT,
-    SYNCHRONISED,
+    SYNCHRONIZED,
     Loss,
     ScalingPoint,
     or_nan,
@@ -164,7 +164,7 @@ BY_GPUS: Final = "gpus"
 BY_NODES: Final = "nodes"
 SIZES: Final = (BY_GPUS, BY_NODES)
 _SIZE_LABELS: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
-SYNCHRONISATION: Final = "synchronisation"
+SYNCHRONIZATION: Final = "synchronization"
 """Pseudo-label that separates synchronized from independent ranks, if runs of both kinds exist."""
 
 
@@ -225,8 +225,8 @@ def _label_names(
     labels = [name for point in points for name in point.run.labels]
     known = list(dict.fromkeys(name for name in (*labels, *requested) if name not in left_out))
     kinds = {point.ranks for point in points}
-    is_separated = SYNCHRONISATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONISED} <= kinds
-    return known if is_separated else [*known, SYNCHRONISATION]
+    is_separated = SYNCHRONIZATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONIZED} <= kinds
+    return known if is_separated else [*known, SYNCHRONIZATION]
 
 
 def _label_value(point: ScalingPoint, name: str) -> str:
@@ -236,8 +236,8 @@ def _label_value(point: ScalingPoint, name: str) -> str:
         return str(run.labels[name])
     if name in run.environment:
         return str(run.environment[name])
-    if name == SYNCHRONISATION:
-        return point.ranks if point.ranks in (INDEPENDENT, SYNCHRONISED) else ""
+    if name == SYNCHRONIZATION:
+        return point.ranks if point.ranks in (INDEPENDENT, SYNCHRONIZED) else ""
     if name == "batch" and isfinite(point.batch) and isfinite(point.devices):
         return f"{point.batch / point.devices:g}"
     value = run.measure(name)

@@ -137,7 +137,7 @@ def split_losses(
 
 
 ONE: Final = "one"
-SYNCHRONISED: Final = "synchronised"
+SYNCHRONIZED: Final = "synchronized"
 INDEPENDENT: Final = "independent"
 
 SAMPLES: Final = "samples"
@@ -248,12 +248,12 @@ def ranks_of(run: Summary, devices: float) -> str:
         return ONE
     made = run.table("makeup")
     if len(made) and (made["part"] == "exposed_communication").any():
-        return SYNCHRONISED
+        return SYNCHRONIZED
     collectives = run.results.get("collectives")
     count = None if collectives is None else collectives.scalars.get("count")
     if count is None or is_unknown(count):
         return ""
-    return SYNCHRONISED if count > 0 else INDEPENDENT
+    return SYNCHRONIZED if count > 0 else INDEPENDENT
 
 
 def or_nan(value: float | None) -> float:
@@ -271,7 +271,7 @@ def _devices(run: Summary) -> float:
 def _nodes(run: Summary) -> float:
     """Return the number of nodes, from the first source that has it; NaN if unknown."""
     known = [or_nan(run.measure("nodes_count")), _label_number(run, "nodes")]
-    nodes = set(run.table("lives").known("node")["node"]) - {""}
+    nodes = set(run.table("attempts").known("node")["node"]) - {""}
     known.append(float(len(nodes) or nan))
     return next((value for value in known if isfinite(value) and value > 0), nan)
 

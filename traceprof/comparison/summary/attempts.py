@@ -28,7 +28,7 @@ class RestartPart:
     """A part of the time that a restart took.
 
     ``kind`` is redone (steps that run again), noticing (until agents detect the failure), down (no
-    agent runs), rendezvous, failed (attempts that never trained), initialisation (of process
+    agent runs), rendezvous, failed (attempts that never trained), initialization (of process
     groups), loading (checkpoints), or setup (the rest of the start).
 
     Times are ns since 1970. The parts do not overlap. The rest of the restart time is unexplained.
@@ -43,11 +43,11 @@ class RestartPart:
 class Restart:
     """One return to training.
 
-    Work up to ``kept_ns`` was not lost. Training resumed at ``begin_ns``, in attempt ``life``, at
-    ``epoch`` (None: unknown). ``redone_count`` steps had to run again.
+    Work up to ``kept_ns`` was not lost. Training resumed at ``begin_ns``, in attempt ``attempt``,
+    at ``epoch`` (None: unknown). ``redone_count`` steps had to run again.
     """
 
-    life: int
+    attempt: int
     kept_ns: int
     begin_ns: int
     epoch: float | None
@@ -57,7 +57,7 @@ class Restart:
 
 
 def find_restarts(
-    lives: Sequence[Attempt], started: Sequence[Started], agents: Sequence[Mapping[str, Any]]
+    attempts: Sequence[Attempt], started: Sequence[Started], agents: Sequence[Mapping[str, Any]]
 ) -> list[Restart]:
     """Return the restart between each attempt that trained and the next one that did.
 
@@ -71,11 +71,11 @@ def find_restarts(
         if (before, after) in concurrent:
             continue
         previous, resumed = trained[before], trained[after]
-        new_starts = [attempt for attempt in lives if before < attempt.life <= after]
+        new_starts = [attempt for attempt in attempts if before < attempt.number <= after]
         found.append(_restart(previous, resumed, new_starts, agents))
-    last = max((attempt.life for attempt in lives), default=0)
+    last = max((attempt.number for attempt in attempts), default=0)
     if trained and max(trained) < last:
-        found.append(_final_loss(trained[max(trained)], lives))
+        found.append(_final_loss(trained[max(trained)], attempts))
     return found
 
 
@@ -97,16 +97,16 @@ def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
 def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
     """Return the starts that trained, by attempt, in order."""
     found: dict[int, list[Started]] = {}
-    for start in sorted(started, key=lambda start: start.attempt.life):
+    for start in sorted(started, key=lambda start: start.attempt.number):
         if start.begin_ns is not None:
-            found.setdefault(start.attempt.life, []).append(start)
+            found.setdefault(start.attempt.number, []).append(start)
     return found
 
 
-def _final_loss(previous: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
+def _final_loss(previous: Sequence[Started], attempts: Sequence[Attempt]) -> Restart:
     """Return the time from the last work to the end of a job that did not resume."""
-    last = max(attempt.life for attempt in lives)
-    end = max(attempt.end_ns for attempt in lives)
+    last = max(attempt.number for attempt in attempts)
+    end = max(attempt.end_ns for attempt in attempts)
     kept = min(max(start.last_work_ns for start in previous), end)
     return Restart(last, kept, end, None, 0, "training did not resume", ())
 
@@ -129,8 +129,8 @@ def _restart(
         int(((start.work[:, 0] >= kept_ns) & (start.work[:, 1] <= last_work_ns)).sum())
         for start in previous
     )
-    life = resumed[0].attempt.life
-    process_ns = min(attempt.start_ns for attempt in new_starts if attempt.life == life)
+    number = resumed[0].attempt.number
+    process_ns = min(attempt.start_ns for attempt in new_starts if attempt.number == number)
     first_ns = min(attempt.start_ns for attempt in new_starts)
     timed_events = [event for event in agents if isinstance(event.get("start_ns"), int)]
     in_between = [event for event in timed_events if last_work_ns < event["start_ns"] < begin_ns]
@@ -151,21 +151,21 @@ def _restart(
         detection = RestartPart("down", ended_ns, detected_ns - ended_ns)
     else:
         detection = RestartPart("noticing", last_work_ns, detected_ns - last_work_ns)
-    init_ns, init_length_ns = _longest_span(resumed, "initialisation", process_ns, begin_ns)
+    init_ns, init_length_ns = _longest_span(resumed, "initialization", process_ns, begin_ns)
     load_at_ns, load_length_ns = _longest_span(resumed, "loads", process_ns, begin_ns)
     parts = (
         RestartPart("redone", kept_ns, last_work_ns - kept_ns),
         detection,
         *((RestartPart("rendezvous", detected_ns, first_ns - detected_ns),) if rendezvous else ()),
         RestartPart("failed", first_ns, process_ns - first_ns),
-        *((RestartPart("initialisation", init_ns, init_length_ns),) if init_ns else ()),
+        *((RestartPart("initialization", init_ns, init_length_ns),) if init_ns else ()),
         *((RestartPart("loading", load_at_ns, load_length_ns),) if load_at_ns else ()),
         RestartPart("setup", process_ns, begin_ns - process_ns - init_length_ns - load_length_ns),
     )
     shown = tuple(
         part for part in parts if part.duration_ns > 0 or part.kind not in _OPTIONAL_PARTS
     )
-    return Restart(life, kept_ns, begin_ns, epoch, redone, _why(changes, previous), shown)
+    return Restart(number, kept_ns, begin_ns, epoch, redone, _why(changes, previous), shown)
 
 
 _OPTIONAL_PARTS: Final = ("redone", "noticing", "down", "failed")
@@ -230,12 +230,12 @@ _CONCURRENT_ATTEMPTS: Final = Note(
 )
 _SEVERAL_ATTEMPTS: Final = Note(
     "The program was started {n:count} times. Steps, results and measures are from attempt "
-    "{life:number}. Attempts, events and epochs cover all attempts."
+    "{attempt:number}. Attempts, events and epochs cover all attempts."
 )
 
 
 def with_attempts(
-    summary: Summary, paths: Sequence[Path | str], life: int | None = None
+    summary: Summary, paths: Sequence[Path | str], attempt: int | None = None
 ) -> Summary:
     """Return ``summary`` with the attempts, epochs and events of every start of the program.
 
@@ -245,27 +245,27 @@ def with_attempts(
     Args:
         summary: the summary of one attempt.
         paths: the files of the run.
-        life: the number of that attempt; None for the one that is chosen by default.
+        attempt: the number of that attempt; None for the one that is chosen by default.
     """
-    lives, agents, chosen = attempts_of_run(paths)
-    if not lives or summary.started_utc_ns is None:
+    attempts, agents, chosen = attempts_of_run(paths)
+    if not attempts or summary.started_utc_ns is None:
         return summary
-    shown = chosen if life is None else life
+    shown = chosen if attempt is None else attempt
     rendezvous = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
     zero = min(
         [
-            *(attempt.start_ns for attempt in lives),
+            *(attempt.start_ns for attempt in attempts),
             *(at_ns for at_ns in rendezvous if isinstance(at_ns, int)),
         ]
     )
-    nodes = _node_names(lives)
-    started = [start for start in map(read_start, lives[:_MAX_FILES]) if start is not None]
+    nodes = _node_names(attempts)
+    started = [start for start in map(read_start, attempts[:_MAX_FILES]) if start is not None]
     events = [
-        *_start_events(lives),
-        *_restart_events(find_restarts(lives, started, agents)),
+        *_start_events(attempts),
+        *_restart_events(find_restarts(attempts, started, agents)),
         *_agent_events(agents, nodes),
-        *_setup_events(lives, started),
-        *_failure_events(lives, nodes),
+        *_setup_events(attempts, started),
+        *_failure_events(attempts, nodes),
         *_checkpoint_events(started),
     ]
     shift_ns = summary.started_utc_ns - zero
@@ -274,25 +274,25 @@ def with_attempts(
     kept = [row for row in summary_events if row["kind"] not in _REPLACED_KINDS]
     moved = ({**event, "at_ns": event["at_ns"] - zero} for event in events)
     tables["events"] = _numbered([*moved, *kept])
-    tables["lives"] = SUMMARY.table("lives").of_rows(list(_lives(lives, nodes, zero)))
+    tables["attempts"] = SUMMARY.table("attempts").of_rows(list(_lives(attempts, nodes, zero)))
     epochs = _epochs(started, zero)
     if len(epochs):
         tables["epochs"] = SUMMARY.table("epochs").of_rows(epochs)
     notes = list(summary.notes)
-    count = len({attempt.life for attempt in lives})
+    count = len({attempt.number for attempt in attempts})
     if count > 1:
-        notes.append(replace(_SEVERAL_ATTEMPTS, values={"n": count, "life": shown}))
+        notes.append(replace(_SEVERAL_ATTEMPTS, values={"n": count, "attempt": shown}))
     for one, other in attempts_at_once(started):
         notes.append(replace(_CONCURRENT_ATTEMPTS, values={"one": one, "other": other}))
-    if len(lives) > _MAX_FILES:
-        notes.append(replace(_FILES_OMITTED, values={"n": len(lives), "shown": _MAX_FILES}))
+    if len(attempts) > _MAX_FILES:
+        notes.append(replace(_FILES_OMITTED, values={"n": len(attempts), "shown": _MAX_FILES}))
     return replace(summary, tables=tables, started_utc_ns=zero, notes=tuple(notes))
 
 
-def _node_names(lives: Sequence[Attempt]) -> dict[str, str]:
+def _node_names(attempts: Sequence[Attempt]) -> dict[str, str]:
     """Return the node name of each launcher: its host, with a number if the host has several."""
     hosts: dict[str, list[str]] = {}
-    for attempt in lives:
+    for attempt in attempts:
         of_host = hosts.setdefault(attempt.host, [])
         if attempt.launcher not in of_host:
             of_host.append(attempt.launcher)
@@ -304,12 +304,12 @@ def _node_names(lives: Sequence[Attempt]) -> dict[str, str]:
 
 
 def _lives(
-    lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
+    attempts: Sequence[Attempt], nodes: Mapping[str, str], zero: int
 ) -> Iterator[Mapping[str, Any]]:
     """Yield a row for each start of a rank."""
-    for attempt in lives:
+    for attempt in attempts:
         yield {
-            "life": attempt.life,
+            "attempt": attempt.number,
             "rank": attempt.rank,
             "ended": attempt.ended,
             "at_ns": attempt.start_ns - zero,
@@ -329,7 +329,7 @@ def _epochs(started: Sequence[Started], zero: int) -> Table:
             is_inside = (start.work[:, 0] >= begin) & (start.work[:, 0] < end)
             rows.append(
                 {
-                    "life": start.attempt.life,
+                    "attempt": start.attempt.number,
                     "epoch": row["epoch"],
                     "begin": begin,
                     "end": end,
@@ -337,8 +337,8 @@ def _epochs(started: Sequence[Started], zero: int) -> Table:
                     "samples": float(sizes[(at >= begin) & (at < end)].sum()),
                 }
             )
-    table = Table.of_rows(rows, ("life", "epoch", "begin", "end", "steps", "samples"))
-    found, groups = grouped_by(table, "life", "epoch")
+    table = Table.of_rows(rows, ("attempt", "epoch", "begin", "end", "steps", "samples"))
+    found, groups = grouped_by(table, "attempt", "epoch")
     begins, trained = groups.reduced(np.minimum, table["begin"]), groups.sums(table["samples"])
     return found.assign(
         at_ns=begins - zero,
@@ -358,48 +358,48 @@ def _event(kind: str, at_ns: int, duration_ns: int | None = None, **about: Any) 
     return {"kind": kind, "at_ns": at_ns, **length, **about}
 
 
-def _start_events(lives: Sequence[Attempt]) -> Iterator[_Event]:
+def _start_events(attempts: Sequence[Attempt]) -> Iterator[_Event]:
     """Yield the start and the end of the job, and the number of ranks of each attempt."""
     before: set[str] = set()
     size_before = 0
-    for life in sorted({attempt.life for attempt in lives}):
-        attempts = [attempt for attempt in lives if attempt.life == life]
-        at = min(attempt.start_ns for attempt in attempts)
-        launchers = {attempt.launcher for attempt in attempts}
-        size = max(len(attempts), *(attempt.world_size for attempt in attempts))
-        if life == 0:
-            yield _event("start", at, 0, life=0, value=size)
+    for number in sorted({attempt.number for attempt in attempts}):
+        members = [attempt for attempt in attempts if attempt.number == number]
+        at = min(attempt.start_ns for attempt in members)
+        launchers = {attempt.launcher for attempt in members}
+        size = max(len(members), *(attempt.world_size for attempt in members))
+        if number == 0:
+            yield _event("start", at, 0, attempt=0, value=size)
         else:
-            yield _event("restart", at, life=life, value=size)
+            yield _event("restart", at, attempt=number, value=size)
             changes = {"nodes joined": launchers - before, "nodes left": before - launchers}
             if any(changes.values()) or size != size_before:
                 text = " and ".join(name for name, nodes in changes.items() if nodes)
-                yield _event("membership", at, life=life, value=size, text=text)
+                yield _event("membership", at, attempt=number, value=size, text=text)
         before, size_before = launchers, size
-    last = max(attempt.life for attempt in lives)
-    yield _event("end", max(attempt.end_ns for attempt in lives), 0, life=last)
+    last = max(attempt.number for attempt in attempts)
+    yield _event("end", max(attempt.end_ns for attempt in attempts), 0, attempt=last)
 
 
-def _setup_events(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
+def _setup_events(attempts: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
     """Yield setup and initialization of the first attempt; later ones are lost time."""
     first_starts = [
-        start for start in started if start.attempt.life == 0 and start.begin_ns is not None
+        start for start in started if start.attempt.number == 0 and start.begin_ns is not None
     ]
     if not first_starts:
         return
-    begin = min(attempt.start_ns for attempt in lives if attempt.life == 0)
+    begin = min(attempt.start_ns for attempt in attempts if attempt.number == 0)
     first = min(start.begin_ns for start in first_starts if start.begin_ns is not None)
-    at, length = _longest_span(first_starts, "initialisation", 0, first)
+    at, length = _longest_span(first_starts, "initialization", 0, first)
     if at is not None:
-        yield _event("initialisation", at, length, life=0)
+        yield _event("initialization", at, length, attempt=0)
     text = "from the start of the first process to the first step, without initialization"
-    yield _event("setup", begin, first - begin - length, life=0, text=text)
+    yield _event("setup", begin, first - begin - length, attempt=0, text=text)
 
 
 def _restart_events(restarts: Sequence[Restart]) -> Iterator[_Event]:
     """Yield the time lost at each restart, and its parts."""
     for restart in restarts:
-        of = {"life": restart.life, "epoch": restart.epoch}
+        of = {"attempt": restart.attempt, "epoch": restart.epoch}
         yield _event(
             "time_lost",
             restart.kept_ns,
@@ -412,12 +412,12 @@ def _restart_events(restarts: Sequence[Restart]) -> Iterator[_Event]:
             yield _event(part.kind, part.at_ns, part.duration_ns, **of)
 
 
-def _failure_events(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
+def _failure_events(attempts: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
     """Yield an event for each rank that failed or was killed."""
-    for attempt in lives:
+    for attempt in attempts:
         if kind := {"failed": "failure", "killed": "stopped"}.get(attempt.ended):
             who: dict[str, Any] = {
-                "life": attempt.life,
+                "attempt": attempt.number,
                 "rank": attempt.rank,
                 "node": nodes[attempt.launcher],
             }
@@ -440,7 +440,7 @@ def _agent_events(
 def _checkpoint_events(started: Sequence[Started]) -> Iterator[_Event]:
     """Yield the checkpoints that were saved or loaded."""
     for start in started:
-        who = {"life": start.attempt.life, "rank": start.attempt.rank}
+        who = {"attempt": start.attempt.number, "rank": start.attempt.rank}
         for text, spans in (("saved", start.saves), ("loaded", start.loads)):
             for begin, end in spans:
                 yield _event("checkpoint", int(begin), int(end - begin), text=text, **who)
@@ -453,9 +453,9 @@ def _numbered(events: Sequence[Mapping[str, Any]]) -> Table:
     return table.assign(event=np.arange(len(table)))
 
 
-def _shift_times(table: Table, shift_ns: int, life: int) -> Table:
+def _shift_times(table: Table, shift_ns: int, attempt: int) -> Table:
     """Return a table of the summarized attempt with the times and the number within the job."""
     if table.empty:
         return table
     moved = {name: table[name] + shift_ns for name in ("at_ns", "end_ns") if name in table}
-    return table.assign(**moved, **({"life": life} if "life" in table else {}))
+    return table.assign(**moved, **({"attempt": attempt} if "attempt" in table else {}))

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions, open_trace
-from traceprof.measures.compute.utilisation import COUNTER
+from traceprof.measures.compute.utilization import COUNTER
 from traceprof.measures.rows import Floats, Ints, bounds, ints, rows_by
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION, between_steps
 from traceprof.measures.steps.costs import one_off_costs
@@ -22,7 +22,7 @@ from traceprof.model.grouping import codes_of, grouped_by, numbered
 from traceprof.model.ranks import Attempt, Ranks
 from traceprof.model.table import Table, array_of, is_known, objects
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.session.answer import ranks_of_processes
 
@@ -34,7 +34,7 @@ _MAX_EVENTS: Final = 500
 
 
 def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
-    """Return the non-empty tables metrics, epochs, events and lives of `SUMMARY`.
+    """Return the non-empty tables metrics, epochs, events and attempts of `SUMMARY`.
 
     Times are ns after the start of the recording.
     """
@@ -44,7 +44,7 @@ def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
         "epochs": epochs,
         "metrics": _metrics(whole, epochs),
         "events": _events(whole),
-        "lives": _lives(whole),
+        "attempts": _lives(whole),
     }
     return {name: table for name, table in tables.items() if len(table)}
 
@@ -54,7 +54,9 @@ def _with_steps(ranks: Ranks, epochs: Table) -> Table:
     if epochs.empty:
         return epochs
     at_ns = epochs["start_ns"] - ranks.span.start_ns
-    epochs = epochs.assign(at_ns=at_ns, duration_ns=epochs["end_ns"] - epochs["start_ns"], life=0)
+    epochs = epochs.assign(
+        at_ns=at_ns, duration_ns=epochs["end_ns"] - epochs["start_ns"], attempt=0
+    )
     if not len(steps_of_ranks(ranks)):
         return epochs
     steps = measured_steps(ranks).table
@@ -79,7 +81,7 @@ def _metrics(ranks: Ranks, epochs: Table) -> Table:
     return Table(
         {
             "metric": objects(name.removeprefix(_METRIC) for name in rows["name"]),
-            "life": 0,
+            "attempt": 0,
             "rank": rank,
             "at_ns": at_ns,
             "value": rows["payload"],
@@ -97,7 +99,7 @@ def _noted_metrics(trace: Trace) -> Table:
         name.startswith(_METRIC) and not name.startswith(_FLOP_COUNTER) for name in names.texts
     )
     is_metric = np.fromiter(matches, np.bool_, len(names.texts))
-    return trace.marks.take(names.by_text(is_metric) & (trace.marks["domain"] == OWN_DOMAIN))
+    return trace.marks.take(names.by_text(is_metric) & (trace.marks["domain"] == TRACEPROF_DOMAIN))
 
 
 def _thin_out(table: Table) -> Table:
@@ -175,7 +177,7 @@ def _events(ranks: Ranks) -> Table:
         is_kept = np.isin(table["kind"], ("start", "end"))
         is_kept[table.order("-duration_ns")[:_MAX_EVENTS]] = True
         table = table.take(is_kept)
-    return table.assign(life=0, event=np.arange(len(table)))
+    return table.assign(attempt=0, event=np.arange(len(table)))
 
 
 def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
@@ -210,7 +212,7 @@ def _lives(ranks: Ranks) -> Table:
             window = part.recordings.get(int(row["process"]), part.span)
             rows.append(
                 {
-                    "life": 0,
+                    "attempt": 0,
                     "rank": int(row["rank"]),
                     "node": str(row["host"]) or part.info.host,
                     "at_ns": window.start_ns - zero,
@@ -239,7 +241,7 @@ class Started:
     end_ns: int
     epochs: Table
     are_numbered: bool
-    initialisation: Ints
+    initialization: Ints
     saves: Ints
     loads: Ints
     evaluations: Ints
@@ -281,7 +283,7 @@ def read_start(attempt: Attempt) -> Started | None:
         end_ns=end_ns,
         epochs=epochs,
         are_numbered=are_numbered,
-        initialisation=spans("init_process_group"),
+        initialization=spans("init_process_group"),
         saves=spans("checkpoint.save"),
         loads=spans("checkpoint.load"),
         evaluations=spans("eval"),
@@ -320,7 +322,7 @@ def _spans(table: Table, zero: int, end_ns: int) -> Ints:
 
 def of_recorder(table: Table, *names: str) -> Table:
     """Return the ranges or marks of the traceprof recorder with one of ``names``."""
-    return table.take((table["domain"] == OWN_DOMAIN) & table["name"].isin(names))
+    return table.take((table["domain"] == TRACEPROF_DOMAIN) & table["name"].isin(names))
 
 
 def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[Table, bool]:

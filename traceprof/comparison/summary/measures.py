@@ -131,7 +131,7 @@ def _of_steps(steps: Table) -> Iterator[_Row]:
         waited_ns = _sum(known, "waited_ns") / _sum(known, "steps_count")
         device_ns = _sum(known, "device_ns") / _sum(known, "steps_count")
         yield "waited_ns", waited_ns, Unit.NS, "rank", _LOWER
-        yield "step_own_ns", device_ns - waited_ns, Unit.NS, "rank", _LOWER
+        yield "step_without_waits_ns", device_ns - waited_ns, Unit.NS, "rank", _LOWER
     if "samples_count" in steady and _sum(steady, "samples_count") > 0:
         fetched = steady.take(steady["samples_count"] > 0)  # a batch may serve several steps
         each = fetched["samples_count"] / fetched["steps_count"]
@@ -160,7 +160,7 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result]) -> Iterator[_Row]:
         yield f"{part}_ratio", ratio, Unit.RATIO, "device", better
         if base.unit != WINDOW:
             yield f"{part}_ns", ratio * base.unit_ns, Unit.NS, "device", better or _LOWER
-    names = ("utilisation_ratio", "communication_overlap_ratio", "transfer_overlap_ratio")
+    names = ("utilization_ratio", "communication_overlap_ratio", "transfer_overlap_ratio")
     for name in names:
         yield name, float(total.get(name, np.nan)), Unit.RATIO, "device", _HIGHER
     if base.unit != WINDOW:

@@ -224,7 +224,7 @@ EXPORTED int64_t traceprof_owners(int64_t n, const int64_t *numbers, int bits,
                                   int64_t *counts) {
     int64_t found = 0, owner = 0;
     for (int64_t row = 0; row < n; row++) {
-        /* Neighbours are mostly of the same owner. */
+        /* Neighbors are mostly of the same owner. */
         if (owner == found || !is_same(numbers, bits, devices, firsts[owner], row))
             for (owner = 0; owner < found; owner++)
                 if (is_same(numbers, bits, devices, firsts[owner], row)) break;

@@ -49,11 +49,11 @@ def make_collectives(
     parts = [_described(calls, tied, backend, rank_of)] if len(calls) else []
     if len(orphans):
         parts.append(_described(orphans, orphans.number("correlation"), backend, rank_of))
-    table = collectives.tied_by_launch(stack("collectives", parts), kernels, api_calls)
-    return collectives.tied_to_batches(table, kernels, api_calls)
+    table = collectives.link_by_launch(stack("collectives", parts), kernels, api_calls)
+    return collectives.link_to_batches(table, kernels, api_calls)
 
 
-def tells_of_collective(event: KinetoEvent) -> bool:
+def is_collective_event(event: KinetoEvent) -> bool:
     """Return whether `make_collectives`, or an annotation, creates a collective from this event."""
     name, category = str(event.name), event.cat or ""
     if collectives.is_annotated(name):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.kineto import rows as kineto
-from traceprof.formats.kineto.collectives import tells_of_collective
+from traceprof.formats.kineto.collectives import is_collective_event
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, whole
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
@@ -87,7 +87,7 @@ class Related:
             self.recorded.add(table)
             if table == "kernels" and event.arguments.grid is not None:
                 self.recorded.add("kernel_shapes")
-            if "collectives" not in self.recorded and tells_of_collective(event):
+            if "collectives" not in self.recorded and is_collective_event(event):
                 self.recorded.add("collectives")
             if table in DEVICE_TABLES:
                 self.devices.add(device_of(event))

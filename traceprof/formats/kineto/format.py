@@ -6,14 +6,14 @@ from codecs import BOM_UTF8
 from functools import partial
 from typing import Final
 
-from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
+from traceprof.formats.contract import Candidate, TraceFormat, import_and_call
 from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
 _FAR_BYTES: Final = 1 << 20
 
 
-def recognises(candidate: Candidate) -> bool:
+def recognizes(candidate: Candidate) -> bool:
     """Return whether the file is JSON (or gzipped JSON) with the keys of a Chrome trace."""
     head = candidate.head
     is_packed = head.startswith(GZIP_MAGIC)
@@ -31,7 +31,7 @@ def recognises(candidate: Candidate) -> bool:
 FORMAT: Final = TraceFormat(
     name="kineto",
     summary="torch.profiler (Kineto) Chrome trace, .json or .json.gz",
-    recognises=recognises,
-    read=partial(loaded_late, "traceprof.formats.kineto.reader", "read"),
-    cut=partial(loaded_late, "traceprof.formats.kineto.cut", "cut"),
+    recognizes=recognizes,
+    read=partial(import_and_call, "traceprof.formats.kineto.reader", "read"),
+    cut=partial(import_and_call, "traceprof.formats.kineto.cut", "cut"),
 )

@@ -121,7 +121,7 @@ def is_labelled(events: KinetoEvents) -> bool:
     return bool(is_call.any() and (events.process[is_call] == ABSENT).any())
 
 
-def told_apart(rows: Rows) -> Merged:
+def bind_device_work(rows: Rows) -> Merged:
     """Return the rows of a file with GPU rows assigned to the process that launched them."""
     merged = _bound(rows)
     host = rows.process[rows.category.isin(ON_HOST)]

@@ -17,7 +17,7 @@ from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
-from traceprof.formats.kineto.merged import devices_of, is_labelled, told_apart
+from traceprof.formats.kineto.merged import bind_device_work, devices_of, is_labelled
 from traceprof.formats.kineto.rows import IGNORED_CATEGORIES
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
@@ -54,7 +54,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
     rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
     n_untimed = int((~has_time).sum())
     rows = rows.where(has_time) if n_untimed else rows
-    merged = told_apart(rows)
+    merged = bind_device_work(rows)
     rank_of = header.ranks_of(events, merged)
     tables = _tables(merged.rows, options, rank_of)
     process_columns = [table["process"] for table in tables.values() if "process" in table]
@@ -67,14 +67,16 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": header.make_environment(events.header),
     }
     info = header.make_info(path, events, zero_ns, FORMAT.name, n_untimed)
-    info = replace(info, is_part=window is not None, is_of_some=note.is_of_some)
+    info = replace(
+        info, is_part=window is not None, has_some_devices_only=note.has_some_devices_only
+    )
     has_rows = {name for name, table in tables.items() if len(table)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     has_rows |= {"operator_inputs"} if events.has_inputs else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
     changed = {new: old for new, old in merged.given.items() if new != old}
-    trace = replace(trace.with_warnings(*merged.warnings), own_devices=changed)
+    trace = replace(trace.with_warnings(*merged.warnings), device_numbers_in_file=changed)
     secrets = () if options.keeps_secrets else secrets_of_values(events.header)
     trace = masked_trace(trace, secrets) if secrets else trace
     if window is None:

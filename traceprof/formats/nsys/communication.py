@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, place_on_host
-from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, tied_by_launch
+from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, link_by_launch
 from traceprof.formats.sqlite.columns import ColumnType
-from traceprof.formats.sqlite.conditions import all_of, among, any_of, starts_with
+from traceprof.formats.sqlite.conditions import all_of, any_of, is_one_of, starts_with
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.table import Column, Names, Table, objects
@@ -79,8 +79,8 @@ def _count_range_names(database: Database) -> list[tuple[str, int]]:
         NVTX,
         {"text": ColumnType.TEXT, "textId": ColumnType.INTEGER},
         where=all_of(
-            among("eventType", NVTX_RANGES),
-            any_of(starts_with("text", prefixes), among("textId", tuple(names))),
+            is_one_of("eventType", NVTX_RANGES),
+            any_of(starts_with("text", prefixes), is_one_of("textId", tuple(names))),
         ),
     )
     texts = raw["text"]
@@ -268,7 +268,7 @@ def make_nccl_collectives(calls: NcclCalls, kernels: Table, api_calls: Table) ->
     columns |= issued.select(*_PLACE).columns
     columns["backend"] = Names.repeated("nccl", len(issued))
     table = make_table("collectives", columns)
-    return tied_by_launch(table, kernels, api_calls, _latest_launch_ends(table, calls))
+    return link_by_launch(table, kernels, api_calls, _latest_launch_ends(table, calls))
 
 
 _CALL_COLUMNS: Final = ("op", "n_bytes", "group", "group_size", "group_rank", "peer")

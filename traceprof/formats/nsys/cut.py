@@ -15,7 +15,7 @@ from typing import Final
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.metrics import GENERIC
 from traceprof.formats.nsys.secrets import Redaction, redaction_of
-from traceprof.formats.nsys.survey import tells_of_collectives
+from traceprof.formats.nsys.survey import contains_collectives
 from traceprof.formats.nsys.target import physical_devices
 from traceprof.formats.sqlite import copying as parts
 from traceprof.formats.sqlite.database import NOTE, Database, reading
@@ -106,7 +106,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     def inspect(database: Database) -> tuple[dict[tuple[int, int], int], bool]:
         """Return the device numbers, and whether the whole file has collectives."""
         wants_collectives = request.is_noted and request.takes(_COLLECTIVE_SOURCES)
-        return physical_devices(database), wants_collectives and tells_of_collectives(database)
+        return physical_devices(database), wants_collectives and contains_collectives(database)
 
     device_numbers, has_collectives = reading(source, inspect, any_encoding=True)
     with parts.copying(source, target, progress) as copy:

@@ -23,10 +23,10 @@ from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
 from traceprof.model.packed import Packed
-from traceprof.model.table import Column, Table, opened, set_aside
+from traceprof.model.table import Column, Table, opened, spill_to_disk
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
-from traceprof.names.classes import OwnRule, classify
+from traceprof.names.classes import UserRule, classify
 
 _PLACE_COLUMNS: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _SHAPE_COLUMNS: Final = tuple(cupti.KERNEL_SHAPE.values())
@@ -35,7 +35,7 @@ _GRAPH_NODE: Final = "graphNodeId"
 
 def read_kernels(
     database: Database,
-    rules: Sequence[OwnRule],
+    rules: Sequence[UserRule],
     window: TimeWindow | None = None,
     where: str = "",
     *,
@@ -68,7 +68,7 @@ def has_kernel_shapes(database: Database) -> bool:
     return {"gridX", "blockX"} <= database.columns(KERNELS)
 
 
-def communication_kernels(database: Database, rules: Sequence[OwnRule]) -> str:
+def communication_kernels(database: Database, rules: Sequence[UserRule]) -> str:
     """Return the SQL condition for kernels that may be collectives; "" if there are none.
 
     It costs one scan: distinct names are classified, not kernels.
@@ -123,7 +123,7 @@ def _read(
     starts = np.asarray(raw["start"], np.int64)
     return raw, {
         "start_ns": starts,
-        "end_ns": opened(set_aside(np.maximum(starts, np.asarray(raw["end"], np.int64)))),
+        "end_ns": opened(spill_to_disk(np.maximum(starts, np.asarray(raw["end"], np.int64)))),
         "device": np.asarray(raw["deviceId"], np.int64),
         "stream": known(raw["streamId"]),
         "process": Packed(process_of(raw["globalPid"])),

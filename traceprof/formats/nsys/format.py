@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
+from traceprof.formats.contract import Candidate, TraceFormat, import_and_call
 from traceprof.formats.shared.files import TABLE_FILES
 
 _MARKS_OF_NSYS: Final = (
@@ -26,7 +26,7 @@ MAGIC_WITHIN: Final = 64
 """The number of first bytes that contain the magic of a report."""
 
 
-def recognises(candidate: Candidate) -> bool:
+def recognizes(candidate: Candidate) -> bool:
     """Return whether the file has the tables of an nsys export."""
     return "StringIds" in candidate.tables and any(
         table.startswith(_MARKS_OF_NSYS) for table in candidate.tables
@@ -36,32 +36,32 @@ def recognises(candidate: Candidate) -> bool:
 FORMAT: Final = TraceFormat(
     name="nsys",
     summary="Nsight Systems SQLite export, or traceprof recording",
-    recognises=recognises,
-    read=partial(loaded_late, "traceprof.formats.nsys.reader", "read"),
-    outline=partial(loaded_late, "traceprof.formats.nsys.reader", "outline"),
-    cut=partial(loaded_late, "traceprof.formats.nsys.cut", "cut"),
-    secrets=partial(loaded_late, "traceprof.formats.nsys.secrets", "told_secrets"),
+    recognizes=recognizes,
+    read=partial(import_and_call, "traceprof.formats.nsys.reader", "read"),
+    outline=partial(import_and_call, "traceprof.formats.nsys.reader", "outline"),
+    cut=partial(import_and_call, "traceprof.formats.nsys.cut", "cut"),
+    secrets=partial(import_and_call, "traceprof.formats.nsys.secrets", "find_secrets"),
 )
 
 
-def recognises_folder(candidate: Candidate) -> bool:
+def recognizes_folder(candidate: Candidate) -> bool:
     """Return whether the folder contains the tables of an nsys export."""
     tables = frozenset(
         Path(name).stem for name in candidate.files if Path(name).suffix in TABLE_FILES
     )
-    return FORMAT.recognises(replace(candidate, tables=tables))
+    return FORMAT.recognizes(replace(candidate, tables=tables))
 
 
 FOLDER_FORMAT: Final = replace(
     FORMAT,
     name="nsys-folder",
     summary="Nsight Systems export as a folder of Parquet or Arrow files (parquetdir, arrowdir)",
-    recognises=recognises_folder,
-    export=partial(loaded_late, "traceprof.formats.nsys.folders", "as_database"),
+    recognizes=recognizes_folder,
+    export=partial(import_and_call, "traceprof.formats.nsys.folders", "as_database"),
 )
 
 
-def recognises_report(candidate: Candidate) -> bool:
+def recognizes_report(candidate: Candidate) -> bool:
     """Return whether the file is a report of nsys, or a stream that is not converted to one yet."""
     return any(magic in candidate.head[:MAGIC_WITHIN] for magic in (_REPORT, STREAM))
 
@@ -70,6 +70,6 @@ REPORT_FORMAT: Final = replace(
     FORMAT,
     name="nsys-report",
     summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm); requires nsys",
-    recognises=recognises_report,
-    export=partial(loaded_late, "traceprof.formats.nsys.reports", "exported_report"),
+    recognizes=recognizes_report,
+    export=partial(import_and_call, "traceprof.formats.nsys.reports", "exported_report"),
 )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.nsys import schema
-from traceprof.formats.nsys.sidecar import read_own
+from traceprof.formats.nsys.sidecar import read_traceprof_table
 from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite import conditions
 from traceprof.formats.sqlite.columns import NULL, ColumnType, known
@@ -88,7 +88,7 @@ def read_host_ops(database: Database, window: TimeWindow | None = None) -> Table
             spans, table_number = _named_spans(database, tables, window, name)
             source = Names.coded([sources[table] for table in tables], table_number, is_sorted=True)
             parts.append(make_table("host_ops", {**spans, "source": source}))
-    return stack("host_ops", [*parts, read_own(database, "host_ops", window)])
+    return stack("host_ops", [*parts, read_traceprof_table(database, "host_ops", window)])
 
 
 def read_overheads(database: Database, window: TimeWindow | None = None) -> Table:
@@ -170,7 +170,7 @@ def read_annotations(
 def _step_condition(database: Database) -> conditions.Condition:
     """Return the condition for events that may be a step or pass, or that are in a domain."""
     found: list[conditions.Condition] = [
-        conditions.among("eventType", (schema.NVTX_DOMAIN,)),
+        conditions.is_one_of("eventType", (schema.NVTX_DOMAIN,)),
         conditions.contains("text", _STEP_NAME_PARTS),
         conditions.contains("text", _PASS_NAME_PARTS, but_none_of=_DECORATION_PARTS),
     ]
@@ -179,7 +179,7 @@ def _step_condition(database: Database) -> conditions.Condition:
     if "StringIds" in database.tables:
         matches = conditions.contains("value", _STEP_NAME_PARTS + _PASS_NAME_PARTS).sql
         rows = database.rows(f"SELECT id FROM StringIds WHERE {matches}")
-        found.append(conditions.among("textId", tuple(key for (key,) in rows)))
+        found.append(conditions.is_one_of("textId", tuple(key for (key,) in rows)))
     return conditions.any_of(*found)
 
 

@@ -25,7 +25,7 @@ from traceprof.formats.nsys.schema import (
     OVERHEADS,
     SYNCS,
 )
-from traceprof.formats.nsys.sidecar import read_losses, read_own
+from traceprof.formats.nsys.sidecar import read_losses, read_traceprof_table
 from traceprof.formats.nsys.survey import (
     read_diagnostics,
     recorded_tables,
@@ -35,13 +35,13 @@ from traceprof.formats.nsys.survey import (
 from traceprof.formats.shared import collectives
 from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
-from traceprof.formats.sqlite.spare import without_spared
+from traceprof.formats.sqlite.spare import without_ignored_tables
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.table import Table
 from traceprof.model.tables import empty_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
-from traceprof.processes import do_side_by_side
+from traceprof.processes import run_in_threads
 
 _FILE_TABLES: Final = {
     "kernel_shapes": (f"{KERNELS}.gridX", f"{KERNELS}.blockX"),
@@ -90,7 +90,9 @@ class _Reading:
         if self.options.known is not None:
             trace = self.options.known.with_tables(self.events)
             return (
-                without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+                without_ignored_tables(trace, catalogue.spared, _FILE_TABLES)
+                if catalogue.spared
+                else trace
             )
         options, survey = self.options, self.survey
         tables = self.events | {
@@ -120,11 +122,15 @@ class _Reading:
         info = replace(
             target.read_info(self.database, FORMAT.name),
             is_part=note.window is not None,
-            is_of_some=note.is_of_some,
+            has_some_devices_only=note.has_some_devices_only,
             warnings=(*self._warnings(), *losses, *read_diagnostics(self.database)),
         )
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        return without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+        return (
+            without_ignored_tables(trace, catalogue.spared, _FILE_TABLES)
+            if catalogue.spared
+            else trace
+        )
 
     @cached_property
     def survey(self) -> Survey:
@@ -154,7 +160,8 @@ class _Reading:
             "syncs": lambda: device.read_syncs(database, window),
             "collectives": self._read_collectives,
             "samples": lambda: stack(
-                "samples", [read_own(database, "samples", window), read_metrics(database, window)]
+                "samples",
+                [read_traceprof_table(database, "samples", window), read_metrics(database, window)],
             ),
             "overheads": lambda: host.read_overheads(database, window),
         }
@@ -184,7 +191,7 @@ class _Reading:
             lambda: self._nccl_calls: () if self._has_recorded_collectives else ("collectives",),
             lambda: self._copies: ("copies",),
         }
-        do_side_by_side(
+        run_in_threads(
             [task for task, names in tasks.items() if any(map(self.options.needs, names))]
         )
 
@@ -257,11 +264,11 @@ class _Reading:
 
     def _recorded_collectives(self) -> Table:
         """Return the collectives that traceprof recorded, linked to batched launches."""
-        recorded = read_own(self.database, "collectives")
+        recorded = read_traceprof_table(self.database, "collectives")
         if recorded.empty:
             return recorded
-        by_launch = collectives.tied_by_launch(recorded, *self._communication_kernels)
-        batched = collectives.tied_to_batches(by_launch, *self._communication_kernels)
+        by_launch = collectives.link_by_launch(recorded, *self._communication_kernels)
+        batched = collectives.link_to_batches(by_launch, *self._communication_kernels)
         by_batch = batched["correlation"]
         # Only launches of batches are stored. Launches inside a call are found by time when they
         # are needed, because calls may enclose one another.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats.shared.redaction import without_secrets, worth_seeking
+from traceprof.formats.shared.redaction import secrets_to_search, without_secrets
 from traceprof.formats.sqlite.columns import decoded
 from traceprof.formats.sqlite.schema import codec_of, quoted, register_text, text_by
 from traceprof.model.cutting import REMOVED
@@ -96,7 +96,7 @@ def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
     secrets = [*arguments, *(secret for line in lines for secret in secrets_of([line]))]
     return Redaction(
         {secret.argument: secret.shown for secret in arguments},
-        worth_seeking(part for secret in secrets for part in secret.hidden),
+        secrets_to_search(part for secret in secrets for part in secret.hidden),
     )
 
 
@@ -110,7 +110,7 @@ def redaction_in(database: Path) -> Redaction:
         return redaction_of(connection, "main")
 
 
-def told_secrets(path: Path) -> Sequence[str]:
+def find_secrets(path: Path) -> Sequence[str]:
     """Return the secrets in the environments and arguments of an export.
 
     Raises:

@@ -51,7 +51,7 @@ _NAME: Final = "nameId"
 _ID: Final = 0xFFFFFF
 
 
-def read_own(database: Database, name: str, window: TimeWindow | None = None) -> Table:
+def read_traceprof_table(database: Database, name: str, window: TimeWindow | None = None) -> Table:
     """Return events that traceprof itself recorded: table host_ops, collectives, or samples."""
     table, stored = _STORED_TABLES[name]
     if table not in database.tables:

@@ -121,7 +121,7 @@ def _owners_of_events(connection: sqlite3.Connection) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnEvents:
+class TraceprofEvents:
     """The content of traceprof's own NVTX domain in an nsys export.
 
     ``epoch_ns`` is the session start in ns since 1970; 0 if unknown. ``clock_marks`` are pairs
@@ -135,7 +135,7 @@ class OwnEvents:
     last_ns: Mapping[int, int]
 
 
-def read_own_events(database: Path) -> OwnEvents:
+def read_traceprof_events(database: Path) -> TraceprofEvents:
     """Return the content of traceprof's own domain in the nsys export ``database``.
 
     Raises:
@@ -152,10 +152,10 @@ def read_own_events(database: Path) -> OwnEvents:
         if (process, domain) in domains:
             n_ranges[process] += count
             last_ns[process] = max(last, last_ns.get(process, last))
-    return OwnEvents(session[0][0] if session else 0, marks, n_ranges, last_ns)
+    return TraceprofEvents(session[0][0] if session else 0, marks, n_ranges, last_ns)
 
 
-def remove_own_events(database: Path, processes: Collection[int]) -> None:
+def remove_traceprof_events(database: Path, processes: Collection[int]) -> None:
     """Remove the ranges and marks of traceprof's own domain of these processes from the export.
 
     Raises:

@@ -25,7 +25,7 @@ from traceprof.formats.nsys.metrics import (
 )
 from traceprof.formats.nsys.mpi import count_mpi_collectives
 from traceprof.formats.sqlite.columns import NULL, ColumnType
-from traceprof.formats.sqlite.conditions import Condition, among
+from traceprof.formats.sqlite.conditions import Condition, is_one_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.totals import Counted, TableExtent
 from traceprof.formats.sqlite.survey import RowSource, Survey
@@ -34,8 +34,8 @@ from traceprof.model.tables import ABSENT
 
 _PROCESS_SHIFT_BITS: Final = 24
 _DEVICE_OWNER: Final = "globalPid"
-_RANGES: Final = among("eventType", schema.NVTX_RANGES)
-_MARKS: Final = among("eventType", (schema.NVTX_MARK,))
+_RANGES: Final = is_one_of("eventType", schema.NVTX_RANGES)
+_MARKS: Final = is_one_of("eventType", (schema.NVTX_MARK,))
 _LOOKUP_COLUMNS: Final = {schema.NVTX: (), schema.API_CALLS: ("start", "end", "correlationId")}
 """Table → columns by which rows are looked up; no columns of tables that are always read whole."""
 
@@ -86,12 +86,12 @@ def survey_of(
         name: [source for source in candidates if source.table in database.tables]
         for name, candidates in all_sources.items()
     }
-    implied = {"collectives": lambda: tells_of_collectives(database)}
+    implied = {"collectives": lambda: contains_collectives(database)}
     elsewhere = {} if sources["collectives"] or "collectives" in tables else implied
     return Survey(database, sources, tables, corrections, elsewhere=elsewhere)
 
 
-def tells_of_collectives(database: Database) -> bool:
+def contains_collectives(database: Database) -> bool:
     """Return whether NVTX ranges or MPI calls become collectives."""
     return has_communication(database) or bool(count_mpi_collectives(database))
 
@@ -161,7 +161,7 @@ def unrecorded_graphs(database: Database) -> tuple[int, int]:
     )
     if not ids:
         return 0, 0
-    launched = _launch_keys(database, schema.API_CALLS, "globalTid", among("nameId", ids))
+    launched = _launch_keys(database, schema.API_CALLS, "globalTid", is_one_of("nameId", ids))
     worked = [_launch_keys(database, table, _DEVICE_OWNER) for table in _GRAPH_WORK_TABLES]
     is_lost = np.isin(launched, np.concatenate(worked), invert=True)
     return int(is_lost.sum()), len(launched)

@@ -20,7 +20,7 @@ from traceprof.model.table import Column, Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import FIRST_EPOCH_NS, TraceInfo
-from traceprof.names.classes import OwnRule
+from traceprof.names.classes import UserRule
 
 _TIMED_TABLES: Final = (
     *("CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2", "MEMSET"),
@@ -40,7 +40,7 @@ class NvprofFile:
     """
 
     database: Database
-    rules: Sequence[OwnRule]
+    rules: Sequence[UserRule]
     strings: Mapping[int, str]
     zero_ns: int
     process: int
@@ -102,7 +102,7 @@ class NvprofFile:
         return Names.coded(plain, mangled.packed, is_sorted=True)
 
 
-def open_nvprof(database: Database, rules: Sequence[OwnRule]) -> NvprofFile:
+def open_nvprof(database: Database, rules: Sequence[UserRule]) -> NvprofFile:
     """Return the file in an open database of nvprof."""
     strings = {
         key: bytes(value or b"").decode("utf-8", "replace")

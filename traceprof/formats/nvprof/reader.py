@@ -29,7 +29,7 @@ from traceprof.formats.shared.collectives import annotated_collectives, is_annot
 from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.pages.totals import TableExtent
-from traceprof.formats.sqlite.spare import without_spared
+from traceprof.formats.sqlite.spare import without_ignored_tables
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, RowSource, Survey, outline_from
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, empty_table
@@ -166,7 +166,9 @@ class _Reading:
         if self.options.known is not None:
             trace = self.options.known.with_tables(self._events)
             return (
-                without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+                without_ignored_tables(trace, catalogue.spared, _FILE_TABLES)
+                if catalogue.spared
+                else trace
             )
         options, survey = self.options, self.survey
         tables = self._events | {
@@ -192,11 +194,15 @@ class _Reading:
         info = replace(
             read_info(self.file, FORMAT.name),
             is_part=note.window is not None,
-            is_of_some=note.is_of_some,
+            has_some_devices_only=note.has_some_devices_only,
             warnings=tuple(self._warnings()),
         )
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        return without_spared(trace, catalogue.spared, _FILE_TABLES) if catalogue.spared else trace
+        return (
+            without_ignored_tables(trace, catalogue.spared, _FILE_TABLES)
+            if catalogue.spared
+            else trace
+        )
 
     @cached_property
     def survey(self) -> Survey:

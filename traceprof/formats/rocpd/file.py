@@ -229,7 +229,7 @@ def read_environment(processes: Sequence[ProfiledProcess]) -> Table:
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
-def told_secrets(path: Path) -> Sequence[str]:
+def find_secrets(path: Path) -> Sequence[str]:
     """Return the secrets in the environments and command lines of a file."""
     found: dict[str, Any] = {}
     with Database(path) as database:

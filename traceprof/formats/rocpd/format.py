@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
+from traceprof.formats.contract import Candidate, TraceFormat, import_and_call
 
 PREFIX: Final = "rocpd_"
 KERNELS: Final = "kernel_dispatch"
@@ -13,7 +13,7 @@ REGIONS: Final = "region"
 _MARKS: Final = (f"{PREFIX}info_process", f"{PREFIX}{KERNELS}")
 
 
-def recognises(candidate: Candidate) -> bool:
+def recognizes(candidate: Candidate) -> bool:
     """Return whether the file has the tables of rocpd; those of rocmProfileData differ."""
     return all(any(table.startswith(mark) for table in candidate.tables) for mark in _MARKS)
 
@@ -21,7 +21,7 @@ def recognises(candidate: Candidate) -> bool:
 FORMAT: Final = TraceFormat(
     name="rocpd",
     summary="rocprofv3 or rocprof-sys database (rocpd, *_results.db)",
-    recognises=recognises,
-    read=partial(loaded_late, "traceprof.formats.rocpd.reader", "read"),
-    secrets=partial(loaded_late, "traceprof.formats.rocpd.file", "told_secrets"),
+    recognizes=recognizes,
+    read=partial(import_and_call, "traceprof.formats.rocpd.reader", "read"),
+    secrets=partial(import_and_call, "traceprof.formats.rocpd.file", "find_secrets"),
 )

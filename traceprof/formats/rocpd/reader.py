@@ -31,7 +31,7 @@ from traceprof.formats.rocpd.file import (
     whole_or_absent,
 )
 from traceprof.formats.rocpd.format import FORMAT, KERNELS, REGIONS
-from traceprof.formats.shared.collectives import tied_by_launch
+from traceprof.formats.shared.collectives import link_by_launch
 from traceprof.formats.shared.cupti import with_depth
 from traceprof.formats.sqlite.columns import NULL
 from traceprof.formats.sqlite.database import Database, reading
@@ -105,7 +105,7 @@ class _Reading:
         zero_ns = min(starts)
         tables = {name: _shift_times(rows, zero_ns) for name, rows in tables.items()}
         tables["ranges"] = with_depth(tables["ranges"])
-        tables["collectives"] = tied_by_launch(
+        tables["collectives"] = link_by_launch(
             tables["collectives"], tables["kernels"], tables["api_calls"]
         )
         tables["devices"] = read_devices(self.processes)

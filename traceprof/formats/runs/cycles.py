@@ -15,7 +15,7 @@ import numpy as np
 from traceprof.formats.contract import Outline
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, make_table, stack
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace, make_trace
 from traceprof.names.ranges import CYCLE
 
@@ -104,7 +104,7 @@ def _cycles(trace: Trace, spans: Sequence[tuple[int, int]]) -> Table:
         {
             **dict(zip(("start_ns", "end_ns", "process"), columns, strict=True)),
             "thread": np.full(n_rows, ABSENT),
-            "domain": [OWN_DOMAIN] * n_rows,
+            "domain": [TRACEPROF_DOMAIN] * n_rows,
             "name": [CYCLE] * n_rows,
             "kind": ["start_end"] * n_rows,
         },

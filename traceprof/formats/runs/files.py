@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from traceprof.errors import TraceError
-from traceprof.formats import open_trace, outline, recognised
+from traceprof.formats import open_trace, outline, recognized
 from traceprof.formats.contract import Outline, ReadOptions, outline_of, trace_of_outline
 from traceprof.formats.runs import ranks
 from traceprof.formats.runs.cycles import joined_outlines
@@ -69,7 +69,7 @@ PoolOf: TypeAlias = "Callable[[Sequence[Path]], Pool | None]"
 def open_run(
     paths: Sequence[Path | str],
     options: ReadOptions | None = None,
-    life: int | None = None,
+    attempt: int | None = None,
     *,
     choose_pool: PoolOf = lambda _: None,
     allow_missing: bool = False,
@@ -83,7 +83,7 @@ def open_run(
 
     A manifest is a JSON file: see `traceprof.formats.runs.manifest`. Processes and environment are
     always read, also if ``options`` exclude them, because they contain the ranks. If ranks were
-    started more than once, the run is one attempt: ``life``, or the longest one by default.
+    started more than once, the run is one attempt: ``attempt``, or the longest one by default.
     ``is_one``: do not check that the files belong to one run. ``allow_missing``: ignore unreadable
     files.
 
@@ -103,7 +103,7 @@ def open_run(
             else:
                 yield trace, partial(_work_in, path, trace, options)
 
-    return _open(paths, read, life, allow_missing=allow_missing, is_one=is_one)
+    return _open(paths, read, attempt, allow_missing=allow_missing, is_one=is_one)
 
 
 def _traces(
@@ -157,7 +157,7 @@ def files_of(paths: Sequence[Path | str]) -> list[Path]:
 
 def outline_run(
     paths: Sequence[Path | str],
-    life: int | None = None,
+    attempt: int | None = None,
     *,
     allow_missing: bool = False,
     is_one: bool = False,
@@ -181,7 +181,7 @@ def outline_run(
                 yield trace_of_outline(found), partial(getattr, found, "device_rows")
 
     cycles: dict[str, list[str]] = {}
-    run = _open(paths, read, life, allow_missing=allow_missing, is_one=is_one, cycles=cycles)
+    run = _open(paths, read, attempt, allow_missing=allow_missing, is_one=is_one, cycles=cycles)
     joined = {member.trace.info.path: member.trace for member in run.members}
     for first, names in cycles.items():
         outlines[first] = joined_outlines([outlines[name] for name in names], joined[first])
@@ -191,7 +191,7 @@ def outline_run(
 def _open(
     paths: Sequence[Path | str],
     read: Callable[[Sequence[Path]], Iterator[_TraceAndWork | TraceError]],
-    life: int | None,
+    attempt: int | None,
     *,
     allow_missing: bool,
     is_one: bool,
@@ -205,7 +205,7 @@ def _open(
     listed = listed_parts(found.manifests)
     if not is_one:
         check_one_run(listed, paths)
-    warnings = _choose_attempt(found, life)
+    warnings = _choose_attempt(found, attempt)
     claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
         why = f" ({warnings[0]})" if warnings else ""
@@ -251,7 +251,7 @@ def _choose_attempt(found: _RunSearch, wanted: int | None) -> list[str]:
     warning = warning_on_attempts(found.attempts, found.attempt, is_wanted=wanted is not None)
     if not warning:
         return []
-    chosen = [attempt for attempt in found.attempts if attempt.life == found.attempt]
+    chosen = [attempt for attempt in found.attempts if attempt.number == found.attempt]
     kept = {attempt.path for attempt in chosen}
     known = {attempt.path for attempt in found.attempts}
     found.files = [path for path in found.files if str(path) in kept or str(path) not in known]
@@ -309,7 +309,7 @@ def _is_file(path: Path) -> bool:
 def _is_trace(folder: Path) -> bool:
     """Return whether a folder is one trace: a folder of tables."""
     try:
-        return recognised(examine(folder)) is not None
+        return recognized(examine(folder)) is not None
     except TraceError:
         return False
 
@@ -330,7 +330,7 @@ def _run(
         names = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
         n_ranks = len(set(run.ranks) - {ABSENT}) + len(missing)
         warnings.append(f"no trace of {len(missing)} of the {n_ranks} ranks: {names}")
-    return replace(run, warnings=tuple(warnings), lives=found.attempts, life=found.attempt)
+    return replace(run, warnings=tuple(warnings), attempts=found.attempts, attempt=found.attempt)
 
 
 def _search(paths: Sequence[Path | str]) -> _RunSearch:
@@ -403,7 +403,7 @@ def _select_traces(files: Sequence[Path]) -> list[Path]:
             if path.suffix in _TRACE_SUFFIXES:
                 needs_export[path] = False  # an unreadable trace: its error is reported later
             continue
-        known = recognised(candidate)
+        known = recognized(candidate)
         if known is not None:
             needs_export[path] = known.export is not None
             formats.add((path.parent, known.name))

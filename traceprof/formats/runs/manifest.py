@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 from traceprof.model.ranks import Attempt
 from traceprof.model.tables import ABSENT
 from traceprof.secrets import storable
@@ -100,7 +100,7 @@ def _with_texts(found: dict[str, Any]) -> dict[str, Any]:
 
 def _read_object(path: Path) -> Mapping[str, Any]:
     """Return the JSON object in ``path`` if it may be a manifest; otherwise an empty object."""
-    if kind_of_no_file(path):
+    if special_file_kind(path):
         return {}
     try:
         with path.open("rb") as file:
@@ -120,8 +120,8 @@ _ASSUMED_DURATION_NS: Final = 1_000_000_000
 def attempts_in(entries: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
     """Return all attempts of all ranks in the order of time; none if manifests lack the times.
 
-    All ranks that were started together are one attempt of the program, numbered by ``life``. They
-    ran at the same time and have the same world size, and no rank occurs twice. The entry of a
+    All ranks that were started together are one attempt of the program, numbered by ``number``.
+    They ran at the same time and have the same world size, and no rank occurs twice. The entry of a
     launcher that never got a rank is ignored.
     """
     rank_entries = (
@@ -143,7 +143,9 @@ def attempts_in(entries: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...
             groups[-1].append(attempt)
         else:
             groups.append([attempt])
-    return tuple(attempt.numbered(life) for life, group in enumerate(groups) for attempt in group)
+    return tuple(
+        attempt.numbered(number) for number, group in enumerate(groups) for attempt in group
+    )
 
 
 def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
@@ -152,29 +154,30 @@ def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
     Raises:
         UsageError: there is no such attempt.
     """
-    numbers = sorted({attempt.life for attempt in attempts})
+    numbers = sorted({attempt.number for attempt in attempts})
     if wanted is None:
-        return max(numbers, key=lambda life: (_duration_ns(attempts, life), life), default=0)
+        return max(numbers, key=lambda number: (_duration_ns(attempts, number), number), default=0)
     if wanted not in (numbers or [0]):
         known = ", ".join(map(str, numbers)) or "0"
-        raise UsageError(f"--life {wanted}: no such attempt; choose one of {known}")
+        raise UsageError(f"--attempt {wanted}: no such attempt; choose one of {known}")
     return wanted
 
 
 def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
     """Return a warning that says which of several attempts is shown; "" if there is one attempt."""
-    numbers = sorted({attempt.life for attempt in attempts})
+    numbers = sorted({attempt.number for attempt in attempts})
     if len(numbers) < 2:
         return ""
     why = "" if is_wanted else ", the longest"
     summaries = "; ".join(
-        f"attempt {life}: {_ranks_of_attempt(attempts, life)}, "
-        f"{format_duration(_duration_ns(attempts, life))}"
-        for life in numbers
+        f"attempt {number}: {_ranks_of_attempt(attempts, number)}, "
+        f"{format_duration(_duration_ns(attempts, number))}"
+        for number in numbers
     )
     return (
         f"the job was started {len(numbers)} times; traceprof shows attempt {chosen}{why} "
-        f"({summaries}); use --life N to choose another attempt, `traceprof elastic` to compare all"
+        f"({summaries}); use --attempt N to choose another attempt, "
+        "`traceprof elastic` to compare all"
     )
 
 
@@ -184,7 +187,7 @@ def _attempt(path: Path, row: Mapping[str, Any]) -> Attempt | None:
     if not isinstance(row.get("rank"), int) or not isinstance(started, int):
         return None
     return Attempt(
-        life=0,
+        number=0,
         rank=int(row["rank"]),
         path=str(path),
         host=str(row.get("host", "")),
@@ -215,15 +218,15 @@ def _end_ns(attempt: Attempt) -> int:
     )
 
 
-def _duration_ns(attempts: Sequence[Attempt], life: int) -> int:
+def _duration_ns(attempts: Sequence[Attempt], number: int) -> int:
     """Return the time from the first start to the last end of an attempt."""
-    members = [attempt for attempt in attempts if attempt.life == life]
+    members = [attempt for attempt in attempts if attempt.number == number]
     return max(attempt.end_ns for attempt in members) - min(attempt.start_ns for attempt in members)
 
 
-def _ranks_of_attempt(attempts: Sequence[Attempt], life: int) -> str:
+def _ranks_of_attempt(attempts: Sequence[Attempt], number: int) -> str:
     """Return the ranks of an attempt as text: a range, or up to 8 numbers."""
-    ranks = sorted({attempt.rank for attempt in attempts if attempt.life == life})
+    ranks = sorted({attempt.rank for attempt in attempts if attempt.number == number})
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     is_whole = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2

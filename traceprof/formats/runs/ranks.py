@@ -65,10 +65,10 @@ def _with_listed_rank(
     rank, local = entry.get("rank"), entry.get("local_rank")
     if isinstance(rank, int) and rank <= LARGEST_RANK:
         local = local if isinstance(local, int) else member.local_rank
-        return replace(member, rank=rank, local_rank=local, host=host, known_from="manifest")
+        return replace(member, rank=rank, local_rank=local, host=host, detected_by="manifest")
     named = _IN_NAME.findall(path.name)
     if member.rank == ABSENT and named and int(named[-1]) <= LARGEST_RANK:
-        return replace(member, rank=int(named[-1]), known_from="file name")
+        return replace(member, rank=int(named[-1]), detected_by="file name")
     return member
 
 
@@ -115,8 +115,8 @@ def _infer_ranks(
         next((int(text) for name in names if (text := environment.get(name, "")).isdigit()), ABSENT)
         for names in (RANK_VARIABLES[what] for what in ("rank", "local_rank", "world_size"))
     )
-    known_from = "" if rank == ABSENT else "environment"
-    return [(RankTrace(trace, rank, local_rank, known_from=known_from), world_size)]
+    detected_by = "" if rank == ABSENT else "environment"
+    return [(RankTrace(trace, rank, local_rank, detected_by=detected_by), world_size)]
 
 
 def _order_by_device(work: Work) -> list[int]:
@@ -144,7 +144,7 @@ def numbered(
         if len(claims) > 1:
             warnings.append(
                 "no file contains its rank; traceprof numbers the ranks by "
-                f"{claims[0].member.known_from} (list the ranks in a manifest to be certain)"
+                f"{claims[0].member.detected_by} (list the ranks in a manifest to be certain)"
             )
     members: dict[int, RankClaim] = {}
     unknown = []
@@ -225,11 +225,11 @@ def _number_by_name_or_order(
     numbers = [number_of(claim.path) for claim in claims]
     if several_in_one or ABSENT in numbers:
         numbers = list(range(len(claims)))
-        known_from = "order of devices" if several_in_one else "order of files"
+        detected_by = "order of devices" if several_in_one else "order of files"
     else:
-        known_from = "number in the file name"
+        detected_by = "number in the file name"
     return [
-        replace(claim, member=replace(claim.member, rank=number, known_from=known_from))
+        replace(claim, member=replace(claim.member, rank=number, detected_by=detected_by))
         for claim, number in zip(claims, numbers, strict=True)
     ]
 

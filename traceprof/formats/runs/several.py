@@ -87,7 +87,9 @@ class _Run:
         if self.names and part.names and self.names.isdisjoint(part.names):
             return f"they belong to {', '.join(sorted(self.names | part.names))}"
         if common_ranks := sorted(self.ranks.keys() & part.ranks.keys()):
-            first, second = told_apart([self.ranks[common_ranks[0]], part.ranks[common_ranks[0]]])
+            first, second = distinct_names(
+                [self.ranks[common_ranks[0]], part.ranks[common_ranks[0]]]
+            )
             return f"{first} and {second} both have rank {common_ranks[0]}"
         gap_ns = None
         if part.span is not None and self.starts_ns:
@@ -106,7 +108,7 @@ class _Run:
         return "" if is_same_folder and is_known else _UNNUMBERED
 
 
-def told_apart(paths: Sequence[Path]) -> list[str]:
+def distinct_names(paths: Sequence[Path]) -> list[str]:
     """Return the names of files, or their full paths if two of the names are equal."""
     names = [path.name for path in paths]
     return names if len(set(names)) == len(names) else list(map(str, paths))
@@ -261,7 +263,7 @@ def _several_runs_error(runs: Sequence[_Run], why: str, given: Sequence[Path]) -
         todo = hint.format(paths=_join_first([shlex.quote(str(path)) for path in paths], " "))
     else:
         todo = _TODO_FOR_MIXED
-    firsts = told_apart([run_sources[0] for run_sources in sources])
+    firsts = distinct_names([run_sources[0] for run_sources in sources])
     names = [
         first if path else f"{first} and {len(run_sources) - 1} more files"
         for first, path, run_sources in zip(firsts, paths, sources, strict=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import first_alike, rows_by_values
+from traceprof.model.grouping import find_matching_rows, rows_by_values
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op
@@ -54,10 +54,10 @@ def annotated_collectives(annotations: Table, kernels: Table, api_calls: Table) 
             "backend": Names.coded(backends, codes, is_sorted=True),
         },
     )
-    return tied_by_launch(table, kernels, api_calls)
+    return link_by_launch(table, kernels, api_calls)
 
 
-def tied_by_launch(
+def link_by_launch(
     collectives: Table,
     kernels: Table,
     api_calls: Table,
@@ -80,10 +80,10 @@ def tied_by_launch(
 def _launches_of(kernels: Table, api_calls: Table) -> Table:
     """Return the API calls that launched ``kernels``."""
     candidates = api_calls.take(np.isin(api_calls["correlation"], kernels["correlation"]))
-    return candidates.take(first_alike(candidates, kernels, *_LAUNCH) >= 0)
+    return candidates.take(find_matching_rows(candidates, kernels, *_LAUNCH) >= 0)
 
 
-def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Table:
+def link_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Table:
     """Return ``collectives`` with the correlation of their batch, for sends and receives.
 
     PyTorch's ``batch_isend_irecv`` launches one kernel for all calls when the group ends, after the
@@ -97,7 +97,7 @@ def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Tab
     if not is_open.any() or not is_send_recv.any():
         return collectives
     launches = _launches_of(kernels.take(names.by_text(is_send_recv)), api_calls)
-    is_claimed = first_alike(launches, collectives.take(is_tied), *_LAUNCH) >= 0
+    is_claimed = find_matching_rows(launches, collectives.take(is_tied), *_LAUNCH) >= 0
     begins = collectives["start_ns"]
     until_ns = np.full(len(collectives), _NEVER_NS)
     for rows in rows_by_values(*(collectives[name] for name in _LANE)).values():

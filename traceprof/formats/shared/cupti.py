@@ -17,9 +17,9 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.packed import Packed
-from traceprof.model.table import Column, Names, Table, set_aside
+from traceprof.model.table import Column, Names, Table, spill_to_disk
 from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
-from traceprof.names.classes import OwnRule, classify
+from traceprof.names.classes import UserRule, classify
 
 Place: TypeAlias = Mapping[str, npt.NDArray[np.int64] | Packed]
 """Time and place of GPU activity: start_ns, end_ns, device, stream, process, correlation."""
@@ -73,7 +73,7 @@ def decode(codes: Column, meanings: Mapping[int, str]) -> Names:
 
 
 def make_kernels(
-    place: Place, names: Names, rules: Sequence[OwnRule], graph_nodes: Column
+    place: Place, names: Names, rules: Sequence[UserRule], graph_nodes: Column
 ) -> Table:
     """Return a table of kernels with these names."""
     return make_table(
@@ -188,4 +188,4 @@ def with_depth(ranges: Table) -> Table:
     starts, ends = ranges["start_ns"], ranges["end_ns"]
     for rows in groups.values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])
-    return ranges.assign(depth=set_aside(depth))
+    return ranges.assign(depth=spill_to_disk(depth))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from traceprof.errors import TraceError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 from traceprof.formats.contract import Candidate
 from traceprof.formats.sqlite.database import Database, reporting_undecodable_names
 from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
@@ -38,7 +38,7 @@ def examine(path: Path) -> Candidate:
     Raises:
         TraceError: the file does not exist, is empty, or is a damaged database.
     """
-    if kind := kind_of_no_file(path):
+    if kind := special_file_kind(path):
         raise TraceError(f"{path}: {kind}, expected a file; write the data to a file first")
     try:
         if path.is_dir():

@@ -120,7 +120,7 @@ _VERSION: Final = re.compile(r"=*\d+(\.\w+)+")
 """A version in a list of packages: google-auth==2.40.3 is not a secret."""
 
 
-def worth_seeking(secrets: Iterable[str]) -> list[str]:
+def secrets_to_search(secrets: Iterable[str]) -> list[str]:
     """Return the secrets to search for elsewhere; secrets that contain others come first."""
     found = {
         secret
@@ -135,7 +135,7 @@ def secrets_of_values(values: Mapping[str, Any]) -> Sequence[str]:
 
     Values may be texts, numbers, command lines, and nested mappings of these.
     """
-    return worth_seeking(_secrets_in_value(values, ""))
+    return secrets_to_search(_secrets_in_value(values, ""))
 
 
 def _secrets_in_value(value: Any, name: str) -> Iterator[str]:

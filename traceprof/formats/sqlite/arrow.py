@@ -20,7 +20,7 @@ from traceprof.errors import TraceError
 from traceprof.formats.sqlite import columns as cells
 from traceprof.formats.sqlite.spare import MistypedColumnError
 from traceprof.model.table import Column, Names
-from traceprof.processes import made_side_by_side
+from traceprof.processes import map_in_threads
 
 _BATCH_ROWS: Final = 65_536
 
@@ -36,7 +36,7 @@ def stream_columns(
     Raises:
         TraceError: the data is damaged, or a column of whole numbers contains other values.
     """
-    streamed = made_side_by_side(
+    streamed = map_in_threads(
         lambda sql: list(_stream(path, uri, sql)), queries, n_threads=len(queries)
     )
     batches = [batch for batches in streamed for batch in batches]

@@ -72,7 +72,7 @@ def between(column: str, least: int | None = None, most: int | None = None) -> C
     return Condition(sql, {column: ColumnType.INTEGER}, holds, frozenset([column]), within)
 
 
-def among(column: str, values: Sequence[int]) -> Condition:
+def is_one_of(column: str, values: Sequence[int]) -> Condition:
     """Return the condition that a whole number is one of ``values``."""
     sql = f"{quoted(column)} IN ({', '.join(map(str, values))})"
     searched = np.array(values, np.int64)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.files import kind_of_no_file
+from traceprof.files import special_file_kind
 from traceprof.formats import compiled
 from traceprof.formats.sqlite.columns import NULL, ColumnType, all_null, decoded, expression
 from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
@@ -30,9 +30,9 @@ from traceprof.formats.sqlite.pages.tree import FileIdentity, NotPlainError, ide
 from traceprof.formats.sqlite.schema import Catalogue, UnsoundRowsError, quoted
 from traceprof.formats.sqlite.spare import MistypedColumnError, SpareColumnError, is_spare
 from traceprof.model.cutting import WHOLE, CutNote, noted_names, noted_numbers
-from traceprof.model.table import Column, Opened, set_aside
+from traceprof.model.table import Column, Opened, spill_to_disk
 from traceprof.model.timing import TimeWindow
-from traceprof.processes import made_side_by_side
+from traceprof.processes import map_in_threads
 
 _OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
@@ -60,7 +60,7 @@ def _checked_identity(path: Path) -> FileIdentity:
     resolved, heads = path.resolve(), {"-wal": b"", "-journal": b""}
     for suffix in heads:
         companion = resolved.with_name(resolved.name + suffix)
-        if kind := kind_of_no_file(companion):
+        if kind := special_file_kind(companion):
             raise TraceError(f"{companion}: {kind}, but SQLite needs this file name; remove it")
         with suppress(OSError), companion.open("rb") as file:
             heads[suffix] = file.read(len(_JOURNAL_MAGIC))
@@ -188,7 +188,7 @@ class Database(AbstractContextManager["Database"]):
 
         The queries must use `stored_name` for their tables.
         """
-        return made_side_by_side(lambda sql: list(self.some_rows(sql)), queries, _N_SCANS)
+        return map_in_threads(lambda sql: list(self.some_rows(sql)), queries, _N_SCANS)
 
     def settings(self, table: str) -> dict[str, str]:
         """Return a (name, value) table as a dictionary; empty if the table does not exist."""
@@ -248,7 +248,7 @@ class Database(AbstractContextManager["Database"]):
         kept = found.columns if isinstance(found, Opened) else found
         return Opened(
             {
-                name: set_aside(all_null(kind, length)) if name in missing else kept[name]
+                name: spill_to_disk(all_null(kind, length)) if name in missing else kept[name]
                 for name, kind in columns.items()
             }
         )

@@ -42,7 +42,7 @@ def is_spare(table: str) -> bool:
     return table == "ThreadNames" or table.startswith(_SPARE_TABLES)
 
 
-def without_spared(
+def without_ignored_tables(
     trace: Trace, spared: Mapping[str, str], made_of: Mapping[str, Sequence[str]]
 ) -> Trace:
     """Return ``trace`` with a warning for each ignored column or table, which it does not record.

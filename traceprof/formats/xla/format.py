@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
+from traceprof.formats.contract import Candidate, TraceFormat, import_and_call
 from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 
 _PLANES: Final = (b"/device:", b"/host:", b"Task Environment")
@@ -31,7 +31,7 @@ def _head(candidate: Candidate, n_bytes: int) -> bytes:
         return file.read(n_bytes)
 
 
-def recognises(candidate: Candidate) -> bool:
+def recognizes(candidate: Candidate) -> bool:
     """Return whether the file is a list of planes: the name of a plane is near its start."""
     if candidate.tables or candidate.files:
         return False
@@ -44,12 +44,12 @@ def recognises(candidate: Candidate) -> bool:
 FORMAT: Final = TraceFormat(
     name="xplane",
     summary="jax.profiler or TensorFlow XPlane file (.xplane.pb)",
-    recognises=recognises,
-    read=partial(loaded_late, "traceprof.formats.xla.reader", "read"),
+    recognizes=recognizes,
+    read=partial(import_and_call, "traceprof.formats.xla.reader", "read"),
 )
 
 
-def recognises_json(candidate: Candidate) -> bool:
+def recognizes_json(candidate: Candidate) -> bool:
     """Return whether the file is a Chrome trace whose processes are planes."""
     if candidate.tables or candidate.files:
         return False
@@ -63,7 +63,7 @@ JSON_FORMAT: Final = replace(
     FORMAT,
     name="xplane-json",
     summary="jax.profiler or TensorFlow Chrome trace (.trace.json.gz)",
-    recognises=recognises_json,
+    recognizes=recognizes_json,
     repeats=FORMAT.name,
-    read=partial(loaded_late, "traceprof.formats.xla.reader", "read_json"),
+    read=partial(import_and_call, "traceprof.formats.xla.reader", "read_json"),
 )

@@ -45,7 +45,7 @@ class KerasReader(LogReader):
         """Note that training goes on from a checkpoint."""
         self.run.event("restart", text=match[0])
         if self.epoch is not None:
-            self.run.life += 1
+            self.run.attempt += 1
 
     def state(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
         """Note one state of a bar."""

@@ -43,7 +43,7 @@ _BEGINNINGS: Final = ("init_start", "run_start")
 _FOLLOWS: Final = ("cache_clear", "submission_benchmark")
 _ENVIRONMENT: Final = {
     "submission_platform": "platform",
-    "submission_org": "organisation",
+    "submission_org": "organization",
     "submission_division": "division",
     "submission_benchmark": "benchmark",
 }
@@ -235,7 +235,7 @@ class MlperfReader(LogReader):
 
     def _on_init_stop(self, event: _Event) -> None:
         began = self.times.get("init_start", event.at_s)
-        self.run.event("initialisation", When(began), _known(event.at_s - began))
+        self.run.event("initialization", When(began), _known(event.at_s - began))
 
     def _on_run_start(self, event: _Event) -> None:
         run, at_s = self.run, event.at_s

@@ -45,15 +45,15 @@ class NotesReader(LogReader):
         self._happened("time_lost", match, line)
 
     def setup(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note a set-up or an initialisation."""
-        kind = "setup" if "set" in match["_what"].lower() else "initialisation"
+        """Note a set-up or an initialization."""
+        kind = "setup" if "set" in match["_what"].lower() else "initialization"
         self._happened(kind, match, line)
 
     def _happened(self, kind: str, match: re.Match[str], line: LogLine) -> None:
         """Note what takes time: once epochs have ended, inside the next of them."""
         run, seconds = self.run, _seconds(match)
-        if self.epoch is not None and kind == "initialisation":
-            run.life += 1
+        if self.epoch is not None and kind == "initialization":
+            run.attempt += 1
         epoch = None if self.epoch is None else self.epoch + 1
         when = When(self.spent_s, is_elapsed=True)
         run.event(kind, when, seconds, epoch=epoch, text=line.text.strip())
@@ -132,7 +132,7 @@ class NotesReader(LogReader):
 
 
 def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
-    """Say where data, forward and backward rule out the rate, or the synchronisations."""
+    """Say where data, forward and backward rule out the rate, or the synchronizations."""
     parts_ns = sum(last.get(name, 0.0) for name in _PHASES.values())
     rate, syncs = last.get("samples_per_s"), last.get("syncs_per_s")
     values = {

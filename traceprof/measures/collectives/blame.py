@@ -95,26 +95,26 @@ class Blame:
 
     ``waited_ns``: time that each rank waited without computing, after the ranks first synchronized.
         ``whole_ns`` is the sum.
-    ``charged_ns``: time that all other ranks together waited because of each rank.
+    ``attributed_ns``: time that all other ranks together waited because of each rank.
     ``shared_ns``: waiting that no rank causes by working more than the others (a pipeline fills and
         drains).
-    ``unclear_ns``: waiting in waits up to ``residual_ns``, the accuracy of the clocks. The sum of
-        charged_ns, plus shared_ns and unclear_ns, is whole_ns.
+    ``within_clock_error_ns``: waiting in waits up to ``residual_ns``, the accuracy of the clocks.
+        The sum of attributed_ns, plus shared_ns and within_clock_error_ns, is whole_ns.
     ``skew_ns``: waiting before the ranks first synchronized; not part of whole_ns.
     ``busy_ns``: time that each rank did not wait between its first and last collective.
     ``excess_ns``: busy_ns beyond the median of the other ranks.
     ``cost_ns``: mean time that another rank waits because of each rank; at most its excess_ns.
     ``origins``: where delays arise. Columns: member, at_ns (when the other ranks waited),
-        charged_ns.
+        attributed_ns.
     ``origin_of_match``: by match number, the member that causes most of the waiting in the match:
         the last rank, or a rank that the last rank had waited for.
     ``why_not``: why these values are unreliable; "" if they are reliable.
     """
 
     waited_ns: Int64Array
-    charged_ns: Int64Array
+    attributed_ns: Int64Array
     shared_ns: int
-    unclear_ns: int
+    within_clock_error_ns: int
     skew_ns: int
     residual_ns: int
     busy_ns: Int64Array
@@ -139,21 +139,21 @@ def find_blame(ranks: Ranks) -> Blame:
     waited = sums_at(waits["member"], waits["exposed_ns"], n)
     # The remaining error of the clocks of the ranks after alignment.
     residual_ns = int(max((c.residual_ns or 0 for c in find_alignment(ranks).clocks), default=0))
-    is_unclear = waits["wait_ns"] <= residual_ns
+    is_within_clock_error = waits["wait_ns"] <= residual_ns
     exposed = waits["exposed_ns"].astype(np.float64)
     busy, spans = _measure_busy(waits, waited, n)
     excess_shares = _excess_shares(busy, spans)
     chain = _Chain(waits, excess_shares, n)
-    origins = chain.charge(np.where(is_unclear, 0.0, exposed))
-    charged = sums_at(origins["member"], origins["charged_ns"], n)
-    unclear_ns = int(exposed[is_unclear].sum())
+    origins = chain.charge(np.where(is_within_clock_error, 0.0, exposed))
+    charged = sums_at(origins["member"], origins["attributed_ns"], n)
+    within_clock_error_ns = int(exposed[is_within_clock_error].sum())
     excess = np.rint(excess_shares * busy).astype(np.int64)
     n_others = max(int(np.count_nonzero(spans)) - 1, 1)
     return Blame(
         waited_ns=waited,
-        charged_ns=charged,
-        shared_ns=int(waited.sum() - charged.sum()) - unclear_ns,
-        unclear_ns=unclear_ns,
+        attributed_ns=charged,
+        shared_ns=int(waited.sum() - charged.sum()) - within_clock_error_ns,
+        within_clock_error_ns=within_clock_error_ns,
         skew_ns=int(waits["skew_ns"].sum()),
         residual_ns=residual_ns,
         busy_ns=busy,
@@ -265,7 +265,7 @@ class _Chain:
         self.member = waits["member"].astype(np.int64)
         self.wait = waits["wait_ns"].astype(np.float64)
         self.exposed = waits["exposed_ns"].astype(np.float64)
-        work = waits["own_ns"].astype(np.float64)
+        work = waits["active_ns"].astype(np.float64)
         work_of_last = self._of_last(work)
         is_known = (self.wait > 0) & self.place_of_row.pick(self.sync_ns != ABSENT)
         self.caused_share = np.zeros(len(work), np.float64)
@@ -296,12 +296,12 @@ class _Chain:
         """Attribute the waiting time of each row to ranks.
 
         ``waited`` is in ns. Columns of the result: member, at_ns (when the other ranks waited), and
-        charged_ns.
+        attributed_ns.
         """
         charged = np.cumsum(self._charge_matches(self._blamed_shares(), waited))
         # Integers that add up to the rounded-down sum: each remainder carries over to the next row.
         exact = np.diff(np.floor(charged + 1e-6), prepend=0.0).astype(np.int64)
-        columns = {"member": self.last, "at_ns": self.at_ns, "charged_ns": exact}
+        columns = {"member": self.last, "at_ns": self.at_ns, "attributed_ns": exact}
         return Table(columns).take(exact > 0)
 
     def origin_of_match(self) -> Mapping[int, int]:

@@ -20,7 +20,7 @@ from traceprof.measures.collectives.rates import (
     peak_of_group,
     rates_of_peaks,
 )
-from traceprof.measures.collectives.waits import find_waits, value_in
+from traceprof.measures.collectives.waits import find_values_in, find_waits
 from traceprof.measures.rows import Floats, lengths_of, where_known
 from traceprof.model.grouping import codes_of, grouped_by, groups_of, numbered
 from traceprof.model.intervals import Int64Array
@@ -66,13 +66,14 @@ SPEC: Final = ResultSpec.of("""
     same peak_bytes_per_s: peak of the link in one direction
     same link: the link
     same source: source of the peak
-    same is_wider: whether the group has more ranks than a machine in this run has GPUs
+    same is_larger_than_machine: whether the group has more ranks than a machine in this run has
+        GPUs
     scalars:
     total count: number of collectives in the window, summed over ranks
     total shared_count: number of these that several ranks of the run recorded
-    total unsized_count: number of these with unknown size
-    total uncalled_count: number of these that are kernels without a recorded launch
-    total untimed_count: number of these that are calls without a recorded kernel
+    total unknown_size_count: number of these with unknown size
+    total kernels_without_launch_count: number of these that are kernels without a recorded launch
+    total launches_without_kernel_count: number of these that are calls without a recorded kernel
     total ranks_count: number of participating ranks
     derived collectives_per_s: collectives per second per rank
     derived per_step_count [number]: collectives per step per rank
@@ -95,7 +96,7 @@ def measure_collectives(ranks: Ranks) -> Result:
         tables = {table.name: table.of_rows() for table in SPEC.tables}
         return Result("collectives", SPEC, tables, {"count": 0})
     # Waiting time of each row without compute, after the ranks first synchronized.
-    waits = value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
+    waits = find_values_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
     waits = np.full(len(work), np.nan) if why_withheld(ranks) else waits
     classes = _with_peaks(ranks, _summarize_classes(_Classes(work), waits, matches.table))
     tables = {
@@ -246,7 +247,11 @@ def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
     sizes = (classes[name][is_compared].tolist() for name in ("group_size", "peak"))
     peaks: dict[int, Any] = dict(zip(*sizes, strict=True))
     return [
-        {"group_size": size, **columns_of_peak(peaks.get(size)), "is_wider": size in wider}
+        {
+            "group_size": size,
+            **columns_of_peak(peaks.get(size)),
+            "is_larger_than_machine": size in wider,
+        }
         for size in [*peaks, *sorted(wider - set(peaks))]
     ]
 
@@ -258,9 +263,9 @@ def _scalars(ranks: Ranks, work: Table) -> dict[str, float | None]:
     scalars: dict[str, float | None] = {
         "count": len(work),
         "shared_count": int((work["match"] >= 0).sum()),
-        "unsized_count": int((work["n_bytes"] < 0).sum()),
-        "uncalled_count": int((work["call_ns"] < 0).sum()),
-        "untimed_count": int((~work["is_timed"]).sum()),
+        "unknown_size_count": int((work["n_bytes"] < 0).sum()),
+        "kernels_without_launch_count": int((work["call_ns"] < 0).sum()),
+        "launches_without_kernel_count": int((~work["is_timed"]).sum()),
         "ranks_count": n_ranks,
         "collectives_per_s": len(work) / n_ranks / seconds if seconds else None,
     }
@@ -289,12 +294,12 @@ _PACE: Final = {
     "share": ("all_reduce_ratio", "all-reduce runs during {share:ratio} of step time"),
 }
 _MISSING: Final = {
-    "unsized_count": "Bandwidth excludes {n:count} of {count:count} collectives whose size was "
-    "not recorded.",
-    "uncalled_count": "{n:count} of {count:count} collectives are kernels without a recorded "
-    "launch.",
-    "untimed_count": "{n:count} of {count:count} collectives are calls without a recorded kernel. "
-    "Their duration is unknown.",
+    "unknown_size_count": "Bandwidth excludes {n:count} of {count:count} collectives whose size "
+    "was not recorded.",
+    "kernels_without_launch_count": "{n:count} of {count:count} collectives are kernels without "
+    "a recorded launch.",
+    "launches_without_kernel_count": "{n:count} of {count:count} collectives are calls without "
+    "a recorded kernel. Their duration is unknown.",
 }
 
 
@@ -338,7 +343,7 @@ def _notes_on_peaks(result: Result) -> Iterator[Note]:
     known = is_known(peaks["peak_bytes_per_s"])
     for row in peaks.take(known).rows():
         text = "Peak for groups of {n:count} ranks: {peak:bytes/s} ({link}; {source})"
-        if not row["is_wider"]:
+        if not row["is_larger_than_machine"]:
             text += ", assuming that the ranks share a machine"
         yield Note.of(
             text,

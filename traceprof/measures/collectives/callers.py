@@ -113,9 +113,9 @@ SPEC: Final = ResultSpec.of("""
     total exposed_ns: time not overlapped with compute; empty if unknown for any collective
     derived hidden_ns: time overlapped with compute: total_ns minus exposed_ns
     derived exposed_ratio: exposed_ns as a share of total_ns
-    total unsized_count: number of these with unknown size
-    total unplaced_count: number of these with a duration but without a GPU
-    total alone_count: number of these on a GPU that ran no compute at the same time
+    total unknown_size_count: number of these with unknown size
+    total unknown_device_count: number of these with a duration but without a GPU
+    total without_compute_count: number of these on a GPU that ran no compute at the same time
     total sharded_count: number of these that gather parameters or reduce-scatter gradients (FSDP,
         ZeRO). traceprof detects them from ranges around the calls of the group, or from a group
         that reduces only in backward
@@ -138,11 +138,11 @@ def measure_callers(trace: Trace) -> Result:
         phase=phases_of_collectives(trace)[work["row"]],
         caller=callers_of_collectives(trace)[work["row"]],
         size_bytes=np.maximum(work["n_bytes"], 0),
-        unsized_count=work["n_bytes"] < 0,
-        unplaced_count=timed & np.isnan(exposed),
+        unknown_size_count=work["n_bytes"] < 0,
+        unknown_device_count=timed & np.isnan(exposed),
         total_ns=where_known(lengths_of(work), timed),
         exposed_ns=where_known(exposed, timed),
-        alone_count=timed & (exposed >= lengths_of(work)),
+        without_compute_count=timed & (exposed >= lengths_of(work)),
     )
     is_sharded = _are_sharded(work)
     gathered = sizes_of(work)["operation_bytes"]
@@ -156,8 +156,8 @@ def measure_callers(trace: Trace) -> Result:
 
 
 _SUMMED: Final = (
-    *("size_bytes", "total_ns", "exposed_ns", "unsized_count", "unplaced_count"),
-    *("alone_count", "sharded_count", "gathered_bytes"),
+    *("size_bytes", "total_ns", "exposed_ns", "unknown_size_count", "unknown_device_count"),
+    *("without_compute_count", "sharded_count", "gathered_bytes"),
 )
 _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
@@ -189,11 +189,13 @@ def _finish(result: Result) -> Result:
         nothing = Note("No collective starts in this window.")
         return result.with_table(_CALLERS.of_rows()).with_notes(nothing)
     total_ns = table["total_ns"]
-    exposed = where_known(table["exposed_ns"], table["unplaced_count"] == 0)
+    exposed = where_known(table["exposed_ns"], table["unknown_device_count"] == 0)
     table = table.assign(
-        size_bytes=where_known(table["size_bytes"], table["unsized_count"] == 0),
-        gathered_bytes=where_known(table["gathered_bytes"], table["unsized_count"] == 0),
-        alone_count=where_known(table["alone_count"], table["unplaced_count"] == 0),
+        size_bytes=where_known(table["size_bytes"], table["unknown_size_count"] == 0),
+        gathered_bytes=where_known(table["gathered_bytes"], table["unknown_size_count"] == 0),
+        without_compute_count=where_known(
+            table["without_compute_count"], table["unknown_device_count"] == 0
+        ),
         exposed_ns=exposed,
         hidden_ns=total_ns - exposed,
         exposed_ratio=ratio_of(exposed, total_ns),
@@ -207,7 +209,7 @@ def _finish(result: Result) -> Result:
 def _notes_on_gathers(table: Table) -> Iterator[Note]:
     """Yield notes on the size of parameter all-gathers and their missing overlap with compute."""
     gathers = table.take((table["op"] == _GATHER) & (table["sharded_count"] > 0))
-    names = ("sharded_count", "gathered_bytes", "alone_count", "exposed_ns", "total_ns")
+    names = ("sharded_count", "gathered_bytes", "without_compute_count", "exposed_ns", "total_ns")
     n, size, alone, exposed, total = (float(gathers[name].sum()) for name in names)
     if size > 0:
         text = "{n:count} parameter all-gathers gather {size:bytes}, summed over ranks."

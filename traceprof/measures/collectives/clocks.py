@@ -98,19 +98,19 @@ def spread_of_ends_ns(table: Table) -> int:
     return int(table["spread_ns"][table["op"].isin(ENDS_TOGETHER)].sum())
 
 
-def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:
-    """Return whether lateness is too large to come from clocks that differ by ``ends_ns``."""
-    return late_ns > _MIN_LATENESS_FACTOR * ends_ns
+def is_beyond_clocks(late_ns: float, end_skew_ns: float) -> bool:
+    """Return whether lateness is too large to come from clocks that differ by ``end_skew_ns``."""
+    return late_ns > _MIN_LATENESS_FACTOR * end_skew_ns
 
 
-def describe_clocks(who: str, late_ns: float, ends_ns: float) -> Note:
+def describe_clocks(who: str, late_ns: float, end_skew_ns: float) -> Note:
     """Return a note on lateness that different clocks can explain."""
     return Note.of(
         "{who} appears {late:ns} late in total, but the ends of the same collectives differ by "
         "{ends:ns}. Use --align collectives to align the clocks.",
         who=who,
         late=late_ns,
-        ends=ends_ns,
+        ends=end_skew_ns,
     )
 
 

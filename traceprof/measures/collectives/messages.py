@@ -23,7 +23,13 @@ from traceprof.measures.collectives.operations import (
 )
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import where_known
-from traceprof.model.grouping import codes_of, first_alike, groups_of, places_of, rows_by_first
+from traceprof.model.grouping import (
+    codes_of,
+    find_matching_rows,
+    groups_of,
+    places_of,
+    rows_by_first,
+)
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
@@ -174,7 +180,7 @@ def _timed_calls(trace: Trace) -> Table:
         return single
     ends = groups_of(*(shared[name] for name in _LAUNCH_COLUMNS), shared["op"].packed)
     launched = work.take(work["correlation"] != ABSENT)
-    kernel_row = first_alike(shared, launched, *_LAUNCH_COLUMNS)
+    kernel_row = find_matching_rows(shared, launched, *_LAUNCH_COLUMNS)
     has_kernel = kernel_row >= 0
     kernel = launched.take(kernel_row[has_kernel])
     joined = shared.assign(
@@ -184,7 +190,7 @@ def _timed_calls(trace: Trace) -> Table:
         **{name: kernel[name] for name in ("start_ns", "end_ns", "is_timed", "device")},
         carrier=kernel["op"],
     )
-    is_unshared = first_alike(single, shared, *_LAUNCH_COLUMNS) < 0
+    is_unshared = find_matching_rows(single, shared, *_LAUNCH_COLUMNS) < 0
     return Table.stacked([single.take(is_unshared), joined.select(*_CALL_COLUMNS)])
 
 

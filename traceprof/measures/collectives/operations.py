@@ -20,7 +20,7 @@ from traceprof.measures.host.launches import innermost, launches_of
 from traceprof.measures.rows import are_first, bounds
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import first_alike, groups_of, rows_by_value
+from traceprof.model.grouping import find_matching_rows, groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
@@ -275,7 +275,7 @@ def _owner_of_kernels(kernels: Table, calls: Table) -> Int64Array:
         return np.full(len(kernels), ABSENT, np.int64)
     # The last call with a correlation ID counts, since IDs may be reused.
     known = np.flatnonzero(calls["correlation"] != ABSENT)[::-1]
-    place = first_alike(kernels, calls.take(known), *_KERNEL_KEYS)
+    place = find_matching_rows(kernels, calls.take(known), *_KERNEL_KEYS)
     by_correlation = np.append(known, ABSENT)[place]
     threaded = np.flatnonzero(calls["thread"] != ABSENT)
     launches = (kernels[name] for name in ("process", "thread", "launch_ns"))

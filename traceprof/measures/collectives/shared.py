@@ -42,27 +42,28 @@ SPEC: Final = ResultSpec.of("""
     same last: last rank to arrive
     same imbalance [factor]: largest input size divided by the mean, if sizes are uneven
     same matched_by: how traceprof matched the collective across ranks
-    total apart_ns: time between the start on each rank and the start on the last rank, summed over
-        ranks; includes time with compute and time before the ranks first synchronized
+    total arrival_skew_ns: time between the start on each rank and the start on the last rank,
+        summed over ranks; includes time with compute and time before the ranks first synchronized
     key number [number]: index in time order over the whole run
     scalars:
     total shared_count: number of collectives recorded on several ranks
-    total alone_count: number of collectives recorded on only one rank
+    total unmatched_count: number of collectives recorded on only one rank
     total partial_count: number of collectives recorded on fewer ranks than their communicator has
     total unnamed_count: number of collectives matched by order and time because they have no
         communicator name
     total guessed_count: number of collectives whose match is a guess
-    total apart_count: number of collectives in which a rank starts after another rank has ended
+    total non_overlapping_count: number of collectives in which a rank starts after another rank
+        has ended
     """)
 _COLLECTIVES: Final = SPEC.tables[0]
 _NOTES: Final = {
-    "alone_count": "{n:count} collectives were recorded on only one rank.",
+    "unmatched_count": "{n:count} collectives were recorded on only one rank.",
     "partial_count": "{n:count} collectives were recorded on fewer ranks than their communicator "
     "has.",
     "unnamed_count": "{n:count} collectives have no communicator name. traceprof matched them by "
     "order and time.",
     "guessed_count": "{n:count} matches are guesses: another match fits about as well.",
-    "apart_count": (
+    "non_overlapping_count": (
         "In {n:count} collectives, a rank starts after another rank has ended. The clocks differ "
         "(try --align collectives), or the matching is wrong."
     ),
@@ -110,7 +111,7 @@ def _rows_of_shared(matches: Matches, waited: Int64Array) -> Table:
         algbw_bytes_per_s=ratio_of(table["operation_bytes"], seconds),
         busbw_bytes_per_s=ratio_of(table["bus_bytes"], seconds),
         waited_ns=waited,
-        apart_ns=table["waited_ns"],
+        arrival_skew_ns=table["waited_ns"],
         last=_labels(matches, table["last_member"]),
     )
 
@@ -162,11 +163,11 @@ def _counts(matches: Matches) -> dict[str, int]:
     is_apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
     return {
         "shared_count": len(table),
-        "alone_count": int((matches.rows["match"] < 0).sum()),
+        "unmatched_count": int((matches.rows["match"] < 0).sum()),
         "partial_count": int(is_partial.sum()),
         "unnamed_count": known_by.get(MatchedBy.TIME, 0),
         "guessed_count": known_by.get(MatchedBy.GUESS, 0),
-        "apart_count": int(is_apart.sum()),
+        "non_overlapping_count": int(is_apart.sum()),
     }
 
 

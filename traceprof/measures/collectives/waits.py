@@ -31,7 +31,7 @@ _MESSAGE_OP: Final = "send"
 _PAIR_SIZE: Final = 2
 _NEVER: Final = int(np.iinfo(np.int64).max)
 _ROWS_PER_PIECE: Final = 200_000
-"""Maximum number of rows that `where_in` looks up at once, to limit memory."""
+"""Maximum number of rows that `find_rows_in` looks up at once, to limit memory."""
 
 
 @of_window
@@ -43,9 +43,9 @@ def find_waits(ranks: Ranks) -> CompactTable:
     exposed_ns (the part of it in which the rank did not compute; each ns of a rank counts in one
     row only), skew_ns (the same before the ranks were in step; no rank causes it), is_in_step
     (whether the ranks were in step before the first of them arrived), sync_ns (when all these ranks
-    were last released together before; `ABSENT`: never), own_ns (from sync_ns to the start of the
-    rank, without exposed waiting), contradicted_ns (time between the end on this rank and the start
-    on the last rank; above 0 means wrong clocks or a wrong match).
+    were last released together before; `ABSENT`: never), active_ns (from sync_ns to the start of
+    the rank, without exposed waiting), contradicted_ns (time between the end on this rank and the
+    start on the last rank; above 0 means wrong clocks or a wrong match).
     """
     found = _waits_of_whole(ranks)
     return found if ranks.uncut is None else found.take(ranks.span.holds(found["last_start_ns"]))
@@ -211,7 +211,7 @@ def _find_supersets(groups: list[frozenset[int]]) -> dict[frozenset[int], list[f
 def _measure_waits(
     ranks: Ranks, waits: Table, releases: Int64Array, first_sync: Int64Array
 ) -> dict[str, Any]:
-    """Return wait_ns, exposed_ns, skew_ns, and own_ns of each row."""
+    """Return wait_ns, exposed_ns, skew_ns, and active_ns of each row."""
     starts, syncs = waits["start_ns"], waits["sync_ns"]
     in_step = np.clip(first_sync, starts, releases)
     exposed, skew, busy_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
@@ -232,11 +232,11 @@ def _measure_waits(
         "wait_ns": releases - in_step,
         "exposed_ns": exposed,
         "skew_ns": skew,
-        "own_ns": busy_ns,
+        "active_ns": busy_ns,
     }
 
 
-def where_in(table: Table, rows: Table) -> Int64Array:
+def find_rows_in(table: Table, rows: Table) -> Int64Array:
     """Return the first row of ``table`` with the match and member of each of ``rows``.
 
     `ABSENT` if there is none, or if the row has no match or member.
@@ -258,12 +258,12 @@ def where_in(table: Table, rows: Table) -> Int64Array:
     return found
 
 
-def value_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
+def find_values_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
     """Return column ``name`` of ``table`` at the match and member of each of ``rows``.
 
     ``nothing`` is the value for rows that ``table`` does not have.
     """
-    place = where_in(table, rows)
+    place = find_rows_in(table, rows)
     values = np.append(table[name], nothing)
     found: Int64Array = values[place]
     return found

@@ -34,7 +34,7 @@ ENERGY_SPEC: Final = ResultSpec.of("""
     same span_ns: duration of that period
     same joules [number]: energy: power integrated over the period
     same mean_watts [number]: mean power
-    same most_watts [number]: highest sampled power
+    same max_watts [number]: highest sampled power
     same idle_watts [number]: lowest sampled power in the recording, used as the idle power
     same idle_joules [number]: energy at idle power over the period
     table units: energy and cost per unit, over all GPUs
@@ -130,7 +130,7 @@ def _devices(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
             "span_ns": span.duration_ns,
             "joules": joules,
             "mean_watts": joules / seconds,
-            "most_watts": float(inside.max()) if len(inside) else np.nan,
+            "max_watts": float(inside.max()) if len(inside) else np.nan,
             "idle_watts": float(watts.min()),
             "idle_joules": float(watts.min()) * seconds,
         }

@@ -22,7 +22,7 @@ from traceprof.measures.collectives.by_size import COLLECTIVES
 from traceprof.measures.composition import COLLECTIVE, WAITING, composition_of_devices, first_claims
 from traceprof.measures.compute.counted import counted_kernels
 from traceprof.measures.compute.rates import measured_kernels
-from traceprof.measures.compute.utilisation import main_precision, torch_flop
+from traceprof.measures.compute.utilization import main_precision, torch_flop
 from traceprof.measures.device.occupancy import launch_shapes
 from traceprof.measures.device.peaks import flop_peak_of
 from traceprof.measures.device.times import (
@@ -62,7 +62,7 @@ _OF_IDLE: Final = {
     "queued": "pauses between kernels",
     "launch": "launching",
     "data": "waiting for data",
-    "synchronising": "synchronising",
+    "synchronizing": "synchronizing",
     "communication": "communication by the host",
     "host": "host code",
     "peer": "waiting for another device",
@@ -84,7 +84,7 @@ IDEAL_SPEC: Final = ResultSpec.of("""
         exactly to length_ns
     key part: part of the step time
     same step_ns: time per step, mean over steps and GPUs; time in the window if no steps are known
-    same until_ns: cumulative sum up to this part
+    same cumulative_ns: cumulative sum up to this part
     same share_ratio: step_ns as a share of length_ns
     same total_ns: total over all GPUs and steps in the window
     scalars:
@@ -105,8 +105,8 @@ def _kernels_of(trace: Trace) -> dict[str, int]:
     at_peak = _whole(np.nan_to_num(work["ideal_ns"]) * share, claimed)
     traffic = np.nan_to_num(work["memory_ns"]) * share - at_peak
     moving = _whole(np.maximum(traffic, 0.0), claimed - at_peak)
-    has_peak = (work["counted_ns"] > 0) & ~np.isnan(work["ideal_ns"])
-    has_memory = (work["moving_ns"] > 0) & ~np.isnan(work["memory_ns"])
+    has_peak = (work["known_flop_ns"] > 0) & ~np.isnan(work["ideal_ns"])
+    has_memory = (work["known_bytes_ns"] > 0) & ~np.isnan(work["memory_ns"])
     is_known = has_peak | (has_memory & ~is_heavy)
     left = np.where(is_known, claimed - at_peak - moving, 0)
     of_waves = _whole(claimed * _unfilled(trace), left)
@@ -183,8 +183,8 @@ def measure_ideal(ranks: Ranks) -> Result:
     kernels[UNKNOWN] += sums.pop(_COMPUTE, 0) - sum(kernels.values())
     sums.update(kernels)
     _split_communication(ranks, sums)
-    doubts = _put_stated(ranks, sums, spans)
-    return _as_steps(ranks, sums, len(spans)).with_notes(*doubts)
+    caveats = _put_stated(ranks, sums, spans)
+    return _as_steps(ranks, sums, len(spans)).with_notes(*caveats)
 
 
 def _split_communication(ranks: Ranks, sums: Counter[str]) -> None:
@@ -258,7 +258,7 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
         {
             "part": np.array(parts, object),
             "step_ns": step,
-            "until_ns": until,
+            "cumulative_ns": until,
             "share_ratio": step / (length or np.nan),
             "total_ns": total,
         },

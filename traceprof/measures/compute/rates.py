@@ -34,27 +34,27 @@ _MEASURES: Final = """
     derived share_ratio: total_ns as a share of all kernels
     total flop: FLOPs of the operators that launched the kernels, from the sizes of their inputs. A
         multiply-add counts as two. Only matrix products, convolutions, and attention are counted
-    derived achieved_flop_per_s: flop divided by counted_ns
-    mean(counted_ns) peak_ratio: achieved rate as a share of the dense peak of each kernel's
+    derived achieved_flop_per_s: flop divided by known_flop_ns
+    mean(known_flop_ns) peak_ratio: achieved rate as a share of the dense peak of each kernel's
         precision; empty if a peak is unknown
     total moved_bytes: minimum number of bytes that the operators move: every input read once, every
         output written once
-    derived bandwidth_bytes_per_s: moved_bytes divided by moving_ns; a lower bound
-    mean(moving_ns) memory_ratio: bandwidth as a share of peak memory bandwidth
+    derived bandwidth_bytes_per_s: moved_bytes divided by known_bytes_ns; a lower bound
+    mean(known_bytes_ns) memory_ratio: bandwidth as a share of peak memory bandwidth
     derived intensity [number]: arithmetic intensity: FLOPs per byte of moved_bytes
-    total counted_ns: total_ns of the kernels with known FLOPs
+    total known_flop_ns: total_ns of the kernels with known FLOPs
     total unknown_ns: total_ns of compute-heavy kernels with unknown FLOPs (GEMM, convolution,
         attention, experts, recurrent, FFT, whole CUDA graphs); these kernels are not counted
-    total moving_ns: total_ns of the kernels with known bytes
+    total known_bytes_ns: total_ns of the kernels with known bytes
     """
 _SCALARS: Final = """
     scalars:
     total kernels_ns: total duration of all kernels
     total unknown_ns: total duration of compute-heavy kernels with unknown FLOPs
-    total told_ns: total duration of kernels with FLOPs and bytes recorded by PyTorch
+    total counted_by_torch_ns: total duration of kernels with FLOPs and bytes recorded by PyTorch
     """
 _ADDED: Final = (
-    *("count", "total_ns", "flop", "moved_bytes", "counted_ns", "unknown_ns", "moving_ns"),
+    *("count", "total_ns", "flop", "moved_bytes", "known_flop_ns", "unknown_ns", "known_bytes_ns"),
     *("ideal_ns", "memory_ns"),
 )
 """What adds up of kernels; the last two give the shares of the peaks."""
@@ -88,10 +88,10 @@ def measured_kernels(trace: Trace) -> Table:
             "total_ns": length,
             "flop": found["flop"],
             "moved_bytes": found["n_bytes"],
-            "counted_ns": length * is_counted,
+            "known_flop_ns": length * is_counted,
             "unknown_ns": length * found["is_uncounted"],
-            "told_ns": length * found["is_told"],
-            "moving_ns": length * moves,
+            "counted_by_torch_ns": length * found["is_told"],
+            "known_bytes_ns": length * moves,
             "ideal_ns": np.where(is_counted, ratio_of(found["flop"] * 1e9, peak), 0.0),
             "memory_ns": np.where(moves, ratio_of(found["n_bytes"] * 1e9, memory), 0.0),
         },
@@ -123,10 +123,14 @@ def _by(trace: Trace, name: str, spec: ResultSpec, keys: Mapping[str, Column]) -
 
 def _result(name: str, spec: ResultSpec, table: Table, kernels: Table) -> Result:
     table = table.assign(
-        peak_ratio=ratio_of(table["ideal_ns"], table["counted_ns"]),
-        memory_ratio=ratio_of(table["memory_ns"], table["moving_ns"]),
+        peak_ratio=ratio_of(table["ideal_ns"], table["known_flop_ns"]),
+        memory_ratio=ratio_of(table["memory_ns"], table["known_bytes_ns"]),
     )
-    whole = {"kernels_ns": "total_ns", "unknown_ns": "unknown_ns", "told_ns": "told_ns"}
+    whole = {
+        "kernels_ns": "total_ns",
+        "unknown_ns": "unknown_ns",
+        "counted_by_torch_ns": "counted_by_torch_ns",
+    }
     scalars = {scalar: int(kernels[own].sum()) for scalar, own in whole.items()}
     return Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(table)}, scalars)
 
@@ -287,14 +291,14 @@ def _joined(table: Table) -> Table:
 def _finish(result: Result, keys: tuple[str, ...]) -> Result:
     spec = result.spec.tables[0]
     table = result.tables[spec.name]
-    known = {"flop": table["counted_ns"] > 0, "moved_bytes": table["moving_ns"] > 0}
+    known = {"flop": table["known_flop_ns"] > 0, "moved_bytes": table["known_bytes_ns"] > 0}
     table = table.assign(
         **{name: np.where(own, np.rint(table[name]), np.nan) for name, own in known.items()}
     )
     table = table.assign(
         share_ratio=table["total_ns"] / (result.scalars["kernels_ns"] or np.nan),
-        achieved_flop_per_s=ratio_of(table["flop"], table["counted_ns"] / 1e9),
-        bandwidth_bytes_per_s=ratio_of(table["moved_bytes"], table["moving_ns"] / 1e9),
+        achieved_flop_per_s=ratio_of(table["flop"], table["known_flop_ns"] / 1e9),
+        bandwidth_bytes_per_s=ratio_of(table["moved_bytes"], table["known_bytes_ns"] / 1e9),
         intensity=ratio_of(table["flop"], table["moved_bytes"]),
     )
     table = table.in_order("-total_ns", *keys)
@@ -309,7 +313,7 @@ _EXPERT: Final = re.compile(r"(.*\bexperts)\.(\d+)")
 def _on_modules(table: Table) -> Iterator[Note]:
     """Yield how uneven experts are that are modules each: of the layer where they are it most."""
     found: dict[str, dict[int, float]] = {}
-    for row in table.take(table["counted_ns"] > 0).rows():
+    for row in table.take(table["known_flop_ns"] > 0).rows():
         if own := _EXPERT.fullmatch(str(row["layer"])):
             found.setdefault(own[1], {})[int(own[2])] = row["flop"]
     every = [(max(e.values()) * len(e) / sum(e.values()), name) for name, e in found.items()]
@@ -355,14 +359,14 @@ def _notes(result: Result, table: Table) -> list[Note]:
             "not counted, since no PyTorch operator with complete input sizes launched them."
         )
         notes.append(Note.of(text, share=unknown / whole))
-    if told := result.scalars["told_ns"]:
+    if told := result.scalars["counted_by_torch_ns"]:
         notes.append(Note.of(TOLD, share=told / whole))
     keys = [key.name for key in result.spec.tables[0] if key.is_key]
     for ratio, text in _ABOVE.items():
         for row in table.take(np.nan_to_num(table[ratio]) > 1).rows()[:1]:
             name = " ".join(filter(None, (str(row[key]) for key in keys)))
             notes.append(Note.of(text, name=name or "the other work", share=row[ratio]))
-    counted = table.take(table["counted_ns"] > 0)
+    counted = table.take(table["known_flop_ns"] > 0)
     if len(counted) and not is_known(counted["peak_ratio"]).any():
         notes.append(
             Note("Shares of peak are not reported: specify the GPU with --gpu or --hardware.")

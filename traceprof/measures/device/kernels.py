@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.durations import DURATIONS, finish_durations, summarise
+from traceprof.measures.durations import DURATIONS, finish_durations, summarize
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import grouped, lengths_of, ratio_of, where_known
@@ -32,7 +32,7 @@ KERNELS_SPEC: Final = ResultSpec.of(
 
 def measure_kernels(trace: Trace) -> Result:
     """Return the kernels by name; one that the window cuts counts with its part inside."""
-    table, samples = summarise(trace.kernels, ["name", "activity"])
+    table, samples = summarize(trace.kernels, ["name", "activity"])
     return Result("kernels", KERNELS_SPEC, {"kernels": table}, samples={"kernels": samples})
 
 
@@ -45,8 +45,8 @@ HISTOGRAM_SPEC: Final = ResultSpec.of("""
     table durations: one row per kernel name and duration range (9% wide), by the total time of the
         kernel
     key name: kernel name
-    key from_ns: shortest duration in the row
-    same up_to_ns: upper bound of the duration (exclusive)
+    key lower_bound_ns: shortest duration in the row
+    same upper_bound_ns: upper bound of the duration (exclusive)
     total count: number of kernels
     total total_ns: total duration of the kernels
     """)
@@ -64,8 +64,8 @@ def measure_histogram(trace: Trace) -> Result:
     table = Table(
         {
             "name": keys["name"],
-            "from_ns": _EDGES_NS[keys["place"]],
-            "up_to_ns": _EDGES_NS[keys["place"] + 1],
+            "lower_bound_ns": _EDGES_NS[keys["place"]],
+            "upper_bound_ns": _EDGES_NS[keys["place"] + 1],
             "count": groups.counts,
             "total_ns": groups.reduced(np.add, durations),
         }
@@ -77,7 +77,7 @@ def _finish_histogram(result: Result) -> Result:
     table = result.table
     names = groups_of(codes_of(table["name"]))
     of_name = names.reduced(np.add, table["total_ns"])[names.number]
-    ordered = table.assign(whole=of_name).in_order("-whole", "name", "from_ns")
+    ordered = table.assign(whole=of_name).in_order("-whole", "name", "lower_bound_ns")
     return result.with_table(ordered.without("whole"))
 
 
@@ -117,7 +117,7 @@ def measure_summary(trace: Trace) -> Result:
     for name in _TABLES:
         own = trace.table(name)
         named = own.assign(name=copy_titles(own)) if name == "copies" else own
-        table, samples = summarise(named, ["name"])
+        table, samples = summarize(named, ["name"])
         tables.append(table.assign(kind=_CALLS if name == "api_calls" else _GPU))
         rows.append(samples.rows + n_rows)
         values.append(samples.values)
@@ -201,13 +201,13 @@ def measure_classes(trace: Trace) -> Result:
 
 def _finish_classes(result: Result) -> Result:
     table = result.table
-    told_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
+    counted_by_torch_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
     whole_ns = int(table["total_ns"].sum()) or 1
     table = table.assign(
         share_ratio=table["total_ns"] / whole_ns,
         median_ns=medians_of(table, result.samples["classes"]),
         short_ratio=table["short_count"] / table["count"],
-        tensor_core_ratio=ratio_of(table["tensor_core_ns"], told_ns),
+        tensor_core_ratio=ratio_of(table["tensor_core_ns"], counted_by_torch_ns),
     )
     if set(table["phase"]) == {UNCLAIMED}:
         table = table.assign(phase="")
@@ -228,13 +228,13 @@ def _notes(table: Table) -> list[Note]:
         )
     ]
     matrix = table.take(is_known(table["tensor_core_ns"]))
-    told_ns = int((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
-    if told_ns:
+    counted_by_torch_ns = int((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
+    if counted_by_torch_ns:
         notes.append(
             Note.of(
                 "GEMM, convolution, and attention kernels spend {share:ratio} of their time on "
                 "tensor cores (AMD: matrix cores), according to the kernel names.",
-                share=float(matrix["tensor_core_ns"].sum()) / told_ns,
+                share=float(matrix["tensor_core_ns"].sum()) / counted_by_torch_ns,
             )
         )
     return notes

@@ -53,7 +53,7 @@ def launch_shapes(trace: Trace) -> LaunchShapes:
     shapes = shapes_of(trace.kernels, trace.kernel_shapes).assign(device=trace.kernels["device"])
     of_kernel, first = numbered(
         *(
-            shapes.alike(name) if isinstance(shapes, CompactTable) else shapes[name]
+            shapes.codes_of_column(name) if isinstance(shapes, CompactTable) else shapes[name]
             for name in _KEYS
         )
     )

@@ -19,7 +19,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Names, Table
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import CYCLE, WINDOW
 
@@ -57,7 +57,7 @@ def recorded_times(trace: Trace, device: int) -> Intervals:
 def recorded_windows(trace: Trace) -> Mapping[int, Intervals]:
     """Return in which windows the devices of each process were seen; {}: all the time."""
     ranges = trace.whole.ranges
-    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    own = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
     return unions_by(own.take(own["name"].isin((WINDOW, CYCLE))))
 
 

@@ -205,7 +205,7 @@ def launch_table(trace: Trace) -> Table:
     """
     parts = [_launched(trace, name).on_disk() for name in DEVICE_TABLES]
     table = Table.stacked(parts)
-    table = table.take_aside(table.order("launch_ns"))
+    table = table.take_on_disk(table.order("launch_ns"))
     depth = np.full(len(table), ABSENT, np.int64)
     empty = np.zeros(len(table), np.bool_)
     is_first = np.zeros(len(table), np.bool_)

@@ -27,7 +27,7 @@ from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
 
@@ -70,7 +70,7 @@ def source_of_layers(ranks: Ranks) -> str:
 def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
     """Return the rows of ranges, or of host operators, that each source has."""
     is_nested = trace.ranges["kind"] == "push_pop"
-    is_own = trace.ranges["domain"] == OWN_DOMAIN
+    is_own = trace.ranges["domain"] == TRACEPROF_DOMAIN
     names = trace.ranges["name"]
     likely = names.texts[codes_containing(names.texts, [LAYER])].tolist()
     is_layer = names.isin([text for text in likely if text.startswith(LAYER)])

@@ -18,10 +18,24 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.ranges import find_parents, self_time_ns
-from traceprof.measures.rows import Bools, Ints, aside, bounds, grouped, ints, lengths_of, sums_at
+from traceprof.measures.rows import (
+    Bools,
+    Ints,
+    bounds,
+    grouped,
+    ints,
+    lengths_of,
+    moved_to_disk,
+    sums_at,
+)
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import check_pairs, union_lengths
-from traceprof.model.nesting import has_alike_around, levels_of, nearest_around, sum_of_chains
+from traceprof.model.nesting import (
+    find_nearest_ancestors,
+    has_ancestor_with_same_code,
+    levels_of,
+    sum_of_chains,
+)
 from traceprof.model.results import Note, Result, ResultSpec, key
 from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -60,7 +74,7 @@ def is_outermost_of(codes: Ints, parent: Ints) -> Bools:
             break
         outermost[rows[codes[above] == codes[rows]]] = False
         above = parent[above]
-    return outermost if not len(rows) else ~has_alike_around(codes, parent)
+    return outermost if not len(rows) else ~has_ancestor_with_same_code(codes, parent)
 
 
 def add_to_parents(values: Ints, parent: Ints, depth: Ints) -> Ints:
@@ -83,13 +97,13 @@ def sum_work(trace: Trace, owners: Mapping[str, Ints], parent: Ints, depth: Ints
     That is the innermost one, -1 where there is none.
     """
     n_spans = len(parent)
-    own_ns, count = np.zeros(n_spans, np.int64), np.zeros(n_spans, np.int64)
+    device_self_ns, count = np.zeros(n_spans, np.int64), np.zeros(n_spans, np.int64)
     first = np.full(len(parent), np.iinfo(np.int64).max)
     last = np.full(len(parent), np.iinfo(np.int64).min)
     for name, owner in owners.items():
         work = trace.table(name)
         owned, (starts, ends) = owner >= 0, bounds(work)
-        own_ns += sums_at(owner, ends - starts, n_spans)
+        device_self_ns += sums_at(owner, ends - starts, n_spans)
         count += sums_at(owner, 1, n_spans)
         np.minimum.at(first, owner[owned], starts[owned])
         np.maximum.at(last, owner[owned], ends[owned])
@@ -100,8 +114,8 @@ def sum_work(trace: Trace, owners: Mapping[str, Ints], parent: Ints, depth: Ints
     worked = total_count > 0
     return RangeWork(
         parent=parent,
-        self_ns=own_ns,
-        total_ns=add_to_parents(own_ns, parent, depth),
+        self_ns=device_self_ns,
+        total_ns=add_to_parents(device_self_ns, parent, depth),
         work_count=total_count,
         first_ns=np.where(worked, first, 0),
         last_ns=np.where(worked, last, 0),
@@ -160,7 +174,7 @@ class SpanKinds:
     def of(cls, codes: Ints, n_kinds: int, parent: Ints) -> SpanKinds:
         """Return the kinds of spans; ``parent`` is the one around each, -1 for the outermost."""
         counts = is_outermost_of(codes, parent)
-        outer = nearest_around(parent, counts)
+        outer = find_nearest_ancestors(parent, counts)
         nearest = np.where(counts, np.arange(len(codes)), outer)
         return cls(codes, n_kinds, counts, nearest, outer, sum_of_chains(counts, parent))
 
@@ -204,7 +218,7 @@ RANGE_WORK_SPEC: Final = ResultSpec.of(
         once
     derived device_ratio: device_ns as a share of all kernels and copies
     total union_ns: time in which a GPU ran any of these kernels and copies, summed over GPUs
-    total own_ns: device_ns without work launched in nested ranges
+    total device_self_ns: device_ns without work launched in nested ranges
     total projected_ns: time from the first start to the last end of a range's GPU work, summed over
         the ranges
     total work_count: number of kernels and copies, each counted once
@@ -275,7 +289,7 @@ def _device(
 ) -> dict[str, Ints]:
     work = sum_work(trace, owners, nested.parent, nested.depth)
     return {
-        "own_ns": sums_at(spans.codes, work.self_ns, spans.n_kinds),
+        "device_self_ns": sums_at(spans.codes, work.self_ns, spans.n_kinds),
         "projected_ns": sums_at(spans.codes, work.last_ns - work.first_ns, spans.n_kinds),
         "union_ns": _union_ns(trace, spans, work, owners),
         "work_count": spans.summed(work.work_count),
@@ -289,10 +303,12 @@ def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) 
     Work that has its device to itself counts as it is: unions are made of what overlaps alone.
     """
     parts = [ints(trace.table(of), "device", "start_ns", "end_ns") for of in owners]
-    device, starts, ends = (aside(np.concatenate(column)) for column in zip(*parts, strict=True))
-    owner = aside(np.concatenate(list(owners.values())))
+    device, starts, ends = (
+        moved_to_disk(np.concatenate(column)) for column in zip(*parts, strict=True)
+    )
+    owner = moved_to_disk(np.concatenate(list(owners.values())))
     order = np.argsort(starts, kind="stable")
-    order = aside(order[owner[order] >= 0])
+    order = moved_to_disk(order[owner[order] >= 0])
     found = spans.summed(work.total_ns)
     for rows in rows_by_value(device[order]).values():
         for shared in _overlapping(order[rows], starts, ends):

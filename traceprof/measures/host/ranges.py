@@ -11,7 +11,7 @@ import numpy as np
 
 from traceprof.errors import UsageError
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.durations import DURATIONS, finish_durations, summarise
+from traceprof.measures.durations import DURATIONS, finish_durations, summarize
 from traceprof.measures.rows import Ints, bounds, sums_at
 from traceprof.model.grouping import codes_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
@@ -21,8 +21,8 @@ from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Bools, Names, Table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.names.own_patterns import own_pattern
 from traceprof.names.ranges import plain_names
+from traceprof.names.user_patterns import user_pattern
 
 _BY_THREAD: Final = ("process", "thread")
 
@@ -62,7 +62,7 @@ def self_time_ns(spans: Table, lane: Sequence[str] = _BY_THREAD) -> Ints:
 def _measured(spec: ResultSpec, spans: Table, lane: str) -> Result:
     """Return the durations and self times of ``spans``, which nest by ``lane``, too."""
     name = spec.tables[0].name
-    table, samples = summarise(spans, spec.tables[0].keys)
+    table, samples = summarize(spans, spec.tables[0].keys)
     self_ns = sums_at(samples.rows, self_time_ns(spans, (*_BY_THREAD, lane)), len(table))
     return Result(name, spec, {name: table.assign(self_ns=self_ns)}, samples={name: samples})
 
@@ -149,7 +149,7 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
     first = 1
     if found.empty or match["plain"] is None:
         if match["regex"] is not None:
-            own_pattern(match["regex"], "range:/pattern/")
+            user_pattern(match["regex"], "range:/pattern/")
         found = _all(ranks, _matching, match.groupdict())
         first = int(match["nth"] or 1)
     if found.empty:
@@ -197,7 +197,7 @@ def _matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
     if match["regex"] is None:
         rows = names == (match["plain"] if match["quoted"] is None else match["quoted"] or "")
     else:
-        pattern = own_pattern(match["regex"], "range:/pattern/")
+        pattern = user_pattern(match["regex"], "range:/pattern/")
         rows = names.by_text(pattern.found_in(names.texts.tolist()))
     if match["domain"] is not None:
         rows = rows & (trace.ranges["domain"] == match["domain"])

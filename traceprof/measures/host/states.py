@@ -1,4 +1,4 @@
-"""When a host was in which phase, fetched data, synchronised, or was disturbed by a profiler."""
+"""When a host was in which phase, fetched data, synchronized, or was disturbed by a profiler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from traceprof.measures.rows import (
     ints,
     unions_by,
 )
-from traceprof.model.grouping import are_among, groups_of, rows_by_values
+from traceprof.model.grouping import groups_of, is_in, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -239,7 +239,7 @@ def _hulls(launches: Table, main: int, free: Intervals) -> Intervals:
     return Intervals.union_of(starts[firsts][kept], last[kept]) & free
 
 
-_SYNCHRONISES: Final = re.compile(
+_SYNCHRONIZES: Final = re.compile(
     r"(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize", re.IGNORECASE
 )
 _BLOCKING_COPY: Final = re.compile(
@@ -253,7 +253,7 @@ class HostState:
     """When the threads of a process that launch work waited, and why."""
 
     data: Intervals
-    synchronising: Intervals
+    synchronizing: Intervals
     profiler: Intervals
 
     def alone(self) -> dict[str, Intervals]:
@@ -262,13 +262,13 @@ class HostState:
         return {
             "profiler": self.profiler,
             "data": self.data - self.profiler,
-            "synchronising": self.synchronising - disturbed,
+            "synchronizing": self.synchronizing - disturbed,
         }
 
 
-def is_synchronisation(names: Names) -> Bools:
+def is_synchronization(names: Names) -> Bools:
     """Return which API calls wait for the device."""
-    return _matches(names, _SYNCHRONISES)
+    return _matches(names, _SYNCHRONIZES)
 
 
 def is_blocking_copy(names: Names) -> Bools:
@@ -300,7 +300,7 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
     return {
         process: HostState(
             data=data.get(process, nothing),
-            synchronising=waits.get(process, nothing),
+            synchronizing=waits.get(process, nothing),
             profiler=profiler.get(process, nothing),
         )
         for process in {*np.unique(trace.api_calls["process"]).tolist(), *data}
@@ -330,6 +330,6 @@ def hold_devices_up(calls: Table) -> Bools:
     process = lanes.values[0]
     launching = np.zeros(len(process), np.bool_)
     launching[lanes.number[is_launch(calls["name"])]] = True
-    counts = launching | ~are_among(process, process[launching])
-    waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
+    counts = launching | ~is_in(process, process[launching])
+    waits = is_synchronization(calls["name"]) | is_blocking_copy(calls["name"])
     return np.asarray(waits & counts[lanes.number], np.bool_)

@@ -39,7 +39,7 @@ from traceprof.measures.rows import (
     sums_at,
     unions_by,
 )
-from traceprof.model.grouping import are_among, places_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import is_in, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.packed import Packed, joined_numbers
 from traceprof.model.table import Names, Table, objects
@@ -187,7 +187,7 @@ NOTHING: Final = "(nothing recorded)"
 """Stands in tables and sentences for the time in which the host recorded nothing."""
 
 OF_HOST: Final = (
-    *("data", "synchronising", "communication", "launch", "host"),
+    *("data", "synchronizing", "communication", "launch", "host"),
     *("edge", "unknown"),
 )
 """The causes for which it is told what the host did; in the others no thread holds a device up."""
@@ -253,7 +253,7 @@ def _asked_parts(trace: Trace) -> Table:
     there the gaps of several devices do not overlap.
     """
     gaps, parts = find_gaps(trace), find_idle_parts(trace)
-    asked = are_among(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
+    asked = is_in(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
     parts = parts.take(asked)
     process, thread = ints(gaps, "holder", "thread", rows=parts["gap"])
     lengths = lengths_of(parts)
@@ -280,7 +280,7 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
 def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) -> Table:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
     every = find_idle_parts(trace)
-    rest = every.take(~are_among(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
+    rest = every.take(~is_in(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
     theirs = (rest.stored(own) for own in ("gap", "start_ns", "end_ns", "cause"))
     none, nobody = (Packed.repeated(value, len(rest)) for value in (-1, 0))
     columns = [*zip(_of_parts(parts, chosen), (*theirs, none, none, nobody), strict=True)]
@@ -324,7 +324,7 @@ def _named(trace: Trace, columns: _Columns, lanes: HostLanes) -> Table:
 
 
 def _joined(columns: list[Packed | Array]) -> _Columns:
-    """Return the columns with neighbours as one row that differ in nothing but their times.
+    """Return the columns with neighbors as one row that differ in nothing but their times.
 
     It takes them out of the list: a column at a time is there twice.
     """

@@ -32,9 +32,9 @@ from traceprof.measures.rows import (
     picked,
     sums_at,
 )
-from traceprof.measures.steps.undisturbed import awaited_since, disturbances
+from traceprof.measures.steps.undisturbed import disturbances, waiting_start_ns
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import are_among, pieces_of, rows_by_value
+from traceprof.model.grouping import is_in, pieces_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.packed import Packed
 from traceprof.model.table import Names, Table
@@ -154,12 +154,12 @@ _Found: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]
 """Start, end, the work before and after each gap of a device, and how much of it is at an edge."""
 
 CAUSES: Final = (
-    *("data", "synchronising", "communication", "launch", "host"),
+    *("data", "synchronizing", "communication", "launch", "host"),
     *("queued", "peer", "profiler", "edge", "unknown"),
 )
 """What a device waits for.
 
-data: the host fetches data; synchronising: the host waits in a synchronising call;
+data: the host fetches data; synchronizing: the host waits in a synchronizing call;
 communication: for long, while the host itself carries out a collective or a message (gloo, MPI);
 launch: the host launches as fast as it can, but too slowly; host: the host runs other code (or a
 launching call takes more than a millisecond, as when a module is loaded); queued: the work had been
@@ -179,7 +179,7 @@ LONGEST_CALL_NS: Final = 1_000_000
 LATENCY_NS: Final = 20_000
 """How long after its launch work may take to arrive at an idle device; usual are 3 to 10 µs."""
 
-_BEFORE_THAT: Final = ("profiler", "data", "synchronising")
+_BEFORE_THAT: Final = ("profiler", "data", "synchronizing")
 _PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
 
 
@@ -188,7 +188,7 @@ def find_gaps(trace: Trace) -> Table:
 
     Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), holder
     (the process that the device waits for: at the end the one whose work ended last), thread (that
-    launched the next work, -1 where that is not known), before and after (names of the neighbouring
+    launched the next work, -1 where that is not known), before and after (names of the neighboring
     work, "" where there is none). What a gap at the edge of the window waits for may lie outside.
     """
     return _gaps_and_parts(trace)[0]
@@ -207,7 +207,7 @@ def times_in_gaps(n_gaps: int, parts: Table, *causes: int) -> Ints:
 
     Parts are as `find_gap_parts` returns them, causes places in the names of theirs.
     """
-    chosen = parts.take(are_among(parts["cause"], causes))
+    chosen = parts.take(is_in(parts["cause"], causes))
     return sums_at(chosen["gap"], lengths_of(chosen), n_gaps)
 
 
@@ -228,7 +228,7 @@ def carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) ->
 
 
 def _carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) -> Table:
-    is_theirs = are_among(parts["cause"], [CAUSES.index(name) for name in causes])
+    is_theirs = is_in(parts["cause"], [CAUSES.index(name) for name in causes])
     gap = parts["gap"]
     starts, ends = bounds(parts)
     lengths = np.where(is_theirs, ends - starts, 0)
@@ -263,7 +263,7 @@ def _gaps_and_parts(trace: Trace) -> tuple[Table, Table]:
     return gaps, parts
 
 
-_DISTURBED: Final = (("launch", "host"), ("synchronising", "communication"))
+_DISTURBED: Final = (("launch", "host"), ("synchronizing", "communication"))
 """Where what the profiler adds to a step is looked for: the second where the first is too short."""
 
 
@@ -357,7 +357,7 @@ def _gaps_of(trace: Trace, device: int) -> Iterator[_Found]:
     first_ns, last_ns = span.end_ns, span.start_ns
     if len(work.rows):
         first, last_ns = Pieces(trace.whole, work.rows[:1].wide()), int(work.ends_sorted[-1])
-        first_ns = awaited_since(trace, first.process, first.launches.start_ns, work.starts[0])
+        first_ns = waiting_start_ns(trace, first.process, first.launches.start_ns, work.starts[0])
     # Before the first and after the last work of the recording, wherever the window is.
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns))
     edges = edges | Intervals.single(max(last_ns, span.start_ns), span.end_ns)
@@ -417,7 +417,7 @@ def _split_by_state(
     states, communicating = host_states_alone(trace), host_communication(trace)
     waited = ends > starts
     busy = [owner for owner, times in states.items() if any(map(len, times.values()))]
-    is_busy = are_among(process, [*busy, *communicating])
+    is_busy = is_in(process, [*busy, *communicating])
     # Of thousands of processes most are in no state at all: these are one piece.
     others = np.flatnonzero(waited & ~is_busy)
     yield others, starts[others], ends[others], np.full(len(others), -1)

@@ -39,7 +39,7 @@ from traceprof.model.trace import Trace
 from traceprof.names.ranges import PROFILER
 
 _EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
-_HOST_CAUSES: Final = ("data", "synchronising", "launch", "host")
+_HOST_CAUSES: Final = ("data", "synchronizing", "launch", "host")
 _HOST_BOUND: Final = 0.3
 _SHOWN: Final = 12
 _NAMED: Final = 3
@@ -91,8 +91,8 @@ IDLE_SPEC: Final = ResultSpec.of(
     """,
     _DEVICE,
     """
-    key from_ns: shortest gap duration in the row
-    same up_to_ns: upper bound of the gap duration (exclusive)
+    key lower_bound_ns: shortest gap duration in the row
+    same upper_bound_ns: upper bound of the gap duration (exclusive)
     total count: number of gaps
     total total_ns: total duration of the gaps
     table host_bound_steps: steps in which the GPUs wait for the host for more than 30% of the time
@@ -195,8 +195,8 @@ def _histogram(gaps: Table) -> Table:
     return Table(
         {
             "device": keys["device"],
-            "from_ns": edges[place],
-            "up_to_ns": edges[place + 1],
+            "lower_bound_ns": edges[place],
+            "upper_bound_ns": edges[place + 1],
             "count": groups.counts,
             "total_ns": groups.reduced(np.add, lengths),
         }
@@ -335,8 +335,9 @@ GAPS_SPEC: Final = ResultSpec.of("""
         operator, or call on the thread that launches the work that ends the gap, else on another
         running thread; "" if the CPU did not delay the GPU
     same host_ratio: share of the gap attributed to host_name
-    same meanwhile: longest activity of other threads during the gap, not attributed as a cause
-    same meanwhile_ratio: share of the gap covered by meanwhile
+    same overlapping_activity: longest activity of other threads during the gap, not attributed as
+        a cause
+    same overlap_ratio: share of the gap covered by overlapping_activity
     same before: last kernel or copy before the gap
     same after: first kernel or copy after the gap
     scalars:
@@ -371,7 +372,7 @@ def _described(trace: Trace, every: Table, rows: Ints) -> Table:
     gaps = every.take(rows)
     starts, lengths = gaps["start_ns"], lengths_of(gaps)
     causes = causes_of_gaps(trace, rows)
-    charged, charged_ns = _most(charged_by_host(trace), rows)
+    charged, attributed_ns = _most(charged_by_host(trace), rows)
     running = find_charges(trace).running
     beside, beside_ns = _most(running.take(running["by"] == "other"), rows)
     return Table(
@@ -384,9 +385,9 @@ def _described(trace: Trace, every: Table, rows: Ints) -> Table:
             "before": gaps["before"].plain(),
             "after": gaps["after"].plain(),
             "host_name": charged,
-            "host_ratio": charged_ns / np.maximum(lengths, 1),
-            "meanwhile": beside,
-            "meanwhile_ratio": beside_ns / np.maximum(lengths, 1),
+            "host_ratio": attributed_ns / np.maximum(lengths, 1),
+            "overlapping_activity": beside,
+            "overlap_ratio": beside_ns / np.maximum(lengths, 1),
         }
     )
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.measures.host.states import is_synchronisation
+from traceprof.measures.host.states import is_synchronization
 from traceprof.measures.rows import Bools, Ints, ints
 from traceprof.model import nesting
 from traceprof.model.grouping import pieces_of, places_of, rows_by_value, rows_by_values
@@ -133,7 +133,7 @@ def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
 
 
 def _doings(names: Texts) -> Packed:
-    waits = is_synchronisation(Names(np.arange(len(names)), names))
+    waits = is_synchronization(Names(np.arange(len(names)), names))
     waits |= _are(names, _OS_WAITS) | _are(names, _PYTHON_WAITS)
     sleeps = _are(names, _OS_SLEEPS)
     return Packed(np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)))
@@ -151,7 +151,7 @@ def _lanes_of(rows: Table) -> Iterator[HostLane]:
     for (number, of), own in rows_by_values(process, thread).items():
         mine = own[np.lexsort((-ends[own], starts[own]))]
         first, last, owner = innermost_pieces(starts[mine], ends[mine])
-        outer = outermost_around(ends[mine], is_operator[mine])[owner]
+        outer = find_outermost_ancestors(ends[mine], is_operator[mine])[owner]
         codes = name[mine]
         operator = codes[np.where(outer < 0, owner, outer)]
         yield HostLane(number, of, first, last, codes[owner], operator)
@@ -179,13 +179,13 @@ def innermost_pieces(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     return edges[kept], edges[kept + 1], owner[kept]
 
 
-def outermost_around(ends: Ints, is_asked: Bools) -> Ints:
+def find_outermost_ancestors(ends: Ints, is_asked: Bools) -> Ints:
     """Return, of each span, the outermost that is asked for of those that hold it and itself.
 
     -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
     later one holds it.
     """
-    return nesting.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
+    return nesting.find_outermost_ancestors(_spans_around(ends, holds_equal=True), is_asked)
 
 
 def _first_after(around: Ints, ends: Ints, spans: Ints, instants: Ints) -> Ints:

@@ -107,7 +107,7 @@ def find_idle_parts(part: Trace) -> Table:
     """
     parts = _parts(part)
     is_drained = parts["cause"] == len(CAUSES)
-    waits = CAUSES.index("synchronising")
+    waits = CAUSES.index("synchronizing")
     return parts.assign(cause=Packed(np.where(is_drained, waits, parts["cause"])))
 
 
@@ -119,7 +119,7 @@ def _waits_before(part: Trace) -> tuple[Ints, Ints]:
     """
     gaps, parts, states = find_gaps(part), find_gap_parts(part), find_host_states(part)
     waited, later = np.zeros(len(gaps), np.int64), np.zeros(len(gaps), np.int64)
-    if not any(len(own.synchronising) for own in states.values()):
+    if not any(len(own.synchronizing) for own in states.values()):
         return waited, later
     of_launches, of_both = (
         times_in_gaps(len(gaps), parts, *(CAUSES.index(name) for name in names))
@@ -127,9 +127,9 @@ def _waits_before(part: Trace) -> tuple[Ints, Ints]:
     )
     for (process, _), rows in rows_by_values(gaps["process"], gaps["device"]).items():
         state = states.get(process)
-        if state is None or not len(state.synchronising):
+        if state is None or not len(state.synchronizing):
             continue
-        time, at = state.synchronising, gaps["start_ns"][rows]
+        time, at = state.synchronizing, gaps["start_ns"][rows]
         place = np.searchsorted(time.starts, at, side="right") - 1
         inside = (place >= 0) & (time.ends[place] >= at)
         waited[rows] = np.where(inside, at - time.starts[place], 0)
@@ -160,7 +160,7 @@ def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = Fals
     gaps, parts, holds_of = find_gaps(part), find_gap_parts(part), unions_by(calls)
     owner, cause = parts["gap"], parts["cause"]
     is_late = np.isin(cause, [CAUSES.index(name) for name in _AFTER_A_WAIT])
-    is_held = is_all | is_late | (cause == CAUSES.index("synchronising"))
+    is_held = is_all | is_late | (cause == CAUSES.index("synchronizing"))
     span, times = part.span, device_times(part)
     lanes = rows_by_values(gaps["process"][owner], gaps["device"][owner])
     for (process, device), rows in lanes.items():

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.durations import summarise
+from traceprof.measures.durations import summarize
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost
-from traceprof.measures.host.states import hold_devices_up, is_blocking_copy, is_synchronisation
+from traceprof.measures.host.states import hold_devices_up, is_blocking_copy, is_synchronization
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import innermost_pieces
 from traceprof.measures.rows import Bools, Ints, are_first, bounds, ints, overlaps, sums_at
@@ -24,7 +24,7 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import plain_name
 
 READS_A_VALUE: Final = ".item()"
-PATTERNS: Final = ("synchronise", "blocking copy", READS_A_VALUE)
+PATTERNS: Final = ("synchronize", "blocking copy", READS_A_VALUE)
 """How the host waits: `READS_A_VALUE` is a copy of a few bytes to it that is waited for at once."""
 
 _SMALL_BYTES: Final = 64
@@ -60,7 +60,7 @@ def find_waits(trace: Trace) -> Table:
 def _waits_of_whole(trace: Trace) -> _Waits:
     calls = trace.api_calls
     copies = is_blocking_copy(calls["name"])
-    rows = np.flatnonzero(copies | is_synchronisation(calls["name"]))
+    rows = np.flatnonzero(copies | is_synchronization(calls["name"]))
     pattern = np.where(copies[rows], PATTERNS.index("blocking copy"), 0)
     reads = _reads_a_value(trace, rows, copies[rows])
     pattern = np.where(reads, PATTERNS.index(READS_A_VALUE), pattern)
@@ -118,17 +118,17 @@ def _makes_a_small_copy(trace: Trace) -> Bools:
 def idle_in_waits(trace: Trace) -> Ints:
     """Return for how long devices had nothing to do in each of the waits of `find_waits`.
 
-    That is the time that idle gaps have as "synchronising", device by device: of threads that wait
+    That is the time that idle gaps have as "synchronizing", device by device: of threads that wait
     at once the one that began last counts. Added up it is that cause of `find_gaps`.
     """
     waits = find_waits(trace)
     found = np.zeros(len(waits), np.int64)
     parts = find_gap_parts(trace)
-    parts = parts.take(parts["cause"] == CAUSES.index("synchronising"))
+    parts = parts.take(parts["cause"] == CAUSES.index("synchronizing"))
     owner = find_gaps(trace)["process"][parts["gap"]].astype(np.int64)
     starts, ends = bounds(parts)
     calls = trace.api_calls
-    every = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
+    every = is_synchronization(calls["name"]) | is_blocking_copy(calls["name"])
     counting = np.flatnonzero(hold_devices_up(calls)[every])  # of threads that launch work
     begin, end, process = ints(waits, "start_ns", "end_ns", "process", rows=counting)
     for number in np.unique(owner).tolist():
@@ -144,7 +144,7 @@ _KEYS: Final = ("call", "pattern", "host_range")
 SYNC_SPEC: Final = ResultSpec.of("""
     table waits: one row per call, pattern, and range, by total duration of the calls
     key call: call that waits for the GPU
-    key pattern: synchronise, blocking copy, or .item() (a copy of a few bytes to the host that the
+    key pattern: synchronize, blocking copy, or .item() (a copy of a few bytes to the host that the
         CPU waits for immediately)
     key host_range: innermost range around the call
     total count: number of calls
@@ -152,7 +152,7 @@ SYNC_SPEC: Final = ResultSpec.of("""
     total total_ns: total duration of the calls
     derived mean_ns: mean duration of a call
     largest max_ns: longest call
-    total idle_ns: GPU idle time during the calls, summed over GPUs (the cause "synchronising" in
+    total idle_ns: GPU idle time during the calls, summed over GPUs (the cause "synchronizing" in
         `idle`); empty if the trace contains no GPU activity
     scalars:
     total steps_count: number of steps in the window, over all processes
@@ -162,7 +162,7 @@ SYNC_SPEC: Final = ResultSpec.of("""
 def measure_sync(trace: Trace) -> Result:
     """Return the waits of the host by call, pattern and range."""
     waits = find_waits(trace).renamed(name="call")
-    table, samples = summarise(waits, _KEYS)
+    table, samples = summarize(waits, _KEYS)
     table = table.assign(idle_ns=sums_at(samples.rows, idle_in_waits(trace), len(table)))
     if not trace.recorded & set(DEVICE_TABLES):
         table = table.assign(idle_ns=np.nan)

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from traceprof.measures.device.times import places_in_part
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.host.states import is_blocking_copy, is_synchronisation
+from traceprof.measures.host.states import is_blocking_copy, is_synchronization
 from traceprof.measures.idle.gaps import LATENCY_NS
-from traceprof.measures.rows import Array, Ints, Texts, aside
+from traceprof.measures.rows import Array, Ints, Texts, moved_to_disk
 from traceprof.model.activity import Part
 from traceprof.model.grouping import groups_of, pieces_of, places_of
 from traceprof.model.packed import Packed, joined_numbers
@@ -79,7 +79,7 @@ def dependencies(trace: Trace) -> Mapping[int, Graph]:
     """Return the work and waits of each process with device work."""
     work = _work(trace)
     calls = trace.api_calls
-    waits = calls.take(is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"]))
+    waits = calls.take(is_synchronization(calls["name"]) | is_blocking_copy(calls["name"]))
     waits = waits.select("process", "start_ns", "end_ns").in_order("process", "end_ns")
     work_of, waits_of = _by_process(work), _by_process(waits.columns)
     nothing = {name: np.empty(0, np.int64) for name in ("start_ns", "end_ns")}
@@ -104,13 +104,15 @@ def _by_process(columns: _Columns) -> dict[int, _Columns]:
 def _work(trace: Trace) -> dict[str, Any]:
     """Return the work of the devices by process and start, ``lane`` being the stream of each."""
     parts = [_work_of(trace, name) for name in DEVICE_TABLES]
-    columns = {name: aside(joined_numbers([own[name] for own in parts])) for name in parts[0]}
+    columns = {
+        name: moved_to_disk(joined_numbers([own[name] for own in parts])) for name in parts[0]
+    }
     del parts
     columns["lane"] = groups_of(columns.pop("device"), columns.pop("stream")).packed
     order = np.argsort(columns["start_ns"], kind="stable")
     order = order[groups_of(columns["process"][order]).order]
     for name, column in columns.items():
-        columns[name] = aside(column[order])
+        columns[name] = moved_to_disk(column[order])
     return columns
 
 
@@ -270,8 +272,8 @@ def walk_back(graph: Graph, span: TimeWindow) -> Segments:
     closing = ([span.start_ns], [arrived[-1]], [HOST], [_END])
     parts = [_inside(columns, span) for columns in (opening, *of_nodes, closing)]
     starts, ends, kinds, rows = zip(*parts, strict=True)
-    begun, ended, of_work = (aside(np.concatenate(own)) for own in (starts, ends, rows))
-    return Segments(begun, ended, aside(Packed.joined(kinds)), of_work, graph)
+    begun, ended, of_work = (moved_to_disk(np.concatenate(own)) for own in (starts, ends, rows))
+    return Segments(begun, ended, moved_to_disk(Packed.joined(kinds)), of_work, graph)
 
 
 def _inside(columns: Sequence[Any], span: TimeWindow) -> tuple[Ints, Ints, Packed, Ints]:

@@ -47,7 +47,7 @@ from traceprof.measures.steps.base import base_of, named_usual_steps, usual_time
 from traceprof.measures.steps.find import find_steps, steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.traffic.copies import copy_speeds
-from traceprof.model.grouping import first_alike
+from traceprof.model.grouping import find_matching_rows
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, Unit, total
@@ -55,12 +55,12 @@ from traceprof.model.table import Table, at_rows, objects
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
-PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronising")
+PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronizing")
 """What the path consists of.
 
 data: the host fetches data; launch: it launches one piece of work after the other; host: it runs
 other code, or a call takes more than a millisecond (it loads a module); latency: between a
-launch, or the work ahead, and the start of work; synchronising: from the end of work to the
+launch, or the work ahead, and the start of work; synchronizing: from the end of work to the
 return of the call that waited for it.
 """
 
@@ -82,7 +82,7 @@ def find_path(trace: Trace, process: int) -> tuple[Mapping[str, Intervals], Segm
     parts["launch"] = (host - data) & launching
     parts["host"] = host - data - launching
     parts["latency"] = _of_kind(segments, LATENCY)
-    parts["synchronising"] = _of_kind(segments, SYNC)
+    parts["synchronizing"] = _of_kind(segments, SYNC)
     return parts, segments.of_kind(DEVICE_KINDS.index("transfer"))
 
 
@@ -114,7 +114,7 @@ _MEANING: Final = {
     "launch": "the host launches GPU work",
     "host": "the host runs other code, or a call takes more than 1 ms",
     "latency": "time from the launch, or from the end of the previous work, to the start of work",
-    "synchronising": "time from the end of GPU work to the return of the call that waited for it",
+    "synchronizing": "time from the end of GPU work to the return of the call that waited for it",
 }
 PATH_SPEC: Final = ResultSpec.of(
     """
@@ -202,17 +202,17 @@ _CASES: Final = (
     ("launch gaps closed", ("launch", "latency"), "", "launch"),
     ("host code free", ("host",), "", "host"),
     (
-        "synchronisation free",
-        ("data", "launch", "host", "latency", "synchronising", "transfer"),
+        "synchronization free",
+        ("data", "launch", "host", "latency", "synchronizing", "transfer"),
         "",
-        "synchronising",
+        "synchronizing",
     ),
 )
 """Each with its parts of the path, the union of a device that it frees, and what devices lose."""
 
 _COPIES: Final = "copies at link speed"
 _COMMUNICATION: Final = "communication"
-_NO_WAITS: Final = "synchronisation free"
+_NO_WAITS: Final = "synchronization free"
 """Whatever the host does after a wait it would do earlier, up to the length of each."""
 
 WHATIF_SPEC: Final = ResultSpec.of("""
@@ -235,7 +235,7 @@ WHATIF_SPEC: Final = ResultSpec.of("""
     scalars:
     same step_ns: median duration of a typical step, or the window if no steps are known
     same window_ns: duration of the window
-    same judged_ns: analyzed part of the window: the typical steps
+    same analyzed_ns: analyzed part of the window: the typical steps
     """)
 _BOUND: Final = Note(
     "Each gain is an upper bound from the critical path. The gains do not add up, since removing "
@@ -265,7 +265,7 @@ def measure_whatif(ranks: Ranks) -> Result:
         }
     )
     lost = _lost_by_devices(ranks)
-    place = first_alike(cases, lost, "case")
+    place = find_matching_rows(cases, lost, "case")
     of_devices = {name: at_rows(lost[name], place) for name in lost if name != "case"}
     cases = cases.assign(**of_devices).in_order("-gain_ratio")
     links = {"direction": list(speeds), "bytes_per_s": list(speeds.values())}
@@ -277,7 +277,7 @@ def measure_whatif(ranks: Ranks) -> Result:
         scalars={
             "step_ns": step_ns,
             "window_ns": ranks.span.duration_ns,
-            "judged_ns": judged.total_ns,
+            "analyzed_ns": judged.total_ns,
         },
         notes=(_BOUND, *_on_steps(ranks, judged), *_on_links(speeds)),
     )
@@ -285,7 +285,7 @@ def measure_whatif(ranks: Ranks) -> Result:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gains:
-    """What the cases would gain of the analysed steps of a process, in ns.
+    """What the cases would gain of the analyzed steps of a process, in ns.
 
     ``on_path`` by case and step (the number of each in ``steps``), ``busy`` is, by device, how
     long it works, how long without communication, how long it communicates and computes;
@@ -370,9 +370,9 @@ def _needed_ns(busy: Sequence[tuple[int, ...]], case: str, without: str) -> int:
 
 
 def _lost_by_devices(ranks: Ranks) -> Table:
-    """Return what all devices lose to each case, in the analysed time and in the window."""
+    """Return what all devices lose to each case, in the analyzed time and in the window."""
     losses, judged = find_losses(ranks), analyzed_times(ranks)
-    judged_ns = sum(time.total_ns for time in judged.values())
+    analyzed_ns = sum(time.total_ns for time in judged.values())
     recorded_ns = sum(
         recorded_times(part, device).total_ns for part in ranks for device in used_devices(part)
     )
@@ -383,7 +383,7 @@ def _lost_by_devices(ranks: Ranks) -> Table:
         rows.append(
             {
                 "case": case,
-                "device_ratio": inside / max(1, judged_ns),
+                "device_ratio": inside / max(1, analyzed_ns),
                 "window_ratio": whole / max(1, recorded_ns),
                 "device_ns": inside,
                 "window_ns": whole,

@@ -14,9 +14,9 @@ from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members, member_of_rows
 from traceprof.measures.collectives.waits import (
     computing_of_devices,
+    find_rows_in,
     find_waits,
     waiting_of_members,
-    where_in,
 )
 from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import ON_HOST, excess_of_members
@@ -155,7 +155,7 @@ def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
     group = [
         number.setdefault(frozenset(members.tolist()), len(number)) for members in members_of_match
     ]
-    op = np.append(rows["op"].codes, ABSENT)[where_in(rows, waits)]
+    op = np.append(rows["op"].codes, ABSENT)[find_rows_in(rows, waits)]
     return numbered(np.array(group)[by_match.number], op)[0].astype(np.int64)
 
 
@@ -185,7 +185,7 @@ def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
     blame = find_blame(ranks)
     slow = np.array(places, np.int64)
     others = max(int(np.count_nonzero(blame.busy_ns)) - len(slow), 1)
-    charged = int(blame.charged_ns[slow].sum()) // others
+    charged = int(blame.attributed_ns[slow].sum()) // others
     excess = np.sort(blame.excess_ns[slow])
     cost_ns = min(charged, int(excess[(len(excess) - 1) // 2]))  # at most the median excess
     if not cost_ns:
@@ -199,7 +199,7 @@ def cost_of(ranks: Ranks, places: tuple[int, ...]) -> int:
 
 
 @of_window
-def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
+def tails_delayed_by(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     """Return when each rank neither waits nor computes in collectives that ``places`` delay.
 
     By position in `find_members`, from the start of the last rank, one of ``places``, to the end of
@@ -228,7 +228,7 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
 
 def _overlapped_delay_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
     """Return how much longer the others are in these tails than the slow ranks, on average."""
-    totals = [time.total_ns for time in tails_after(ranks, places)]
+    totals = [time.total_ns for time in tails_delayed_by(ranks, places)]
     slow = sum(totals[place] for place in places)
     return max((sum(totals) - slow) // n_others - slow // len(places), 0)
 
@@ -328,7 +328,7 @@ def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:
     rows = np.flatnonzero(np.isin(blame.origins["member"], places))
     if not len(rows):
         return None
-    charged, at_ns = ints(blame.origins, "charged_ns", "at_ns", rows=rows)
+    charged, at_ns = ints(blame.origins, "attributed_ns", "at_ns", rows=rows)
     largest = np.sort(charged)[::-1]
     usual = int(largest[np.searchsorted(np.cumsum(largest), largest.sum() / 2)])
     return int(at_ns[charged >= usual / 2].min()) - ranks.whole.span.start_ns

@@ -53,13 +53,14 @@ LATE_GROUPS: Final = TableSpec.of("""
     same late_ranks [count]: number of these ranks that are late
     total cost_ns: time that most ranks of the group delay the median of the other ranks
     same cost_ratio: cost_ns as a share of the window
-    total held_up_ns: time that the last rank of the group delays the median of the other ranks
+    total last_rank_delay_ns: time that the last rank of the group delays the median of the other
+        ranks
     same last_ratio: share of the collectives in which the group arrives last
     same phase: phase in which the ranks of the group take longer than the other ranks
     total excess_ns: total extra time of each rank in this phase
-    same since_ns [at_ns]: when the group was first late
+    same late_from_ns [at_ns]: when the group was first late
     total waited_ns: time that all ranks waited in collectives in which the group arrived last
-    total ends_ns: difference between the ends of these collectives
+    total end_skew_ns: difference between the ends of these collectives
     """)
 """Groups (`GroupLateness`) that explain the lateness of ranks."""
 
@@ -80,16 +81,16 @@ class GroupLateness:
     """How late the ranks of a group arrive at the collectives that they share with other groups.
 
     ``kind``: host, rack, or stage.
-    ``held_up_ns``: total time that the last rank of the group delayed the median rank of the
-        others, in the ``last_count`` collectives in which it was the last of all ranks.
+    ``last_rank_delay_ns``: total time that the last rank of the group delayed the median rank of
+        the others, in the ``last_count`` collectives in which it was the last of all ranks.
     ``cost_ns``: the part of it by which most ranks of the group are late.
-    ``late_ranks``: number of its ``ranks`` that are late by at least half of held_up_ns and 1% of
-        the window in total; ``late_members`` are their positions in `find_members`.
+    ``late_ranks``: number of its ``ranks`` that are late by at least half of last_rank_delay_ns
+        and 1% of the window in total; ``late_members`` are their positions in `find_members`.
     ``phase``: phase in which its ranks take longer than the median of the others, by ``excess_ns``
         each in total.
-    ``since_ns``: when it first delayed the others by half of its usual lateness, from the start of
-        the trace.
-    ``ends_ns``: total spread of the ends of these collectives, which shows how much the clocks
+    ``late_from_ns``: when it first delayed the others by half of its usual lateness, from the
+        start of the trace.
+    ``end_skew_ns``: total spread of the ends of these collectives, which shows how much the clocks
         differ.
 
     ``is_straggler``: the group delays the others as a whole, for at least 1% of the window and half
@@ -102,12 +103,12 @@ class GroupLateness:
     late_ranks: int
     late_members: tuple[int, ...]
     is_straggler: bool
-    held_up_ns: int
+    last_rank_delay_ns: int
     cost_ns: int
     cost_ratio: float
-    since_ns: int | None
+    late_from_ns: int | None
     waited_ns: int
-    ends_ns: int = 0
+    end_skew_ns: int = 0
     last_count: int = 0
     last_ratio: float = 0.0
     phase: str = ""
@@ -130,7 +131,7 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
     costly = [i for i, group in enumerate(found) if group.cost_ratio >= MIN_COST_RATIO]
     phases = _find_phases(find_arrivals(ranks), arrivals, costly) if costly else {}
     blame = find_blame(ranks)
-    total_ns = sum(group.held_up_ns for group in found)
+    total_ns = sum(group.last_rank_delay_ns for group in found)
     evaluated = []
     for i, group in enumerate(found):
         phase, excess_ns = phases.get(i, ("", 0))
@@ -138,7 +139,7 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
             _is_cause(blame, arrivals.group_of == i)
             and _is_costly(group, total_ns)
             and group.last_count > 1
-            and is_beyond_clocks(group.cost_ns, group.ends_ns)
+            and is_beyond_clocks(group.cost_ns, group.end_skew_ns)
         )
         evaluated.append(replace(group, is_straggler=is_late, phase=phase, excess_ns=excess_ns))
     return tuple(evaluated)
@@ -148,7 +149,7 @@ def _is_cause(blame: Blame, is_member: npt.NDArray[np.bool_]) -> bool:
     """Return whether a group causes half of all waiting, and its ranks have similar excess work."""
     excess = np.sort(blame.excess_ns[is_member])
     is_even = excess[(len(excess) - 1) // 2] >= MIN_SHARE_RATIO * excess[-1]
-    charged = blame.charged_ns
+    charged = blame.attributed_ns
     return bool(
         is_even and int(charged[is_member].sum()) >= MIN_SHARE_RATIO * int(charged.sum()) > 0
     )
@@ -163,7 +164,7 @@ def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
     return is_costly and group.cost_ns >= MIN_SHARE_RATIO * whole_ns
 
 
-def find_late_whole(ranks: Ranks) -> GroupLateness | None:
+def find_late_host_or_rack(ranks: Ranks) -> GroupLateness | None:
     """Return the rack, otherwise the host, that is late as a whole with more than one late rank.
 
     A rack counts only if ranks of several of its hosts are late; otherwise the host is late.
@@ -185,10 +186,10 @@ def find_late_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
 
 def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
     """Return the group that would be the straggler if the clocks differed less."""
-    total_ns = sum(group.held_up_ns for group in lateness)
+    total_ns = sum(group.last_rank_delay_ns for group in lateness)
     costly = (group for group in lateness if _is_costly(group, total_ns))
     return next(
-        (group for group in costly if not is_beyond_clocks(group.cost_ns, group.ends_ns)), None
+        (group for group in costly if not is_beyond_clocks(group.cost_ns, group.end_skew_ns)), None
     )
 
 
@@ -233,9 +234,11 @@ def _measure_group(
     late_ns = np.clip(_medians(of_group)[0] - usual_ns, 0, None)
     # Each rank may share a separate collective with other groups. Concurrent delays count once.
     weight = np.isfinite(of_group).sum(axis=1) / int(is_member.sum())
-    held_up_ns = int(np.rint((last_ns * weight).sum()))
+    last_rank_delay_ns = int(np.rint((last_ns * weight).sum()))
     per_rank = np.nansum(np.clip(of_group - usual_ns[:, None], 0, None), axis=0)
-    threshold_ns = max(MIN_SHARE_RATIO * held_up_ns, MIN_COST_RATIO * ranks.span.duration_ns)
+    threshold_ns = max(
+        MIN_SHARE_RATIO * last_rank_delay_ns, MIN_COST_RATIO * ranks.span.duration_ns
+    )
     late = np.flatnonzero(is_member)[(per_rank > 0) & (per_rank >= threshold_ns)]
     cost_ns = int(np.rint((late_ns * weight).sum()))
     shared_count = int(arrivals.takes_part[place].sum())
@@ -246,13 +249,13 @@ def _measure_group(
         late_ranks=len(late),
         late_members=tuple(late.tolist()),
         is_straggler=False,
-        held_up_ns=held_up_ns,
+        last_rank_delay_ns=last_rank_delay_ns,
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         last_count=len(rows),
         last_ratio=len(rows) / shared_count if shared_count else 0.0,
-        since_ns=_since(ranks, arrivals, rows, late_ns),
-        ends_ns=spread_of_ends_ns(arrivals.table.take(rows[late_ns > 0])),
+        late_from_ns=_since(ranks, arrivals, rows, late_ns),
+        end_skew_ns=spread_of_ends_ns(arrivals.table.take(rows[late_ns > 0])),
         waited_ns=int(arrivals.table["waited_ns"][rows].sum()),
     )
 
@@ -315,7 +318,7 @@ def _find_phase(arrivals: CompactTable, is_member: npt.NDArray[np.bool_]) -> tup
 def describe_lateness(group: GroupLateness) -> Note:
     """Return a note on a host or rack that is a straggler."""
     where = ". Main phase: {phase}" if group.phase else ""
-    since = "" if group.since_ns is None else " since {since:ns}"
+    since = "" if group.late_from_ns is None else " since {since:ns}"
     text = (
         "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks are late. It "
         "arrives last in {last:ratio} of its collectives with other ranks. The other ranks wait "
@@ -331,7 +334,7 @@ def describe_lateness(group: GroupLateness) -> Note:
         cost=group.cost_ns,
         share=group.cost_ratio,
         phase=group.phase,
-        since=group.since_ns,
+        since=group.late_from_ns,
     )
 
 

@@ -63,7 +63,7 @@ _LATENESS_COLUMNS: Final = (
     "late_ranks",
     "last_ratio",
     "excess_ns",
-    "since_ns",
+    "late_from_ns",
 )
 _MEAN_COLUMNS: Final = (
     "compute_ns",
@@ -73,7 +73,10 @@ _MEAN_COLUMNS: Final = (
     "idle_ns",
     "waited_ns",
 )
-_STEP_MEAN_COLUMNS: Final = {"step_ns": "duration_ns", "own_ns": "own_ns"}
+_STEP_MEAN_COLUMNS: Final = {
+    "step_ns": "duration_ns",
+    "step_without_waits_ns": "step_without_waits_ns",
+}
 _COLUMNS: Final[tuple[Column, ...]] = columns("""
     total ranks [count]: number of ranks
     same is_straggler: whether the group is late as a whole and the other ranks wait for it
@@ -81,7 +84,7 @@ _COLUMNS: Final[tuple[Column, ...]] = columns("""
     derived cost_ratio: cost_ns as a share of the window
     total late_ranks [count]: number of ranks of the group that are late
     same phase: phase in which the ranks take longer than the median of the other ranks
-    mean(ranks) own_ns: step time without exposed waiting
+    mean(ranks) step_without_waits_ns: step time without exposed waiting
     mean(ranks) waited_ns: time that a rank waited for the last rank in shared collectives
     mean(ranks) step_ns: step time
     mean(ranks) compute_ns: time with compute kernels, per rank
@@ -89,7 +92,8 @@ _COLUMNS: Final[tuple[Column, ...]] = columns("""
     mean(ranks) idle_ns: time without GPU activity, per rank
     same last_ratio: share of the collectives with other groups in which this group arrived last
     total excess_ns: total extra time of each rank in phase
-    same since_ns [at_ns]: when the group first delayed the other ranks by half of its usual delay
+    same late_from_ns [at_ns]: when the group first delayed the other ranks by half of its usual
+        delay
     mean(ranks) skew_ns: step time on the slowest rank minus step time on the fastest rank
     mean(ranks) exposed_transfer_ns: copy time not overlapped with kernels
     mean(ranks) device_memory_ns: time with only copies inside the GPU
@@ -104,7 +108,7 @@ _SCOPES: Final = TableSpec.of("""
         have no trace
     total count: number of collectives
     total total_ns: total duration without waiting
-    derived sized_ratio: share of these collectives with known bandwidth
+    derived known_bandwidth_ratio: share of these collectives with known bandwidth
     derived busbw_bytes_per_s: bus bandwidth of these collectives
     """)
 
@@ -160,7 +164,9 @@ def _measure_groups(
     scopes = _summarize_scopes(shared)
     notes = [] if larger is None else [describe_lateness(larger)]
     if unclear is not None:
-        notes.append(describe_clocks(f"{kind} {unclear.name}", unclear.cost_ns, unclear.ends_ns))
+        notes.append(
+            describe_clocks(f"{kind} {unclear.name}", unclear.cost_ns, unclear.end_skew_ns)
+        )
     notes += [
         *_notes(kind, names, matches, lateness, why_withheld(ranks)),
         *_notes_on_scopes(kind, scopes),
@@ -269,15 +275,15 @@ def _notes_on_single_ranks(
     members: tuple[Member, ...], lateness: tuple[GroupLateness, ...]
 ) -> Iterator[Note]:
     """Yield a note for each group that arrives last only because of some of its ranks."""
-    whole = sum(group.held_up_ns for group in lateness)
+    whole = sum(group.last_rank_delay_ns for group in lateness)
     for group in lateness:
-        if whole and group.held_up_ns >= whole / 2 and 0 < group.late_ranks < group.ranks:
+        if whole and group.last_rank_delay_ns >= whole / 2 and 0 < group.late_ranks < group.ranks:
             yield Note.of(
                 f"{group.kind} {{group}} arrives last because of {{ranks}} ({{held_up:ns}}), not "
                 f"because the whole {group.kind} is late. Run `{shown_by('stragglers')} TRACE`.",
                 group=group.name,
                 ranks=list_members([members[place] for place in group.late_members]),
-                held_up=group.held_up_ns,
+                held_up=group.last_rank_delay_ns,
             )
 
 
@@ -335,7 +341,7 @@ def _summarize_scopes(shared: Table) -> Table:
                 "scope": scope,
                 "count": len(chosen),
                 "total_ns": int(chosen["duration_ns"].sum()),
-                "sized_ratio": len(sized) / len(chosen),
+                "known_bandwidth_ratio": len(sized) / len(chosen),
                 "busbw_bytes_per_s": sized["bus_bytes"].sum() / seconds if seconds else None,
             }
         )
@@ -352,12 +358,12 @@ def _notes_on_scopes(kind: str, scopes: Table) -> Iterator[Note]:
             continue
         values = {"n": row["count"], "time": row["total_ns"]}
         text = f"{words[row['scope']]}: {{n:count}} collectives, {{time:ns}} without waiting"
-        if row["sized_ratio"]:
+        if row["known_bandwidth_ratio"]:
             text += ", bus bandwidth {rate:bytes/s}"
             values["rate"] = row["busbw_bytes_per_s"]
-            if row["sized_ratio"] < 1:
+            if row["known_bandwidth_ratio"] < 1:
                 text += " (known for {share:ratio} of them)"
-                values["share"] = row["sized_ratio"]
+                values["share"] = row["known_bandwidth_ratio"]
         yield Note.of(text, **values)
 
 

@@ -18,11 +18,11 @@ from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.collectives.waits import waiting_in_collectives
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.ranks.own_times import own_times
+from traceprof.measures.ranks.work_times import work_times
 from traceprof.measures.rows import bounds, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_calls
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import first_alike, grouped_by, groups_of
+from traceprof.model.grouping import find_matching_rows, grouped_by, groups_of
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
@@ -42,7 +42,7 @@ class Stage:
     number: int
     n_stages: int
     member: Member
-    known_from: str
+    detected_by: str
     pipeline: int = 0
 
 
@@ -165,9 +165,9 @@ def _first_messages(ranks: Ranks) -> dict[tuple[int, int], int]:
     return {(pair[0], pair[1]): ns for pair, ns in zip(pairs.keys, first_ns, strict=True)}
 
 
-def _number_stages(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
+def _number_stages(members: list[Member], detected_by: str, pipeline: int) -> tuple[Stage, ...]:
     return tuple(
-        Stage(i, len(members), member, known_from, pipeline) for i, member in enumerate(members)
+        Stage(i, len(members), member, detected_by, pipeline) for i, member in enumerate(members)
     )
 
 
@@ -208,7 +208,7 @@ SPEC: Final = ResultSpec.of("""
     total stages_count: number of stages in all pipelines
     total pipelines_count: number of pipelines
     derived bubble_ratio: bubble time of all stages as a share of their span
-    same known_from: how the stages were detected
+    same detected_by: how the stages were detected
     """)
 _STAGES: Final = SPEC.tables[0]
 
@@ -225,7 +225,7 @@ class Bubbles:
 
     rows: tuple[Mapping[str, Any], ...]
     spans: tuple[Table, ...]
-    own: tuple[Table, ...]
+    compute_spans: tuple[Table, ...]
 
 
 @of_window
@@ -278,14 +278,14 @@ def measure_pipeline(ranks: Ranks) -> Result:
         "stages_count": len(rows),
         "pipelines_count": max(stage.pipeline for stage in stages) + 1,
         "bubble_ratio": sum(row["bubble_ns"] for row in rows) / whole if whole else 0.0,
-        "known_from": stages[0].known_from,
+        "detected_by": stages[0].detected_by,
     }
     several = " in {pipelines:count} pipelines" if scalars["pipelines_count"] > 1 else ""
     note = Note.of(
-        f"{{n:count}} stages{several} (detected from {{known_from}}): {{bubble:ratio}} bubble",
+        f"{{n:count}} stages{several} (detected from {{detected_by}}): {{bubble:ratio}} bubble",
         n=scalars["stages_count"],
         pipelines=scalars["pipelines_count"],
-        known_from=scalars["known_from"],
+        detected_by=scalars["detected_by"],
         bubble=scalars["bubble_ratio"],
     )
     return Result("pipeline", SPEC, {"stages": _STAGES.of_rows([*rows])}, scalars, (note,))
@@ -293,7 +293,7 @@ def measure_pipeline(ranks: Ranks) -> Result:
 
 def _compute_of(ranks: Ranks, stages: Sequence[Stage]) -> Note:
     """Return a note on the compute time of each stage in its own steps; needs no common clock."""
-    times, members = own_times(ranks), find_members(ranks)
+    times, members = work_times(ranks), find_members(ranks)
     known = dict(zip(times["place"].tolist(), times["compute_ns"].tolist(), strict=True))
     computed = {
         f"stage{i}": known.get(members.index(stage.member))
@@ -423,7 +423,7 @@ def _sends(trace: Trace) -> Table:
     other = ~work["op"].isin(POINT_TO_POINT) & (work["correlation"] != ABSENT)
     sends = calls.select("process", "correlation", "group", "peer", "start_ns")
     sends = sends.take(calls["op"] == "send")
-    sends = sends.take(first_alike(sends, work.take(other), "process", "correlation") < 0)
+    sends = sends.take(find_matching_rows(sends, work.take(other), "process", "correlation") < 0)
     return sends.assign(call_ns=sends["start_ns"])
 
 

@@ -14,12 +14,17 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import beyond_others, why_withheld
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member, find_members
-from traceprof.measures.collectives.waits import find_waits, value_in, waiting_of_members, where_in
+from traceprof.measures.collectives.waits import (
+    find_rows_in,
+    find_values_in,
+    find_waits,
+    waiting_of_members,
+)
 from traceprof.measures.facts import fact, of_window, without_keeping
 from traceprof.measures.ranks.arrivals import USED_TABLES, excess_by, find_arrivals
 from traceprof.measures.rows import ints, looked_up, rows_by, sums_at
 from traceprof.measures.steps.find import steps_of_calls, steps_of_ranks
-from traceprof.measures.steps.from_ranges import how_steps_get_known
+from traceprof.measures.steps.from_ranges import how_to_record_steps
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
@@ -40,14 +45,15 @@ class RankSteps:
     """The steps of all ranks.
 
     ``table`` has one row per step and process. Columns: rank (None if unknown), step (number, the
-    same on all ranks), own_ns (duration without exposed waiting for other ranks), slower_ratio
-    (own_ns beyond the median of the ranks in this step, as a share of the median), duration_ns,
-    waited_ns (exposed waiting for the last rank in collectives called in this step, after the ranks
-    were in step), late_ns (how long the rank delayed the median of the others when it arrived last,
-    in step), phase (phase in which the rank takes longer than the median of the others, by at least
-    1% of the step; "" if none or unknown), skew_ns (duration minus the shortest duration of the
-    ranks in this step), collectives_count (collectives shared with other ranks), host, rack,
-    process.
+    same on all ranks), step_without_waits_ns (duration without exposed waiting for other ranks),
+        slower_ratio
+    (step_without_waits_ns beyond the median of the ranks in this step, as a share of the median),
+    duration_ns, waited_ns (exposed waiting for the last rank in collectives called in this step,
+    after the ranks were in step), late_ns (how long the rank delayed the median of the others when
+    it arrived last, in step), phase (phase in which the rank takes longer than the median of the
+    others, by at least 1% of the step; "" if none or unknown), skew_ns (duration minus the
+    shortest duration of the ranks in this step), collectives_count (collectives shared with other
+    ranks), host, rack, process.
 
     ``shifts`` maps a process to the offset that was added to its step numbers.
     """
@@ -65,10 +71,10 @@ def find_rank_steps(ranks: Ranks) -> RankSteps:
         inside = (table["start_ns"] >= span.start_ns) & (table["end_ns"] <= span.end_ns)
         table = table.take(inside)
     by_step = groups_of(table["step"])
-    usual = by_step.quantiles(table["own_ns"])[by_step.number]
+    usual = by_step.quantiles(table["step_without_waits_ns"])[by_step.number]
     shortest = by_step.reduced(np.minimum, table["duration_ns"])[by_step.number]
     compared = table.assign(
-        slower_ratio=table["own_ns"] / np.where(usual > 0, usual, np.nan) - 1,
+        slower_ratio=table["step_without_waits_ns"] / np.where(usual > 0, usual, np.nan) - 1,
         skew_ns=table["duration_ns"] - shortest,
     )
     return RankSteps(compared, whole.shifts)
@@ -88,7 +94,7 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
         {
             "rank": [m and m.known_rank for m in known],
             "step": table["step"],
-            "own_ns": ends - starts - _measure_waiting(ranks, matches, steps),
+            "step_without_waits_ns": ends - starts - _measure_waiting(ranks, matches, steps),
             "duration_ns": ends - starts,
             **_sum_by_step(ranks, matches, rows, place, len(steps)),
             "phase": _find_phases(ranks, rows, place, steps),
@@ -160,8 +166,8 @@ def _sum_by_step(
     """Return the sums of the shared collectives of each step; ``place`` is the step of each row."""
     waits = find_waits(ranks.whole)
     known = np.flatnonzero(place >= 0)
-    waited = value_in(waits, rows, "exposed_ns", 0)[known]
-    is_last = value_in(waits, rows, "is_in_step", 0).astype(np.bool_)
+    waited = find_values_in(waits, rows, "exposed_ns", 0)[known]
+    is_last = find_values_in(waits, rows, "is_in_step", 0).astype(np.bool_)
     is_last &= matches.per_row(rows, "last_member") == rows["member"]
     late = np.where(is_last, np.rint(beyond_others(rows["start_ns"], rows["match"])), 0)
     sums: dict[str, npt.ArrayLike] = {
@@ -178,7 +184,7 @@ def _find_phases(
     """Return the phase in which the rank of each step takes longer than the others; "" for none."""
     found = np.full(len(steps), "", object)
     arrivals = without_keeping(find_arrivals, ranks.whole)
-    placed = np.append(place, ABSENT)[where_in(rows, arrivals)]
+    placed = np.append(place, ABSENT)[find_rows_in(rows, arrivals)]
     known = np.unique(placed[placed >= 0])
     if not len(known):
         return found
@@ -194,8 +200,8 @@ SPEC: Final = ResultSpec.of("""
     table rank_steps: one row per step and rank, sorted by step
     key rank: rank
     key step: step number, the same on all ranks
-    total own_ns: step time without exposed waiting
-    derived slower_ratio: own_ns above the median rank, as a share of the median
+    total step_without_waits_ns: step time without exposed waiting
+    derived slower_ratio: step_without_waits_ns above the median rank, as a share of the median
     total duration_ns: step time
     total waited_ns: time spent in collectives waiting for the last rank
     total late_ns: time that the rank delayed the median of the other ranks
@@ -226,7 +232,7 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     table = found.table
     if table.empty:
         raise NotRecordedError(
-            f"this window contains no complete step: {how_steps_get_known(ranks)}, or choose a "
+            f"this window contains no complete step: {how_to_record_steps(ranks)}, or choose a "
             "larger window"
         )
     members = {member.process: member for member in find_members(ranks)}
@@ -240,11 +246,16 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     if n_ranks > 1 and not find_matches(ranks.whole).is_shared:
         notes.append(
             Note(
-                "No collective was recorded on several ranks, so own_ns includes waiting for ranks."
+                "No collective was recorded on several ranks, so step_without_waits_ns includes "
+                "waiting for ranks."
             )
         )
     if n_ranks > 1 and (why_not := why_withheld(ranks)):
-        notes.append(Note.of("The waiting times and own_ns are unreliable: {why}", why=why_not))
+        notes.append(
+            Note.of(
+                "The waiting times and step_without_waits_ns are unreliable: {why}", why=why_not
+            )
+        )
     if n_ranks > 1 and scalars["partial_count"]:
         text = "{fewer:count} of {n:count} steps are missing on some of the {ranks:count} ranks."
         notes.append(Note.of(text, fewer=scalars["partial_count"], n=len(sizes), ranks=n_ranks))

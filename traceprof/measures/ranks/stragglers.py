@@ -29,11 +29,11 @@ from traceprof.measures.ranks.groups import (
     MIN_SHARE_RATIO,
     GroupLateness,
     describe_lateness,
-    find_late_whole,
+    find_late_host_or_rack,
     table_of_late,
 )
-from traceprof.measures.ranks.own_times import describe_slow, find_slow_ranks
 from traceprof.measures.ranks.pipeline import find_stages
+from traceprof.measures.ranks.work_times import describe_slow, find_slow_ranks
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
@@ -57,11 +57,11 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
     stages = stages_of_members(ranks)
     if blame.why_not or not stages:
         return None
-    of_member = np.array([stages.get(i, -1) for i in range(len(blame.charged_ns))])
-    threshold_ns = MIN_SHARE_RATIO * int(blame.charged_ns.sum())
+    of_member = np.array([stages.get(i, -1) for i in range(len(blame.attributed_ns))])
+    threshold_ns = MIN_SHARE_RATIO * int(blame.attributed_ns.sum())
     for number in sorted(set(stages.values())):
         members = np.flatnonzero(of_member == number)
-        charged = int(blame.charged_ns[members].sum())
+        charged = int(blame.attributed_ns[members].sum())
         if not MIN_LATE_RANKS <= len(members) < len(of_member) or charged < threshold_ns:
             continue
         places, excess = tuple(members.tolist()), np.sort(blame.excess_ns[members])
@@ -76,11 +76,11 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
             late_ranks=len(members),
             late_members=places,
             is_straggler=True,
-            held_up_ns=cost_ns,
+            last_rank_delay_ns=cost_ns,
             cost_ns=cost_ns,
             cost_ratio=cost_ratio,
             excess_ns=int(excess[(len(excess) - 1) // 2]),
-            since_ns=since_of(ranks, blame, places),
+            late_from_ns=since_of(ranks, blame, places),
             waited_ns=charged,
         )
     return None
@@ -113,19 +113,19 @@ class RankLateness:
     rank: int | None
     device: int | None
     is_straggler: bool
-    is_unclear: bool
+    is_within_clock_error: bool
     is_blamed: bool
     cost_ns: int
     cost_ratio: float
-    charged_ns: int
+    attributed_ns: int
     last_ratio: float
     phase: str
     excess_ns: int
-    since_ns: int | None
+    late_from_ns: int | None
     delays_count: int
     last_count: int
     median_late_ns: float
-    ends_ns: int
+    end_skew_ns: int
     host: str
     process: int
     stage: int | None = None
@@ -153,7 +153,7 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     blame = find_blame(ranks)
     if blame.why_not or not blame.busy_ns.any():
         return ()
-    late_groups = filter(None, (find_late_whole(ranks), find_late_stage(ranks)))
+    late_groups = filter(None, (find_late_host_or_rack(ranks), find_late_stage(ranks)))
     excused = {place for group in late_groups for place in group.late_members}
     matches = matches_in_step(ranks)
     table = matches.table
@@ -184,7 +184,7 @@ def _measure_rank(
     member = find_members(ranks)[place]
     last = rank_arrivals.take(rank_arrivals["is_last"])
     phase, excess_ns = longest_phase
-    is_most = blame.charged_ns[place] >= MIN_SHARE_RATIO * int(blame.charged_ns.sum())
+    is_most = blame.attributed_ns[place] >= MIN_SHARE_RATIO * int(blame.attributed_ns.sum())
     cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
     return RankLateness(
         member=place,
@@ -194,25 +194,25 @@ def _measure_rank(
         host=member.host,
         stage=stages_of_members(ranks).get(place),
         is_straggler=False,
-        is_unclear=False,
+        is_within_clock_error=False,
         is_blamed=False,
         delays_count=_count_delays(blame, place),
         last_count=len(last),
         last_ratio=len(last) / len(rank_arrivals) if len(rank_arrivals) else 0.0,
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
-        charged_ns=int(blame.charged_ns[place]),
+        attributed_ns=int(blame.attributed_ns[place]),
         median_late_ns=float(np.nanmedian(rank_arrivals["late_ns"])) if len(rank_arrivals) else 0.0,
         phase=phase if excess_ns > 0 else "",
         excess_ns=max(excess_ns, 0),
-        since_ns=since_of(ranks, blame, (place,)) if cost_ns else None,
-        ends_ns=int(last["spread_ns"][last["late_ns"] > 0].sum()),
+        late_from_ns=since_of(ranks, blame, (place,)) if cost_ns else None,
+        end_skew_ns=int(last["spread_ns"][last["late_ns"] > 0].sum()),
     )
 
 
 def _count_delays(blame: Blame, place: int) -> int:
     """Return the number of collectives in which 90% of the time charged to the rank arises."""
-    charged = np.sort(blame.origins["charged_ns"][blame.origins["member"] == place])[::-1]
+    charged = np.sort(blame.origins["attributed_ns"][blame.origins["member"] == place])[::-1]
     return (
         int(np.searchsorted(np.cumsum(charged), _NEARLY_ALL_RATIO * charged.sum()) + 1)
         if len(charged)
@@ -222,17 +222,17 @@ def _count_delays(blame: Blame, place: int) -> int:
 
 def _with_verdict(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
     """Return the rank with its verdict, and with the cause if it is a straggler."""
-    is_blamed = rank.cost_ratio >= MIN_COST_RATIO and rank.charged_ns >= MIN_SHARE_RATIO * int(
-        blame.charged_ns.sum()
+    is_blamed = rank.cost_ratio >= MIN_COST_RATIO and rank.attributed_ns >= MIN_SHARE_RATIO * int(
+        blame.attributed_ns.sum()
     )
     # With one clock, different ends are real: some ranks finish later, as with gloo.
     has_one_clock = len({*clocks_of(find_members(ranks))}) == 1
-    is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.ends_ns)
+    is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.end_skew_ns)
     is_late = is_blamed and rank.delays_count > 1
     evaluated = replace(
         rank,
         is_straggler=is_late and is_clear,
-        is_unclear=is_late and not is_clear,
+        is_within_clock_error=is_late and not is_clear,
         is_blamed=is_blamed and is_clear,
     )
     cause = cause_of(ranks, rank.member) if evaluated.is_straggler else None
@@ -255,7 +255,7 @@ _RANKS: Final = TableSpec.of("""
     same cause: what the rank spends more time on than the other ranks
     same phase: phase in which the rank takes longest compared with the other ranks
     total excess_ns: total extra time of the rank
-    same since_ns [at_ns]: when the rank was first late by half of its usual delay
+    same late_from_ns [at_ns]: when the rank was first late by half of its usual delay
     same delays_count: number of collectives that account for 90% of the delay; 1 means late only
         once
     total last_count: number of collectives in which this rank arrived last
@@ -263,9 +263,10 @@ _RANKS: Final = TableSpec.of("""
     same host: host of the rank
     key process: process of the rank
     key device: GPU of the rank, if a process uses several GPUs
-    same is_unclear: whether different clocks can explain the lateness
-    total ends_ns: difference between the ends of the collectives in which this rank arrived last
-    total charged_ns: total time that all other ranks waited because of this rank
+    same is_within_clock_error: whether different clocks can explain the lateness
+    total end_skew_ns: difference between the ends of the collectives in which this rank arrived
+        last
+    total attributed_ns: total time that all other ranks waited because of this rank
     same cause_ns: total extra time from the cause
     same factor [factor]: slowdown of the same kernels compared with the other ranks
     same stage: pipeline stage of the rank
@@ -279,10 +280,10 @@ SPEC: Final = ResultSpec.of(
     total waited_ns: total time that all ranks waited in them without computing
     derived mean_waited_ns: waited_ns per rank
     derived waited_ratio: mean_waited_ns as a share of the window
-    total charged_ns: part of waited_ns caused by ranks that do more work than others
-    total by_design_ns: part of waited_ns with no rank to blame: a pipeline fills and drains, or
+    total attributed_ns: part of waited_ns caused by ranks that do more work than others
+    total pipeline_fill_ns: part of waited_ns with no rank to blame: a pipeline fills and drains, or
         ranks take turns
-    total unclear_ns: part of waited_ns in waits shorter than the clock accuracy
+    total within_clock_error_ns: part of waited_ns in waits shorter than the clock accuracy
     total skew_ns: waiting before the ranks first synchronized; not part of waited_ns
     """,
 )
@@ -308,18 +309,18 @@ def measure_stragglers(ranks: Ranks) -> Result:
         "waited_ns": blame.whole_ns,
         "mean_waited_ns": mean_ns,
         "waited_ratio": mean_ns / (ranks.span.duration_ns or 1),
-        "charged_ns": int(blame.charged_ns.sum()),
-        "by_design_ns": blame.shared_ns,
-        "unclear_ns": blame.unclear_ns,
+        "attributed_ns": int(blame.attributed_ns.sum()),
+        "pipeline_fill_ns": blame.shared_ns,
+        "within_clock_error_ns": blame.within_clock_error_ns,
         "skew_ns": blame.skew_ns,
     }
-    late_whole, late_stage = find_late_whole(ranks), find_late_stage(ranks)
+    late_whole, late_stage = find_late_host_or_rack(ranks), find_late_stage(ranks)
     on_groups = [describe_lateness(late_whole)] if late_whole else []
     on_groups += [describe_stage(late_stage)] if late_stage else []
     on_groups += [
-        describe_clocks(rank.label, rank.cost_ns, rank.ends_ns)
+        describe_clocks(rank.label, rank.cost_ns, rank.end_skew_ns)
         for rank in sorted(lateness, key=lambda rank: rank.member)
-        if rank.is_unclear
+        if rank.is_within_clock_error
     ]
     tables = {
         "ranks": _RANKS.of_rows([asdict(rank) for rank in lateness]),
@@ -381,7 +382,7 @@ def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
         n=n,
         cost=rank.cost_ns,
         share=rank.cost_ratio,
-        since=rank.since_ns,
+        since=rank.late_from_ns,
     )
 
 
@@ -390,7 +391,7 @@ def _describe_straggler(rank: RankLateness) -> Note:
     cause = "" if not rank.cause else ". Cause: {cause}"
     cause += " ({factor:factor})" if rank.factor is not None else ""
     where = ". Main phase: {phase}" if rank.phase else ""
-    since = "" if rank.since_ns is None else " since {since:ns}"
+    since = "" if rank.late_from_ns is None else " since {since:ns}"
     return Note.of(
         f"{{who}}{stage} is a straggler: it arrives last in {{last:ratio}} of the collectives. "
         "The other ranks wait {cost:ns} for it ({share:ratio} of the window)"
@@ -401,7 +402,7 @@ def _describe_straggler(rank: RankLateness) -> Note:
         cost=rank.cost_ns,
         share=rank.cost_ratio,
         phase=rank.phase,
-        since=rank.since_ns,
+        since=rank.late_from_ns,
         cause=rank.cause,
         factor=rank.factor,
     )

@@ -198,7 +198,7 @@ SPEC: Final = ResultSpec.of("""
     scalars:
     total shared_count: number of collectives recorded on several ranks
     total partial_count: number of these recorded on some of the ranks only
-    total alone_count: number of collectives recorded on only one rank
+    total unmatched_count: number of collectives recorded on only one rank
     """)
 _RANKS: Final = SPEC.tables[0]
 
@@ -210,24 +210,24 @@ def measure_ranks(ranks: Ranks) -> Result:
     scalars = {
         "shared_count": len(matches.table),
         "partial_count": int((matches.table["members"] < len(matches.members)).sum()),
-        "alone_count": int((matches.rows["match"] < 0).sum()),
+        "unmatched_count": int((matches.rows["match"] < 0).sum()),
     }
     notes = (_describe_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
     return Result("ranks", SPEC, {"ranks": table}, scalars, notes)
 
 
 def _describe_matches(
-    n_ranks: int, shared_count: int, partial_count: int, alone_count: int
+    n_ranks: int, shared_count: int, partial_count: int, unmatched_count: int
 ) -> Note:
     if not shared_count:
         return Note("Rank wait times are unknown: no collective was recorded on several ranks.")
     text = "{shared:count} collectives were recorded on several ranks"
     if partial_count:
         text += ", {partial:count} of them on some of the {ranks:count} ranks only"
-    if alone_count:
+    if unmatched_count:
         text += ", and {alone:count} on only one rank"
     return Note.of(
-        f"{text}.", shared=shared_count, partial=partial_count, alone=alone_count, ranks=n_ranks
+        f"{text}.", shared=shared_count, partial=partial_count, alone=unmatched_count, ranks=n_ranks
     )
 
 

@@ -11,7 +11,7 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.rows import Ints, Texts, are_named, ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, recorder_times
-from traceprof.model.grouping import are_among, first_alike, grouped_by
+from traceprof.model.grouping import find_matching_rows, grouped_by, is_in
 from traceprof.model.intervals import Intervals
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
@@ -68,7 +68,7 @@ def between_steps(trace: Trace) -> Table:
     whole = _between_all_steps(trace)
     if trace.uncut is None:
         return whole
-    return whole.take(first_alike(whole, find_steps(trace).table, "process", "step") >= 0)
+    return whole.take(find_matching_rows(whole, find_steps(trace).table, "process", "step") >= 0)
 
 
 def cause_of_steps(trace: Trace, steps: Table) -> Texts:
@@ -77,7 +77,7 @@ def cause_of_steps(trace: Trace, steps: Table) -> Texts:
     keys, groups = grouped_by(between, "process", "step", "cause")
     order = np.argsort(groups.reduced(np.add, lengths_of(between)), kind="stable")
     longest_first = keys.take(order[::-1])
-    place = first_alike(steps, longest_first, "process", "step")
+    place = find_matching_rows(steps, longest_first, "process", "step")
     return np.append(longest_first["cause"], "")[place]
 
 
@@ -131,7 +131,7 @@ def _reach(starts: Ints, ends: Ints, times: Intervals) -> tuple[Ints, Ints]:
 
 def _cut(process: int, found: Intervals, starts: Ints, number: Ints, cause: str) -> Table:
     """Return ``found`` as rows with step numbers, split where the next gap begins."""
-    inner = starts[~are_among(starts, found.starts)]
+    inner = starts[~is_in(starts, found.starts)]
     inner = inner[found.covered_ns(inner, inner + 1) > 0]
     begins = np.sort(np.concatenate((found.starts, inner)))
     place = np.searchsorted(found.starts, begins, side="right") - 1

@@ -38,7 +38,7 @@ _MEASURES: Final = columns("""
     derived device_memory_ratio: copies and memsets within GPU memory as a share of the same time
     derived idle_ratio: idle time as a share of the same time; if unprofiled steps give the step
         time, idle time is the step time minus the GPU's work
-    derived utilisation_ratio: kernel_ns divided by duration_ns (GPU-Util in nvidia-smi)
+    derived utilization_ratio: kernel_ns divided by duration_ns (GPU-Util in nvidia-smi)
     derived communication_overlap_ratio: share of communication_ns that is overlapped with compute
     derived transfer_overlap_ratio: share of transfer_ns that is overlapped with kernels
     """)
@@ -47,7 +47,7 @@ _ON_GRAPHS: Final = (
     "graph(s) as compute and cannot see gaps or communication inside."
 )
 _RATIOS: Final = (
-    ("utilisation_ratio", "kernel_ns", "duration_ns"),
+    ("utilization_ratio", "kernel_ns", "duration_ns"),
     ("communication_overlap_ratio", "communication_overlap_ns", "communication_ns"),
     ("transfer_overlap_ratio", "transfer_overlap_ns", "transfer_ns"),
 )

@@ -23,7 +23,7 @@ from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin, recorded_host_times
-from traceprof.model.grouping import are_among, pieces_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import is_in, pieces_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.packed import Packed
 from traceprof.model.ranks import Ranks
@@ -132,7 +132,7 @@ def lost_launches(trace: Trace) -> Table:
     were not recorded, or if the recording does not link work to launches.
     """
     names = ("row", "process", "start_ns", "kind")
-    if trace.info.is_of_some or _have_work(trace, _launching(trace)[0]).all():
+    if trace.info.has_some_devices_only or _have_work(trace, _launching(trace)[0]).all():
         return Table(dict.fromkeys(names, _NO_ROWS))
     launches = _launched_work(trace)
     return launches.select(*names).take(_are_lost(trace, launches))
@@ -142,7 +142,7 @@ def lost_launches(trace: Trace) -> Table:
 def _launched_work(trace: Trace) -> Table:
     """Return all calls that launch work: the columns of `lost_launches` and has_work."""
     rows, kind = _launching(trace)
-    calls = trace.api_calls.select("process", "thread", "start_ns", "end_ns").take_aside(rows)
+    calls = trace.api_calls.select("process", "thread", "start_ns", "end_ns").take_on_disk(rows)
     outer, worked = _outermost(calls), np.zeros(len(calls), np.bool_)
     worked[outer[_have_work(trace, rows)]] = True
     kept = np.flatnonzero(outer == np.arange(len(calls)))
@@ -189,7 +189,7 @@ def _have_work(trace: Trace, calls: Ints) -> Bools:
     ]
     for process, rows in rows_by_value(trace.api_calls["process"][calls]).items():
         for numbers, rows_of_process in work:
-            found[rows] |= are_among(
+            found[rows] |= is_in(
                 correlations[rows], numbers[rows_of_process.get(process, _NO_ROWS)]
             )
     return found
@@ -282,7 +282,7 @@ def passes_with_launches(trace: Trace) -> Table:
     ranges = trace.ranges.select("process", "start_ns", "end_ns", "name", "domain")
     ranges = ranges.take(trace.ranges["kind"] == "push_pop")
     phase = phases_of_ranges(ranges)
-    rows = np.flatnonzero(are_among(phase, [PHASES.index(name) for name in _PASSES]))
+    rows = np.flatnonzero(is_in(phase, [PHASES.index(name) for name in _PASSES]))
     passes = ranges.select("process", "start_ns", "end_ns").take(rows).assign(phase=phase[rows])
     n_launches, is_seen = np.zeros(len(passes), np.int64), np.zeros(len(passes), np.bool_)
     starts, ends = bounds(passes)

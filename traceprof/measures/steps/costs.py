@@ -35,7 +35,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
@@ -100,7 +100,7 @@ def _named_costs(trace: Trace) -> Iterator[Table]:
     yield _cost_spans(COMPILING, compiling_ranges(trace))
     ranges = trace.ranges
     yield _cost_spans(
-        GARBAGE, ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "gc"))
+        GARBAGE, ranges.take((ranges["domain"] == TRACEPROF_DOMAIN) & (ranges["name"] == "gc"))
     )
     for name, pattern, kind in (
         ("ranges", _LOADS, LOADING),

@@ -10,10 +10,10 @@ import numpy as np
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, count_within, rows_by
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.grouping import first_alike, grouped_by, groups_of, rows_by_values
+from traceprof.model.grouping import find_matching_rows, grouped_by, groups_of, rows_by_values
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 
 _PASS: Final = "data.pass"
@@ -64,7 +64,7 @@ def are_of_training(trace: Trace, batches: Table) -> Bools:
     marks = _of_traceprof(trace.whole.marks)
     numbers = numbers_at(marks.take(marks["name"] == _PASS), batches)
     batch_passes = Table({"process": batches["process"], "number": numbers})
-    return first_alike(batch_passes, evaluating, "process", "number") < 0
+    return find_matching_rows(batch_passes, evaluating, "process", "number") < 0
 
 
 def numbers_at(marks: Table, rows: Table) -> Ints:
@@ -83,7 +83,7 @@ def numbers_at(marks: Table, rows: Table) -> Ints:
 
 def _of_traceprof(table: Table) -> Table:
     """Return the rows that traceprof recorded."""
-    return table.take(table["domain"] == OWN_DOMAIN)
+    return table.take(table["domain"] == TRACEPROF_DOMAIN)
 
 
 def _passes(fetches: Table, numbers: Ints, trained: Ints, evaluated: Ints, steps: Ints) -> Table:
@@ -210,7 +210,7 @@ def named_epochs(trace: Trace) -> Table:
     found = trace.ranges.take(kept)
     numbers = [float(match["number"] or np.nan) if match else np.nan for match in matches]
     named = found["name"].by_text(np.array(numbers, np.float64))
-    payloads = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
+    payloads = np.where(found["domain"] == TRACEPROF_DOMAIN, found["payload"], np.nan)
     return found.select("process", "start_ns", "end_ns").assign(
         epoch=np.where(np.isnan(named), payloads, named)
     )

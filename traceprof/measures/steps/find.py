@@ -35,20 +35,20 @@ from traceprof.measures.steps.from_ranges import (
     NAMED_STEP,
     STEP_WORDS,
     STEPS_OF_ENGINES,
-    steps_asked_for,
     steps_between_ends,
     steps_of_ranges,
+    steps_of_step_from,
 )
-from traceprof.measures.steps.steadiness import count_first_turns, count_warmup
+from traceprof.measures.steps.steadiness import count_first_iterations, count_warmup
 from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_each, measure_of_each
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow, empty_steps
+from traceprof.model.timing import TRACEPROF_DOMAIN, Steps, TimeWindow, empty_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.ranges import CYCLE, PROFILER_RANGES
+from traceprof.names.user_patterns import UserPattern, user_pattern
 
 _MIN_LINKED_RATIO: Final = 0.1
 _NO_END_NS = np.iinfo(np.int64).min
@@ -63,7 +63,7 @@ def recorder_times(trace: Trace) -> dict[int, Intervals]:
     It is busy at the start and end of its windows. It does not record between two recordings.
     """
     ranges = trace.ranges
-    traceprof_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    traceprof_ranges = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
     found = unions_by(traceprof_ranges.take(traceprof_ranges["name"].isin(PROFILER_RANGES)))
     for process, between in between_cycles(trace).items():
         found[process] = found.get(process, Intervals.empty()) | between
@@ -73,7 +73,7 @@ def recorder_times(trace: Trace) -> dict[int, Intervals]:
 def between_cycles(trace: Trace) -> dict[int, Intervals]:
     """Return the times between several recordings of a process, in which nothing was recorded."""
     ranges = trace.whole.ranges
-    cycle_ranges = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
+    cycle_ranges = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == TRACEPROF_DOMAIN))
     return {
         process: cycles.gaps(int(cycles.starts[0]), int(cycles.ends[-1]))
         for process, cycles in unions_by(cycle_ranges).items()
@@ -251,7 +251,7 @@ def find_pattern(trace: Trace) -> Steps:
         table = table.take(is_whole | (table["process"] != process))
     lengths, is_first = Steps(table, "", is_pattern=True).durations_ns, np.zeros(len(table), bool)
     for rows in rows_by(table, "process").values():
-        is_first[rows[: count_first_turns(lengths[rows])]] = True
+        is_first[rows[: count_first_iterations(lengths[rows])]] = True
     table = table.take(~is_first)
     return Steps(table, _PATTERN, confidence_ratio, is_pattern=True)
 
@@ -308,7 +308,7 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
         UsageError: the pattern is not a regular expression, or no range matches it.
     """
     tables = measure_each(
-        ranks.whole.parts, _steps_of_pattern, own_pattern(pattern, "step pattern")
+        ranks.whole.parts, _steps_of_pattern, user_pattern(pattern, "step pattern")
     )
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
@@ -395,7 +395,7 @@ def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
     """Return the steps of a trace from source number ``place``, and a suffix for its name."""
     source, ranges = _SOURCES[place], trace.ranges
     if source.is_by_traceprof is not None:
-        ranges = ranges.take((ranges["domain"] == OWN_DOMAIN) == source.is_by_traceprof)
+        ranges = ranges.take((ranges["domain"] == TRACEPROF_DOMAIN) == source.is_by_traceprof)
     if ranges.empty:
         return empty_steps(), ""
     found = source.steps_of(ranges)
@@ -407,7 +407,7 @@ def _steps_of_source(trace: Trace, place: int) -> tuple[Table, str]:
     return found, "profiler step annotations" if is_annotated else "ranges named step"
 
 
-def _steps_of_pattern(trace: Trace, pattern: OwnPattern) -> Table:
+def _steps_of_pattern(trace: Trace, pattern: UserPattern) -> Table:
     """Return the ranges that match a user's pattern, as steps."""
     return steps_of_ranges(trace.ranges, pattern)
 
@@ -424,7 +424,7 @@ _SOURCES: Final = (
     _Source(
         "traceprof.step()", True, partial(steps_of_ranges, pattern=_EXPLICIT, words=["user_step"])
     ),
-    _Source("--step-from ", True, steps_asked_for),
+    _Source("--step-from ", True, steps_of_step_from),
     _Source("recorded phases", True, steps_of_phases),
     _Source(
         "ProfilerStep",

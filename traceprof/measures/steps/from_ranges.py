@@ -13,10 +13,10 @@ from traceprof.measures.rows import bounds, busiest_lanes, rows_by
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
-from traceprof.model.timing import OWN_DOMAIN, STEP_COLUMNS, empty_steps, steps_between
+from traceprof.model.timing import STEP_COLUMNS, TRACEPROF_DOMAIN, empty_steps, steps_between
 from traceprof.model.trace import RecordedBy, Trace
-from traceprof.names.own_patterns import OwnPattern
 from traceprof.names.ranges import codes_containing
+from traceprof.names.user_patterns import UserPattern
 
 _MAX_DIGITS: Final = 18
 """A number with more digits is no step number."""
@@ -40,7 +40,7 @@ _ENGINE_STEP: Final = re.compile(
 
 
 def steps_of_ranges(
-    ranges: Table, pattern: re.Pattern[str] | OwnPattern, words: Sequence[str] = ()
+    ranges: Table, pattern: re.Pattern[str] | UserPattern, words: Sequence[str] = ()
 ) -> Table:
     """Return the outermost ranges whose whole name matches ``pattern`` as steps.
 
@@ -81,10 +81,10 @@ def steps_of_ranges(
 
 
 def _groups(
-    pattern: re.Pattern[str] | OwnPattern, texts: Sequence[str]
+    pattern: re.Pattern[str] | UserPattern, texts: Sequence[str]
 ) -> Iterator[tuple[str, ...] | None]:
     """Yield the captured groups of each text that matches completely, None for other texts."""
-    if isinstance(pattern, OwnPattern):
+    if isinstance(pattern, UserPattern):
         for captured in pattern.matched(texts, whole=True):
             yield None if captured is None else tuple(captured.values())[1:]
     else:
@@ -98,7 +98,7 @@ STEPS_OF_ENGINES: Final = partial(
 """Returns the steps of inference servers, as their engines name them."""
 
 
-def steps_asked_for(ranges: Table) -> tuple[Table, str]:
+def steps_of_step_from(ranges: Table) -> tuple[Table, str]:
     """Return the steps of ``traceprof record --step-from``, and the value of this option.
 
     ``ranges`` are the ranges of traceprof.
@@ -145,11 +145,11 @@ def _ranges_of_busiest_thread(found: Table) -> Table:
     return found.take(np.sort(np.concatenate(rows))) if rows else found
 
 
-def how_steps_get_known(ranks: Ranks) -> str:
+def how_to_record_steps(ranks: Ranks) -> str:
     """Return how to record steps with the recorder of ``ranks``."""
     is_by_traceprof = any(ranks.whole.each(_is_by_traceprof))
     return (RecordedBy.OWN if is_by_traceprof else ranks.info.recorded_by).how_to("steps")
 
 
 def _is_by_traceprof(trace: Trace) -> bool:
-    return trace.is_by_traceprof or OWN_DOMAIN in set(trace.ranges["domain"].texts)
+    return trace.is_by_traceprof or TRACEPROF_DOMAIN in set(trace.ranges["domain"].texts)

@@ -25,7 +25,7 @@ from traceprof.measures.steps.find import (
 from traceprof.measures.steps.parts import samples_in_steps
 from traceprof.measures.steps.steadiness import outliers_of_processes
 from traceprof.measures.steps.undisturbed import captured_times, disturbances
-from traceprof.model.grouping import are_among, groups_of
+from traceprof.model.grouping import groups_of, is_in
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
@@ -90,7 +90,7 @@ def step_ledger(ranks: Ranks) -> Table:
     # The iterations of a pattern are never cut.
     is_cut = table["is_edge"] & (_are_cut(table, comparable) | (outliers < 0)) & (not is_pattern)
     # If the edge cuts a step on one rank, the same step is also unusable on the other ranks.
-    kind[table["is_edge"] & are_among(table["step"], table["step"][is_cut])] = CUT
+    kind[table["is_edge"] & is_in(table["step"], table["step"][is_cut])] = CUT
     kind[causes != ""] = causes[causes != ""]
     kind[~table["is_whole"]] = INCOMPLETE
     kind[table["is_warmup"]] = WARMUP

@@ -29,7 +29,7 @@ from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, PROFILER, PROFILER_RANGES
 
@@ -77,7 +77,7 @@ def profiler_in_steps(trace: Trace, steps: Table) -> Mapping[str, Floats]:
     It covers profiler overheads, and the start and stop of windows of the embedded recorder.
     """
     ranges, columns = trace.ranges, ("process", "start_ns", "end_ns")
-    profiler_ranges = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    profiler_ranges = ranges.take(ranges["domain"] == TRACEPROF_DOMAIN)
     profiler_ranges = profiler_ranges.take(profiler_ranges["name"].isin(PROFILER_RANGES))
     spans = Table.stacked([table.select(*columns) for table in (profiler_ranges, trace.overheads)])
     busy = np.nan_to_num(covered_ns(steps, unions_by(spans)))
@@ -112,7 +112,7 @@ def samples_in_steps(trace: Trace, steps: Table) -> Floats:
 def _batches(trace: Trace) -> Table:
     """Return the marks of batches, without batches of evaluation loaders."""
     marks = trace.marks
-    is_batch = (marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")
+    is_batch = (marks["domain"] == TRACEPROF_DOMAIN) & (marks["name"] == "batch")
     batches = marks.take(is_batch & (marks["payload"] > 0))
     return batches.take(are_of_training(trace, batches)) if len(batches) else batches
 

@@ -22,7 +22,7 @@ from traceprof.measures.host.states import find_host_phases, inferred_passes_on_
 from traceprof.measures.rows import bounds, lengths_of, owner_of, ratio_of, rows_by
 from traceprof.measures.steps.find import between_cycles, find_steps, rows_of_steps
 from traceprof.measures.steps.measured import host_times
-from traceprof.model.grouping import are_among, grouped_by, groups_of, joined, rows_by_values
+from traceprof.model.grouping import grouped_by, groups_of, is_in, joined, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.packed import Packed
 from traceprof.model.results import Note, Result, ResultSpec
@@ -51,8 +51,9 @@ LOOP_PHASES_SPEC: Final = ResultSpec.of(f"""
     total outside_count: number of kernels and copies without a phase that were launched outside any
         phase
     total unlinked_count: number of kernels and copies without a phase that have no recorded launch
-    total earlier_count: number of kernels and copies without a phase that were launched before the
-        recording began (their correlation ID is smaller than that of any recorded call)
+    total launched_before_recording_count: number of kernels and copies without a phase that were
+        launched before the recording began (their correlation ID is smaller than that of any
+        recorded call)
     total inferred_ns: total duration of the kernels and copies inferred to be backward
     total inferred_count: number of kernels and copies inferred to be backward
     """)
@@ -90,7 +91,7 @@ def measure_phases(trace: Trace) -> Result:
         "unclaimed_ns": length[lost].sum(),
         "outside_count": (lost & is_linked).sum(),
         "unlinked_count": (lost & ~is_linked).sum(),
-        "earlier_count": (lost & work["is_earlier"]).sum(),
+        "launched_before_recording_count": (lost & work["is_earlier"]).sum(),
         "inferred_ns": length[inferred].sum(),
         "inferred_count": inferred.sum(),
     }
@@ -190,7 +191,7 @@ def _notes(result: Result) -> list[Note]:
     outside, unlinked = scalars.get("outside_count", 0), scalars.get("unlinked_count", 0)
     if not outside + unlinked:
         return notes
-    earlier = scalars.get("earlier_count", 0)
+    earlier = scalars.get("launched_before_recording_count", 0)
     values = {"outside": outside, "earlier": earlier, "unlinked": unlinked - earlier}
     reasons = [text for name, text in _REASONS.items() if values[name]]
     return [
@@ -246,7 +247,7 @@ def _phases_of_steps(trace: Trace) -> Table:
 def measure_step_phases(trace: Trace) -> Result:
     """Return the phases of the steps that lie completely inside the window."""
     steps, table = find_steps(trace.whole).table, _phases_of_steps(trace)
-    table = table.take(are_among(table["owner"], rows_of_steps(trace)))
+    table = table.take(is_in(table["owner"], rows_of_steps(trace)))
     table = table.assign(
         process=steps["process"][table["owner"]],
         step=steps["step"][table["owner"]],

@@ -89,7 +89,7 @@ def are_long(durations_ns: Floats) -> Bools | None:
     return np.asarray(np.log(durations_ns) > order[place], np.bool_)
 
 
-def turn_of(is_long: Bools) -> int:
+def long_step_period(is_long: Bools) -> int:
     """Return the period, in steps, at which a long step occurs; 1 if there is no regular period."""
     between = np.diff(np.flatnonzero(is_long))
     if len(between) < 2:
@@ -165,7 +165,7 @@ def count_warmup(durations_ns: Ints) -> int:
     return n_dropped
 
 
-def count_first_turns(durations_ns: Ints) -> int:
+def count_first_iterations(durations_ns: Ints) -> int:
     """Return the number of leading pattern iterations that load kernels and fill memory pools.
 
     They are warm-up and take more than twice as long as the iterations after them.

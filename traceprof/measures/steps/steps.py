@@ -10,7 +10,7 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.steps.costs import notes_on_occasions
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
-from traceprof.measures.steps.from_ranges import how_steps_get_known
+from traceprof.measures.steps.from_ranges import how_to_record_steps
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.steadiness import FEWEST_FOR_PERCENTILES
 from traceprof.model.ranks import Ranks
@@ -152,7 +152,7 @@ def _without_steps(result: Result, ranks: Ranks) -> Result:
     elif len(pattern_of_ranks(ranks.whole)):
         what = "iteration"
     else:
-        return result.lacking(f"the trace contains no steps: {how_steps_get_known(ranks)}")
+        return result.lacking(f"the trace contains no steps: {how_to_record_steps(ranks)}")
     return result.with_notes(Note(f"The window contains no whole {what}. Choose a larger window."))
 
 

@@ -208,7 +208,7 @@ def _disturbances_in(trace: Trace) -> dict[int, Disturbance]:
     }
 
 
-def awaited_since(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) -> int:
+def waiting_start_ns(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) -> int:
     """Return the time from which a device waits for the work of a call of ``process``, in ns.
 
     It is the device start of the step of the call, at most ``starts_ns``.

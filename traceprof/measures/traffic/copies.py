@@ -13,7 +13,7 @@ from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import Described, peak_between, peak_of
 from traceprof.measures.device.times import used_devices
-from traceprof.measures.durations import DURATIONS, finish_durations, summarise
+from traceprof.measures.durations import DURATIONS, finish_durations, summarize
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import lengths_of, ratio_of, sums_at, where_known
 from traceprof.model.grouping import groups_of
@@ -55,7 +55,7 @@ _KEYS: Final = _COPIES.keys
 def measure_copies(trace: Trace) -> Result:
     """Return the copies by direction; one that the window cuts counts with its part inside."""
     copies, sizes = trace.copies, trace.copies["n_bytes"]
-    table, samples = summarise(copies, _KEYS)
+    table, samples = summarize(copies, _KEYS)
     size_bytes = sums_at(samples.rows, np.maximum(sizes, 0), len(table))
     are_sized = sums_at(samples.rows, sizes < 0, len(table)) == 0
     busy_ns = union_lengths(samples.rows, copies["start_ns"], copies["end_ns"], len(table))

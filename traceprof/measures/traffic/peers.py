@@ -21,7 +21,7 @@ from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Texts, ints, sums_at
 from traceprof.measures.traffic.copies import peak_of_route
-from traceprof.model.grouping import codes_of, first_alike, groups_of, numbered, places_of
+from traceprof.model.grouping import codes_of, find_matching_rows, groups_of, numbered, places_of
 from traceprof.model.intervals import Int64Array, union_lengths
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
@@ -82,9 +82,9 @@ SPEC: Final = ResultSpec.of("""
     total count: number of messages or copies
     total matched_count: number of these with both ends in the trace
     total size_bytes: bytes sent; empty if any size is unknown
-    total moving_ns: time with at least one matched message in transit. The shorter end of each
+    total in_transit_ns: time with at least one matched message in transit. The shorter end of each
         message counts, so waiting is excluded
-    derived rate_bytes_per_s: bytes of the matched messages divided by moving_ns
+    derived rate_bytes_per_s: bytes of the matched messages divided by in_transit_ns
     derived peak_ratio: rate as a share of the link's peak
     total receiver_waited_ns: time that receivers waited for the sender without computing, after the
         ranks first synchronized, as in `stragglers`
@@ -97,7 +97,7 @@ SPEC: Final = ResultSpec.of("""
     same peak_bytes_per_s: peak of the link
     scalars:
     total unknown_count: number of messages with one unknown end
-    total alone_count: number of other messages with only one end in the trace
+    total unmatched_count: number of other messages with only one end in the trace
     """)
 _EDGES: Final = SPEC.tables[0]
 
@@ -109,8 +109,13 @@ def measure_peers(ranks: Ranks) -> Result:
     edges = [*_of_messages(ranks, messages), *_of_copies(ranks)]
     edges.sort(key=lambda e: (-(e["size_bytes"] or 0), e["source"], e["target"], e["via"]))
     is_unknown = (messages["source_label"] == _NOBODY) | (messages["target_label"] == _NOBODY)
-    unknown_count, alone_count = (int(own.sum()) for own in (is_unknown, ~messages["is_matched"]))
-    scalars = {"unknown_count": unknown_count, "alone_count": max(0, alone_count - unknown_count)}
+    unknown_count, unmatched_count = (
+        int(own.sum()) for own in (is_unknown, ~messages["is_matched"])
+    )
+    scalars = {
+        "unknown_count": unknown_count,
+        "unmatched_count": max(0, unmatched_count - unknown_count),
+    }
     notes = tuple(_notes(edges, **scalars))
     return Result("peers", SPEC, {"edges": _EDGES.of_rows(edges)}, scalars, notes)
 
@@ -126,7 +131,7 @@ def _waited(ranks: Ranks, messages: Table) -> dict[str, Int64Array]:
     every = Table.stacked(
         [Table(dict(zip(keys, ints(messages, *columns), strict=True))) for columns in ends]
     )
-    found = np.append(waits["exposed_ns"], 0)[first_alike(every, waits, *keys)]
+    found = np.append(waits["exposed_ns"], 0)[find_matching_rows(every, waits, *keys)]
     found[groups_of(*ints(every, *keys)).earlier > 0] = 0
     return dict(zip(_WAITED, np.split(found, 2), strict=True))
 
@@ -161,7 +166,7 @@ def _of_messages(ranks: Ranks, messages: Table) -> Iterator[dict[str, Any]]:
     )
     is_sure = not why_withheld(ranks)
     for first, row in _edges(rows):
-        hidden = () if row["moving_ns"] is not None else (*_WAITED, *_EARLY)
+        hidden = () if row["in_transit_ns"] is not None else (*_WAITED, *_EARLY)
         unknown = dict.fromkeys(hidden or (() if is_sure else _WAITED))
         yield _with_peak(row | unknown, _peak(ranks, first))
 
@@ -195,7 +200,7 @@ def _edges(rows: Table) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             "target": first["target_label"],
             "via": first["backend"],
             "size_bytes": None if sum_of["unsized"] else sum_of["size_bytes"],
-            "moving_ns": ns if n_timed else None,
+            "in_transit_ns": ns if n_timed else None,
             "rate_bytes_per_s": sum_of["moved"] / ns * 1e9 if is_known else None,
         }
         yield first, row
@@ -243,15 +248,17 @@ def _of_copies(ranks: Ranks) -> Iterator[dict[str, Any]]:
         yield _with_peak(row | dict.fromkeys((*_WAITED, *_EARLY)), peak)
 
 
-def _notes(edges: Sequence[dict[str, Any]], unknown_count: int, alone_count: int) -> Iterator[Note]:
+def _notes(
+    edges: Sequence[dict[str, Any]], unknown_count: int, unmatched_count: int
+) -> Iterator[Note]:
     if not edges:
         yield Note("No sends, receives, or peer copies in this window.")
     if edges and unknown_count:
         text = "The trace does not contain the other end of {n:count} message(s)."
         yield Note.of(text, n=unknown_count)
-    if edges and alone_count:
+    if edges and unmatched_count:
         text = "{n:count} messages have only one end in the trace, so they have no rate."
-        yield Note.of(text, n=alone_count)
+        yield Note.of(text, n=unmatched_count)
     if any(edge["receiver_waited_ns"] for edge in edges):
         yield Note("A waiting receiver is idle until its sender is ready (a pipeline bubble).")
 

@@ -1,5 +1,5 @@
 /* Records what CUPTI's activity API tells of this process: its buffers are written as CUPTI gives them
- * back, and nothing is parsed here but what must be read while the process lives (names).
+ * back, and nothing is parsed here but what must be read while the process attempts (names).
  *
  * Started by the driver itself when a program first uses CUDA (InitializeInjection, by
  * CUDA_INJECTION64_PATH), or by the hooks of a Python program (traceprof_start). TRACEPROF_DIR is where

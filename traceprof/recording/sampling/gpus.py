@@ -161,9 +161,9 @@ def _read_all(nvml: Any, handles: Sequence[Any], reads: Sequence[ReadOfGpu]) -> 
                     yield f"gpu:{number}", metric, float(value)
 
 
-def _utilisation(nvml: Any, gpu: Any) -> Metrics:
+def _utilization(nvml: Any, gpu: Any) -> Metrics:
     rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
-    return {"utilisation_percent": rates.gpu, "memory_utilisation_percent": rates.memory}
+    return {"utilization_percent": rates.gpu, "memory_utilization_percent": rates.memory}
 
 
 def _nvlink(nvml: Any, gpu: Any) -> Metrics:
@@ -192,7 +192,7 @@ def _pcie_link(nvml: Any, gpu: Any) -> Metrics:
 
 
 _LOAD: Final[tuple[ReadOfGpu, ...]] = (
-    _utilisation,
+    _utilization,
     lambda nvml, gpu: {"memory_used_bytes": nvml.nvmlDeviceGetMemoryInfo(gpu).used},
     lambda nvml, gpu: {"power_watts": nvml.nvmlDeviceGetPowerUsage(gpu) * _MILLI},
 )

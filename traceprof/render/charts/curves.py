@@ -25,8 +25,8 @@ from traceprof.render.escape import html_text
 from traceprof.render.formatting import is_known, round_text, value_text
 from traceprof.render.shown import Row
 
-_COLOURS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
-_MOST: Final = len(_COLOURS)
+_COLORS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
+_MOST: Final = len(_COLORS)
 _WIDTH, _HEIGHT = 960, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 18, 42
 _X: Final = (_LEFT, _WIDTH - _RIGHT)
@@ -39,7 +39,7 @@ _NAMED: Final = 0.002
 """What is less has no place in the legend."""
 
 _NO_LOSS: Final = "reached"
-_LOSS_COLOURS: Final[Mapping[str, str]] = {
+_LOSS_COLORS: Final[Mapping[str, str]] = {
     "exposed communication": "communication",
     "waiting for stragglers": "p2p",
     "slower compute": "compute",
@@ -55,7 +55,7 @@ _Points = list[tuple[float, float]]
 
 def curves_style() -> str:
     """Return the style of the chart, light and dark."""
-    names = dict.fromkeys((*_COLOURS, *_LOSS_COLOURS.values(), _REST))
+    names = dict.fromkeys((*_COLORS, *_LOSS_COLORS.values(), _REST))
     more = ".sizes{max-height:420px}.sizes .ideal{stroke:var(--muted);stroke-dasharray:5 4}"
     return chart_style("sizes", names, more + ".sizes polyline{fill:none;stroke-width:2}")
 
@@ -97,9 +97,9 @@ def _over_time(runs: Sequence[tuple[str, _Points]], target: float, metric: str) 
             "polyline",
             f"<title>{html_text(name)}</title>",
             points=" ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in points),
-            style=f"stroke:var(--sizes-{colour})",
+            style=f"stroke:var(--sizes-{color})",
         )
-        for (name, points), colour in zip(runs, _COLOURS, strict=False)
+        for (name, points), color in zip(runs, _COLORS, strict=False)
     )
     ideal = element("line", class_="ideal", x1=_X[0], x2=_X[1], y1=y(target), y2=y(target))
     grid = _grid_over_time(x, y, metric)
@@ -123,8 +123,8 @@ def _grid_over_time(x: Axis, y: Axis, metric: str) -> Iterator[str]:
 
 
 def _key(names: Iterator[str]) -> str:
-    colours = (f"var(--sizes-{key})" for key in _COLOURS)
-    return legend(((c, n or "all runs") for c, n in zip(colours, names, strict=False)), "key")
+    colors = (f"var(--sizes-{key})" for key in _COLORS)
+    return legend(((c, n or "all runs") for c, n in zip(colors, names, strict=False)), "key")
 
 
 def scaling_charts(result: Result) -> str:
@@ -164,7 +164,7 @@ def _against_ideal(groups: Sequence[tuple[str, Sequence[Row]]], devices: str, by
     ideal = _line(x, y, (bottom, bottom), (top, top), "ideal")
     drawn = (
         _group(x, y, name, rows, key, by)
-        for (name, rows), key in zip(groups, _COLOURS, strict=False)
+        for (name, rows), key in zip(groups, _COLORS, strict=False)
     )
     title = "nodes" if by == "nodes" else devices
     foot = text(round((_WIDTH + _LEFT) / 2), _HEIGHT - 4, title, "middle")
@@ -215,8 +215,8 @@ def _grid_of_sizes(x: Axis, y: Axis, ends: tuple[int, float]) -> Iterator[str]:
 
 def _loss_bars(name: str, rows: Sequence[Row], losses: Sequence[Row]) -> str:
     known = dict.fromkeys(str(one["loss"]) for one in losses)
-    others = [loss for loss in known if loss not in _LOSS_COLOURS]
-    colours = {**_LOSS_COLOURS, **{one: _COLOURS[i % _MOST] for i, one in enumerate(others)}}
+    others = [loss for loss in known if loss not in _LOSS_COLORS]
+    colors = {**_LOSS_COLORS, **{one: _COLORS[i % _MOST] for i, one in enumerate(others)}}
     bars, used = [], dict.fromkeys([_NO_LOSS])
     for row in rows:
         batch = row.get("global_batch_count")
@@ -229,15 +229,15 @@ def _loss_bars(name: str, rows: Sequence[Row], losses: Sequence[Row]) -> str:
         parts = [(_NO_LOSS, float(row["efficiency_ratio"]))]
         parts += [(str(one["loss"]), float(one["lost_ratio"])) for one in same]
         used |= dict.fromkeys(loss for loss, ratio in parts if ratio >= _NAMED)
-        bars.append(_bar(f"{row['devices_count']:g}", parts, colours))
+        bars.append(_bar(f"{row['devices_count']:g}", parts, colors))
     key = legend(
-        ((f"var(--sizes-{colours[loss]})", loss) for loss in used if loss != _NO_LOSS), "key"
+        ((f"var(--sizes-{colors[loss]})", loss) for loss in used if loss != _NO_LOSS), "key"
     )
     title = html_text(name or "all runs")
     return f'<h3>Lost, share of ideal: {title}</h3>{key}<div class="lost">{"".join(bars)}</div>'
 
 
-def _bar(size: str, parts: Sequence[tuple[str, float]], colours: Mapping[str, str]) -> str:
+def _bar(size: str, parts: Sequence[tuple[str, float]], colors: Mapping[str, str]) -> str:
     """Return a bar from 0 to ideal; losses below 0 are gains and not drawn."""
     whole = max(1.0, sum(ratio for _, ratio in parts if ratio > 0))
     pieces, x = [], 0.0
@@ -245,7 +245,7 @@ def _bar(size: str, parts: Sequence[tuple[str, float]], colours: Mapping[str, st
         if ratio <= 0:
             continue
         width = 100 * ratio / whole
-        fill = "var(--line)" if loss == _NO_LOSS else f"var(--sizes-{colours[loss]})"
+        fill = "var(--line)" if loss == _NO_LOSS else f"var(--sizes-{colors[loss]})"
         title = f"<title>{html_text(f'{size}: {loss} {value_text(Unit.RATIO, ratio)}')}</title>"
         place = {"x": f"{x:.2f}%", "y": "0", "width": f"{width:.2f}%", "height": "18"}
         pieces.append(element("rect", title, **place, style=f"fill:{fill}"))

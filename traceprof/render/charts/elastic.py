@@ -18,20 +18,20 @@ _MOST_LANES: Final = 64
 _LETTERS: Final = 18
 _LABELLED: Final = 22  # pixels that the number of an epoch takes
 
-_COLOURS: Final = {
+_COLORS: Final = {
     "epoch": ("compute", "epoch"),
     "time lost": ("communication", "time lost"),
     "steps made again": ("p2p", "lost: repeated steps"),
     "until agents noticed": ("copy", "lost: failure detection"),
     "starts that failed": ("range_data", "lost: failed starts"),
     "agents meet": ("d2d", "rendezvous"),
-    "worker initialisation": ("h2d", "worker initialization"),
+    "worker initialization": ("h2d", "worker initialization"),
     "loading of checkpoints": ("memset", "checkpoint loading"),
     "set-up": ("d2h", "set-up"),
     "evaluation": ("range", "evaluation"),
     "rank runs": ("h2h", "rank running"),
 }
-"""Colour and legend by what happened."""
+"""Color and legend by what happened."""
 _JOB: Final = {"epoch": "epochs", "time lost": "time lost", "evaluation": "epochs"}
 _SPENT: Final = "phases"
 
@@ -40,7 +40,7 @@ def elastic_style() -> str:
     """Return the style of the chart, light and dark."""
     more = ".job rect{stroke:var(--card,none);stroke-width:.6}"
     more += ".job .told{fill:#fff;pointer-events:none}"
-    return chart_style("job", (key for key, _ in _COLOURS.values()), more)
+    return chart_style("job", (key for key, _ in _COLORS.values()), more)
 
 
 def elastic_chart(result: Result) -> str:
@@ -55,17 +55,17 @@ def elastic_chart(result: Result) -> str:
     last_ns = max(float(row["at_ns"]) + float(row["duration_ns"]) for row in rows)
     runs = dict.fromkeys(str(row.get("run", "")) for row in rows)
     used = {str(row["what"]) for row in rows}
-    colours = (colour for what, colour in _COLOURS.items() if what in used)
+    colors = (color for what, color in _COLORS.items() if what in used)
     charts = (
         _chart(run, [(_lane(row), row) for row in rows if row.get("run", "") == run], last_ns)
         for run in runs
     )
-    return legend(((f"var(--job-{key})", words) for key, words in colours), "key") + "".join(charts)
+    return legend(((f"var(--job-{key})", words) for key, words in colors), "key") + "".join(charts)
 
 
 def _is_long(row: Row) -> bool:
     values = (row.get("at_ns"), row.get("duration_ns"))
-    return row["what"] in _COLOURS and all(v is not None and isfinite(v) for v in values)
+    return row["what"] in _COLORS and all(v is not None and isfinite(v) for v in values)
 
 
 def _lane(row: Row) -> str:
@@ -98,7 +98,7 @@ def _chart(run: str, bars: Sequence[tuple[str, Row]], last_ns: float) -> str:
 
 
 def _drawn(row: Row, y: int, scale: float) -> str:
-    key, _ = _COLOURS[str(row["what"])]
+    key, _ = _COLORS[str(row["what"])]
     x, width = _LEFT + float(row["at_ns"]) * scale, max(0.8, float(row["duration_ns"]) * scale)
     number = ""
     epoch = row.get("epoch")
@@ -110,8 +110,8 @@ def _drawn(row: Row, y: int, scale: float) -> str:
 
 
 def _words(row: Row) -> str:
-    said = [_COLOURS[str(row["what"])][1]]
-    for name in ("epoch", "life", "rank"):
+    said = [_COLORS[str(row["what"])][1]]
+    for name in ("epoch", "attempt", "rank"):
         value = row.get(name)
         if value is not None and isfinite(value):
             said.append(f"{name} {value:g}")

@@ -1,7 +1,7 @@
 """Charts that one explores: figures of plotly, drawn by the page that holds plotly.js.
 
 A figure is plain data, traces and a layout as plotly has them; plotly itself is not imported.
-A colour may be a variable of the page ("var(--compute)"), which has one for each theme. The page
+A color may be a variable of the page ("var(--compute)"), which has one for each theme. The page
 draws a figure when it comes into view, again when the theme changes, and light for paper.
 """
 
@@ -182,14 +182,14 @@ def choice(
     return {"updatemenus": [{"buttons": buttons, "active": 0, **place, **look}]}
 
 
-_COLOURS: Final = ("compute", "communication", "h2d", "d2d", "d2h", "memset", "p2p", "overlap")
-MOST_LINES: Final = len(_COLOURS)
+_COLORS: Final = ("compute", "communication", "h2d", "d2d", "d2h", "memset", "p2p", "overlap")
+MOST_LINES: Final = len(_COLORS)
 """How many lines of one figure can be told apart."""
 
 
-def colour_of_line(place: int) -> str:
-    """Return the colour of one of several lines of equal rank."""
-    return f"var(--{_COLOURS[place % MOST_LINES]})"
+def color_of_line(place: int) -> str:
+    """Return the color of one of several lines of equal rank."""
+    return f"var(--{_COLORS[place % MOST_LINES]})"
 
 
 def note(words: str) -> str:

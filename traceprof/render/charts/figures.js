@@ -10,19 +10,19 @@
   const drawn = new Set();
   let isOnPaper = false;
 
-  /* Colours of the page are variables, which plotly does not know. */
-  function coloured(value, style) {
+  /* Colors of the page are variables, which plotly does not know. */
+  function colored(value, style) {
     if (typeof value === "string") {
       const name = VARIABLE.exec(value)?.[1];
       return name ? style.getPropertyValue(name).trim() : value;
     }
-    if (Array.isArray(value)) return value.map((one) => coloured(one, style));
+    if (Array.isArray(value)) return value.map((one) => colored(one, style));
     if (value === null || typeof value !== "object") return value;
-    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, coloured(one, style)]));
+    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, colored(one, style)]));
   }
 
   function draw(figure) {
-    const { data, layout, config } = coloured(told.get(figure), getComputedStyle(document.documentElement));
+    const { data, layout, config } = colored(told.get(figure), getComputedStyle(document.documentElement));
     if (isOnPaper) {
       const width = Math.min(PAPER_PX, figure.clientWidth);
       Object.assign(layout, { width, autosize: false, updatemenus: [] });

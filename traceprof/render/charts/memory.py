@@ -26,7 +26,7 @@ from traceprof.render.formatting import round_text
 _WIDTH, _HEIGHT = 960, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 12, 40
 _GRID: Final = 5
-_COLOURS: Final = {
+_COLORS: Final = {
     "before_the_recording": "h2h",
     "parameters": "compute",
     "optimizer_state": "d2d",
@@ -37,14 +37,14 @@ _COLOURS: Final = {
     "temporary": "memset",
     "unknown": "idle",
 }
-"""Colour by column, from the bottom up."""
+"""Color by column, from the bottom up."""
 
 
 def memory_style() -> str:
     """Return the style of the chart, light and dark."""
     more = ".memory{max-height:380px}.memory .held{fill:none;stroke:var(--muted);"
     more += "stroke-dasharray:5 4}"
-    return chart_style("memory", _COLOURS.values(), more)
+    return chart_style("memory", _COLORS.values(), more)
 
 
 def memory_chart(result: Result) -> str:
@@ -70,7 +70,7 @@ def _one(title: str, rows: Table) -> str:
     y = Axis(0.0, top, _HEIGHT - _BOTTOM, _TOP)
     below = np.zeros(len(at))
     areas, named = [], []
-    for name, colour in _COLOURS.items():
+    for name, color in _COLORS.items():
         held = np.asarray(rows[f"{name}_bytes"], np.float64)
         if not np.isfinite(held).any():
             continue
@@ -81,10 +81,10 @@ def _one(title: str, rows: Table) -> str:
                 "polygon",
                 words,
                 points=_points(x, y, at, above, below),
-                style=f"fill:var(--memory-{colour})",
+                style=f"fill:var(--memory-{color})",
             )
         )
-        named.append((f"var(--memory-{colour})", name.replace("_", " ")))
+        named.append((f"var(--memory-{color})", name.replace("_", " ")))
         below = above
     pairs = zip(at.tolist(), rows["reserved_bytes"].tolist(), strict=True)
     held_points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in pairs)

@@ -32,7 +32,7 @@ _PHASES: Final = {
     "optimizer": "range_optimizer",
     "other": "range",
 }
-"""Colour by column, without its unit, from the left."""
+"""Color by column, without its unit, from the left."""
 _WHOLE: Final = "idle"
 
 
@@ -76,10 +76,10 @@ def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
     yield text(_LEFT - 8, top + 13, plain_text(who, _LETTERS), "end", class_="name")
     yield _piece(x, (0.0, whole), top, _WHOLE, f"{who}: round time {written}")
     reached = 0.0
-    for name, colour in _PHASES.items():
+    for name, color in _PHASES.items():
         if length := _part(row, name):
             words = f"{who}: {name} {value_text(Unit.NS, length)}"
-            yield _piece(x, (reached, reached + length), top, colour, words)
+            yield _piece(x, (reached, reached + length), top, color, words)
             reached += length
     if waited := _part(row, "waited"):
         words = f"{who}: waits for other ranks {value_text(Unit.NS, waited)}"
@@ -89,7 +89,7 @@ def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
     yield text(x(whole) + 6, top + 13, written)
 
 
-def _piece(x: Axis, ends: tuple[float, float], top: int, colour: str, words: str) -> str:
+def _piece(x: Axis, ends: tuple[float, float], top: int, color: str, words: str) -> str:
     return element(
         "rect",
         f"<title>{html_text(words)}</title>",
@@ -97,7 +97,7 @@ def _piece(x: Axis, ends: tuple[float, float], top: int, colour: str, words: str
         y=top,
         width=x(ends[1]) - x(ends[0]),
         height=_BAR,
-        style=f"fill:var(--nodes-{colour})",
+        style=f"fill:var(--nodes-{color})",
     )
 
 

@@ -14,7 +14,7 @@ from traceprof.comparison.difference import SIDES
 from traceprof.measures.rows import ratio_of
 from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known
-from traceprof.render.charts.figure import colour_of_line, figure_html, note
+from traceprof.render.charts.figure import color_of_line, figure_html, note
 from traceprof.render.escape import plotly_text
 from traceprof.units import format_duration, format_flop_rate, format_ratio
 
@@ -45,7 +45,7 @@ def roofline_figure(result: Result, _around: object) -> str:
     return _drawn([_Run("", _known(result.table), result.tables.get("peaks"))])
 
 
-def roofline_of_both(results: Mapping[str, Result]) -> str:
+def roofline_of_two_runs(results: Mapping[str, Result]) -> str:
     """Return the roofline of the operators of two runs that are compared; "" without FLOPs."""
     if "flops" not in results:
         return ""
@@ -74,12 +74,12 @@ def _drawn(runs: Sequence[_Run]) -> str:
     if not any(len(run.points) for run in runs):
         return ""
     precisions = sorted({str(one) for run in runs for one in run.points["precision"]})
-    colours = {name: colour_of_line(place) for place, name in enumerate(precisions)}
+    colors = {name: color_of_line(place) for place, name in enumerate(precisions)}
     reached = np.concatenate([run.points["intensity"] for run in runs])
     span = min(0.1, float(reached.min()) / 2), max(1e4, float(reached.max()) * 2)
     log = {"type": "log", "dtick": 1}
     chart = figure_html(
-        [*_roofs(runs, colours, span), *_all_points(runs, colours)],
+        [*_roofs(runs, colors, span), *_all_points(runs, colors)],
         "Roofline: TFLOP/s by arithmetic intensity",
         x="arithmetic intensity (FLOP per byte, upper bound)",
         y="TFLOP/s",
@@ -97,7 +97,7 @@ def _drawn(runs: Sequence[_Run]) -> str:
 
 
 def _roofs(
-    runs: Sequence[_Run], colours: Mapping[str, str], span: tuple[float, float]
+    runs: Sequence[_Run], colors: Mapping[str, str], span: tuple[float, float]
 ) -> Iterator[dict[str, Any]]:
     """Yield the roof of each precision whose peak is known, with the slope up to it.
 
@@ -123,7 +123,7 @@ def _roofs(
             "x": x,
             "y": np.minimum(roof, x * memory if memory else roof) / _T,
             "line": {
-                "color": colours[precision],
+                "color": colors[precision],
                 "width": 1.5,
                 "dash": _DASHES[len(names) == len(runs) or names == [runs[-1].name]],
             },
@@ -132,10 +132,10 @@ def _roofs(
         }
 
 
-def _all_points(runs: Sequence[_Run], colours: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _all_points(runs: Sequence[_Run], colors: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     whole = max(float(run.points["total_ns"].max()) for run in runs if len(run.points)) or 1.0
     for run, symbol in zip(runs, _SYMBOLS[-len(runs) :], strict=True):
-        for precision, colour in colours.items():
+        for precision, color in colors.items():
             own = run.points.take([one == precision for one in run.points["precision"]])
             if own.empty:
                 continue
@@ -151,7 +151,7 @@ def _all_points(runs: Sequence[_Run], colours: Mapping[str, str]) -> Iterator[di
                 "text": [_hover(run, str(row[column]), row) for row in own.rows()],
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
-                    "color": colour,
+                    "color": color,
                     "size": np.maximum(sizes, _SMALLEST),
                     "opacity": 0.75,
                     "symbol": symbol,

@@ -1,4 +1,4 @@
-"""What charts are drawn with: elements of SVG, axes, legends, colours of both themes."""
+"""What charts are drawn with: elements of SVG, axes, legends, colors of both themes."""
 
 from __future__ import annotations
 
@@ -45,10 +45,9 @@ def drawing(size: tuple[int, float], kind: str, label: str, *parts: str, top: in
 
 
 def legend(entries: Iterable[tuple[str, str]], kind: str = "legend") -> str:
-    """Return what colours mean: pairs of a colour, as CSS has it, and words."""
+    """Return what colors mean: pairs of a color, as CSS has it, and words."""
     items = "".join(
-        f'<li><i style="background:{colour}"></i>{html_text(words)}</li>'
-        for colour, words in entries
+        f'<li><i style="background:{color}"></i>{html_text(words)}</li>' for color, words in entries
     )
     return f'<ul class="{kind}">{items}</ul>'
 
@@ -61,9 +60,9 @@ def theme_style(variables: Callable[[str], str], *, is_light_on_paper: bool = Fa
 
 
 def chart_style(kind: str, keys: Iterable[str], more: str = "") -> str:
-    """Return the style of a chart of a class, light and dark, and of what explains its colours.
+    """Return the style of a chart of a class, light and dark, and of what explains its colors.
 
-    Colours of the categories ``keys`` are variables: ``--KIND-KEY``.
+    Colors of the categories ``keys`` are variables: ``--KIND-KEY``.
     """
     named = [(f"--{kind}-{key}", category_of(key)) for key in keys]
     variables = theme_style(

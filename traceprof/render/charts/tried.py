@@ -14,7 +14,7 @@ from traceprof.render.shown import Row
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 300, 90, 30, 16, 26
 _LETTERS: Final = 42
-_COLOURS: Final = {"faster": "h2d", "slower": "communication"}
+_COLORS: Final = {"faster": "h2d", "slower": "communication"}
 _OTHER: Final = "h2h"
 
 
@@ -22,7 +22,7 @@ def tried_style() -> str:
     """Return the style of the chart, light and dark."""
     more = ".tried text{font-size:12px}.tried .zero{stroke:var(--muted)}"
     more += ".tried .span{stroke:var(--ink,currentColor)}"
-    return chart_style("tried", (*_COLOURS.values(), _OTHER), more)
+    return chart_style("tried", (*_COLORS.values(), _OTHER), more)
 
 
 def tried_chart(result: Result) -> str:
@@ -48,7 +48,7 @@ def tried_chart(result: Result) -> str:
 def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
     value, top = float(row["saving_ratio"]), place * _ROW + 4
     at, zero = x(max(value, x.low)), x(0.0)
-    colour = _COLOURS.get(str(row["verdict"]), _OTHER)
+    color = _COLORS.get(str(row["verdict"]), _OTHER)
     name = str(row["change"])
     shown = name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…"
     yield text(_LEFT - 8, top + _BAR - 3, shown, "end")
@@ -59,7 +59,7 @@ def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
         y=top,
         width=max(abs(at - zero), 1.0),
         height=_BAR,
-        style=f"fill:var(--tried-{colour})",
+        style=f"fill:var(--tried-{color})",
     )
     low, high = float(row["low_ratio"]), float(row["high_ratio"])
     if isfinite(low) and isfinite(high):

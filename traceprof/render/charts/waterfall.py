@@ -26,7 +26,7 @@ from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_ratio
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 290, 170, 26, 16, 24
-_COLOURS: Final[Mapping[str, str]] = {
+_COLORS: Final[Mapping[str, str]] = {
     **dict.fromkeys((AT_PEAK, AT_BANDWIDTH), "compute"),
     **dict.fromkeys((WAVES, SHORT, BELOW_PEAK, BELOW_BANDWIDTH), "range_forward"),
     **dict.fromkeys((UNKNOWN_MATRIX, UNKNOWN), "range"),
@@ -41,7 +41,7 @@ _OTHER: Final = "idle"
 def waterfall_chart(result: Result) -> str:
     """Return a bar for each part, each beginning where the one above ends; "" without any.
 
-    Colours are the variables of the report's categories.
+    Colors are the variables of the report's categories.
     """
     rows = result.table.rows()
     if not rows:
@@ -57,7 +57,7 @@ def waterfall_chart(result: Result) -> str:
 
 
 def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
-    until, step, top = float(row["until_ns"]), float(row["step_ns"]), place * _ROW + 4
+    until, step, top = float(row["cumulative_ns"]), float(row["step_ns"]), place * _ROW + 4
     words = f"{format_duration(step)}, {format_ratio(row['share_ratio'])}"
     name = str(row["part"])
     yield text(_LEFT - 8, top + _BAR - 3, name, "end")
@@ -68,6 +68,6 @@ def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
         y=top,
         width=max(x(until) - x(until - step), 1.0),
         height=_BAR,
-        style=f"fill:var(--{_COLOURS.get(name, _OTHER)})",
+        style=f"fill:var(--{_COLORS.get(name, _OTHER)})",
     )
     yield text(max(x(until), float(_LEFT)) + 6, top + _BAR - 3, words)

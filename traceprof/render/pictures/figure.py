@@ -144,10 +144,10 @@ def timeline_figure(
     figure = NotebookFigure()
     offset_ns = span.start_ns - trace.span.start_ns
     for category, bars in find_bars(lanes.names, lines, shortest, duration).items():
-        colours = (_colour(category, theme), _INK[theme][1])
-        figure.add_bar(**bar_trace(category, bars, colours, offset_ns))
+        colors = (_color(category, theme), _INK[theme][1])
+        figure.add_bar(**bar_trace(category, bars, colors, offset_ns))
     for category in _states_alone(lines):
-        figure.add_bar(**state_legend(category, _colour(category, theme)))
+        figure.add_bar(**state_legend(category, _color(category, theme)))
     pixels = np.concatenate(
         [_line_pixels(line, shortest, duration, pixels_wide, theme) for line in lines]
     )
@@ -164,7 +164,7 @@ def timeline_figure(
 
 
 def _states_alone(lines: Sequence[PictureLine]) -> list[str]:
-    """Return the states of the devices that have colours of their own: no bar tells these."""
+    """Return the states of the devices that have colors of their own: no bar tells these."""
     drawn = {own.category for line in lines for own in line.states}
     return [key for key in STATES if key in drawn and not _is_of_events(key)]
 
@@ -183,18 +183,18 @@ def _line_pixels(
         # What was not recorded stays blank.
         known = [own for own in line.states if own.category in STATES]
         ordered = sorted(known, key=lambda c: STATES.index(c.category))
-        layers = [(c, _colour(c.category, theme)) for c in ordered]
+        layers = [(c, _color(c.category, theme)) for c in ordered]
         pixels[1:-1] = state_strip(layers, (0, duration), (width, _STRIP_PX - 2))
     elif line.row:
         layers = [
-            (without_bars(c, shortest, duration), _colour(c.category, theme))
+            (without_bars(c, shortest, duration), _color(c.category, theme))
             for c in line.row.channels
         ]
         pixels[1:-1] = strip(layers, (0, duration), width)[None]
     return pixels
 
 
-def _colour(category: str, theme: str) -> str:
+def _color(category: str, theme: str) -> str:
     return str(getattr(category_of(category), theme))
 
 

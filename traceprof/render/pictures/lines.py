@@ -142,9 +142,9 @@ def without_bars(channel: Channel, shortest: float, duration: int) -> Channel:
 
 
 def bar_trace(
-    category: str, bars: Sequence[EventBar], colours: tuple[str, str], offset_ns: int
+    category: str, bars: Sequence[EventBar], colors: tuple[str, str], offset_ns: int
 ) -> dict[str, Any]:
-    """Return the arguments of a plotly bar trace; ``colours`` are those of bars and of edges."""
+    """Return the arguments of a plotly bar trace; ``colors`` are those of bars and of edges."""
     starts = np.array([bar.start for bar in bars])
     return {
         "orientation": "h",
@@ -153,16 +153,16 @@ def bar_trace(
         "y": np.array([bar.line for bar in bars]),
         "width": 0.76,
         "name": category_of(category).label,
-        "marker": {"color": colours[0], "line": {"width": 0.4, "color": colours[1]}},
+        "marker": {"color": colors[0], "line": {"width": 0.4, "color": colors[1]}},
         "hovertext": [_hover(bar) for bar in bars],
         "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",
     }
 
 
-def state_legend(category: str, colour: str) -> dict[str, Any]:
+def state_legend(category: str, color: str) -> dict[str, Any]:
     """Return the arguments of a bar trace that only the legend shows."""
     name = category_of(category).label
-    return {"x": [None], "y": [0], "orientation": "h", "name": name, "marker": {"color": colour}}
+    return {"x": [None], "y": [0], "orientation": "h", "name": name, "marker": {"color": color}}
 
 
 def _hover(bar: EventBar) -> str:
@@ -198,19 +198,19 @@ def _holds_start(channel: Channel, t0: int, t1: int, n_bins: int) -> npt.NDArray
 
 
 def strip(layers: Sequence[tuple[Channel, str]], window: tuple[int, int], n_bins: int) -> Pixels:
-    """Return ``n_bins`` RGBA pixels: the colour of the busiest layer, as strong as all are busy.
+    """Return ``n_bins`` RGBA pixels: the color of the busiest layer, as strong as all are busy.
 
-    ``layers`` are channels without what is drawn as bars, each with its colour ("#rrggbb"). A bin
+    ``layers`` are channels without what is drawn as bars, each with its color ("#rrggbb"). A bin
     in which anything starts stays visible.
     """
     pixels = np.zeros((n_bins, 4), np.uint8)
     best, total = np.zeros(n_bins), np.zeros(n_bins)
-    for channel, colour in layers:
+    for channel, color in layers:
         if len(channel) == 0:
             continue
         ratios = busy_ratios(channel, *window, n_bins)
         wins = (ratios > best) | (_holds_start(channel, *window, n_bins) & (best == 0))
-        pixels[wins, :3] = list(bytes.fromhex(colour[1:]))
+        pixels[wins, :3] = list(bytes.fromhex(color[1:]))
         pixels[wins, 3] = _FAINTEST
         best = np.maximum(best, ratios)
         total += ratios
@@ -228,9 +228,9 @@ def state_strip(
     pixels = np.zeros((height, n_bins, 4), np.uint8)
     below = np.zeros(n_bins)
     level = (np.arange(height)[::-1, None] + 0.5) / height
-    for channel, colour in layers:
+    for channel, color in layers:
         above = below + busy_ratios(channel, *window, n_bins)
-        pixels[(level >= below) & (level < above)] = (*bytes.fromhex(colour[1:]), 255)
+        pixels[(level >= below) & (level < above)] = (*bytes.fromhex(color[1:]), 255)
         below = above
     return pixels
 

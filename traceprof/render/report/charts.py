@@ -23,8 +23,8 @@ def category_style() -> str:
     """Return CSS variables for the colors of all categories, in the light and dark theme."""
 
     def variables(theme: str) -> str:
-        colours = [(item.key, str(getattr(item, theme))) for item in CATEGORIES]
-        return "".join(f"--{key}:{colour};--on-{key}:{ink_on(colour)};" for key, colour in colours)
+        colors = [(item.key, str(getattr(item, theme))) for item in CATEGORIES]
+        return "".join(f"--{key}:{color};--on-{key}:{ink_on(color)};" for key, color in colors)
 
     return theme_style(variables, is_light_on_paper=True)
 

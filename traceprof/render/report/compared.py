@@ -16,7 +16,7 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.charts.figure import figures_script
-from traceprof.render.charts.roofline import roofline_of_both
+from traceprof.render.charts.roofline import roofline_of_two_runs
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
 from traceprof.render.formatting import is_known, round_text, sentences, signed_duration, value_text
@@ -25,7 +25,7 @@ from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
 from traceprof.render.shown import SELF_EXPLAINING_KINDS, Row, largest_causes
-from traceprof.render.timeline.beside import BesideTimeline
+from traceprof.render.timeline.beside import SideBySideTimeline
 from traceprof.render.timeline.render import timeline_fragment
 from traceprof.units import format_duration, format_ratio
 
@@ -247,14 +247,14 @@ _MAIN_NUMBERS: Final = {
         "samples_per_s": "samples per second",
         "step_period_ns": "step time",
         "turn_ns": "iteration time",
-        "step_own_ns": "step time without waiting",
+        "step_without_waits_ns": "step time without waiting",
     },
     "measures": {
         "compute_ratio": "compute",
         "idle_ratio": "idle",
         "exposed_communication_ratio": "exposed communication",
         "exposed_transfer_ratio": "exposed transfers",
-        "utilisation_ratio": "GPU-Util",
+        "utilization_ratio": "GPU-Util",
     },
 }
 """For each result: the measures shown at the top of the page, with their labels."""
@@ -262,7 +262,7 @@ _UNITS: Final = frozenset(Unit)
 
 
 def render_compared(
-    found: Comparison, options: Options, beside: BesideTimeline | None = None
+    found: Comparison, options: Options, beside: SideBySideTimeline | None = None
 ) -> str:
     """Return one HTML page that needs no other file and no network.
 
@@ -278,7 +278,7 @@ def render_compared(
     warnings = html_list([*head.warnings, *head.remarks])
     link = None if beside is None else _kernel_links(beside)
     # The page embeds plotly.js only together with a timeline.
-    roofline = "" if beside is None else roofline_of_both(found.results)
+    roofline = "" if beside is None else roofline_of_two_runs(found.results)
     cards = [
         card("answer", "Result", f'<div class="verdict">{answer}</div>{_main_numbers(found)}'),
         *_charts(found),
@@ -309,7 +309,7 @@ _MAX_NAME_LETTERS: Final = 600
 """The summary of a run keeps this many letters of a kernel name."""
 
 
-def _timelines(beside: BesideTimeline | None) -> Iterator[str]:
+def _timelines(beside: SideBySideTimeline | None) -> Iterator[str]:
     """Yield the card with both timelines; nothing if the page has no timelines."""
     if beside is None:
         return
@@ -319,7 +319,7 @@ def _timelines(beside: BesideTimeline | None) -> Iterator[str]:
     yield card("timeline", "Timelines of base and new, aligned by step", html)
 
 
-def _kernel_links(beside: BesideTimeline) -> Link:
+def _kernel_links(beside: SideBySideTimeline) -> Link:
     """Return a function that gives the address of the longest execution of a row's kernel.
 
     The new side comes first, then the base. The address is None if neither side has the kernel.

@@ -22,7 +22,7 @@ from traceprof.names.ranges import phase_of
 from traceprof.render.charts.figure import (
     MOST_LINES,
     choice,
-    colour_of_line,
+    color_of_line,
     figure_html,
     note,
     scale_of,
@@ -30,13 +30,13 @@ from traceprof.render.charts.figure import (
 from traceprof.render.escape import plotly_text
 from traceprof.render.formatting import process_label, round_text
 from traceprof.render.palette import CATEGORY_INDEX, PART_STYLES
-from traceprof.render.report.places import Around
+from traceprof.render.report.places import PageContext
 from traceprof.units import format_count, format_duration
 
 _MAX_POINTS: Final = 1_000
 
 
-def ranks_figure(ranks: Result, _: Around) -> str:
+def ranks_figure(ranks: Result, _: PageContext) -> str:
     """Return one stacked bar of the five parts of GPU time for each rank that has a GPU."""
     table = ranks.table.take(are_known(ranks.table["compute_ns"]))
     if len(table) < 2:
@@ -77,7 +77,7 @@ def ranks_figure(ranks: Result, _: Around) -> str:
     )
 
 
-def memory_figure(_: Result, context: Around) -> str:
+def memory_figure(_: Result, context: PageContext) -> str:
     """Return the memory usage of the whole run over time, one line per source and metric."""
     table = memory_over_time(context.whole, _MAX_POINTS)
     groups = [
@@ -99,7 +99,7 @@ def memory_figure(_: Result, context: Around) -> str:
             "name": plotly_text(name, 60),
             "x": time(samples["start_ns"] - run_start_ns),
             "y": size(samples["size_bytes"]),
-            "line": {"shape": "hv", "width": 1.5, "color": colour_of_line(place)},
+            "line": {"shape": "hv", "width": 1.5, "color": color_of_line(place)},
             "hovertemplate": f"{size.hover('y')} at {time.hover('x')}",
         }
         for place, (name, samples) in enumerate(groups)
@@ -122,7 +122,7 @@ def memory_figure(_: Result, context: Around) -> str:
 _MAX_KERNELS: Final = 24
 
 
-def durations_figure(durations: Result, _: Around) -> str:
+def durations_figure(durations: Result, _: PageContext) -> str:
     """Return duration histograms of the kernels with the most time, with a menu to choose one."""
     by_name = dict(split_by(durations.table, "name"))
     names = list(dict.fromkeys(durations.table["name"].tolist()))
@@ -132,17 +132,18 @@ def durations_figure(durations: Result, _: Around) -> str:
     traces = []
     for place, name in enumerate(shown):
         bins = by_name[name]
-        scale = scale_of(Unit.NS, bins["from_ns"])
-        widths_ns = bins["up_to_ns"] - bins["from_ns"]
+        scale = scale_of(Unit.NS, bins["lower_bound_ns"])
+        widths_ns = bins["upper_bound_ns"] - bins["lower_bound_ns"]
         hover = [
-            f"{format_duration(row['from_ns'])} to {format_duration(row['up_to_ns'])}: "
+            f"{format_duration(row['lower_bound_ns'])} to "
+            f"{format_duration(row['upper_bound_ns'])}: "
             f"{format_count(row['count'])} launches, {format_duration(row['total_ns'])} in total"
             for row in bins.rows()
         ]
         traces.append(
             {
                 "type": "bar",
-                "x": scale(bins["from_ns"] + widths_ns / 2),
+                "x": scale(bins["lower_bound_ns"] + widths_ns / 2),
                 "y": bins["count"],
                 "width": scale(widths_ns),
                 "marker": {"color": "var(--compute)", "line": {"width": 0}},
@@ -170,7 +171,7 @@ def durations_figure(durations: Result, _: Around) -> str:
 _MAX_NODES: Final = 400
 
 
-def tree_figure(tree: Result, _: Around) -> str:
+def tree_figure(tree: Result, _: PageContext) -> str:
     """Return a flame graph of nested ranges or operators, by GPU time or CPU time."""
     times = {"device_ns": "GPU time", "host_ns": "CPU time"}
     shown = {
@@ -221,7 +222,7 @@ def _icicle(table: Table, column: str, title: str) -> dict[str, Any]:
         "tiling": {"orientation": "v"},
         "pathbar": {"visible": False},
         "marker": {
-            "colors": ["var(--line)", *_phase_colours(paths, names)],
+            "colors": ["var(--line)", *_phase_colors(paths, names)],
             "line": {"width": 1, "color": "var(--card)"},
         },
         "text": [format_duration(value) for value in (total, *values)],
@@ -232,32 +233,34 @@ def _icicle(table: Table, column: str, title: str) -> dict[str, Any]:
     }
 
 
-def _phase_colours(paths: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+def _phase_colors(paths: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     """Yield the color of each node: that of its phase, or of its parent if its name has none.
 
     ``paths`` lists parents before their children.
     """
-    colours: dict[str, str] = {}
+    colors: dict[str, str] = {}
     for path, name in zip(paths, names, strict=True):
         phase = phase_of(name, "")
         category = f"range_{phase}" if phase else ""
         if category not in CATEGORY_INDEX:
-            category = colours.get(path.rpartition(BETWEEN)[0], "range")
-        colours[path] = category
+            category = colors.get(path.rpartition(BETWEEN)[0], "range")
+        colors[path] = category
         yield f"var(--{category})"
 
 
-def idle_figure(idle: Result, _: Around) -> str:
+def idle_figure(idle: Result, _: PageContext) -> str:
     """Return the idle time of each GPU by the length of the gaps."""
     table = idle.tables.get("histogram")
     if table is None or table.empty:
         return ""
-    edges = sorted({*zip(table["from_ns"].tolist(), table["up_to_ns"].tolist(), strict=True)})
+    edges = sorted(
+        {*zip(table["lower_bound_ns"].tolist(), table["upper_bound_ns"].tolist(), strict=True)}
+    )
     names = [_bin_label(*ends) for ends in edges]
     scale = scale_of(Unit.NS, table["total_ns"])
     traces = []
     for place, (device, gaps) in enumerate(split_by(table, "device")[:MOST_LINES]):
-        rows = {row["from_ns"]: row for row in gaps.rows()}
+        rows = {row["lower_bound_ns"]: row for row in gaps.rows()}
         found = [rows.get(start, {"count": 0, "total_ns": 0}) for start, _ in edges]
         traces.append(
             {
@@ -265,7 +268,7 @@ def idle_figure(idle: Result, _: Around) -> str:
                 "name": f"GPU {device}",
                 "x": names,
                 "y": scale([row["total_ns"] for row in found]),
-                "marker": {"color": colour_of_line(place)},
+                "marker": {"color": color_of_line(place)},
                 "customdata": [format_count(row["count"]) for row in found],
                 "hovertemplate": f"gaps of %{{x}}: {scale.hover('y')} in %{{customdata}} gaps",
             }
@@ -283,6 +286,6 @@ _UNBOUNDED_NS: Final = 1 << 62
 """A bin whose upper edge is above this has no upper edge."""
 
 
-def _bin_label(from_ns: int, to_ns: int) -> str:
-    low, high = (round_text(Unit.NS, ns) for ns in (from_ns, to_ns))
+def _bin_label(lower_bound_ns: int, to_ns: int) -> str:
+    low, high = (round_text(Unit.NS, ns) for ns in (lower_bound_ns, to_ns))
     return f"{low} or more" if to_ns > _UNBOUNDED_NS else f"{low} to {high}"

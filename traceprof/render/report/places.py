@@ -97,7 +97,7 @@ def _window_at(run: TimeWindow, at_ns: float, duration_ns: float) -> TimeWindow 
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class PageContext:
     """What a figure knows about its page.
 
     ``whole`` is the whole run, ``window`` the analyzed window, ``shown`` the time span of the

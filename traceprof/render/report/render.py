@@ -52,7 +52,7 @@ from traceprof.render.report.opening import (
     stragglers_html,
     summary_html,
 )
-from traceprof.render.report.places import Around, StillPictures, links_of_rows
+from traceprof.render.report.places import PageContext, StillPictures, links_of_rows
 from traceprof.render.report.steps import path_figure, steps_figure
 from traceprof.render.report.traffic import (
     bandwidth_figure,
@@ -202,7 +202,7 @@ _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "peers": peer_matrix,
     "ideal": waterfall_chart,
 }
-_FIGURES: Final[Mapping[str, Callable[[Result, Around], str]]] = {
+_FIGURES: Final[Mapping[str, Callable[[Result, PageContext], str]]] = {
     "steps": steps_figure,
     "ranks": ranks_figure,
     "path": path_figure,
@@ -264,7 +264,7 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     )
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _DEFAULT_ROWS
-    context = Around(ranks, document.selection.window.hull, extent.window, document.ranks)
+    context = PageContext(ranks, document.selection.window.hull, extent.window, document.ranks)
     sections = [
         _Card(section.name, section.title, _section(document, section, context, rows))
         for section in sections_of(document, options)
@@ -318,7 +318,7 @@ def _printed_timeline(document: Document, stills: StillPictures) -> str:
     return f'<div class="printed">{note}{parts_legend()}{picture}</div>' if picture else ""
 
 
-def _section(document: Document, section: Section, context: Around, rows: int) -> str:
+def _section(document: Document, section: Section, context: PageContext, rows: int) -> str:
     """Return one result: its chart, its notes, its tables, and a remark if it has one."""
     result = section.result
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
@@ -332,7 +332,7 @@ def _section(document: Document, section: Section, context: Around, rows: int) -
     return f"{chart}{html_list(sentences(result.notes))}{remark}{tables}"
 
 
-def _tables(document: Document, section: Section, context: Around, rows: int) -> Iterator[str]:
+def _tables(document: Document, section: Section, context: PageContext, rows: int) -> Iterator[str]:
     """Yield the tables of a section; rows with a time or a step link to the timeline."""
     captions = [shown_by(section.name), *(table.about or table.name for table in section.more)]
     for table, caption in zip((section.table, *section.more), captions, strict=True):
@@ -349,7 +349,7 @@ def _slowest_first(table: ShownTable) -> ShownTable:
     return replace(table, values=table.values.take(np.argsort(-slower, kind="stable")))
 
 
-def _step_links(document: Document, context: Around) -> Link:
+def _step_links(document: Document, context: PageContext) -> Link:
     """Return a function that gives the address of the step of a row with a rank or process."""
     address_of_step = context.step_link(document.results.get("steps"))
     processes = {rank: process for process, rank in document.ranks.items()}

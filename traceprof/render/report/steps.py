@@ -15,7 +15,7 @@ from traceprof.model.results import Result, Unit
 from traceprof.model.table import Table
 from traceprof.render.charts.figure import Scale, Trace, choice, figure_html, note, scale_of
 from traceprof.render.palette import PART_STYLES, category_of
-from traceprof.render.report.places import Around
+from traceprof.render.report.places import PageContext
 from traceprof.units import format_count, format_duration
 
 _Floats = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ _THROUGHPUT_AXIS: Final[Mapping[str, Any]] = {
 }
 
 
-def steps_figure(steps: Result, context: Around) -> str:
+def steps_figure(steps: Result, context: PageContext) -> str:
     """Return the duration of each step as bars, stacked by part (or by phase of the host).
 
     Warm-up steps are pale and slow steps are marked. If the number of samples is known, a second
@@ -75,7 +75,7 @@ def steps_figure(steps: Result, context: Around) -> str:
     )
 
 
-def _step_bars(table: Table, pieces: _Pieces, context: Around, noun: str) -> tuple[str, str]:
+def _step_bars(table: Table, pieces: _Pieces, context: PageContext, noun: str) -> tuple[str, str]:
     """Return a figure with one stacked bar per step, and a phrase for the steps that it shows.
 
     A single step of several processes has one bar per process instead.
@@ -116,7 +116,7 @@ def _step_bars(table: Table, pieces: _Pieces, context: Around, noun: str) -> tup
 
 
 def _groups(
-    processes: Sequence[tuple[int, Table]], table: Table, n_pieces: int, context: Around
+    processes: Sequence[tuple[int, Table]], table: Table, n_pieces: int, context: PageContext
 ) -> list[tuple[str, Table]]:
     """Return the choices of the menu: the mean of all processes, and each process if few."""
     if len(processes) == 1:
@@ -201,7 +201,7 @@ class _StepBars:
 
     columns: _Pieces
     scale: Scale
-    context: Around
+    context: PageContext
     noun: str
     by_rank: bool
 
@@ -251,13 +251,13 @@ class _StepBars:
         is_warmup = bars.get("is_warmup", np.zeros(len(bars)))
         opacity = np.where(is_warmup > 0, _WARMUP_OPACITY, 1.0)
         hover = "%{x}" if self.by_rank else f"{self.noun} %{{x}}"
-        for name, colour, values in pieces:
+        for name, color, values in pieces:
             yield {
                 "type": "bar",
                 "name": name,
                 "x": x,
                 "y": self.scale(values),
-                "marker": {"color": colour, "opacity": opacity},
+                "marker": {"color": color, "opacity": opacity},
                 "hovertemplate": f"{hover}: {self.scale.hover('y')}",
                 "meta": {"links": links},
             }
@@ -305,13 +305,13 @@ _PATH_LABELS: Final = {
     "launch": ("kernel launch", "api"),
     "host": ("other CPU work", "host_op"),
     "latency": ("latency", "overhead"),
-    "synchronising": ("synchronization", "sync"),
+    "synchronizing": ("synchronization", "sync"),
 }
 """Label and category key of each activity on a critical path."""
 _MAX_SEGMENTS: Final = 400
 
 
-def path_figure(path: Result, context: Around) -> str:
+def path_figure(path: Result, context: PageContext) -> str:
     """Return the critical path of a typical step over time, and of each step by activity."""
     table = path.table
     if table.empty:
@@ -329,7 +329,7 @@ def path_figure(path: Result, context: Around) -> str:
     return figure + bars + note(f"Critical path of {subject} by activity.")
 
 
-def _segments_figure(segments: Table, process: int, step: int, context: Around) -> str:
+def _segments_figure(segments: Table, process: int, step: int, context: PageContext) -> str:
     """Return the segments of one critical path over time, one line per activity."""
     left_out = len(segments) - _MAX_SEGMENTS
     longest = segments.in_order("-duration_ns").head(_MAX_SEGMENTS)

@@ -14,27 +14,27 @@ from traceprof.render.charts.figure import (
     MOST_LINES,
     Scale,
     Trace,
-    colour_of_line,
+    color_of_line,
     figure_html,
     note,
     scale_of,
 )
 from traceprof.render.escape import plotly_text
 from traceprof.render.formatting import round_text
-from traceprof.render.report.places import Around
+from traceprof.render.report.places import PageContext
 from traceprof.units import format_bytes, format_count, format_duration, format_rate
 
 _MAX_POINTS: Final = 2_000
 
 
-def bandwidth_figure(bandwidth: Result, context: Around) -> str:
+def bandwidth_figure(bandwidth: Result, context: PageContext) -> str:
     """Return the bandwidth of copies over time, one line per device and route."""
     groups = _largest_groups(bandwidth.table, "device", "route")
     lines = [(f"GPU {name}", rows) for name, rows in groups]
     return _rates_over_time(lines, context, "Copy bandwidth over time")
 
 
-def network_figure(network: Result, context: Around) -> str:
+def network_figure(network: Result, context: PageContext) -> str:
     """Return the rates of network interfaces, sockets, and links over time."""
     lines = _largest_groups(network.table, "source", "link", "direction")
     return _rates_over_time(lines, context, "Network traffic over time")
@@ -49,7 +49,7 @@ def _largest_groups(table: Table, *keys: str) -> list[tuple[str, Table]]:
     return [(" ".join(str(group[key][0]) for key in keys), group) for group in groups[:MOST_LINES]]
 
 
-def _rates_over_time(lines: Sequence[tuple[str, Table]], context: Around, label: str) -> str:
+def _rates_over_time(lines: Sequence[tuple[str, Table]], context: PageContext, label: str) -> str:
     """Return a figure of rates over time; ``lines`` are names and samples. "" without lines."""
     if not lines:
         return ""
@@ -65,7 +65,7 @@ def _rates_over_time(lines: Sequence[tuple[str, Table]], context: Around, label:
                 "name": plotly_text(name, 60),
                 "x": time(at),
                 "y": rate(values),
-                "line": {"shape": "hv", "width": 1.5, "color": colour_of_line(place)},
+                "line": {"shape": "hv", "width": 1.5, "color": color_of_line(place)},
                 "hovertemplate": f"{rate.hover('y')} from {time.hover('x')}",
                 "meta": {"links": links},
             }
@@ -78,7 +78,7 @@ def _rates_over_time(lines: Sequence[tuple[str, Table]], context: Around, label:
     )
 
 
-def _levels(rows: Table, context: Around) -> tuple[list[float], list[float], list[str]]:
+def _levels(rows: Table, context: PageContext) -> tuple[list[float], list[float], list[str]]:
     """Return times (ns), rates (bytes/s), and links of a step line through ``rows``.
 
     The rate is 0 between two rows, where no bytes moved or nothing was sampled.
@@ -99,7 +99,7 @@ def _levels(rows: Table, context: Around) -> tuple[list[float], list[float], lis
     return times, rates, links
 
 
-def sizes_of_copies(transfers: Result, _: Around) -> str:
+def sizes_of_copies(transfers: Result, _: PageContext) -> str:
     """Return copy bandwidth over copy size, with the peak bandwidth of each route."""
     classes = transfers.table.take(np.array(transfers.table["sizes"]) != "all")
     lines = _largest_groups(classes, "route", "memory")
@@ -115,14 +115,14 @@ def sizes_of_copies(transfers: Result, _: Around) -> str:
             f"{format_rate(row['rate_bytes_per_s'])}"
             for row in copies.take(order).rows()
         ]
-        name, colour = plotly_text(route, 60), colour_of_line(place)
+        name, color = plotly_text(route, 60), color_of_line(place)
         rates = rate(copies["rate_bytes_per_s"][order])
-        traces.append(_points(name, sizes[order], rates, colour, hover))
-        traces += _peak(name, copies["peak_bytes_per_s"], (sizes.min(), sizes.max()), rate, colour)
+        traces.append(_points(name, sizes[order], rates, color, hover))
+        traces += _peak(name, copies["peak_bytes_per_s"], (sizes.min(), sizes.max()), rate, color)
     return _bandwidth_by_size(traces, rate, "Copy bandwidth by size")
 
 
-def sizes_of_collectives(events: Result, context: Around) -> str:
+def sizes_of_collectives(events: Result, context: PageContext) -> str:
     """Return the bus bandwidth of each collective over its size."""
     known = events.table
     for name in ("busbw_bytes_per_s", "size_bytes"):
@@ -153,7 +153,7 @@ def sizes_of_collectives(events: Result, context: Around) -> str:
         links = [context.link(row["at_ns"], row["duration_ns"], row["process"]) for row in rows]
         busbw = rate(collectives["busbw_bytes_per_s"].astype(np.float64))
         points = _points(
-            plotly_text(op, 60), collectives["size_bytes"], busbw, colour_of_line(place), hover
+            plotly_text(op, 60), collectives["size_bytes"], busbw, color_of_line(place), hover
         )
         traces.append({**points, "mode": "markers", "meta": {"links": links}})
     more = f" The {format_count(left_out)} shortest are not shown." if left_out > 0 else ""
@@ -164,22 +164,22 @@ def sizes_of_collectives(events: Result, context: Around) -> str:
     )
 
 
-def _points(name: str, x: Any, y: Any, colour: str, hover: Sequence[str]) -> dict[str, Any]:
+def _points(name: str, x: Any, y: Any, color: str, hover: Sequence[str]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": name,
         "x": np.asarray(x, np.float64),
         "y": y,
-        "marker": {"size": 7, "color": colour, "opacity": 0.7},
-        "line": {"color": colour, "width": 1.5},
+        "marker": {"size": 7, "color": color, "opacity": 0.7},
+        "line": {"color": color, "width": 1.5},
         "customdata": hover,
         "hovertemplate": "%{customdata}",
     }
 
 
 def _peak(
-    name: str, peaks: Any, ends: tuple[float, float], rate: Scale, colour: str
+    name: str, peaks: Any, ends: tuple[float, float], rate: Scale, color: str
 ) -> Iterator[Trace]:
     """Yield a dashed line at the highest of ``peaks``; nothing if no peak is known."""
     known = np.asarray(peaks, np.float64)
@@ -191,7 +191,7 @@ def _peak(
             "name": f"peak {name}",
             "x": list(ends),
             "y": rate([known.max()] * 2),
-            "line": {"color": colour, "width": 1, "dash": "dash"},
+            "line": {"color": color, "width": 1, "dash": "dash"},
             "hovertemplate": f"peak {rate.hover('y')}",
         }
 

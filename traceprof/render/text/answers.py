@@ -64,7 +64,7 @@ def render_text(document: Answered, options: Options) -> str:
             Text(plain_text(head.title, 400), style="bold"),
             *(Text(sentence) for sentence in head.sentences),
             *(Text(f"note: {note}", "dim") for note in head.remarks),
-            *(Text(caveat, "yellow") for caveat in head.doubts),
+            *(Text(caveat, "yellow") for caveat in head.caveats),
         ]
     elif document.verdict is None:
         top = where_view(document)

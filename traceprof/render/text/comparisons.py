@@ -42,7 +42,7 @@ class _Sides(NamedTuple):
     base: str
 
 
-_OF_WINDOWS: Final = _Sides("own", "against", "own", "against")
+_OF_WINDOWS: Final = _Sides("explained", "reference", "explained", "reference")
 _OF_RUNS: Final = _Sides("base", "new", "new", "base")
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from traceprof.measures import shown_by
 from traceprof.model.results import ResultSpec
 from traceprof.model.table import Table as ModelTable
-from traceprof.model.trace import how_to_record, told_once
+from traceprof.model.trace import how_to_record, merge_similar_warnings
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Options
 from traceprof.render.shown import shown_table
@@ -30,11 +30,11 @@ _RANKS, _ATTEMPTS = ResultSpec.of("""
     same local_rank: rank within the host
     same host: host of the rank
     same rack: rack of the host
-    same known_from: source of the rank number
+    same detected_by: source of the rank number
     same format: file format
     key path: file
-    table lives: every attempt of every rank
-    key life [number]: attempt of the job, counted from 0
+    table attempts: every attempt of every rank
+    key attempt [number]: attempt of the job, counted from 0
     key rank: rank of the process
     same host: host of the rank
     same started_utc: start time of the rank, in UTC
@@ -51,7 +51,7 @@ def render_contents(contents: Contents, options: Options) -> str:
     The lines list facts, the ranks and attempts of a run, warnings, and further commands. Each
     list has at most ``options.rows`` entries.
     """
-    every = contents.devices, contents.processes, contents.ranks, contents.lives
+    every = contents.devices, contents.processes, contents.ranks, contents.attempts
     most = options.rows or max(map(len, every))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -61,7 +61,7 @@ def render_contents(contents: Contents, options: Options) -> str:
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
     for title, spec, rows in (
         ("Ranks", _RANKS, contents.ranks),
-        ("Attempts", _ATTEMPTS, contents.lives),
+        ("Attempts", _ATTEMPTS, contents.attempts),
     ):
         if rows:
             shown = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
@@ -69,7 +69,7 @@ def render_contents(contents: Contents, options: Options) -> str:
             table = table_view(shown_table(spec, values), most, options.line_width)
             parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
             parts += [Text(f"{n} more ({_SHOW_ALL})", "dim")] if (n := len(rows) - most) > 0 else []
-    warnings = told_once(contents.info.warnings)
+    warnings = merge_similar_warnings(contents.info.warnings)
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in warnings]
     path = plain_text(shlex.quote(contents.info.path))
     more = (f"{shown_by(table)} {path}" for table in ("quality", "steps"))

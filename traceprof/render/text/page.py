@@ -24,7 +24,7 @@ from traceprof.render.registry import Options
 from traceprof.render.shown import Row
 from traceprof.render.text.tables import WrappingConsole, unbroken
 from traceprof.session.answer import Document
-from traceprof.session.doubts import INCOMPLETE
+from traceprof.session.caveats import INCOMPLETE
 from traceprof.session.verdict import LEAST_SHARE, Verdict
 from traceprof.units import format_duration, format_ratio
 
@@ -136,7 +136,7 @@ def _numbers(row: Row, shares: Sequence[float], whole_ns: float) -> Iterator[Ren
         if is_known(hidden)
         else ""
     )
-    yield Text(f"  {words}GPU-Util {format_ratio(row['utilisation_ratio'])}", style="dim")
+    yield Text(f"  {words}GPU-Util {format_ratio(row['utilization_ratio'])}", style="dim")
 
 
 _INDENT: Final = "   "

@@ -226,11 +226,11 @@ def printed(view: RenderableType, options: Options) -> str:
         width=options.line_width,
         highlight=False,
         emoji=False,
-        force_terminal=bool(options.colours),
-        color_system=options.colours or None,  # type: ignore[arg-type]
+        force_terminal=bool(options.colors),
+        color_system=options.colors or None,  # type: ignore[arg-type]
     )
     console.print(view, crop=False)
     text = out.getvalue().replace(_NO_BREAK_SPACE, " ")
-    if options.colours:
+    if options.colors:
         return text
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())

@@ -41,7 +41,7 @@ from traceprof.render.timeline.render import (
     timeline_head,
     timeline_page,
 )
-from traceprof.session.doubts import doubts_of, doubts_of_run
+from traceprof.session.caveats import caveats_of, caveats_of_run
 from traceprof.units import format_count, format_duration
 
 Describe = Callable[[Trace, TimeWindow], dict[str, Any]]
@@ -78,7 +78,7 @@ class _Drawn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BesideTimeline:
+class SideBySideTimeline:
     """Two recordings on one axis in the form that the browser reads, and what is said of them.
 
     ``subtitle`` and ``warnings`` are HTML.
@@ -103,7 +103,7 @@ class BesideTimeline:
         return f"#at={start - margin}..{end + margin}&mark={start}..{max(end, start + 1)}"
 
 
-def render_beside(
+def render_side_by_side(
     sides: Sequence[TimelineSide], *, title: str, by_rank: bool = True, max_items: int = MAX_ITEMS
 ) -> str:
     """Return the timelines of two recordings as one page, on a common axis of steps.
@@ -113,17 +113,17 @@ def render_beside(
         title: the heading of the page; untrusted text is fine.
         by_rank: lanes of one rank belong together; else those of the first process of each side,
             and so on.
-        max_items: above this number of events, short neighbours become one item.
+        max_items: above this number of events, short neighbors become one item.
     """
-    found = encode_beside(sides, by_rank=by_rank, max_items=max_items)
+    found = encode_side_by_side(sides, by_rank=by_rank, max_items=max_items)
     fragment = timeline_fragment(found.packed)
     return timeline_page(fragment, title, found.subtitle, found.notes, found.warnings)
 
 
-def encode_beside(
+def encode_side_by_side(
     sides: Sequence[TimelineSide], *, by_rank: bool = True, max_items: int = MAX_ITEMS
-) -> BesideTimeline:
-    """Return the timelines of two recordings as `render_beside` shows them."""
+) -> SideBySideTimeline:
+    """Return the timelines of two recordings as `render_side_by_side` shows them."""
     describe = describe_steps
     if not all(len(find_steps(side.trace).table) for side in sides):
         describe = describe_periods
@@ -147,13 +147,13 @@ def encode_beside(
 
     (drawn, axis), packed = pack_within(draw, max_items)
     subtitle = html_text(" · ".join(_told(one) for one in drawn), 600)
-    doubts = (
+    caveats = (
         note
         for side in sides
-        for note in doubts_of_run(side.name, doubts_of(Ranks.of(side.trace)).notes)
+        for note in caveats_of_run(side.name, caveats_of(Ranks.of(side.trace)).notes)
     )
     notes = tuple(_notes(drawn, axis))
-    return BesideTimeline(sides, axis, packed, subtitle, notes, html_list(sentences(doubts)))
+    return SideBySideTimeline(sides, axis, packed, subtitle, notes, html_list(sentences(caveats)))
 
 
 def _draw(side: TimelineSide, describe: Describe, max_items: int) -> _Drawn:

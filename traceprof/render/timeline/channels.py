@@ -272,7 +272,7 @@ def condense_until(
 def items_by_width(lanes: Lanes, exact: TimeWindow | None = None) -> list[int]:
     """Return of how many items lanes would be with bins that were widened 0, 1, 2 … times.
 
-    Two neighbours of a channel are apart in bins of w ns where they start in different ones or
+    Two neighbors of a channel are apart in bins of w ns where they start in different ones or
     one of them is at least as long: as long as w / FIRST_BIN_NS has no more bits than the greater
     of the two lengths, or than what differs between the two starts, in bins of the first width.
     """
@@ -286,7 +286,7 @@ def items_by_width(lanes: Lanes, exact: TimeWindow | None = None) -> list[int]:
 
 
 def _n_apart(channel: Channel, exact: TimeWindow | None) -> Int64Array:
-    """Return how many neighbours are apart with bins that were widened 0, 1, 2 … times."""
+    """Return how many neighbors are apart with bins that were widened 0, 1, 2 … times."""
     starts = channel.starts // FIRST_BIN_NS
     lengths = (channel.ends - channel.starts) // FIRST_BIN_NS
     differing = (starts[1:] ^ starts[:-1]) | lengths[1:] | lengths[:-1]

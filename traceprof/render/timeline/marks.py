@@ -1,4 +1,4 @@
-"""What stands beside the lanes: steps, the window that is analysed, ranks, and time series."""
+"""What stands beside the lanes: steps, the window that is analyzed, ranks, and time series."""
 
 from __future__ import annotations
 

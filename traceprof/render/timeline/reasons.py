@@ -71,8 +71,8 @@ def _told(result: Result) -> dict[str, Any]:
     least_ns = _LEAST_SHARE * abs(scalars["difference_ns"])
     causes = result.tables["causes"].rows()[:_MOST_CAUSES]
     return {
-        "against": scalars["against"],
-        "more_ns": scalars["difference_ns"],
+        "reference": scalars["reference"],
+        "difference_ns": scalars["difference_ns"],
         "devices": scalars["devices_count"],
         "causes": [_cause(row) for row in causes if abs(row["difference_ns"]) >= least_ns],
     }

@@ -33,7 +33,7 @@ from traceprof.render.timeline.marks import (
 )
 from traceprof.render.timeline.reasons import describe_reasons
 from traceprof.render.timeline.shown_names import ShownNames
-from traceprof.session.doubts import doubts_of
+from traceprof.session.caveats import caveats_of
 from traceprof.units import format_count, format_duration
 
 MAX_ITEMS: Final = 5_000_000
@@ -87,7 +87,7 @@ def timeline_script(entry: str = "main.mjs") -> str:
 
 
 def theme_script() -> str:
-    """Return what gives a page its colours, light or dark, before anything of it is shown."""
+    """Return what gives a page its colors, light or dark, before anything of it is shown."""
     return timeline_script("first_theme.mjs")
 
 
@@ -174,18 +174,18 @@ def render_timeline(
         title: the heading of the page; untrusted text is fine.
         window: draw only what has a part inside it; the whole trace by default.
         window_label: how the user named the window, for the subtitle.
-        max_items: above this number of events, short neighbours become one item that says how
+        max_items: above this number of events, short neighbors become one item that says how
             many it stands for.
     """
     ranks = Ranks.of(trace)
     span = (window or ranks.span).hull
-    doubts = sentences(doubts_of(ranks).notes)  # first: lanes take memory
+    caveats = sentences(caveats_of(ranks).notes)  # first: lanes take memory
     encoded = encode_timeline(ranks, span, max_items)
     fragment = timeline_fragment(encoded.packed)
     info, window_words = ranks.info, f"window {window_label}" if window_label else ""
     about = (info.profiler, info.host, format_duration(span.duration_ns), window_words)
     subtitle = html_text(" · ".join(filter(None, about)), 400)
-    warnings = html_list((*doubts, *encoded.warnings))
+    warnings = html_list((*caveats, *encoded.warnings))
     return timeline_page(fragment, title, subtitle, encoded.notes, warnings)
 
 

@@ -45,7 +45,7 @@ def is_compiled_graph(module):
     return False
 
 
-def skip_own_frames():
+def skip_hook_frames():
     """Have torch.compile begin below our frames, as it begins below those of torch itself.
 
     Else it compiles our wrappers for themselves: in torch 2.1 anew for each graph that it has

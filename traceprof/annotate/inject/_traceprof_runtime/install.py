@@ -56,7 +56,7 @@ def install_hooks(torch):
             getattr(place, "install_" + name)(torch)
         except Exception as error:
             complain("the %s hook failed" % name, error)
-    compiling.skip_own_frames()
+    compiling.skip_hook_frames()
 
 
 def begin_inside():

@@ -22,7 +22,7 @@ from traceprof.formats.sqlite.schema import Query, quoted
 from traceprof.model.names import PackedTexts
 from traceprof.model.packed import Packed
 from traceprof.model.table import Column, Names, Opened
-from traceprof.processes import made_side_by_side
+from traceprof.processes import map_in_threads
 
 _BLOCK_BYTES: Final = 2 << 20
 _N_THREADS: Final = 2
@@ -85,7 +85,7 @@ class PageTable:
             starts = range(0, len(all_leaves.pages), n_leaves)
             if len(starts) < _MIN_PARALLEL_BLOCKS:
                 return [run(first) for first in starts]
-            return made_side_by_side(run, starts, _N_THREADS)
+            return map_in_threads(run, starts, _N_THREADS)
 
 
 @dataclass(slots=True)

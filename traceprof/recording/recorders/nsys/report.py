@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from traceprof.errors import RecordingError
 from traceprof.formats.nsys import secrets as nsys_secrets
 from traceprof.formats.nsys.reports import convert_stream, export_report
-from traceprof.formats.shared.redaction import without_secrets, worth_seeking
+from traceprof.formats.shared.redaction import secrets_to_search, without_secrets
 from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
 from traceprof.recording.program import last_line, said_in
 from traceprof.recording.request import RecordRequest, RunRecorded, handling_recorded, writing
@@ -89,7 +89,7 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
         nsys_secrets.remove_environments(database)
         if whole:
             nsys_secrets.replace_system_texts(database, whole, parts)
-        known = worth_seeking([*hidden, *told.parts])
+        known = secrets_to_search([*hidden, *told.parts])
         nsys_secrets.rename_events(database, lambda name: masked_name(without_secrets(name, known)))
 
 

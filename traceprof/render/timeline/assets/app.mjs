@@ -54,9 +54,9 @@ export class Timeline extends Searcher {
   setTheme(name) {
     this.themeName = name;
     this.theme = themeOf(name);
-    this.colours = this.trace.categories.map((category) => category[name]);
+    this.colors = this.trace.categories.map((category) => category[name]);
     applyTheme(name);
-    this.toolbar.paint(this.colours);
+    this.toolbar.paint(this.colors);
   }
 
   /** Among other things, keys and the wheel are the page's until the reader turns to the plot. */

@@ -1,5 +1,5 @@
 import { bandwidth, occupancyByCategory } from "./occupancy.mjs";
-import { withAlpha } from "./colour.mjs";
+import { withAlpha } from "./color.mjs";
 
 /** The charts below the lanes, on the same axis: what the devices do, and how fast they copy. */
 
@@ -31,7 +31,7 @@ export function meanStates(groups, t0, binNs, nBins, notRecorded) {
 }
 
 /** Plotly traces of the measured areas; `hidden` categories are left out. */
-export function areaTraces(trace, areas, { charts, colours, hidden }) {
+export function areaTraces(trace, areas, { charts, colors, hidden }) {
   if (!areas) return [];
   const idle = trace.states.at(-1);
   const x = edges(areas);
@@ -40,25 +40,25 @@ export function areaTraces(trace, areas, { charts, colours, hidden }) {
     const y = axis.replace("axis", "");
     if (what === "busy") {
       const states = trace.states.filter((c) => c !== idle && found.has(c) && !hidden.has(c));
-      return stackTraces(states.map((c) => [c, found.get(c)]), x, colours, 100, y);
+      return stackTraces(states.map((c) => [c, found.get(c)]), x, colors, 100, y);
     }
     return [...found].filter(([c]) => !hidden.has(c)).map(([category, rates]) => ({
-      ...lineTrace(x, steps(rates), colours[category], 1.3, y),
+      ...lineTrace(x, steps(rates), colors[category], 1.3, y),
       fill: "tozeroy",
-      fillcolor: withAlpha(colours[category], 0.18),
+      fillcolor: withAlpha(colors[category], 0.18),
     }));
   });
 }
 
 /** Stacked areas: each on top of the ones before it. */
-export function stackTraces(layers, x, colours, scale, yaxis) {
+export function stackTraces(layers, x, colors, scale, yaxis) {
   let below = null;
   return layers.map(([category, values]) => {
     const sum = Float64Array.from(values, (value, k) => value * scale + (below ? below[k] : 0));
     const trace = {
-      ...lineTrace(x, steps(sum), colours[category], 0, yaxis),
+      ...lineTrace(x, steps(sum), colors[category], 0, yaxis),
       fill: below ? "tonexty" : "tozeroy",
-      fillcolor: withAlpha(colours[category], 0.78),
+      fillcolor: withAlpha(colors[category], 0.78),
     };
     below = sum;
     return trace;

@@ -4,7 +4,7 @@ import { paintRaster } from "./raster.mjs";
 const HATCH_PX = 7;
 
 /**
- * What lies under the plotly figure, on a canvas: bands, the analysed window, grid lines and the
+ * What lies under the plotly figure, on a canvas: bands, the analyzed window, grid lines and the
  * raster. As an image of the figure it would cost a PNG to encode and decode for every zoom.
  */
 export class Backdrop {

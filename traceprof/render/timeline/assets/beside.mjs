@@ -154,7 +154,7 @@ function busyOf(trace, row, from, to) {
   }, 0);
 }
 
-/** By normalised names: the time of each in the span, the mean over the devices of a recording. */
+/** By normalized names: the time of each in the span, the mean over the devices of a recording. */
 function namesTable(trace, caption, kinds, belongs, from, to) {
   const keyOf = alikeKey(trace);
   const numbers = [0, 0];

@@ -1,4 +1,4 @@
-import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./colour.mjs";
+import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./color.mjs";
 import { areMeant } from "./matching.mjs";
 import { escapeForPlotly } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";
@@ -12,7 +12,7 @@ const MAX_LABELS = 160;
 const SHADED = new Set(["compute", "range", "host_op"]);
 const PALE = new Set(["range", "host_op"]);
 
-/** `scene` as for paintRaster, with `colours` and `hitColour`. */
+/** `scene` as for paintRaster, with `colors` and `hitColor`. */
 export function boxTraces(scene) {
   const shapes = new Map();
   const labels = [];
@@ -49,7 +49,7 @@ function addBox(scene, line, row, place, item, shapes, labels) {
   shape.y.push(y0, y0, y1, y1, y0, NaN);
   const text = fittingLabel(trace.shorts[name], widthPx);
   if (!text || (matches && !isHit)) return;
-  labels.push({ widthPx, x: Math.max(left, t0) + 3 * binNs, y: (y0 + y1) / 2, text, colour: shape.colour });
+  labels.push({ widthPx, x: Math.max(left, t0) + 3 * binNs, y: (y0 + y1) / 2, text, color: shape.color });
 }
 
 function shapeFor(scene, shapes, category, name, isHit, alternates) {
@@ -57,14 +57,14 @@ function shapeFor(scene, shapes, category, name, isHit, alternates) {
   const which = alternates ? name % 2 : SHADED.has(kind) ? shadeOf(name) : 0;
   const key = scene.matches ? (isHit ? "hit" : `dim${category}`) : category * N_SHADES + which;
   if (!shapes.has(key)) {
-    const plain = scene.colours[category];
-    let colour = shaded(plain, which, PALE.has(kind));
-    let fill = colour;
+    const plain = scene.colors[category];
+    let color = shaded(plain, which, PALE.has(kind));
+    let fill = color;
     if (scene.matches) {
-      colour = fill = scene.hitColour;
+      color = fill = scene.hitColor;
       if (!isHit) fill = withAlpha(plain, 0.22);
     }
-    shapes.set(key, { x: [], y: [], fill, colour });
+    shapes.set(key, { x: [], y: [], fill, color });
   }
   return shapes.get(key);
 }
@@ -77,7 +77,7 @@ export function fittingLabel(short, widthPx) {
   return room >= 8 ? `${short.slice(0, room - 1)}…` : "";
 }
 
-/** One filled path for all boxes of a colour: one element of the page instead of thousands. */
+/** One filled path for all boxes of a color: one element of the page instead of thousands. */
 function polygonTrace({ x, y, fill }) {
   return {
     type: "scatter",
@@ -102,7 +102,7 @@ function labelTrace(scene, labels) {
     y: kept.map((label) => label.y),
     text: kept.map((label) => escapeForPlotly(label.text)),
     textposition: "middle right",
-    textfont: { size: 10.5, color: kept.map((label) => inkOn(label.colour)) },
+    textfont: { size: 10.5, color: kept.map((label) => inkOn(label.color)) },
     hoverinfo: "skip",
     showlegend: false,
     cliponaxis: true,

@@ -1,7 +1,7 @@
 import { findPartner, nextMatch, pickEvent } from "./query.mjs";
 import { gapAt, groupOf, isEvent, isState, isStep, spanOf, stateAt } from "./targets.mjs";
 import { counterpartOf } from "./counterparts.mjs";
-import { firstAfter, lastBefore, nextEdge } from "./neighbours.mjs";
+import { firstAfter, lastBefore, nextEdge } from "./neighbors.mjs";
 import { View } from "./view.mjs";
 import { eventContent } from "./describe_event.mjs";
 import { idleGaps, isIdleGap, isSameGap } from "./gaps.mjs";
@@ -87,7 +87,7 @@ export class Chooser extends View {
     this.lanes.reveal(group, target.row);
   }
 
-  /** Choose the neighbour of what is chosen in its lane, and bring it into view. */
+  /** Choose the neighbor of what is chosen in its lane, and bring it into view. */
   stepEvent(direction) {
     const { chosen, trace } = this;
     if (!chosen) return this.chooseFirst();

@@ -4,7 +4,7 @@ import { durationsOf, summarize } from "./population.mjs";
 import { eventFacts } from "./facts.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate, ordinal } from "./format.mjs";
 import { partsOfSpan, recordedOfSpan, stateColumns } from "./states_of_span.mjs";
-import { neighboursOf, openAt } from "./neighbours.mjs";
+import { neighborsOf, openAt } from "./neighbors.mjs";
 import { peersOf } from "./peers.mjs";
 import { lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { counterpartParts } from "./counterparts.mjs";
@@ -29,7 +29,7 @@ export function eventContent(app, event) {
     ...facts.map(([label, text]) => fact(label, text)),
     fact("lane", laneName(trace, event.row)),
     ...collectiveFacts(trace, event, partner),
-    ...neighbourFacts(trace, event),
+    ...neighborFacts(trace, event),
   ];
   const parts = [factsPart("", own), launchPart(trace, event, partner), ...rangeParts(trace, event, partner)];
   const ofStep = trace.rows[event.row].kind === "step";
@@ -47,9 +47,9 @@ export function laneName(trace, row) {
 
 export const titleOf = (trace, event) => describeEvent(trace, event).short;
 
-function neighbourFacts(trace, event) {
+function neighborFacts(trace, event) {
   const [start, end] = timesOf(trace, event);
-  const [before, after] = neighboursOf(trace, event);
+  const [before, after] = neighborsOf(trace, event);
   const words = (ns, other) => `${titleOf(trace, other)}, ${gapWords(ns)}`;
   return [
     before && fact("previous in this lane", words(start - timesOf(trace, before)[1], before), before),

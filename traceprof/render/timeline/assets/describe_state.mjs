@@ -1,7 +1,7 @@
 import { chartPart, fact, factsPart, tablePart } from "./contents.mjs";
 import { deviceName, laneName, titleOf } from "./describe_event.mjs";
 import { findPartner } from "./query.mjs";
-import { firstAfter, lastBefore } from "./neighbours.mjs";
+import { firstAfter, lastBefore } from "./neighbors.mjs";
 import { formatCount, formatDuration, formatExact, formatPercent, ordinal } from "./format.mjs";
 import { groupOf, isState, lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { partsOfSpan } from "./states_of_span.mjs";

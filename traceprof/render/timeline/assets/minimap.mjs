@@ -24,12 +24,12 @@ export class Minimap {
   }
 
   draw() {
-    const { overview: trace, colours } = this.app;
+    const { overview: trace, colors } = this.app;
     this.width = Math.max(50, this.box.clientWidth - RIGHT);
     const nBins = Math.max(1, Math.round(this.width / 2));
     const bins = { t0: 0, binNs: trace.duration_ns / nBins, nBins };
     const layers = overviewLayers(trace, bins);
-    const data = stackTraces(layers, edges(bins), colours, 1, "y");
+    const data = stackTraces(layers, edges(bins), colors, 1, "y");
     const layout = {
       width: this.width + RIGHT,
       height: HEIGHT,
@@ -87,8 +87,8 @@ export class Minimap {
     if (!drag || drag.grip !== "new" || Math.abs(this.xOf(event) - drag.x) > 3) return;
     const { t0, t1, trace } = this.app;
     const half = Math.min(t1 - t0, trace.duration_ns * 0.1) / 2;
-    const centre = this.timeAt(drag.x);
-    this.app.goTo(centre - half, centre + half);
+    const center = this.timeAt(drag.x);
+    this.app.goTo(center - half, center + half);
   }
 
   xOf(event) {

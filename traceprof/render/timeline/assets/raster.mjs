@@ -131,7 +131,7 @@ function removeBox({ channel, ratios, starting }, item, { t0, binNs, width }) {
   if (channel.starts[item] >= t0) starting[Math.floor(from)] -= 1;
 }
 
-/** Matches of a search are never merged away: each colours at least its pixel. */
+/** Matches of a search are never merged away: each colors at least its pixel. */
 function paintMatches({ matches: { names: wanted }, hitPixel, t0, binNs, width }, strip, channel) {
   const [first, last] = itemsBetween(channel, t0, t0 + width * binNs);
   for (let i = first; i < last; i++) {

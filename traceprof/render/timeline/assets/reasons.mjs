@@ -19,7 +19,7 @@ export function reasonParts(trace, { item }) {
     target: placeOfCause(trace, cause, span),
   }));
   const mean = found.devices > 1 ? `, mean of ${found.devices} GPUs` : "";
-  const caption = `Why this step took ${formatDuration(found.more_ns)} longer than ${found.against}${mean}`;
+  const caption = `Why this step took ${formatDuration(found.difference_ns)} longer than ${found.reference}${mean}`;
   return [tablePart(caption, ["", "Difference"], rows)];
 }
 

@@ -31,14 +31,14 @@ function valueAt({ metric, times, values }, t) {
 }
 
 export function sampleTraces(scene) {
-  const { trace, charts, colours } = scene;
+  const { trace, charts, colors } = scene;
   const traces = [];
   for (const { axis, metric } of charts.filter((chart) => chart.facts)) {
     const own = trace.samples.filter((series) => series.metric === metric);
     own.forEach((series, i) => {
       const key = LINE_CATEGORIES[i % LINE_CATEGORIES.length];
-      const colour = colours[trace.categories.findIndex((category) => category.key === key)];
-      traces.push({ ...visiblePart(series, scene), ...lineStyle(axis, colour) });
+      const color = colors[trace.categories.findIndex((category) => category.key === key)];
+      traces.push({ ...visiblePart(series, scene), ...lineStyle(axis, color) });
     });
   }
   return traces;

@@ -4,7 +4,7 @@ import { measureAreas } from "./areas.mjs";
 import { stepTicks } from "./step_ticks.mjs";
 import { viewName } from "./beside.mjs";
 import { sampleCharts } from "./samples.mjs";
-import { toPixel } from "./colour.mjs";
+import { toPixel } from "./color.mjs";
 import { visibleRows } from "./lines.mjs";
 import { areStepsApart } from "./figure.mjs";
 import { linesWithin } from "./band.mjs";
@@ -16,7 +16,7 @@ export const BOX_MIN_PX = 2.5;
 export const MAX_BOXES = 2500;
 
 export function makeScene(app) {
-  const { trace, t0, t1, band, hidden, matches, lit, colours, theme, chosen, partner, width } = app;
+  const { trace, t0, t1, band, hidden, matches, lit, colors, theme, chosen, partner, width } = app;
   const lines = linesWithin(app.lines, band);
   const height = band.bottom - band.top;
   const charts = band.bottom < app.height ? [] : app.charts;
@@ -24,15 +24,15 @@ export function makeScene(app) {
   const minNs = Math.max(1, BOX_MIN_PX * binNs);
   const longest = findLongest(trace.rows, visibleRows(lines), { t0, t1, minNs, limit: MAX_BOXES });
   const scene = {
-    ...{ trace, t0, t1, lines, height, hidden, matches, lit, colours, theme, charts, chosen, partner },
+    ...{ trace, t0, t1, lines, height, hidden, matches, lit, colors, theme, charts, chosen, partner },
     width,
     binNs,
     top: band.top,
     boxes: longest.byRow,
     boxCount: longest.count,
-    pixels: colours.map(toPixel),
+    pixels: colors.map(toPixel),
     hitPixel: toPixel(theme.hit) | (255 << 24),
-    hitColour: theme.hit,
+    hitColor: theme.hit,
     areas: charts.length ? measureAreas(trace, t0, t1, width) : null,
     ticks: trace.beside ? stepTicks(trace, t0, t1, width) : makeTicks(t0, t1, width, trace.offset_ns),
   };

@@ -2,7 +2,7 @@ import { button, element, oneTabStop } from "./dom.mjs";
 import { SOUGHT } from "./matching.mjs";
 import { makeLaneMenu } from "./lane_menu.mjs";
 
-const ANALYSED = "go to the analyzed window (1)";
+const ANALYZED = "go to the analyzed window (1)";
 
 /** The line above the lanes: search, legend, actions. Legend chips switch categories on and off. */
 export function makeToolbar(app) {
@@ -29,7 +29,7 @@ export function makeToolbar(app) {
   const actions = element(
     "div",
     { cls: "actions" },
-    ...(focus ? [button(focus.label, `${focus.label}: ${ANALYSED}`, () => app.jumpTo(focus.start, focus.end))] : []),
+    ...(focus ? [button(focus.label, `${focus.label}: ${ANALYZED}`, () => app.jumpTo(focus.start, focus.end))] : []),
     button("Fit selection", "Fit selection: zoom to the selected span or event (F)", () => app.fit()),
     button("Whole trace", "Whole trace (0)", () => app.jumpTo(0, app.trace.duration_ns)),
     button("◐", "◐ Switch between light and dark theme (T)", () => app.toggleTheme()),
@@ -50,7 +50,7 @@ export function makeToolbar(app) {
     showFound: (text) => (found.textContent = text),
     showRange: (text) => (range.textContent = text),
     showOff: (hidden) => chipButtons.forEach((chip) => chip.press(!hidden.has(chip.category))),
-    paint: (colours) => chipButtons.forEach((chip) => chip.paint(colours)),
+    paint: (colors) => chipButtons.forEach((chip) => chip.paint(colors)),
   };
 }
 
@@ -75,7 +75,7 @@ function makeChip(app, category) {
   node.append(app.trace.categories[category].label);
   node.addEventListener("click", () => app.toggleCategory(category));
   const press = (isShown) => node.setAttribute("aria-pressed", String(isShown));
-  return { node, category, press, paint: (colours) => (swatch.style.background = colours[category]) };
+  return { node, category, press, paint: (colors) => (swatch.style.background = colors[category]) };
 }
 
 const KEYS = [

@@ -37,9 +37,9 @@ export class View {
     this.changed();
   }
 
-  /** Make the span `factor` times as wide; the instant `centre` stays where it is. */
-  zoom(factor, centre) {
-    this.goTo(centre - (centre - this.t0) * factor, centre + (this.t1 - centre) * factor);
+  /** Make the span `factor` times as wide; the instant `center` stays where it is. */
+  zoom(factor, center) {
+    this.goTo(center - (center - this.t0) * factor, center + (this.t1 - center) * factor);
   }
 
   /** Move by a part of the width. */
@@ -51,8 +51,8 @@ export class View {
   /** Show [from, to) with `margin` of its width on either side. */
   fitSpan(from, to, margin) {
     const width = Math.max(NARROWEST_NS, to - from);
-    const centre = (from + to) / 2;
-    this.goTo(centre - width * (0.5 + margin), centre + width * (0.5 + margin));
+    const center = (from + to) / 2;
+    this.goTo(center - width * (0.5 + margin), center + width * (0.5 + margin));
   }
 
   /** Bring [from, to) into view: as it is if it is there and big enough, else closer. */

@@ -24,7 +24,7 @@ _PIECE: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*+\]?|\((?!\?)
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPattern:
+class UserPattern:
     """A pattern of the user: the original text, its form for RE2, and the names of its groups.
 
     Groups without a name are called "_1", "_2" …
@@ -54,7 +54,7 @@ class OwnPattern:
         return found
 
 
-def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPattern:
+def user_pattern(text: str, what: str, *, ignore_case: bool = False) -> UserPattern:
     """Return the user's pattern ``text``; ``what`` names it in error messages.
 
     Raises:
@@ -66,7 +66,7 @@ def own_pattern(text: str, what: str, *, ignore_case: bool = False) -> OwnPatter
         raise UsageError(f"{what} {text!r} is not a valid regular expression: {error}") from error
     named, n_unnamed = _with_named_groups(text)
     expression = f"(?i:{named})" if ignore_case else named
-    compiled = OwnPattern(text, expression, (*groups, *(f"_{i + 1}" for i in range(n_unnamed))))
+    compiled = UserPattern(text, expression, (*groups, *(f"_{i + 1}" for i in range(n_unnamed))))
     try:
         compiled.matched([""])
     except ValueError as error:

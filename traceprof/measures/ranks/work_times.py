@@ -62,7 +62,7 @@ class SlowRanks:
 
 
 @of_window
-def own_times(ranks: Ranks) -> Table:
+def work_times(ranks: Ranks) -> Table:
     """Return the median step of each rank; of the recording if no steps are known.
 
     Columns: place (in `find_members`), n_steps, step_ns, compute_ns, exposed_ns (communication not
@@ -81,7 +81,7 @@ def own_times(ranks: Ranks) -> Table:
 
 
 def _measure_part(part: Trace, members: tuple[Member, ...]) -> Table:
-    """Return the columns of `own_times` for the members that used devices in one trace."""
+    """Return the columns of `work_times` for the members that used devices in one trace."""
     steps = find_steps(part)
     table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
     rows_of, used = rows_by(table, "process"), devices_of_processes(part)
@@ -136,7 +136,7 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
 
     None if no rank stands out, or if no rank has exposed communication: then ranks need not wait.
     """
-    times = own_times(ranks)
+    times = work_times(ranks)
     if len(times) < 2 or (times["exposed_ns"] == 0).all():
         return None
     step_ns = int(np.median(times["step_ns"]))

@@ -14,11 +14,11 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from traceprof.errors import NotRecordedError, TraceError
 from traceprof.measures.analyses import STEP_TABLES
-from traceprof.measures.lost_work import depends_on_power, missing_work, says_incomplete
+from traceprof.measures.lost_work import depends_on_power, is_incompleteness_warning, missing_work
 from traceprof.measures.steps.thin import may_be_thin
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.trace import DEVICE_TABLES, MOST_ALIKE, told_once
+from traceprof.model.trace import DEVICE_TABLES, MAX_SIMILAR_WARNINGS, merge_similar_warnings
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection
@@ -35,7 +35,7 @@ _KEPT: Final = ("missing",)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class Caveats:
     """``warnings`` are the warnings of readers. ``missing`` is the GPU activity that is missing.
 
     ``is_checked``: traceprof checked for missing GPU activity.
@@ -52,9 +52,14 @@ class Doubts:
             *(() if self.is_checked else (_NOT_CHECKED,)),
             *(Note.of(f"{INCOMPLETE}{note.text}", **note.values) for note in self.missing),
             *(
-                Note.of(f"{INCOMPLETE if says_incomplete(text) else WARNING}{{said}}", said=text)
+                Note.of(
+                    f"{INCOMPLETE if is_incompleteness_warning(text) else WARNING}{{said}}",
+                    said=text,
+                )
                 for text in (
-                    told_once(self.warnings) if len(self.warnings) > MOST_ALIKE else self.warnings
+                    merge_similar_warnings(self.warnings)
+                    if len(self.warnings) > MAX_SIMILAR_WARNINGS
+                    else self.warnings
                 )
             ),
         )
@@ -65,31 +70,31 @@ def is_incomplete(note: Note) -> bool:
     return note.text.startswith(INCOMPLETE)
 
 
-def is_doubt(note: Note) -> bool:
+def is_caveat(note: Note) -> bool:
     """Return whether a note that is stored with a run is one of its caveats."""
     return note.text.startswith((INCOMPLETE, WARNING))
 
 
-def doubts_of_run(name: str, notes: Iterable[Note]) -> Iterator[Note]:
+def caveats_of_run(name: str, notes: Iterable[Note]) -> Iterator[Note]:
     """Yield the caveats in the stored ``notes`` of the run ``name``, each with that name."""
-    for note in filter(is_doubt, notes):
+    for note in filter(is_caveat, notes):
         kind = INCOMPLETE if is_incomplete(note) else WARNING
         yield Note.of(f"{kind}{{of}}: {note.text.removeprefix(kind)}", of=name, **note.values)
 
 
-def with_doubts(text: str, notes: Iterable[Note]) -> str:
+def with_caveats(text: str, notes: Iterable[Note]) -> str:
     """Return ``text``, followed by the caveats in ``notes``."""
     found = dict.fromkeys(
         f"{INCOMPLETE if is_incomplete(note) else WARNING}{note.values.get('said', _LACKS_WORK)}"
-        for note in filter(is_doubt, notes)
+        for note in filter(is_caveat, notes)
     )
     return "; ".join((text, *found))
 
 
 def refused(error: NotRecordedError, notes: Iterable[Note]) -> NotRecordedError:
     """Return ``error`` with the caveats in ``notes``, which may be the reason for the error."""
-    refusal = NotRecordedError(with_doubts(str(error), notes))
-    refusal.has_doubts = True
+    refusal = NotRecordedError(with_caveats(str(error), notes))
+    refusal.has_caveats = True
     return refusal
 
 
@@ -97,7 +102,7 @@ _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 
 
-def refuses_with_doubts(
+def refuses_with_caveats(
     answer: Callable[Concatenate[Run, _Arguments], _Answer],
 ) -> Callable[Concatenate[Run, _Arguments], _Answer]:
     """Decorate a function on a run so that its NotRecordedErrors contain the caveats."""
@@ -107,17 +112,17 @@ def refuses_with_doubts(
         try:
             return answer(run, *args, **kwargs)
         except NotRecordedError as error:
-            if error.has_doubts:
+            if error.has_caveats:
                 raise
             notes: tuple[Note, ...] = ()
             with suppress(TraceError):  # report the refusal, not another error of the file
-                notes = doubts_of_stream(run.within("all")).notes
+                notes = caveats_of_stream(run.within("all")).notes
             raise refused(error, notes) from error
 
     return answered
 
 
-@refuses_with_doubts
+@refuses_with_caveats
 def selected(run: Run) -> Selection:
     """Return the window of ``run``.
 
@@ -128,17 +133,17 @@ def selected(run: Run) -> Selection:
     return run.selection
 
 
-def doubts(run: Run) -> Doubts:
+def caveats(run: Run) -> Caveats:
     """Return the caveats of every result of ``run``.
 
     Raises:
         TraceError: a file cannot be read.
     """
     missing = missing_in(run)
-    return Doubts(run.of_ranks(frozenset()).info.warnings, missing)
+    return Caveats(run.of_ranks(frozenset()).info.warnings, missing)
 
 
-def doubts_of_stream(run: Run) -> Doubts:
+def caveats_of_stream(run: Run) -> Caveats:
     """Return the caveats of ``run`` for callers that stream rows.
 
     For a large file, missing GPU activity is reported only if the cache has it. A check would read
@@ -146,8 +151,10 @@ def doubts_of_stream(run: Run) -> Doubts:
     """
     kept_notes: tuple[Note, ...] | None = KeptAnswers(run.cache, None).value(_KEPT)
     if kept_notes is None and not run.is_large:
-        return doubts(run)
-    return Doubts(run.of_ranks(frozenset()).info.warnings, kept_notes or (), kept_notes is not None)
+        return caveats(run)
+    return Caveats(
+        run.of_ranks(frozenset()).info.warnings, kept_notes or (), kept_notes is not None
+    )
 
 
 def missing_in(run: Run, next_tables: frozenset[str] = frozenset()) -> tuple[Note, ...]:
@@ -174,6 +181,6 @@ def missing_in(run: Run, next_tables: frozenset[str] = frozenset()) -> tuple[Not
     return found
 
 
-def doubts_of(ranks: Ranks) -> Doubts:
+def caveats_of(ranks: Ranks) -> Caveats:
     """Return the caveats of ranks of which all tables were read."""
-    return Doubts(ranks.info.warnings, missing_work(ranks.whole))
+    return Caveats(ranks.info.warnings, missing_work(ranks.whole))

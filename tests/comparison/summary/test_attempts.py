@@ -1,20 +1,20 @@
-"""A job that was restarted is one run: its lives, its epochs, and what the restart cost."""
+"""A job that was restarted is one run: its attempts, its epochs, and what the restart cost."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.lives import ZERO, S, write_job
+from tests.attempts import ZERO, S, write_job
 from tests.requirements import require
 from traceprof.comparison.jobs import elastic_job
-from traceprof.comparison.summary.summarise import summarise
+from traceprof.comparison.summary.summarize import summarize
 from traceprof.session.run import open_run
 
 
 @pytest.fixture
 def job(tmp_path):
-    return summarise(open_run([write_job(tmp_path / "job")]))
+    return summarize(open_run([write_job(tmp_path / "job")]))
 
 
 def seconds(frame, *names):
@@ -22,20 +22,20 @@ def seconds(frame, *names):
 
 
 def test_every_start_of_every_rank_is_there(job):
-    lives = job.table("lives").to_frame()
-    told = lives[["life", "rank", "node", "ended"]].to_numpy().tolist()
+    attempts = job.table("attempts").to_frame()
+    told = attempts[["attempt", "rank", "node", "ended"]].to_numpy().tolist()
     assert told == [
         [0, 0, "here#1", "failed"],
         [0, 1, "here#2", "killed"],
         [1, 0, "here#1", "finished"],
     ]
-    assert seconds(lives, "at_ns", "end_ns") == [(0, 6), (0, 5.5), (10, 17)]
+    assert seconds(attempts, "at_ns", "end_ns") == [(0, 6), (0, 5.5), (10, 17)]
     assert job.started_utc_ns == ZERO
 
 
 def test_epochs_of_all_lives(job):
     epochs = job.table("epochs").to_frame()
-    assert epochs[["life", "epoch", "steps_count", "ranks_count"]].to_numpy().tolist() == [
+    assert epochs[["attempt", "epoch", "steps_count", "ranks_count"]].to_numpy().tolist() == [
         [0, 0, 2, 2],
         [0, 1, 2, 2],
         [1, 1, 2, 1],
@@ -47,7 +47,7 @@ def test_epochs_of_all_lives(job):
 def test_the_time_lost_and_of_what_it_is(job):
     events = job.table("events").to_frame()
     of_job = events[events["rank"].isna() & (events["node"].fillna("") == "")]
-    found = {row["kind"]: row for row in of_job[of_job["life"] == 1].to_dict("records")}
+    found = {row["kind"]: row for row in of_job[of_job["attempt"] == 1].to_dict("records")}
 
     def when(kind):
         return round(found[kind]["at_ns"] / S, 3), round(found[kind]["duration_ns"] / S, 3)
@@ -59,16 +59,16 @@ def test_the_time_lost_and_of_what_it_is(job):
     assert when("redone") == (4.5, 0.9)
     assert when("noticing") == (5.4, 1.0)
     assert when("rendezvous") == (6.4, 3.6)
-    assert when("initialisation") == (10.5, 0.5)
+    assert when("initialization") == (10.5, 0.5)
     assert when("loading") == (11.0, 0.2)
     assert when("setup") == (10.0, 1.3)
     assert found["membership"]["text"] == "nodes left"
 
 
 def test_what_is_of_one_life_says_so(job):
-    assert set(job.table("steps")["life"]) == {1}
+    assert set(job.table("steps")["attempt"]) == {1}
     (note,) = [note for note in job.notes if "was started" in note.text]
-    assert note.values == {"n": 2, "life": 1}
+    assert note.values == {"n": 2, "attempt": 1}
 
 
 def test_without_times_of_starts_nothing_is_told(tmp_path):
@@ -79,8 +79,8 @@ def test_without_times_of_starts_nothing_is_told(tmp_path):
             {name: row[name] for name in ("file", "rank", "host")} for row in manifest["ranks"]
         ]
         path.write_text(json.dumps(manifest))
-    summary = summarise(open_run([folder]))
-    assert set(summary.table("lives").to_frame()["life"]) == {0}
+    summary = summarize(open_run([folder]))
+    assert set(summary.table("attempts").to_frame()["attempt"]) == {0}
     assert "time_lost" not in set(summary.table("events").to_frame()["kind"])
 
 
@@ -88,8 +88,8 @@ def test_without_times_of_starts_nothing_is_told(tmp_path):
 def test_a_launcher_that_never_got_a_rank_hides_no_restart():
     """A third launcher joined in vain; the program says that it lost 24.95 s at one restart."""
     folder = Path(require("traces")) / "elastic-launcher-without-rank"
-    job = elastic_job(summarise(open_run([folder])))
+    job = elastic_job(summarize(open_run([folder])))
     (lost,) = job.lost
     assert lost.lost_ns == pytest.approx(24.95e9, rel=0.01)
-    assert (lost.redone_count, lost.life) == (3, 1)
+    assert (lost.redone_count, lost.attempt) == (3, 1)
     assert lost.explained_ns == pytest.approx(lost.lost_ns)

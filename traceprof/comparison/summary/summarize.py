@@ -41,7 +41,7 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import MATRIX_WORK, precisions
 from traceprof.secrets import kept_variables
 from traceprof.session.answer import PAGE, hardware_of, ranks_of_processes
-from traceprof.session.doubts import doubts_of, refuses_with_doubts
+from traceprof.session.caveats import caveats_of, refuses_with_caveats
 from traceprof.session.run import Run
 from traceprof.store.summaries import masked_run
 from traceprof.units import format_bytes
@@ -168,7 +168,7 @@ def steps_of_run(ranks: Ranks, window: TimeWindow) -> Table:
     is_counted = counted_steps(ranks, window)
     lengths = np.where(is_counted & base_within(ranks, window).is_unprofiled, steps["period_ns"], 0)
     steps = steps.assign(
-        life=0,
+        attempt=0,
         rank=rank,
         steps_count=1,
         at_ns=steps["host_at_ns"],
@@ -194,15 +194,15 @@ def blocks_of_steps(steps: Table, most_rows: int = MAX_STEP_ROWS) -> Table:
     samples.
     """
     spec = SUMMARY.table("steps")
-    steps = steps.in_order("life", "rank", "at_ns", "step")
+    steps = steps.in_order("attempt", "rank", "at_ns", "step")
     n_ranks = max(1, len(set(steps["rank"].tolist())))
     per_rank = max(_MIN_ROWS_PER_RANK, most_rows // n_ranks)
-    place = grouped_by(steps, "life", "rank")[1].earlier
+    place = grouped_by(steps, "attempt", "rank")[1].earlier
     size = -(-(int(place.max(initial=-1)) + 1) // per_rank)
     if size <= 1:
         return spec.of_rows(steps)
     flags = (codes_of(steps[name]) for name in ("is_warmup", "is_counted") if name in steps)
-    number, first = numbered(*(steps["life"], steps["rank"], *flags, place // size))
+    number, first = numbered(*(steps["attempt"], steps["rank"], *flags, place // size))
     groups, found = groups_of(number), steps.take(first)
     for name in _SUMS:
         if name in steps:
@@ -299,8 +299,8 @@ STORED_ANALYSES: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energ
 """The analyses with stored results: those of the page, and those that comparisons use."""
 
 
-@refuses_with_doubts
-def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = None) -> Summary:
+@refuses_with_caveats
+def summarize(run: Run, *, name: str = "", labels: Mapping[str, str] | None = None) -> Summary:
     """Return the summary of ``run`` in its selected window.
 
     ``name`` is the name of the run, by default that of its file or folder. Epochs, metrics and
@@ -326,7 +326,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         devices, made, on_them = composition_of_run(ranks)
         tables["makeup"] = bounded_composition(beside(made, place_of_work(ranks), "kind", "name"))
         notes += on_them
-    notes += doubts_of(whole).notes
+    notes += caveats_of(whole).notes
     _, are_guessed = rank_numbers(whole)
     if are_guessed:
         notes += (_RANKS_GUESSED,)
@@ -356,7 +356,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         results=results,
         notes=notes,
     )
-    return masked_run(with_attempts(found, run.paths, run.opening.life))
+    return masked_run(with_attempts(found, run.paths, run.opening.attempt))
 
 
 _RANKS_GUESSED: Final = Note(

@@ -100,7 +100,7 @@ def kineto(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole trace, one that is cut off in step 9, and one that lacks work; the last two kept."""
-    folder = tmp_path_factory.mktemp("doubts")
+    folder = tmp_path_factory.mktemp("caveats")
     text = kineto(folder / "good.json").read_text("utf-8")
     (folder / "cut-off.json").write_text(text[: text.index("ProfilerStep#9")], "utf-8")
     write_nsys(launching(10, lambda step: step < 4).build(), folder / "incomplete.sqlite")
@@ -218,7 +218,7 @@ def test_of_a_large_file_rows_are_passed_on_unchecked_which_is_said(
 def test_python_has_them_with_every_result(name: str, words: str, files: Path) -> None:
     opened = traceprof.open(files / name)
     for result in (opened.breakdown(), opened.within("all").kernels(), opened.explain("step:2")):
-        assert any(words in text for text in result.doubts)
+        assert any(words in text for text in result.caveats)
         assert words in repr(result)
         assert words in result._repr_html_()
     frame = opened.query("SELECT count(*) FROM kernels")

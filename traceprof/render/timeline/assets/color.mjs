@@ -1,4 +1,4 @@
-/** Colours: shades that tell neighbours apart, ink that stays readable. */
+/** Colors: shades that tell neighbors apart, ink that stays readable. */
 
 const channelsOf = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
@@ -31,7 +31,7 @@ const SHADES = [0, 0.18, -0.16];
 const PALE_SHADES = [0, 0.22, -0.07];
 export const N_SHADES = SHADES.length;
 
-/** Which of the shades a name gets, so that neighbours differ without borders. */
+/** Which of the shades a name gets, so that neighbors differ without borders. */
 export function shadeOf(nameId) {
   const mixed = Math.imul(nameId ^ 0x9e3779b9, 0x85ebca6b);
   return ((mixed ^ (mixed >>> 13)) >>> 0) % N_SHADES;

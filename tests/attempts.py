@@ -1,4 +1,4 @@
-"""The folder of a job that was restarted, made by hand: files of lives and their manifests."""
+"""The folder of a job that was restarted, made by hand: files of attempts and their manifests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.builders import TraceBuilder
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 
 __all__ = ["ZERO", "S", "write_job"]
 
@@ -20,14 +20,14 @@ ZERO = 1_700_000_000 * S
 Epochs = dict[int, list[tuple[float, float]]]
 
 
-def _builder(rank: int, world: int, life: dict[str, Any]) -> TraceBuilder:
+def _builder(rank: int, world: int, attempt: dict[str, Any]) -> TraceBuilder:
     """Return what one rank did: set-up of its process group, epochs of steps, checkpoints."""
     builder = TraceBuilder().process(100 + rank, rank=rank, world_size=world)
-    more = {"domain": OWN_DOMAIN, "process": 100 + rank}
+    more = {"domain": TRACEPROF_DOMAIN, "process": 100 + rank}
     for name in ("init_process_group", "checkpoint.save", "checkpoint.load"):
-        for begin, end in life.get(name, ()):
+        for begin, end in attempt.get(name, ()):
             builder.range(name, int(begin * S), int(end * S), **more)
-    for epoch, steps in life["epochs"].items():
+    for epoch, steps in attempt["epochs"].items():
         builder.mark("epoch", int(steps[0][0] * S), epoch, **more)
         for begin, end in steps:
             builder.range("user_step", int(begin * S), int(end * S), kind="start_end", **more)
@@ -35,15 +35,15 @@ def _builder(rank: int, world: int, life: dict[str, Any]) -> TraceBuilder:
     return builder
 
 
-def _write(folder: Path, launcher: str, lives: list[dict[str, Any]], agents: Any) -> None:
+def _write(folder: Path, launcher: str, attempts: list[dict[str, Any]], agents: Any) -> None:
     rows = []
-    for life in lives:
-        rank, world = life["rank"], life["world"]
-        trace = _builder(rank, world, life).build()
+    for attempt in attempts:
+        rank, world = attempt["rank"], attempt["world"]
+        trace = _builder(rank, world, attempt).build()
         trace = replace(trace, info=replace(trace.info, utc_epoch_ns=ZERO))
         name = f"rank{rank}-{launcher}-{len(rows)}.sqlite"
         write_nsys(trace, folder / name)
-        started, ended = (ZERO + int(at * S) for at in life["ran"])
+        started, ended = (ZERO + int(at * S) for at in attempt["ran"])
         rows.append(
             {
                 "file": name,
@@ -52,7 +52,7 @@ def _write(folder: Path, launcher: str, lives: list[dict[str, Any]], agents: Any
                 "world_size": world,
                 "started_ns": started,
                 "ended_ns": ended,
-                "ended": life["ended"],
+                "ended": attempt["ended"],
                 "run_id": "job",
             }
         )
@@ -69,8 +69,8 @@ def _write(folder: Path, launcher: str, lives: list[dict[str, Any]], agents: Any
 
 
 def write_job(folder: Path) -> Path:
-    """Write a job of two lives, times in s: rank 1 is killed at 5.5 in epoch 1, and both ranks go
-    on with epoch 1 at 12, from the checkpoint that was saved at 4.2.
+    """Write a job of two attempts, times in s: rank 1 is killed at 5.5 in epoch 1, and both ranks
+    go on with epoch 1 at 12, from the checkpoint that was saved at 4.2.
     """
     steps = {0: [(2.0, 3.0), (3.0, 4.0)], 1: [(4.5, 5.0), (5.0, 5.4)]}
     first = {
@@ -93,8 +93,8 @@ def write_job(folder: Path) -> Path:
         {"kind": "restart", "state": "failed", "start_ns": 6.4, "end_ns": 9.1},
         {**meeting, "start_ns": 6.4, "end_ns": 9.0},
     ]
-    lives = [{**first, "rank": 0, "ran": (0, 6)}, {**second, "rank": 0, "ran": (10, 17)}]
-    _write(folder, "a", lives, agents)
+    attempts = [{**first, "rank": 0, "ran": (0, 6)}, {**second, "rank": 0, "ran": (10, 17)}]
+    _write(folder, "a", attempts, agents)
     lost = {**first, "rank": 1, "ran": (0, 5.5), "ended": "killed", "checkpoint.save": []}
     _write(folder, "b", [lost], [])
     return folder

@@ -27,7 +27,7 @@ export function firstAfter(trace, rows, t) {
 }
 
 /** The events before and after an event in its lane: [target or null, target or null]. */
-export function neighboursOf(trace, { row, channel, item }) {
+export function neighborsOf(trace, { row, channel, item }) {
   const start = trace.rows[row].channels[channel].starts[item];
   let before = null;
   let after = null;

@@ -62,14 +62,14 @@ MFU_SPEC: Final = ResultSpec.of("""
     """)
 _HOW: Final = "the FLOPs per step are unknown: specify --model-flops, or --parameters and --tokens"
 _SLIGHT: Final = 0.02
-"""What share of the kernel time may lack its FLOPs before a utilisation is "at least"."""
+"""What share of the kernel time may lack its FLOPs before a utilization is "at least"."""
 
 
 @of_window
 def flop_of_steps(trace: Trace) -> Table:
     """Return what each typical step of the window launched: process, step, and sums over kernels.
 
-    Columns flop, model_flop, kernels_ns, unknown_ns and told_ns.
+    Columns flop, model_flop, kernels_ns, unknown_ns and counted_by_torch_ns.
     """
     steps = steps_of_ranks(Ranks.of(trace)).table
     steps = steps.take(named_usual_steps(Ranks.of(trace)))
@@ -96,7 +96,7 @@ def flop_of_steps(trace: Trace) -> Table:
     return Table.stacked([empty, *parts])
 
 
-_SUMS: Final = ("flop", "model_flop", "kernels_ns", "unknown_ns", "told_ns")
+_SUMS: Final = ("flop", "model_flop", "kernels_ns", "unknown_ns", "counted_by_torch_ns")
 
 
 def _sums_of(work: Table, length: Ints) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _sources(ranks: Ranks, stated: Stated) -> Iterator[dict[str, Any]]:
                 "model_flop": sums["model_flop"],
                 "executed_flop": sums["flop"],
                 "unknown_ratio": sums["unknown_ns"] / (sums["kernels_ns"] or np.nan),
-                "told_ratio": sums["told_ns"] / (sums["kernels_ns"] or np.nan),
+                "told_ratio": sums["counted_by_torch_ns"] / (sums["kernels_ns"] or np.nan),
             }
 
 
@@ -282,10 +282,10 @@ def _notes(table: Table, step: str) -> list[Note]:
             "norms are not."
         )
         notes.append(Note(text))
-    return [*notes, *_doubts(first)]
+    return [*notes, *_caveats(first)]
 
 
-def _doubts(first: Mapping[str, Any]) -> Iterator[Note]:
+def _caveats(first: Mapping[str, Any]) -> Iterator[Note]:
     """Yield what else must be known of what counts."""
     if first["source"] == BY_TORCH:
         yield Note("torch counts masked attention in full and includes activation recomputation.")

@@ -14,11 +14,11 @@ from tests.measures.generated_run import MS, Plan, make_host_ahead, make_run
 from tests.real_traces import ALL
 from tests.requirements import ROOT, TRACES, require
 from traceprof.comparison.sides import STEP, series_of
-from traceprof.comparison.summary.summarise import (
+from traceprof.comparison.summary.summarize import (
     OTHERS,
     blocks_of_steps,
     bounded_composition,
-    summarise,
+    summarize,
 )
 from traceprof.errors import UsageError
 from traceprof.model.activity import PARTS
@@ -26,7 +26,7 @@ from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.table import Table
-from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.timing import TRACEPROF_DOMAIN
 from traceprof.render.formatting import sentences
 from traceprof.session.run import Run, open_run, run_of
 
@@ -64,7 +64,7 @@ def test_the_measures_of_a_known_loop() -> None:
 
 
 def test_a_host_that_runs_ahead_makes_no_run_faster() -> None:
-    kept = summarise(run_of(Ranks.of(make_host_ahead())))
+    kept = summarize(run_of(Ranks.of(make_host_ahead())))
     assert measure(kept, "samples_per_s") == pytest.approx(1600)
     assert measure(kept, "step_period_ns") == pytest.approx(20 * MS)
     assert measure(kept, "median_step_period_ns") == pytest.approx(20 * MS)
@@ -79,13 +79,13 @@ def test_a_host_that_runs_ahead_makes_no_run_faster() -> None:
 
 def test_a_kept_recording_is_as_fast_as_its_program_said() -> None:
     """On an H100 it took 23.05 ms a step by its own clock (fixtures/README.md), batches of 64."""
-    kept = summarise(open_run([ROOT / "fixtures" / "traces" / "h100-cnn.sqlite.gz"]))
+    kept = summarize(open_run([ROOT / "fixtures" / "traces" / "h100-cnn.sqlite.gz"]))
     assert measure(kept, "step_period_ns") == pytest.approx(23.05 * MS, rel=0.005)
     assert measure(kept, "samples_per_s") == pytest.approx(64 / 0.02305, rel=0.005)
 
 
 def test_what_a_window_is_made_of_adds_up_to_it() -> None:
-    found = summarise(four_ranks())
+    found = summarize(four_ranks())
     made = found.table("makeup").to_frame()
     assert found.window_ns is not None
     assert found.devices_count == 4
@@ -113,18 +113,18 @@ def test_where_in_a_step_a_kernel_begins() -> None:
 
 def test_steps_are_those_of_the_whole_recording_and_of_a_chosen_window_its_own() -> None:
     run = run_of(Ranks.of(Program(n_steps=11).trace()))
-    assert summarise(run).table("steps").to_frame()["step"].tolist() == list(range(11))
-    part = summarise(run.within("step:3..5"))
+    assert summarize(run).table("steps").to_frame()["step"].tolist() == list(range(11))
+    part = summarize(run.within("step:3..5"))
     assert part.table("steps").to_frame()["step"].tolist() == [3, 4, 5]
     assert (part.window, part.steps_count) == ("step:3..5", 3)
     with pytest.raises(UsageError):
-        summarise(run.within("step:30..50"))
+        summarize(run.within("step:30..50"))
 
 
 def test_steps_of_all_ranks_have_their_rank_and_their_waiting() -> None:
-    steps = summarise(four_ranks()).table("steps").to_frame()
+    steps = summarize(four_ranks()).table("steps").to_frame()
     assert sorted(set(steps["rank"])) == [0, 1, 2, 3]
-    assert not steps.duplicated(["life", "rank", "step"]).any()
+    assert not steps.duplicated(["attempt", "rank", "step"]).any()
     by_rank = steps.groupby("rank")["waited_ns"].sum()
     assert by_rank[1] == 0
     assert (by_rank.drop(1) > 0).all()
@@ -139,7 +139,7 @@ def test_ranks_that_nobody_numbers_are_numbered_and_that_is_said() -> None:
             where: dict[str, Any] = {"process": process, "thread": process}
             builder.step(100 * i, 100 * i + 90, i, **where)
             builder.kernel("gemm", 100 * i + 10, 100 * i + 60, device=process, **where)
-    found = summarise(run_of(Ranks.of(builder.build())))
+    found = summarize(run_of(Ranks.of(builder.build())))
     assert sorted(set(found.table("steps").to_frame()["rank"])) == [0, 1]
     assert any("The files do not contain ranks" in text for text in sentences(found.notes))
 
@@ -149,7 +149,7 @@ def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
     random = np.random.default_rng(1)
     steps = Table(
         {
-            "life": 0,
+            "attempt": 0,
             "rank": np.repeat([0, 1], n),
             "step": np.tile(np.arange(n), 2),
             "steps_count": 1,
@@ -207,9 +207,9 @@ def test_metrics_epochs_and_events_are_those_that_the_program_told() -> None:
             at = start + 200 * i
             builder.batch(at, 8).step(at, at + 200, 4 * epoch + i)
             builder.kernel("gemm", at + 10, at + 190, launched_ns=(at + 1, at + 5))
-            builder.mark("metric:loss", at + 150, 4.0 - epoch - i / 10, domain=OWN_DOMAIN)
-        builder.mark("metric:top1", start + 950, 0.5 + epoch / 10, domain=OWN_DOMAIN)
-    found = summarise(run_of(Ranks.of(builder.build())))
+            builder.mark("metric:loss", at + 150, 4.0 - epoch - i / 10, domain=TRACEPROF_DOMAIN)
+        builder.mark("metric:top1", start + 950, 0.5 + epoch / 10, domain=TRACEPROF_DOMAIN)
+    found = summarize(run_of(Ranks.of(builder.build())))
     epochs = found.table("epochs").to_frame()
     assert epochs["epoch"].tolist() == [0, 1]
     assert epochs["duration_ns"].tolist() == [900, 900]
@@ -224,7 +224,7 @@ def test_metrics_epochs_and_events_are_those_that_the_program_told() -> None:
     top1 = metrics[metrics["metric"] == "top1"]
     assert top1["epoch"].tolist() == [1, 2]
     assert found.table("events").to_frame()["kind"].tolist() == ["start", "end"]
-    assert found.table("lives").to_frame()["rank"].tolist() == [0]
+    assert found.table("attempts").to_frame()["rank"].tolist() == [0]
 
 
 def test_what_is_noted_behind_the_last_step_of_an_epoch_is_after_that_step() -> None:
@@ -233,10 +233,10 @@ def test_what_is_noted_behind_the_last_step_of_an_epoch_is_after_that_step() -> 
         at = 200 * i
         builder.batch(at, 8).step(at, at + 200, i)
         builder.phase("optimizer", at + 120, at + 140)
-        builder.mark("metric:loss", at + 100, 1.0, domain=OWN_DOMAIN)
+        builder.mark("metric:loss", at + 100, 1.0, domain=TRACEPROF_DOMAIN)
     # The step after the fourth began at 800, without any work so far.
-    builder.mark("metric:top1", 805, 0.5, domain=OWN_DOMAIN)
-    metrics = summarise(run_of(Ranks.of(builder.build()))).table("metrics").to_frame()
+    builder.mark("metric:top1", 805, 0.5, domain=TRACEPROF_DOMAIN)
+    metrics = summarize(run_of(Ranks.of(builder.build()))).table("metrics").to_frame()
     assert metrics[metrics["metric"] == "top1"]["step"].tolist() == [4]
     # A loss before the update is that of the model before it.
     assert metrics[metrics["metric"] == "loss"]["step"].tolist() == list(range(8))
@@ -258,7 +258,7 @@ def test_the_environment_has_the_same_names_whoever_recorded_it_and_no_secret() 
         "command": "python train.py --api-key=hush",
     }.items():
         builder.setting(name, value)
-    found = summarise(run_of(Ranks.of(builder.build())))
+    found = summarize(run_of(Ranks.of(builder.build())))
     environment = found.environment
     assert environment["driver"] == "580.1"
     assert environment["cuda_driver"] == "13.0"
@@ -276,7 +276,7 @@ def test_turns_of_a_pattern_are_no_steps() -> None:
     for i in range(40):
         for k, name in enumerate(("gemm", "relu", "softmax", "add")):
             builder.kernel(name, 100 * i + 20 * k, 100 * i + 20 * k + 15)
-    found = summarise(run_of(Ranks.of(builder.build())))
+    found = summarize(run_of(Ranks.of(builder.build())))
     assert found.steps_count is None
     assert found.table("steps").to_frame().empty
     assert found.measure("turns_count") == 39
@@ -288,7 +288,7 @@ def test_turns_of_a_pattern_are_no_steps() -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if name != "nvprof/zero-kernels.sql"])
 def test_of_every_real_trace_a_little_is_kept_that_adds_up(name: str) -> None:
     require("traces")
-    found = summarise(open_run([TRACES / name]))
+    found = summarize(open_run([TRACES / name]))
     assert len(pickle.dumps(found)) < 400_000
     for table in SUMMARY.tables:
         frame = found.table(table.name).to_frame()
@@ -311,7 +311,7 @@ def test_all_iterations_of_a_pattern_are_kept_since_they_are_compared_one_by_one
         for place, name in enumerate(("gemm", "norm", "add", "copy_kernel")):
             at = (100 * i + 20 * place) * 1_000
             builder.kernel(name, at, at + 15_000)
-    kept = summarise(run_of(Ranks.of(builder.build())))
+    kept = summarize(run_of(Ranks.of(builder.build())))
     assert kept.results["steps"].scalars["is_pattern"]
     n = len(kept.results["steps"].table)
     assert n >= 298

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lives import S, write_job
+from tests.attempts import S, write_job
 from traceprof.errors import UsageError
 from traceprof.formats.runs.files import attempts_of_run, open_run, outline_run
 from traceprof.formats.runs.manifest import attempts_in, chosen_attempt, warning_on_attempts
@@ -16,7 +16,7 @@ def row(rank, start, end, size=2, **more):
 
 def groups(*rows):
     told = {Path(f"{place}.sqlite"): {"run_id": "job", **one} for place, one in enumerate(rows)}
-    return [(one.life, one.rank, one.start_ns // S) for one in attempts_in(told)]
+    return [(one.attempt, one.rank, one.start_ns // S) for one in attempts_in(told)]
 
 
 def test_ranks_that_run_together_are_one_life():
@@ -41,7 +41,7 @@ def test_a_world_of_another_size_is_another_life():
 def test_ranks_of_one_start_need_not_overlap():
     """Nobody started anything again: no launcher of elastic jobs, no rank twice."""
     told = {Path(f"{rank}.sqlite"): row(rank, rank * 10, rank * 10 + 1) for rank in (0, 1)}
-    assert {one.life for one in attempts_in(told)} == {0}
+    assert {one.attempt for one in attempts_in(told)} == {0}
 
 
 def test_where_one_file_does_not_say_when_nothing_is_known():
@@ -55,7 +55,7 @@ def test_a_rank_that_was_killed_at_once_belongs_to_its_start():
         Path("b"): {**row(1, 0, 3), "run_id": "job"},
         Path("c"): {**row(0, 4, 9), "run_id": "job"},
     }
-    assert [(one.life, one.rank, one.end_ns // S) for one in attempts_in(told)] == [
+    assert [(one.attempt, one.rank, one.end_ns // S) for one in attempts_in(told)] == [
         (0, 0, 0),
         (0, 1, 3),
         (1, 0, 9),
@@ -64,25 +64,25 @@ def test_a_rank_that_was_killed_at_once_belongs_to_its_start():
 
 def test_the_longest_life_is_looked_at_of_equals_the_last():
     told = {Path(str(n)): row(0, at, at + 5, 1) for n, at in enumerate((0, 10, 20))}
-    lives = attempts_in(told)
-    assert chosen_attempt(lives, None) == 2
-    assert chosen_attempt(lives, 1) == 1
+    attempts = attempts_in(told)
+    assert chosen_attempt(attempts, None) == 2
+    assert chosen_attempt(attempts, 1) == 1
     assert chosen_attempt((), None) == 0
-    with pytest.raises(UsageError, match="--life 3: no such attempt; choose one of 0, 1, 2"):
-        chosen_attempt(lives, 3)
-    assert warning_on_attempts(lives[:1], 0, is_wanted=False) == ""
+    with pytest.raises(UsageError, match="--attempt 3: no such attempt; choose one of 0, 1, 2"):
+        chosen_attempt(attempts, 3)
+    assert warning_on_attempts(attempts[:1], 0, is_wanted=False) == ""
 
 
 def test_lives_of_one_rank_are_no_two_ranks(tmp_path):
     folder = write_job(tmp_path / "job")
     run = open_run([folder])
-    assert (run.life, run.ranks, run.world_size) == (1, (0,), 1)
+    assert (run.attempt, run.ranks, run.world_size) == (1, (0,), 1)
     (warning,) = run.warnings
     assert "was started 2 times; traceprof shows attempt 1, the longest" in warning
     assert "attempt 0: ranks 0, 1, 6.000 s; attempt 1: rank 0, 7.000 s" in warning
-    earlier, _ = outline_run([folder], life=0)
-    assert (earlier.life, earlier.ranks, earlier.world_size) == (0, (0, 1), 2)
-    assert len(earlier.lives) == 3
+    earlier, _ = outline_run([folder], attempt=0)
+    assert (earlier.attempt, earlier.ranks, earlier.world_size) == (0, (0, 1), 2)
+    assert len(earlier.attempts) == 3
 
 
 def test_events_of_agents_are_read_with_their_launcher(tmp_path):
