@@ -7,10 +7,9 @@ commas, and a percent sign follows its number directly.
 
 from __future__ import annotations
 
-import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -51,19 +50,10 @@ def parse_duration(text: str) -> int:
         raise UsageError(f"{text!r} is not a time that fits") from error
 
 
-def _unknown_as_dash(format_known: Callable[[float], str]) -> Callable[[float | None], str]:
-    """Let a function format an unknown value, None or NaN, as a dash."""
-
-    @functools.wraps(format_known)
-    def formatted(value: float | None) -> str:
-        return "–" if value is None or math.isnan(value) else format_known(value)
-
-    return formatted
-
-
-@_unknown_as_dash
-def format_duration(ns: float) -> str:
+def format_duration(ns: float | None) -> str:
     """Return ``ns`` nanoseconds as three to four significant digits with a unit ("12.3 ms")."""
+    if ns is None or math.isnan(ns):
+        return "–"
     for limit, divisor, unit in (
         (NS_PER_US, 1, "ns"),
         (NS_PER_MS, NS_PER_US, "µs"),
@@ -94,9 +84,10 @@ def _instant(ns: float | None, digits: int) -> str:
     return f"{ns / 10 ** (9 - shift):.{digits - shift}f} {unit}"
 
 
-@_unknown_as_dash
-def format_bytes(n_bytes: float) -> str:
+def format_bytes(n_bytes: float | None) -> str:
     """Return ``n_bytes`` with a decimal unit ("1.50 GB"; GB = 1e9 bytes)."""
+    if n_bytes is None or math.isnan(n_bytes):
+        return "–"
     if abs(n_bytes) < 999.5:
         return f"{n_bytes:.0f} B"
     for exponent, unit in ((3, "kB"), (6, "MB"), (9, "GB"), (12, "TB")):
@@ -106,61 +97,65 @@ def format_bytes(n_bytes: float) -> str:
     raise AssertionError
 
 
-@_unknown_as_dash
-def format_rate(bytes_per_s: float) -> str:
+def format_rate(bytes_per_s: float | None) -> str:
     """Return a bandwidth in GB/s (1e9 bytes per second)."""
+    if bytes_per_s is None or math.isnan(bytes_per_s):
+        return "–"
     return f"{_digits(bytes_per_s / 1e9)} GB/s"
 
 
 _FLOP_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
-@_unknown_as_dash
-def format_flop(flop: float) -> str:
+def format_flop(flop: float | None) -> str:
     """Return a number of FLOPs with a prefix ("2.716 TFLOP"); a multiply-add counts as two."""
+    if flop is None or math.isnan(flop):
+        return "–"
     place = 0
     while abs(flop) >= 999.95 and place < len(_FLOP_PREFIXES) - 1:
         flop, place = flop / 1000, place + 1
     return f"{_digits(flop) if place else round(flop)} {_FLOP_PREFIXES[place]}FLOP"
 
 
-@_unknown_as_dash
-def format_flop_rate(flop_per_s: float) -> str:
+def format_flop_rate(flop_per_s: float | None) -> str:
     """Return a rate in TFLOP/s (1e12 per second)."""
+    if flop_per_s is None or math.isnan(flop_per_s):
+        return "–"
     return f"{_digits(flop_per_s / 1e12)} TFLOP/s"
 
 
-@_unknown_as_dash
-def format_ratio(ratio: float) -> str:
+def format_ratio(ratio: float | None) -> str:
     """Return a ratio (0 to 1) as a percentage; not recorded is a dash, never 0%."""
+    if ratio is None or math.isnan(ratio):
+        return "–"
     percent = round(100 * ratio, 1) if math.isfinite(ratio) else ratio
     return f"{percent + 0.0:.1f}%"  # + 0.0: no "-0.0%"
 
 
-@_unknown_as_dash
-def format_count(count: float) -> str:
+def format_count(count: float | None) -> str:
     """Return a count ("12,345"); a mean of counts keeps its fraction."""
+    if count is None or math.isnan(count):
+        return "–"
     return f"{count:,.0f}" if float(count).is_integer() else format_number(count)
 
 
-@_unknown_as_dash
-def format_number(value: float) -> str:
+def format_number(value: float | None) -> str:
     """Return a number without a unit: whole numbers with all digits, others with four or more."""
+    if value is None or math.isnan(value):
+        return "–"
     if isinstance(value, int) or float(value).is_integer():
         return str(int(value))
     return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
-@_unknown_as_dash
-def format_per_s(per_s: float) -> str:
+def format_per_s(per_s: float | None) -> str:
     """Return a rate per second ("1,234.5 /s")."""
-    return f"{_digits(per_s)} /s"
+    return "–" if per_s is None or math.isnan(per_s) else f"{_digits(per_s)} /s"
 
 
-@_unknown_as_dash
-def format_factor(factor: float) -> str:
+def format_factor(factor: float | None) -> str:
     """Return a factor ("1.85×")."""
-    return f"{factor:.2f}×"
+    return "–" if factor is None or math.isnan(factor) else f"{factor:.2f}×"
 
 
 def _digits(value: float) -> str:

@@ -342,27 +342,14 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     span = reduce(or_, spans)
     placements = [
         Placement(
-            *(
-                m.rank,
-                m.local_rank,
-                m.host,
-                m.rack,
-                ns,
-                *numbers,
-                sample_placement,
-                recorded,
-                span,
-                known,
-            ),
+            *(m.rank, m.local_rank, m.host, m.rack, ns, *numbers, moved, recorded, span, known),
             shared=shared,
         )
-        for m, ns, numbers, sample_placement in zip(
+        for m, ns, numbers, moved in zip(
             run, offsets_ns, zip(processes, devices, strict=True), samples, strict=True
         )
     ]
-    placed = change_each(
-        run.traces, place, [(sample_placement,) for sample_placement in placements]
-    )
+    placed = change_each(run.traces, place, [(placement,) for placement in placements])
     return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
 
 
