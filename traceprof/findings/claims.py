@@ -110,7 +110,7 @@ def kind_and_model(claims: Iterable[Claim], model: Note) -> tuple[Kind, Note | N
 
 
 class Ledger:
-    """The unclaimed time of each claim_kind, by device."""
+    """The unclaimed time of each kind of claim, by device."""
 
     def __init__(self, free: Mapping[ClaimKind, Times]) -> None:
         # `apart` may move the intervals to disk until a rule asks for them.

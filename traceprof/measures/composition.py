@@ -54,7 +54,7 @@ from traceprof.names.ranges import PHASES, UNCLAIMED
 
 COLLECTIVE: Final = "collective"
 WAITING: Final = "waiting"
-NOT_IN_STEP: Final = "(ranks that were not in step yet)"
+NOT_IN_STEP: Final = "(ranks that were not synchronized yet)"
 """Name of the awaited rank before the first common release of all ranks, when no rank is late."""
 
 

@@ -93,7 +93,7 @@ def test_a_straggler_is_slower_compute_and_waiting() -> None:
     planted = COMPUTE_NS * more
     assert lost["slower compute"] == pytest.approx(planted / n, rel=1e-3)
     # The first time that it is late nobody can know that the ranks were in step.
-    waited = lost["waiting for stragglers"] + lost["ranks not in step yet"]
+    waited = lost["waiting for stragglers"] + lost["ranks not synchronized yet"]
     assert waited == pytest.approx(planted * (n - 1) / n, rel=0.05)
     assert lost["exposed communication"] == pytest.approx(reduce_ns(n), rel=0.02)
-    assert lost["ranks not in step yet"] <= 1.1 * planted * (n - 1) / n / N_STEPS
+    assert lost["ranks not synchronized yet"] <= 1.1 * planted * (n - 1) / n / N_STEPS

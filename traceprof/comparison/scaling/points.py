@@ -38,7 +38,7 @@ _PART_LOSSES: Final = {
     IDLE: "other idle",
 }
 _STRAGGLERS: Final = "waiting for stragglers"
-_STARTING: Final = "ranks not in step yet"
+_STARTING: Final = "ranks not synchronized yet"
 _INPUT: Final = "waiting for input"
 OUTSIDE: Final = "outside the window"
 """Loss for a difference of throughputs that the steps in the windows do not show."""
