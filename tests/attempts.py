@@ -11,7 +11,7 @@ from tests.builders import TraceBuilder
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.timing import TRACEPROF_DOMAIN
 
-__all__ = ["ZERO", "S", "write_job"]
+__all__ = ["ZERO", "S", "write_job", "write_launcher"]
 
 S = 1_000_000_000
 ZERO = 1_700_000_000 * S
@@ -35,7 +35,9 @@ def _builder(rank: int, world: int, attempt: dict[str, Any]) -> TraceBuilder:
     return builder
 
 
-def _write(folder: Path, launcher: str, attempts: list[dict[str, Any]], agents: Any) -> None:
+def write_launcher(
+    folder: Path, launcher: str, attempts: list[dict[str, Any]], agents: Any
+) -> None:
     rows = []
     for attempt in attempts:
         rank, world = attempt["rank"], attempt["world"]
@@ -94,7 +96,7 @@ def write_job(folder: Path) -> Path:
         {**meeting, "start_ns": 6.4, "end_ns": 9.0},
     ]
     attempts = [{**first, "rank": 0, "ran": (0, 6)}, {**second, "rank": 0, "ran": (10, 17)}]
-    _write(folder, "a", attempts, agents)
+    write_launcher(folder, "a", attempts, agents)
     lost = {**first, "rank": 1, "ran": (0, 5.5), "ended": "killed", "checkpoint.save": []}
-    _write(folder, "b", [lost], [])
+    write_launcher(folder, "b", [lost], [])
     return folder

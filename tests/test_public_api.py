@@ -64,7 +64,7 @@ def test_a_file_whose_name_is_no_unicode_text(folder: Path) -> None:
 
 def test_a_step_is_explained(folder: Path) -> None:
     found = tp.open(folder).explain("step:5", against="step:4")
-    assert (found.name, found.scalars["own"], found.scalars["against"]) == (
+    assert (found.name, found.scalars["explained"], found.scalars["reference"]) == (
         "explain",
         "step 5",
         "step 4",

@@ -25,7 +25,7 @@ class Loop:
     """
 
     slow: int = 3
-    from_duration_ns: int = 0
+    longer_ns: int = 0
     more: int = 0
     host_ns: int = 0
     copy_ns: int = 0
@@ -46,7 +46,7 @@ class Loop:
         if host_ns:
             builder.range("tokenize", at + 50 * US, at + 50 * US + host_ns)
         start = at + MS + host_ns
-        end = start + 3 * MS + (self.from_duration_ns if is_slow else 0)
+        end = start + 3 * MS + (self.longer_ns if is_slow else 0)
         builder.kernel("gemm", start, end, launched_ns=(launch, launch + 5 * US))
         for k in range(1 + (self.more if is_slow else 0)):
             begin = launch + (10 + 10 * k) * US

@@ -128,7 +128,7 @@ def test_what_to_hold_it_against_can_be_said() -> None:
 
 
 def test_the_slowest_step_is_found() -> None:
-    assert explained(Loop(slow=2, more=1).trace(), "slowest").scalars["own"] == "step 2"
+    assert explained(Loop(slow=2, more=1).trace(), "slowest").scalars["explained"] == "step 2"
 
 
 def test_the_slowest_is_one_in_which_devices_were_recorded() -> None:
@@ -140,7 +140,7 @@ def test_the_slowest_is_one_in_which_devices_were_recorded() -> None:
             end = at + 4 * MS + (MS if i == 2 else 0)
             builder.kernel("gemm", at + MS, end, launched_ns=(at + US, at + 2 * US))
     result = explained(builder.build(), "slowest")
-    assert (result.scalars["own"], result.scalars["difference_ns"]) == ("step 2", 2 * MS)
+    assert (result.scalars["explained"], result.scalars["difference_ns"]) == ("step 2", 2 * MS)
 
 
 def test_the_document_is_about_the_step() -> None:

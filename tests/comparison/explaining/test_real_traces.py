@@ -45,6 +45,6 @@ def test_a_step_that_waits_for_its_data() -> None:
 
 def test_turns_of_a_pattern_are_no_steps() -> None:
     result = explained("nsys/2026.2-2gpu-nccl-before.sqlite", "pattern:7")
-    assert result.scalars["own"] == "iteration 7 of the pattern"
-    assert str(result.scalars["against"]).startswith("iteration ")
+    assert result.scalars["explained"] == "iteration 7 of the pattern"
+    assert str(result.scalars["reference"]).startswith("iteration ")
     assert result.to_frame("phases").empty

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import ZERO, S, write_job
+from tests.attempts import ZERO, S, write_job, write_launcher
 from tests.requirements import require
 from traceprof.comparison.jobs import elastic_job
 from traceprof.comparison.summary.summarize import summarize
+from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 
 
@@ -93,3 +94,31 @@ def test_a_launcher_that_never_got_a_rank_hides_no_restart():
     assert lost.lost_ns == pytest.approx(24.95e9, rel=0.01)
     assert (lost.redone_count, lost.attempt) == (3, 1)
     assert lost.explained_ns == pytest.approx(lost.lost_ns)
+
+
+def add_late_launcher(folder, start_s, end_s):
+    late = {"rank": 0, "world": 1, "ended": "failed", "ran": (start_s, end_s), "epochs": {}}
+    write_launcher(folder, "c", [late], [])
+
+
+def test_a_launcher_that_starts_after_the_end_is_no_restart(tmp_path):
+    folder = write_job(tmp_path / "job")
+    add_late_launcher(folder, 40, 60)
+    summary = summarize(open_run([folder], Opening(attempt=1)))
+    assert set(summary.table("attempts").to_frame()["attempt"]) == {0, 1, 2}
+    events = summary.table("events").to_frame()
+    assert set(events["attempt"].dropna()) == {0, 1}
+    assert len(events[events["kind"] == "time_lost"]) == 1
+    (end,) = events[events["kind"] == "end"].to_dict("records")
+    assert end["at_ns"] == 17 * S
+    assert any("after the job had finished" in note.text for note in summary.notes)
+
+
+def test_a_job_that_failed_and_never_trained_again_lost_that_time(tmp_path):
+    folder = write_job(tmp_path / "job")
+    manifest = folder / "manifest-a.json"
+    manifest.write_text(manifest.read_text().replace('"finished"', '"failed"'))
+    add_late_launcher(folder, 40, 60)
+    events = summarize(open_run([folder], Opening(attempt=1))).table("events").to_frame()
+    lost = events[(events["kind"] == "time_lost") & (events["attempt"] == 2)]
+    assert lost["text"].tolist() == ["training did not resume"]

@@ -64,7 +64,7 @@ def find_restarts(
     Attempts that ended before their first step are part of the lost time. Two attempts that train
     at the same time are not a restart.
     """
-    trained = _by_life(started)
+    trained = _by_attempt(started)
     found = []
     concurrent = attempts_at_once(started)
     for before, after in pairwise(trained):
@@ -85,7 +85,7 @@ def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
     This happens if two jobs were recorded into one folder, and if agents lost contact and each
     started its own job.
     """
-    trained = _by_life(started)
+    trained = _by_attempt(started)
     return [
         (before, after)
         for before, after in pairwise(trained)
@@ -94,7 +94,24 @@ def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
     ]
 
 
-def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
+def attempts_after_end(attempts: Sequence[Attempt], started: Sequence[Started]) -> frozenset[int]:
+    """Return the attempts that started after the job had finished and never trained.
+
+    They come from launchers that were started too late, and are not restarts: nothing was lost.
+    """
+    trained = _by_attempt(started)
+    last_attempts = [attempt for attempt in attempts if attempt.number == max(trained, default=-1)]
+    if not last_attempts or any(attempt.ended != "finished" for attempt in last_attempts):
+        return frozenset()
+    end_ns = max(attempt.end_ns for attempt in last_attempts)
+    return frozenset(
+        attempt.number
+        for attempt in attempts
+        if attempt.number > max(trained) and attempt.start_ns >= end_ns
+    )
+
+
+def _by_attempt(started: Sequence[Started]) -> dict[int, list[Started]]:
     """Return the starts that trained, by attempt, in order."""
     found: dict[int, list[Started]] = {}
     for start in sorted(started, key=lambda start: start.attempt.number):
@@ -228,6 +245,10 @@ _CONCURRENT_ATTEMPTS: Final = Note(
     "Attempts {one:number} and {other:number} trained at the same time. This is not a restart: the "
     "folder has two jobs, or the nodes lost contact with each other."
 )
+_LATE_LAUNCHERS: Final = Note(
+    "{n:count} attempts started after the job had finished. They are not restarts, and their time "
+    "is not part of the job."
+)
 _SEVERAL_ATTEMPTS: Final = Note(
     "The program was started {n:count} times. Steps, results and measures are from attempt "
     "{attempt:number}. Attempts, events and epochs cover all attempts."
@@ -260,12 +281,14 @@ def with_attempts(
     )
     nodes = _node_names(attempts)
     started = [start for start in map(read_start, attempts[:_MAX_FILES]) if start is not None]
+    late = attempts_after_end(attempts, started)
+    of_job = [attempt for attempt in attempts if attempt.number not in late]
     events = [
-        *_start_events(attempts),
-        *_restart_events(find_restarts(attempts, started, agents)),
+        *_start_events(of_job),
+        *_restart_events(find_restarts(of_job, started, agents)),
         *_agent_events(agents, nodes),
         *_setup_events(attempts, started),
-        *_failure_events(attempts, nodes),
+        *_failure_events(of_job, nodes),
         *_checkpoint_events(started),
     ]
     shift_ns = summary.started_utc_ns - zero
@@ -282,6 +305,8 @@ def with_attempts(
     count = len({attempt.number for attempt in attempts})
     if count > 1:
         notes.append(replace(_SEVERAL_ATTEMPTS, values={"n": count, "attempt": shown}))
+    if late:
+        notes.append(replace(_LATE_LAUNCHERS, values={"n": len(late)}))
     for one, other in attempts_at_once(started):
         notes.append(replace(_CONCURRENT_ATTEMPTS, values={"one": one, "other": other}))
     if len(attempts) > _MAX_FILES:

@@ -57,7 +57,7 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
     Each part has its largest ``rows`` causes and the sum of its other causes.
     """
     scalars = result.scalars
-    names = (str(scalars["own"]), str(scalars["against"]))
+    names = (str(scalars["explained"]), str(scalars["reference"]))
     n_devices, ns = scalars["devices_count"], scalars["difference_ns"]
     change = f"{format_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
     text = f"{names[0]} is {change if ns else 'as long as'} {names[1]}"
