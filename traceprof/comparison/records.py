@@ -78,11 +78,11 @@ def list_of_runs(
     sort = None if sort is None else find_column_name(sort, units)
     listed = {*units, *(column.name for column in (*_NAMED, *_LISTED))}
     is_label = (
-        sort is not None and sort not in listed and any(run.label_or_cell(sort) for run in runs)
+        sort is not None and sort not in listed and any(run.text_of(sort) for run in runs)
     )
     named = dict.fromkeys((*shown, *([sort] if is_label and sort else [])))
     for name in shown:
-        if name in listed or not any(run.label_or_cell(name) for run in runs):
+        if name in listed or not any(run.text_of(name) for run in runs):
             raise UsageError(f"--column {name}: no run has a label or column with this name")
     columns = (
         *(_NAMED[:1] if named else _NAMED),
@@ -91,7 +91,7 @@ def list_of_runs(
         *_LISTED,
     )
     table = TableSpec("runs", "stored runs", columns)
-    rows = [_listed(run, units) | {name: run.label_or_cell(name) for name in named} for run in runs]
+    rows = [_listed(run, units) | {name: run.text_of(name) for name in named} for run in runs]
     unsorted = Table.of_rows(rows, [column.name for column in columns])
     result = Result("runs", ResultSpec((table,)), {"runs": _sorted(unsorted, sort, is_reversed)})
     title = (

@@ -117,7 +117,7 @@ class Kept:
     measures: Mapping[str, Measure]
     typed: Mapping[str, str]
 
-    def label_or_cell(self, name: str) -> str:
+    def text_of(self, name: str) -> str:
         """Return a label; else the cell of the row it was typed in, by the column's first words."""
         if name in self.labels:
             return self.labels[name]
@@ -130,7 +130,7 @@ class Kept:
 
     def is_such(self, wanted: Mapping[str, str]) -> bool:
         """Return whether it tells all of ``wanted``; * and ? stand for any letters."""
-        told = ((self.label_or_cell(name), text) for name, text in wanted.items())
+        told = ((self.text_of(name), text) for name, text in wanted.items())
         return all(own and (own == text or fnmatchcase(own, text)) for own, text in told)
 
 
