@@ -134,8 +134,8 @@ def test_a_package_whose_events_are_lost_is_not_used(emitters, monkeypatch, doma
 
 
 def test_the_payload_lies_where_it_is_written(emitters):
-    assert emitters.EventAttributes.payload_type.offset == emitters._PAYLOAD_AT
-    assert emitters.EventAttributes.payload.offset == emitters._PAYLOAD_AT + 8
+    assert emitters.EventAttributes.payload_type.offset == emitters._PAYLOAD_OFFSET
+    assert emitters.EventAttributes.payload.offset == emitters._PAYLOAD_OFFSET + 8
     assert ctypes.sizeof(emitters.EventAttributes) == 48
 
 

@@ -37,7 +37,7 @@ def agent(runtime):
     hooks = runtime("hook_agents")
     cls = make_agent()
     hooks._wrap_agent(SimpleNamespace(SimpleElasticAgent=cls))
-    hooks._wrap(cls, "_monitor_workers", hooks._monitored)
+    hooks._wrap(cls, "_monitor_workers", hooks._failure_event)
     return cls()
 
 

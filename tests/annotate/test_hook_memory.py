@@ -72,7 +72,7 @@ def trained(runtime, monkeypatch, tmp_path):
         session.begin()
         seen = []
         for number in range(n_steps):
-            steps.passing(may_train=True)
+            steps.begin_forward(may_train=True)
             if number == fails_at:
                 torch.on_failure[0](0, 1, 2, 3)
             steps.begin_optimizer(1)

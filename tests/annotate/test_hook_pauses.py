@@ -54,6 +54,6 @@ def test_an_old_compiler_that_tells_nobody_is_left_alone(runtime):
 
 def test_a_process_that_leaves_nothing_else_leaves_no_pauses(runtime, tmp_path):
     runtime("session").begin()
-    runtime("hook_calls")._collect("start", {"generation": 2})
-    runtime("hook_calls")._collect("stop", {"generation": 2})
+    runtime("hook_calls")._note_collection("start", {"generation": 2})
+    runtime("hook_calls")._note_collection("stop", {"generation": 2})
     assert list(tmp_path.glob("events.*")) == []

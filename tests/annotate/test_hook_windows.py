@@ -44,7 +44,7 @@ def opened(runtime, monkeypatch):
         steps.on_boundary(windows._Windows(torch, *plan).at_step)
         seen = []
         for _ in range(n_steps):
-            steps.passing(may_train=True)
+            steps.begin_forward(may_train=True)
             if is_open.now:
                 seen.append(steps.number)
             steps.begin_optimizer(1)
@@ -136,7 +136,7 @@ def without_steps(runtime, monkeypatch, tmp_path):
         monkeypatch.setattr(runtime("settings"), "WINDOWS", (5, 10, 200))
         windows.install_windows(torch)
         for number in range(n_optimizers):
-            steps.made(number + 1)
+            steps.add_optimizer(number + 1)
         for at_ms in range(0, length_ms, 10):
             clock.now_ns = 1_000_000 * at_ms
             assert Graph().replay() == "replayed"  # no model is called

@@ -114,7 +114,7 @@ def test_whether_a_forward_pass_trains(runtime, is_training, has_gradients, phas
     for _ in range(2):
         found.append(passes.phase_of(module, has_gradients))
         if has_gradients:
-            passes.gradients_are_asked()
+            passes.note_gradient_pass()
     assert found == phases
 
 

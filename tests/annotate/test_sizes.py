@@ -43,7 +43,7 @@ def test_gpu_memory_is_noted_at_every_step(runtime, cuda):
     runtime("session").begin()
     runtime("hook_optimizers").install_sizes(torch_with(cuda, "12.4"))
     steps = runtime("steps")
-    steps.passing(may_train=True)
+    steps.begin_forward(may_train=True)
     steps.begin_optimizer(1)
     steps.end_optimizer(1)
     per_step = [
@@ -59,7 +59,7 @@ def test_what_the_allocator_had_to_do_is_noted_at_the_steps_that_have_any(runtim
     steps = runtime("steps")
     for retries in (0, 2, 2, 3):
         known["num_alloc_retries"] = retries
-        steps.passing(may_train=True)
+        steps.begin_forward(may_train=True)
         steps.begin_optimizer(1)
         steps.end_optimizer(1)
     noted = [value for name, value in marks(runtime) if name == "metric:torch_alloc_retries"]
@@ -70,7 +70,7 @@ def test_a_gpu_that_the_program_has_not_touched_stays_untouched(runtime, cuda):
     cuda.is_initialized = lambda: False
     runtime("session").begin()
     runtime("hook_optimizers").install_sizes(torch_with(cuda, "12.4"))
-    runtime("steps").passing(may_train=True)
+    runtime("steps").begin_forward(may_train=True)
     assert marks(runtime) == []
 
 

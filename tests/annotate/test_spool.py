@@ -65,7 +65,7 @@ def test_a_folder_that_is_gone_is_said_once_and_stops_nothing(runtime, tmp_path,
 
 def test_what_grows_without_end_is_thinned_and_counted(runtime, tmp_path, monkeypatch):
     module = runtime("spool")
-    monkeypatch.setattr(module, "_MANY", 10)
+    monkeypatch.setattr(module, "_ROWS_PER_HALVING", 10)
     spool = module.Spool(str(tmp_path))
     for i in range(40):
         for name in ("mine", "forward"):
@@ -85,7 +85,7 @@ def test_what_grows_without_end_is_thinned_and_counted(runtime, tmp_path, monkey
 
 def test_what_tells_steps_and_pauses_is_never_thinned(runtime, tmp_path, monkeypatch):
     module = runtime("spool")
-    monkeypatch.setattr(module, "_MANY", 1)
+    monkeypatch.setattr(module, "_ROWS_PER_HALVING", 1)
     spool = module.Spool(str(tmp_path))
     own = ["optimizer#2", "optimizer.skipped#12", "data.end", "gradients.kept", "gc", "compile"]
     for _ in range(40):
@@ -99,8 +99,8 @@ def test_what_tells_steps_and_pauses_is_never_thinned(runtime, tmp_path, monkeyp
 
 def test_many_names_are_thinned_together(runtime, tmp_path, monkeypatch):
     module = runtime("spool")
-    monkeypatch.setattr(module, "_MANY", 1)
-    monkeypatch.setattr(module, "_MOST_NAMES", 2)
+    monkeypatch.setattr(module, "_ROWS_PER_HALVING", 1)
+    monkeypatch.setattr(module, "_MAX_NAMES", 2)
     spool = module.Spool(str(tmp_path))
     for i in range(100):
         spool.push(f"work {i}")

@@ -26,11 +26,11 @@ def play(steps, text):
     for word in text.split():
         kind, optimizer = word[0], int(word[1:] or 1)
         if kind in "dx":
-            steps.fetching(may_train=kind == "d")
-            steps.fetched() if kind == "d" else steps.exhausted()
+            steps.begin_fetch(may_train=kind == "d")
+            steps.end_fetch() if kind == "d" else steps.end_batches()
         elif kind in "fe":
-            steps.passing(may_train=kind == "f")
-            steps.passed()
+            steps.begin_forward(may_train=kind == "f")
+            steps.end_forward()
         elif kind == "b":
             steps.begin_backward()
             steps.end_backward()
@@ -44,7 +44,7 @@ def play(steps, text):
 def make_optimizers(steps, text):
     for word in text.split():
         if word[0] == "o":
-            steps.made(int(word[1:] or 1))
+            steps.add_optimizer(int(word[1:] or 1))
 
 
 LOOPS = next(
@@ -66,17 +66,17 @@ def test_as_many_steps_are_seen_as_the_analysis_finds(begun, text):
 
 
 def test_with_a_loader_a_step_lasts_to_the_next_fetch(begun):
-    begun.made(1)
+    begun.add_optimizer(1)
     assert play(begun, "d f b o d f b o x") == [0, 0, 0, 0, 1, 1, 1, 1, 2]
 
 
 def test_without_a_loader_it_ends_with_the_optimizer(begun):
-    begun.made(1)
+    begun.add_optimizer(1)
     assert play(begun, "f f b o f b o") == [0, 0, 0, 1, 1, 1, 2]
 
 
 def test_a_loader_that_was_seen_once_does_not_decide_for_ever(begun):
-    begun.made(1)
+    begun.add_optimizer(1)
     assert play(begun, "f b o d e d e x f b o f b o")[-4:] == [2, 2, 2, 3]
 
 
@@ -89,16 +89,16 @@ def test_a_critic_with_more_turns_than_its_generator_is_known_from_the_second_ti
 
 
 def test_optimizers_that_take_turns_are_one_step_from_the_second_time_on(begun):
-    begun.made(1)
-    begun.made(2)
+    begun.add_optimizer(1)
+    begun.add_optimizer(2)
     assert play(begun, "f b o f b o2 f b o f b o2") == [0] * 5 + [1] * 6 + [2]
 
 
 def test_optimizers_inside_the_backward_pass_do_not_end_the_step(begun):
-    begun.made(1)
-    begun.made(2)
+    begun.add_optimizer(1)
+    begun.add_optimizer(2)
     for _ in range(2):
-        begun.passing(may_train=True)
+        begun.begin_forward(may_train=True)
         begun.begin_backward()
         for number in (1, 2):
             begun.begin_optimizer(number)
@@ -109,29 +109,29 @@ def test_optimizers_inside_the_backward_pass_do_not_end_the_step(begun):
 
 
 def test_an_optimizer_that_fails_makes_no_step(begun):
-    begun.made(1)
-    begun.passing(may_train=True)
+    begun.add_optimizer(1)
+    begun.begin_forward(may_train=True)
     begun.begin_optimizer(1)
     begun.end_optimizer(1, is_done=False)
-    begun.passing(may_train=True)
+    begun.begin_forward(may_train=True)
     assert begun.number == 0
 
 
 def test_an_optimizer_that_is_gone_is_not_waited_for(begun):
-    begun.made(1)
-    begun.made(2)
-    begun.gone(2)
+    begun.add_optimizer(1)
+    begun.add_optimizer(2)
+    begun.remove_optimizer(2)
     assert play(begun, "f b o f b o") == [0, 0, 1, 1, 1, 2]
 
 
 def test_optimizers_that_are_there_but_never_step_do_not_hide_the_steps(begun):
-    begun.made(1)
+    begun.add_optimizer(1)
     play(begun, "f b " * 70)
     assert begun.number == 7
 
 
 def test_what_other_threads_do_is_not_of_the_step(begun):
-    begun.made(1)
+    begun.add_optimizer(1)
     play(begun, "f b o")
     others = [threading.Thread(target=play, args=(begun, "d d f")) for _ in range(2)]
     for other in others:
@@ -141,7 +141,7 @@ def test_what_other_threads_do_is_not_of_the_step(begun):
 
 
 def test_a_thread_that_goes_on_after_the_first_has_ended_is_followed(begun):
-    begun.made(1)
+    begun.add_optimizer(1)
     for count in (2, 4):
         trainer = threading.Thread(target=play, args=(begun, "f b o f b o"))
         trainer.start()
@@ -183,7 +183,7 @@ def test_ranges_of_a_name_can_be_the_steps(runtime, monkeypatch):
 def test_boundaries_are_told_before_the_first_step_and_after_each(begun):
     numbers = []
     begun.on_boundary(numbers.append)
-    begun.made(1)
+    begun.add_optimizer(1)
     play(begun, "d f b o d f b o x")
     begun.finish()
     assert numbers == [0, 1, 2]
@@ -201,13 +201,13 @@ def test_while_no_step_is_seen_what_happens_is_told(begun):
 def test_steps_that_the_program_names_take_the_place_of_those_found(runtime):
     session, steps, explicit = runtime("session"), runtime("steps"), runtime("explicit")
     session.begin()
-    steps.passing(may_train=True)
+    steps.begin_forward(may_train=True)
     step = explicit.Step(41, 8)
     play(steps, "f b o")
     assert steps.number == 41
     step.end()
     assert steps.number == 42
-    assert steps._open is None
+    assert steps._open_step is None
 
 
 def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
@@ -215,9 +215,9 @@ def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
     session, steps, start = runtime("session"), runtime("steps"), runtime("install")
     assert start.start()
     captured = []
-    steps.made(1)
+    steps.add_optimizer(1)
     for _ in range(5):
-        steps.passing(may_train=True)
+        steps.begin_forward(may_train=True)
         captured.append(session.is_capturing())
         play(steps, "b o")
     assert captured == [False, True, True, False, False]
@@ -276,7 +276,7 @@ def test_where_gradients_are_reset_unseen_every_pass_is_a_step(begun, runtime):
 def test_without_a_parameter_nothing_is_followed(runtime):
     gradients = runtime("gradients")
     assert gradients.begin_pass([SimpleNamespace(grad_fn=None), None]) == (None, False)
-    assert not gradients.holds()
+    assert not gradients.keeps_step_open()
 
 
 def test_one_optimizer_of_several_can_be_asked_for(runtime, monkeypatch):
@@ -290,12 +290,12 @@ def test_one_optimizer_of_several_can_be_asked_for(runtime, monkeypatch):
 def test_turns_that_could_be_steps_are_counted(begun):
     make_optimizers(begun, "o o2")
     play(begun, "f b o f b o2 f b o f b o2")
-    seen = begun.seen()
+    seen = begun.summary()
     assert (seen["steps"], seen["joined"], seen["turns"]) == (2, 2, {1: 2, 2: 2})
 
 
 def test_a_step_that_was_begun_and_left_is_said(begun, tmp_path, runtime):
-    begun.made(1)
+    begun.add_optimizer(1)
     play(begun, "d f b o d f b")
     begun.finish()
     runtime("session").close()

@@ -171,6 +171,6 @@ def test_work_is_let_go_of_when_it_is_done_and_kept_when_the_program_ends(waitin
     monkeypatch.setattr(threads, "_join", end_and_join)
     now_s += 0.01
     threads._stop()
-    assert paused_s == pytest.approx([waiting._LETTING_GO_S - 0.01])
+    assert paused_s == pytest.approx([waiting._RELEASE_S - 0.01])
     del late
     assert kept() is not None

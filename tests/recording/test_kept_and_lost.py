@@ -143,7 +143,7 @@ def test_a_file_that_was_removed_is_not_made_again_nor_written_elsewhere(tmp_pat
 
 def test_where_the_count_cannot_be_mapped_its_end_has_it(tmp_path):
     """A page of a file that a disk has no room for would end the program (SIGBUS)."""
-    never = "from _traceprof_runtime import counts\ncounts._IN_PLACE = set()\n"
+    never = "from _traceprof_runtime import spool as x\nx._IN_PLACE_FILE_SYSTEMS = set()\n"
     plan = {"how": "", "end": 10, "flushes": [4], "is_exiting": False}
     assert run_plan(tmp_path, never + PLAN, **plan).returncode == 0
     assert list((tmp_path / "work").glob("counts.*")) == []
@@ -165,7 +165,7 @@ def test_a_process_that_still_runs_is_not_said_to_be_killed(tmp_path):
 
 
 def test_what_was_thinned_out_on_purpose_is_not_lost(tmp_path):
-    few = "from _traceprof_runtime import spool as module\nmodule._MANY = 5\n"
+    few = "from _traceprof_runtime import spool as module\nmodule._ROWS_PER_HALVING = 5\n"
     code = few + PLAN.replace('"range " + "x" * (i % 30)', '"mine"')
     plan = {"how": "killed", "end": 400, "at": 399, "flushes": list(range(1, 390))}
     run_plan(tmp_path, code, **plan)

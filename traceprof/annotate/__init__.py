@@ -1,1 +1,1 @@
-"""What runs inside the program that is being recorded."""
+"""Code that runs inside the recorded program: manual ranges (`api`) and hooks (`inject`)."""

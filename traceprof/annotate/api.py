@@ -72,13 +72,17 @@ def is_recording() -> bool:
 
 
 def attach(runtime: Any) -> None:
-    """Have names go to ``runtime``, which records from inside the program; None: nowhere."""
+    """Send ranges, steps, and metrics to ``runtime``; None stops recording them.
+
+    ``runtime`` is the module ``_traceprof_runtime.explicit`` of a recording that began inside the
+    program.
+    """
     global _runtime  # noqa: PLW0603 (one process, one recorder state)
     _runtime = runtime
 
 
 class _Nothing:
-    """What every call returns when nobody records."""
+    """The span that every call returns while the program is not recorded."""
 
     __slots__ = ()
 
@@ -93,7 +97,7 @@ class _Nothing:
 
 
 class _Recorded:
-    """A stretch that is recorded; each call of a decorated function is one of its own."""
+    """A recorded span; each call of a function that it decorates is recorded as a span."""
 
     __slots__ = ("_arguments", "_make", "_open")
 
@@ -122,7 +126,7 @@ class _Recorded:
 
 
 def _find_runtime() -> Any:
-    """Return the runtime that `traceprof record` put on the path, None where nobody records."""
+    """Return the runtime that `traceprof record` put on the path; None if nothing is recording."""
     if not os.environ.get("TRACEPROF_DIR"):
         return None
     try:

@@ -1,7 +1,7 @@
 """Start-up file that `traceprof record` puts first on PYTHONPATH of the recorded program.
 
-It works in any Python from 3.8 on, imports next to nothing, and then runs the sitecustomize
-that it hides, if there is one.
+It runs in any Python from 3.8 on and imports almost nothing. It hides any other sitecustomize on
+the path, so it runs that file at the end.
 """
 
 import os
@@ -9,6 +9,7 @@ import sys
 
 
 def _run_hidden_sitecustomize():
+    """Run the sitecustomize that this file hides, if there is one."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
@@ -28,12 +29,14 @@ def _run_hidden_sitecustomize():
 
 
 def _install_hooks(torch):
+    """Install the hooks, once the program has imported torch."""
     from _traceprof_runtime import install  # programs without torch do not wait for this
 
     install.install_hooks(torch)
 
 
 def _note_without_torch():
+    """Note at exit which other libraries the program used, if it never imported torch."""
     if "_traceprof_runtime.process_record" not in sys.modules:
         from _traceprof_runtime.after_import import note_without_torch
 

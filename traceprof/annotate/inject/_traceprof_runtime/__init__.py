@@ -1,4 +1,4 @@
-"""What `traceprof record` runs inside the recorded program: hooks, emitters, the spool.
+"""Code that `traceprof record` runs inside the recorded program: hooks, emitters, the spool.
 
-Self-contained: it needs Python 3.8 and imports torch only where the program has imported it.
+It is self-contained: it needs Python 3.8, and it imports torch only after the program has.
 """

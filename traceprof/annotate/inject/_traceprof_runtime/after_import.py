@@ -1,11 +1,11 @@
-"""Doing something once the program has imported a module, or has ended without it."""
+"""Runs an action once the program has imported a module, and notes programs without torch."""
 
 import os
 import sys
 
 from .replaced import at_restore
 
-_OTHERS = ("jax", "tensorflow", "mlx", "paddle", "mxnet", "cupy", "numba")
+_OTHER_LIBRARIES = ("jax", "tensorflow", "mlx", "paddle", "mxnet", "cupy", "numba")
 
 
 def call_after_import(name, action):
@@ -15,11 +15,11 @@ def call_after_import(name, action):
     else:
         finder = _Finder(name, action)
         sys.meta_path.insert(0, finder)
-        at_restore(finder.leave)
+        at_restore(finder.remove)
 
 
 def complain(what, error):
-    """Say in one line that something is not recorded; the program goes on."""
+    """Report in one line on stderr that something is not recorded; the program continues."""
     sys.stderr.write("traceprof: %s in process %d: %r\n" % (what, os.getpid(), error))
     if os.environ.get("TRACEPROF_DEBUG"):
         import traceback
@@ -28,43 +28,50 @@ def complain(what, error):
 
 
 def offer_cupti():
-    """Name the libcupti of this Python's packages, for the recorder's library to choose from."""
+    """Put the libcupti files of this Python's packages into TRACEPROF_CUPTI_LIBRARIES.
+
+    The recorder's C library selects one of them.
+    """
     found = []
-    for place in filter(os.path.isdir, sys.path):
-        nvidia = os.path.join(place, "nvidia")
-        folders = [os.path.join(place, "torch", "lib")]
+    for packages_folder in filter(os.path.isdir, sys.path):
+        nvidia = os.path.join(packages_folder, "nvidia")
+        folders = [os.path.join(packages_folder, "torch", "lib")]
         if os.path.isdir(nvidia):
-            folders += [os.path.join(nvidia, one, "lib") for one in os.listdir(nvidia)]
+            folders += [os.path.join(nvidia, package, "lib") for package in os.listdir(nvidia)]
         for folder in filter(os.path.isdir, folders):
-            names = [name for name in os.listdir(folder) if name.startswith("libcupti")]
-            found += [os.path.join(folder, name) for name in names]
+            found += [
+                os.path.join(folder, name)
+                for name in os.listdir(folder)
+                if name.startswith("libcupti")
+            ]
     if found:
         os.environ["TRACEPROF_CUPTI_LIBRARIES"] = os.pathsep.join(sorted(found, reverse=True))
 
 
 def note_without_torch():
-    """Leave the names of the libraries that compute instead, a line each, as this process ends."""
+    """Write the names of the imported compute libraries to a file, one a line, at exit."""
     from .identity import identity
 
     folder = os.environ.get("TRACEPROF_DIR", "")
     try:
         with open(os.path.join(folder, "python." + identity()), "w") as file:
-            file.writelines(name + "\n" for name in _OTHERS if name in sys.modules)
+            file.writelines(name + "\n" for name in _OTHER_LIBRARIES if name in sys.modules)
     except OSError:
         pass  # the recorder is gone
 
 
 class _Finder:
-    """Finds one module as the others would, once, and wraps its loader."""
+    """Finds one module through the other finders, once, and wraps its loader."""
 
     def __init__(self, name, action):
         self._name = name
         self._action = action
 
     def find_spec(self, name, path=None, target=None):
+        """Return the spec of the module from the other finders, with a wrapped loader."""
         if name != self._name:
             return None
-        self.leave()
+        self.remove()
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
@@ -74,14 +81,14 @@ class _Finder:
                 return spec
         return None
 
-    def leave(self):
-        """Find nothing any more."""
+    def remove(self):
+        """Remove this finder from ``sys.meta_path``."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
 
 class _Loader:
-    """Loads a module with its real loader and calls the action afterwards."""
+    """Loads a module with its original loader, then calls the action."""
 
     def __init__(self, loader, action):
         self._loader = loader

@@ -1,34 +1,38 @@
-"""The changes that `traceprof try` makes in a program, by name: each is made as torch is imported.
+"""The changes that `traceprof try` makes in a program, by name, when torch is imported.
 
-A change that cannot be made raises, and the program does not run: a run without it would be taken
-for one with it. What follows a first forward pass (layouts, compilation) is made before that.
+If a change cannot be made, the program ends: its run would be mistaken for a run with the change.
+Changes that need the model (layouts, compilation) are made before its first forward pass.
 """
 
 import functools
 import inspect
 import os
 import sys
+from contextlib import nullcontext
 
 from . import settings, trying
 from .compiling import get_is_compiling
 
-_of_loaders = {}  # arguments that every loader gets
-_SCALE = 1024.0  # by which fp16 makes losses larger: fixed, so that nothing waits for the GPU
+_loader_options = {}  # arguments for every DataLoader
+_LOSS_SCALE = 1024.0  # for fp16; a fixed factor needs no synchronization with the GPU
 
 
 def install_changes(torch):
-    """Make every change that was asked for; end the program where one cannot be made."""
+    """Make every requested change; end the program with code 97 if one cannot be made."""
     for name, value in settings.CHANGES:
         try:
             _CHANGES[name](torch, value)
         except Exception as error:
             sys.stderr.write("traceprof: cannot apply change %s: %s\n" % (name, error))
             sys.stderr.flush()
-            os._exit(97)  # an exception would only be complained of
+            os._exit(97)  # an exception would only be reported by the caller
 
 
-def _with_arguments(cls, only_if=None, **more):
-    """Give every instance of a class these arguments, whatever the program gives."""
+def _override_arguments(cls, select_options):
+    """Override constructor arguments of every instance of a class.
+
+    ``select_options`` receives the program's arguments by name, and returns the new ones.
+    """
     original = cls.__init__
     signature = inspect.signature(original)
 
@@ -36,68 +40,66 @@ def _with_arguments(cls, only_if=None, **more):
     def __init__(self, *args, **kwargs):
         try:
             bound = signature.bind(self, *args, **kwargs).arguments
-        except TypeError:  # what the program gives is wrong anyway
+        except TypeError:  # the program's arguments are wrong: let the class raise
             return original(self, *args, **kwargs)
-        own = {name: value for name, value in bound.items() if name not in ("self",)}
-        named = own.pop("kwargs", {})
-        rest = own.pop("args", ())
-        if rest:
+        arguments = {name: value for name, value in bound.items() if name != "self"}
+        named = arguments.pop("kwargs", {})
+        if arguments.pop("args", ()):
             return original(self, *args, **kwargs)
-        own.update(named)
-        changed = more if only_if is None else only_if(own, dict(more))
-        own.update(changed)
-        return original(self, **own)
+        arguments.update(named)
+        arguments.update(select_options(arguments))
+        return original(self, **arguments)
 
     cls.__init__ = __init__
 
 
-def _loader(**more):
+def _change_loaders(**changed):
+    """Add arguments for every DataLoader; wrap the class at the first call."""
     from torch.utils.data import DataLoader, IterableDataset
 
-    is_first = not _of_loaders
-    _of_loaders.update(more)
+    is_first = not _loader_options
+    _loader_options.update(changed)
     if not is_first:
         return
 
-    def only_if(own, _wanted):
-        wanted = dict(_of_loaders)
-        if isinstance(own.get("dataset"), IterableDataset):
-            wanted.pop("num_workers", None)  # each worker would give all of the stream
-        workers = wanted.get("num_workers", own.get("num_workers", 0))
-        if not workers:
-            wanted.pop("prefetch_factor", None)
-            wanted.pop("persistent_workers", None)
-        return wanted
+    def select_options(arguments):
+        options = dict(_loader_options)
+        if isinstance(arguments.get("dataset"), IterableDataset):
+            options.pop("num_workers", None)  # each worker would return the whole stream
+        if not options.get("num_workers", arguments.get("num_workers", 0)):
+            options.pop("prefetch_factor", None)
+            options.pop("persistent_workers", None)
+        return options
 
-    _with_arguments(DataLoader, only_if)
+    _override_arguments(DataLoader, select_options)
 
 
 def _workers(_torch, value):
-    _loader(num_workers=int(value or min(8, os.cpu_count() or 1)), persistent_workers=True)
+    _change_loaders(num_workers=int(value or min(8, os.cpu_count() or 1)), persistent_workers=True)
 
 
 def _prefetch_factor(_torch, value):
-    _loader(prefetch_factor=int(value or 4))
+    _change_loaders(prefetch_factor=int(value or 4))
 
 
 def _persistent_workers(_torch, _value):
-    _loader(persistent_workers=True)
+    _change_loaders(persistent_workers=True)
 
 
 def _pin_memory(_torch, _value):
-    _loader(pin_memory=True)
+    _change_loaders(pin_memory=True)
 
 
 def _batch_size(_torch, value):
     from torch.utils.data import DataLoader
 
-    def only_if(own, _wanted):
-        if own.get("batch_sampler") is not None or own.get("batch_size", 1) is None:
+    def select_options(arguments):
+        if arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None:
             return {}
-        size = own.get("batch_size", 1)
+        size = arguments.get("batch_size", 1)
         return {"batch_size": size * int(value[1:]) if value.startswith("x") else int(value)}
 
-    _with_arguments(DataLoader, only_if)
+    _override_arguments(DataLoader, select_options)
 
 
 def _non_blocking(torch, _value):
@@ -105,19 +107,20 @@ def _non_blocking(torch, _value):
         original = getattr(torch.Tensor, name)
 
         @functools.wraps(original)
-        def copied(self, *args, _original=original, **kwargs):
+        def copy(self, *args, _original=original, **kwargs):
             if not self.is_cuda and self.is_pinned():
                 kwargs.setdefault("non_blocking", True)
             return _original(self, *args, **kwargs)
 
-        setattr(torch.Tensor, name, copied)
+        setattr(torch.Tensor, name, copy)
 
 
-def _around_forward(torch, prepare=None, convert=None, around=None, finish=None):
-    """Do something with the outermost module before its first call, with each call and its inputs.
+def _wrap_forward(torch, prepare=None, convert=None, make_context=nullcontext, finish=None):
+    """Wrap the calls of outermost modules.
 
-    ``convert`` is applied to every tensor that it is given, ``finish`` to every one that it gives;
-    ``around`` makes what the call runs in.
+    ``prepare`` is called with each module before its first call. ``convert`` is applied to every
+    input tensor, and ``finish`` to every output tensor. ``make_context`` returns the context
+    manager that the call runs in.
     """
     original = torch.nn.Module.__call__
     is_compiling = get_is_compiling(torch)
@@ -130,52 +133,53 @@ def _around_forward(torch, prepare=None, convert=None, around=None, finish=None)
             prepared.add(id(self))
             prepare(self)
         if convert is not None:
-            args, kwargs = _mapped(torch, args, convert), _mapped(torch, kwargs, convert)
+            args, kwargs = _map_tensors(torch, args, convert), _map_tensors(torch, kwargs, convert)
         state["depth"] += 1
         try:
-            if around is None:
+            with make_context():
                 result = original(self, *args, **kwargs)
-            else:
-                with around():
-                    result = original(self, *args, **kwargs)
         finally:
             state["depth"] -= 1
-        return result if finish is None else _mapped(torch, result, finish)
+        return result if finish is None else _map_tensors(torch, result, finish)
 
     torch.nn.Module.__call__ = __call__
 
 
-def _mapped(torch, value, function):
-    """Return a value with the function applied to the tensors in it."""
+def _map_tensors(torch, value, function):
+    """Return ``value`` with ``function`` applied to the tensors in its dicts, lists, and tuples."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, dict):
-        return type(value)((key, _mapped(torch, one, function)) for key, one in value.items())
+        return type(value)(
+            (key, _map_tensors(torch, item, function)) for key, item in value.items()
+        )
     if type(value) in (list, tuple):
-        return type(value)(_mapped(torch, one, function) for one in value)
+        return type(value)(_map_tensors(torch, item, function) for item in value)
     return value
 
 
-def _layout(torch, n_dimensions, memory_format):
+def _change_layout(torch, n_dimensions, memory_format):
+    """Convert parameters, buffers, and inputs with this number of dimensions to a format."""
+
     def prepare(module):
-        for one in (*module.parameters(), *module.buffers()):
-            if one.dim() == n_dimensions:
-                one.data = one.data.contiguous(memory_format=memory_format)
+        for weight in (*module.parameters(), *module.buffers()):
+            if weight.dim() == n_dimensions:
+                weight.data = weight.data.contiguous(memory_format=memory_format)
 
     def convert(tensor):
         if tensor.dim() != n_dimensions:
             return tensor
         return tensor.contiguous(memory_format=memory_format)
 
-    _around_forward(torch, prepare, convert)
+    _wrap_forward(torch, prepare, convert)
 
 
 def _channels_last(torch, _value):
-    _layout(torch, 4, torch.channels_last)
+    _change_layout(torch, 4, torch.channels_last)
 
 
 def _channels_last_3d(torch, _value):
-    _layout(torch, 5, torch.channels_last_3d)
+    _change_layout(torch, 5, torch.channels_last_3d)
 
 
 def _tf32(torch, _value):
@@ -187,46 +191,49 @@ def _matmul_precision(torch, value):
     torch.set_float32_matmul_precision(value or "high")
 
 
-def _autocast(torch, dtype):
-    def around():
+def _change_autocast(torch, dtype):
+    """Run every forward pass in autocast with ``dtype``, and convert its outputs to float32."""
+
+    def make_context():
         kind = "cuda" if torch.cuda.is_initialized() else "cpu"
         return torch.autocast(kind, dtype=dtype)
 
-    # Losses get outputs of 32 bits, as where autocast is around them, too.
-    finish = functools.partial(_in_32_bits, dtype)
-    _around_forward(torch, around=around, finish=finish)
+    # Autocast computes losses in float32. The loss is outside this context, so convert its input.
+    finish = functools.partial(_to_float32, dtype)
+    _wrap_forward(torch, make_context=make_context, finish=finish)
 
 
-def _in_32_bits(dtype, tensor):
+def _to_float32(dtype, tensor):
     return tensor.float() if tensor.dtype == dtype else tensor
 
 
 def _bf16(torch, _value):
-    _autocast(torch, torch.bfloat16)
+    _change_autocast(torch, torch.bfloat16)
 
 
 def _fp16(torch, _value):
-    _autocast(torch, torch.float16)
+    """Run in float16 with scaled losses; hooks on the parameters scale the gradients back."""
+    _change_autocast(torch, torch.float16)
     backward = torch.autograd.backward
-    seen = set()
+    hooked = set()
 
-    def scaled(tensors, *args, **kwargs):
-        one = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
-        if not isinstance(one, torch.Tensor) or one.numel() != 1:
+    def scaled_backward(tensors, *args, **kwargs):
+        loss = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             return backward(tensors, *args, **kwargs)
-        return backward(one * _SCALE, *args, **kwargs)
+        return backward(loss * _LOSS_SCALE, *args, **kwargs)
 
-    torch.autograd.backward = scaled
+    torch.autograd.backward = scaled_backward
     original = torch.optim.Optimizer.__init__
 
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
         for group in self.param_groups:
-            for one in group["params"]:
-                if id(one) not in seen and one.requires_grad:
-                    seen.add(id(one))
-                    one.register_hook(lambda gradient: gradient / _SCALE)
+            for parameter in group["params"]:
+                if id(parameter) not in hooked and parameter.requires_grad:
+                    hooked.add(id(parameter))
+                    parameter.register_hook(lambda gradient: gradient / _LOSS_SCALE)
 
     torch.optim.Optimizer.__init__ = __init__
 
@@ -235,23 +242,23 @@ def _cudnn_benchmark(torch, _value):
     torch.backends.cudnn.benchmark = True
 
 
-def _optimizers(torch, option):
-    """Give every optimizer of torch an option, where it knows it."""
+def _change_optimizers(torch, option):
+    """Switch an option on in every optimizer class of torch that has the option."""
     for cls in vars(torch.optim).values():
         if inspect.isclass(cls) and option in inspect.signature(cls.__init__).parameters:
             other = "foreach" if option == "fused" else "fused"
-            more = {option: True}
+            options = {option: True}
             if other in inspect.signature(cls.__init__).parameters:
-                more[other] = None if option == "foreach" else False
-            _with_arguments(cls, **more)
+                options[other] = None if option == "foreach" else False
+            _override_arguments(cls, lambda _arguments, options=options: options)
 
 
 def _fused_optimizer(torch, _value):
-    _optimizers(torch, "fused")
+    _change_optimizers(torch, "fused")
 
 
 def _foreach_optimizer(torch, _value):
-    _optimizers(torch, "foreach")
+    _change_optimizers(torch, "foreach")
 
 
 def _set_to_none(torch, _value):
@@ -268,8 +275,8 @@ def _set_to_none(torch, _value):
 def _compile(torch, value):
     if not hasattr(torch.nn.Module, "compile"):
         raise RuntimeError("this version of torch has no Module.compile")
-    more = {} if value in ("", "default") else {"mode": value}
-    _around_forward(torch, lambda module: module.compile(**more))
+    options = {} if value in ("", "default") else {"mode": value}
+    _wrap_forward(torch, lambda module: module.compile(**options))
 
 
 def _sdpa(torch, value):
@@ -287,20 +294,20 @@ def _sdpa(torch, value):
             getattr(cuda, switch)(name == value)
 
 
-def _ddp(torch, **more):
-    _with_arguments(torch.nn.parallel.DistributedDataParallel, **more)
+def _change_ddp(torch, **options):
+    _override_arguments(torch.nn.parallel.DistributedDataParallel, lambda _arguments: options)
 
 
 def _bucket_cap_mb(torch, value):
-    _ddp(torch, bucket_cap_mb=float(value or 100))
+    _change_ddp(torch, bucket_cap_mb=float(value or 100))
 
 
 def _gradient_as_bucket_view(torch, _value):
-    _ddp(torch, gradient_as_bucket_view=True)
+    _change_ddp(torch, gradient_as_bucket_view=True)
 
 
 def _static_graph(torch, _value):
-    _ddp(torch, static_graph=True)
+    _change_ddp(torch, static_graph=True)
 
 
 def _ddp_hook(torch, value):
@@ -319,7 +326,7 @@ def _ddp_hook(torch, value):
 
 
 def _threads(torch, value):
-    torch.set_num_threads(int(value))  # beside OMP_NUM_THREADS, which is set for it
+    torch.set_num_threads(int(value))  # in addition to OMP_NUM_THREADS, which was set at the start
 
 
 def _gc_freeze(_torch, _value):
@@ -333,8 +340,8 @@ def _gc_freeze(_torch, _value):
     trying.at_begin.append(freeze)
 
 
-def _nothing(_torch, _value):
-    """Of the environment: it was changed before the program began."""
+def _change_nothing(_torch, _value):
+    """Do nothing: the environment was changed before the program started."""
 
 
 _CHANGES = {
@@ -361,8 +368,8 @@ _CHANGES = {
     "static_graph": _static_graph,
     "ddp_hook": _ddp_hook,
     "threads": _threads,
-    "affinity": _nothing,
-    "allocator": _nothing,
-    "env": _nothing,
+    "affinity": _change_nothing,
+    "allocator": _change_nothing,
+    "env": _change_nothing,
     "gc_freeze": _gc_freeze,
 }

@@ -1,6 +1,7 @@
-"""The clock of what is recorded: ns since 1970, which setting the time of day does not move.
+"""The clock of all recorded events: ns since 1970, unaffected by changes of the system time.
 
-It is that of the recorder where both run on one machine (``TRACEPROF_CLOCK`` says which).
+If the recorder runs on the same machine, both use one clock (``TRACEPROF_CLOCK`` contains the
+machine and the offset).
 """
 
 import os
@@ -9,13 +10,14 @@ from time import monotonic_ns
 
 
 def _offset_ns():
+    """Return the offset of the monotonic clock from 1970, in ns: the recorder's on its machine."""
     machine, _, offset_ns = os.environ.get("TRACEPROF_CLOCK", "").rpartition(" ")
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             if machine == file.read().strip() + os.readlink("/proc/self/ns/time"):
                 return int(offset_ns)
     except (OSError, ValueError):
-        pass  # another system, on which each process takes its own
+        pass  # not Linux: each process determines its offset
     return time.time_ns() - monotonic_ns()
 
 
@@ -23,5 +25,5 @@ _OFFSET_NS = _offset_ns()
 
 
 def time_ns():
-    """Return the time, in ns since 1970."""
+    """Return the current time, in ns since 1970."""
     return monotonic_ns() + _OFFSET_NS

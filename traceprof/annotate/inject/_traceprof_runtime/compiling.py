@@ -1,4 +1,4 @@
-"""Whether torch.compile is tracing; a hook must then behave as if it were not there."""
+"""Detects torch.compile at work: while it traces, a hook must behave as if it were absent."""
 
 import os
 import sys
@@ -6,12 +6,12 @@ import types
 
 from .after_import import call_after_import
 
-_MANY_FRAMES = 8
-_OF_COMPILERS = tuple(os.path.join("torch", name, "") for name in ("_functorch", "_inductor"))
+_MAX_FRAMES = 8
+_COMPILER_FOLDERS = tuple(os.path.join("torch", name, "") for name in ("_functorch", "_inductor"))
 
 
 def get_is_compiling(torch):
-    """Return torch's own test, or for versions without one (before 2.3) an equivalent."""
+    """Return torch's function `is_compiling`, or an equivalent for torch before 2.3."""
     test = getattr(getattr(torch, "compiler", None), "is_compiling", None)
     if test is not None:
         return test
@@ -20,64 +20,65 @@ def get_is_compiling(torch):
 
 
 def is_tracing():
-    """Return whether a compiler traces a graph: what it computes then is no work of the program."""
+    """Return whether a compiler traces a graph; its computation is not work of the program."""
     guards = sys.modules.get("torch._guards")
     context = getattr(guards, "TracingContext", None)
-    # Before torch 2.2 it is `get` that returns None where nothing is traced.
+    # Before torch 2.2, `get` returns None if nothing is traced.
     current = getattr(context, "try_get", None) or getattr(context, "get", None)
     return current is not None and current() is not None
 
 
 def is_compiled_graph(module):
-    """Return whether ``module`` is called by what a compiler has made of the program, as its part.
+    """Return whether compiled code calls ``module`` as a part of the program's compiled graph.
 
-    Its graphs are modules, too, which run without gradients, whatever they compute.
+    Graphs of the compiler are modules that run without gradients, even when the program trains.
     """
     if type(module).__module__ != "torch.fx.graph_module":
         return False
     frame = sys._getframe(2)
-    for _ in range(_MANY_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return False
-        if any(part in frame.f_code.co_filename for part in _OF_COMPILERS):
+        if any(part in frame.f_code.co_filename for part in _COMPILER_FOLDERS):
             return True
         frame = frame.f_back
     return False
 
 
-def skip_hook_frames():
-    """Have torch.compile begin below our frames, as it begins below those of torch itself.
+def skip_traceprof_frames():
+    """Make torch.compile skip our frames, as it skips frames of torch.
 
-    Else it compiles our wrappers for themselves: in torch 2.1 anew for each graph that it has
-    made, until it gives up. What it meets inside a frame of the program it still sees through.
+    Otherwise it compiles our wrappers as functions of their own. In torch 2.1 it recompiles them
+    for each graph until it gives up. It still traces the program's frames inside our frames.
     """
-    call_after_import("torch._dynamo.eval_frame", _skip_all)
+    call_after_import("torch._dynamo.eval_frame", _skip_codes)
 
 
-def _skip_all(eval_frame):
+def _skip_codes(eval_frame):
+    """Skip the code of all our functions."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == __package__:
-            for code in _codes_in(module, name):
+            for code in _find_codes(module, name):
                 eval_frame.skip_code(code)
 
 
-def _codes_in(owner, module):
-    """Yield the code of all functions of a module or class that ``module`` defines."""
+def _find_codes(owner, module_name):
+    """Yield the code of all functions that module ``module_name`` defines in a module or class."""
     for value in vars(owner).values():
-        if getattr(value, "__module__", None) != module:
+        if getattr(value, "__module__", None) != module_name:
             continue
         if isinstance(value, type):
-            yield from _codes_in(value, module)
+            yield from _find_codes(value, module_name)
         elif isinstance(value, types.FunctionType):
-            yield from _with_inner(value.__code__)
+            yield from _nested_codes(value.__code__)
 
 
-def _with_inner(code):
-    """Yield ``code`` and that of the functions inside it."""
+def _nested_codes(code):
+    """Yield ``code`` and the code of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _with_inner(constant)
+            yield from _nested_codes(constant)
 
 
 def _take_test(module):
@@ -86,11 +87,11 @@ def _take_test(module):
 
 
 def _test():
-    """Stand in for the compiler's test: where it has not been imported, nothing compiles."""
+    """Replace the compiler's test until its module is imported: nothing compiles before that."""
     return False
 
 
 def _is_compiling():
-    # No branch here: the compiler knows its own test and folds it, but refuses conditions on
-    # anything that it does not know.
+    # No branch here: the compiler folds its own test into a constant, but rejects conditions on
+    # unknown values.
     return _test()

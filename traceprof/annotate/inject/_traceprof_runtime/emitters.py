@@ -1,13 +1,13 @@
-"""Where events go: the spool always, and NVTX where a profiler is attached.
+"""Emitters write events: always to the spool, and to NVTX if a profiler is attached.
 
 An emitter has ``push(name, payload)``, ``pop()``, ``start(name, payload)`` → token,
-``end(token)`` and ``mark(name, payload)``. Payloads are whole numbers or floats.
+``end(token)`` and ``mark(name, payload)``. Payloads are integers or floats.
 
-NVTX is a header-only library: the profiler names a shared object in NVTX_INJECTION64_PATH whose
-``InitializeInjectionNvtx2`` fills tables of function pointers that the program then calls. This
-interface has been stable through version 3, whereas the compiled ``nvtx`` package asks for
-functions that older profilers do not have, and then records nothing. So the package is used where
-it reaches the profiler, and a client of ours, in ctypes alone, where it does not or is not there.
+NVTX is a header-only library. The profiler names a shared library in NVTX_INJECTION64_PATH. Its
+``InitializeInjectionNvtx2`` fills tables of function pointers, which the program then calls. This
+interface is the same in all versions 3.x. The compiled ``nvtx`` package requests functions that
+older profilers lack, and then records nothing. So the package is used only if it reaches the
+profiler. Otherwise our client is used, which needs only ctypes.
 """
 
 import ctypes
@@ -26,8 +26,8 @@ _CORE2 = 5
 _TABLE_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
 _CALLBACKS, _VERSION_INFO = 1, 3
 _INT64, _DOUBLE = 2, 3
-# In the attributes of an event: the type of its payload, four bytes of nothing, the payload.
-_PAYLOAD_AT = 16
+# Byte offset in the event attributes of: payload type, 4 unused bytes, payload.
+_PAYLOAD_OFFSET = 16
 _PACK_INT, _PACK_FLOAT = struct.Struct("=iiq").pack_into, struct.Struct("=iid").pack_into
 _REGISTERED_STRING = 3
 _GetTable = ctypes.CFUNCTYPE(
@@ -38,9 +38,9 @@ _GetExport = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
 
 
 class _NowhereEmitter:
-    """Emits nothing: capturing has not begun, or is over."""
+    """Drops events: capturing has not begun, or is over."""
 
-    def pop(self, *_of_event):
+    def pop(self, *_arguments):
         pass
 
     push = start = end = mark = pop
@@ -50,7 +50,7 @@ NOWHERE = _NowhereEmitter()
 
 
 class _AttributesEmitter:
-    """Emits by functions that take the attributes of an event."""
+    """Base of emitters whose functions take event attributes."""
 
     def push(self, name, payload=0):
         self._push(self._attributes(name, payload))
@@ -63,7 +63,7 @@ class _AttributesEmitter:
 
 
 class NvtxEmitter(_AttributesEmitter):
-    """Emits through our NVTX client: names are registered once, for each thread."""
+    """Emits through our NVTX client; each thread registers a name once."""
 
     def __init__(self, client):
         self._client = client
@@ -75,21 +75,22 @@ class NvtxEmitter(_AttributesEmitter):
         self._local = threading.local()
 
     def _attributes(self, name, payload):
-        """Return the address of this thread's attributes for ``name``."""
+        """Return the address of this thread's attributes for ``name``, with this payload."""
         try:
-            attributes, address = self._local.known[name]
+            attributes, address = self._local.attributes_by_name[name]
         except (AttributeError, KeyError):
-            attributes, address = self._first(name)
+            attributes, address = self._create_attributes(name)
         is_float = isinstance(payload, float)
         pack = _PACK_FLOAT if is_float else _PACK_INT
-        pack(attributes, _PAYLOAD_AT, _DOUBLE if is_float else _INT64, 0, payload)
+        pack(attributes, _PAYLOAD_OFFSET, _DOUBLE if is_float else _INT64, 0, payload)
         return address
 
-    def _first(self, name):
-        known = self._local.__dict__.setdefault("known", {})
+    def _create_attributes(self, name):
+        """Create this thread's attributes for ``name``; return them and their address."""
+        by_name = self._local.__dict__.setdefault("attributes_by_name", {})
         attributes = self._client.attributes(self._handle, name)
-        known[name] = attributes, ctypes.c_void_p(ctypes.addressof(attributes))
-        return known[name]
+        by_name[name] = attributes, ctypes.c_void_p(ctypes.addressof(attributes))
+        return by_name[name]
 
 
 class PackageEmitter(_AttributesEmitter):
@@ -106,7 +107,7 @@ class PackageEmitter(_AttributesEmitter):
 
 
 class TeeEmitter:
-    """Emits to NVTX and to the spool: the profiler may lose its file, the spool does not."""
+    """Emits to NVTX and to the spool, which remains if the profiler loses its file."""
 
     def __init__(self, nvtx, spool):
         self._nvtx = nvtx
@@ -133,25 +134,25 @@ class TeeEmitter:
 
 
 def nvtx_emitter():
-    """Return an emitter that reaches the attached profiler, or None where none is attached."""
+    """Return an emitter that reaches the attached profiler; None if no profiler is attached."""
     if not os.environ.get("NVTX_INJECTION64_PATH") or settings.EMITTER == "spool":
         return None
-    for way in (_through_package, _through_client):
+    for make_emitter in (_make_package_emitter, _make_client_emitter):
         try:
-            emitter = way()
+            emitter = make_emitter()
             if emitter is not None:
-                emitter.mark("clock", time_ns())  # what fails, fails here and not later
+                emitter.mark("clock", time_ns())  # if it fails, let it fail here
                 return emitter
         except Exception as error:
             complain("NVTX does not work", error)
     return None
 
 
-def _through_package():
-    """Return an emitter through the package, or None where its events would be lost.
+def _make_package_emitter():
+    """Return an emitter that uses the nvtx package; None if its events would be lost.
 
-    It hands out a dummy domain both when no profiler is attached and when the profiler is too old
-    for it, in which case it drops every event without a word.
+    The package returns a dummy domain, which drops every event silently, in two cases: if no
+    profiler is attached, and if the profiler is too old for the package.
     """
     try:
         import nvtx
@@ -162,13 +163,14 @@ def _through_package():
     return None if is_lost else PackageEmitter(domain)
 
 
-def _through_client():
+def _make_client_emitter():
+    """Return an emitter that uses our NVTX client; None if no profiler is attached."""
     client = NvtxClient()
     return NvtxEmitter(client) if client.available else None
 
 
 class EventAttributes(ctypes.Structure):
-    """nvtxEventAttributes_v2."""
+    """The C structure nvtxEventAttributes_v2."""
 
     _fields_ = [
         ("version", ctypes.c_uint16),
@@ -198,7 +200,7 @@ class _VersionInfo(ctypes.Structure):
 
 
 class NvtxClient:
-    """The functions of the attached profiler; `available` is False where there is none."""
+    """The NVTX functions of the attached profiler; `available` is False if there is none."""
 
     def __init__(self, path=None):
         path = path or os.environ.get("NVTX_INJECTION64_PATH")
@@ -211,17 +213,18 @@ class NvtxClient:
                 self._take_functions()
 
     def domain(self, name):
-        """Return the handle of a new domain."""
+        """Return the handle of a new NVTX domain."""
         return self._create(name.encode())
 
     def attributes(self, domain, name):
-        """Return attributes with ``name`` as a string that is registered in ``domain``."""
+        """Return event attributes with ``name`` as a string registered in ``domain``."""
         attributes = EventAttributes(3, ctypes.sizeof(EventAttributes))
         attributes.message_type = _REGISTERED_STRING
         attributes.message = self._register(domain, name.encode("utf-8", "replace"))
         return attributes
 
     def _prepare_tables(self):
+        """Build the tables for the profiler's functions, and the callbacks it calls."""
         self._slots, self._tables = {}, {}
         for module, size in _TABLE_SIZES.items():
             slots = (ctypes.c_void_p * size)()
@@ -230,13 +233,14 @@ class NvtxClient:
                 table[i] = ctypes.addressof(slots) + ctypes.sizeof(ctypes.c_void_p) * i
             self._slots[module], self._tables[module] = slots, table
         # The profiler keeps these pointers: they must live as long as the client.
-        self._get_table = _GetTable(self._table_of)
+        self._get_table = _GetTable(self._get_table_of)
         self._set_version = _SetVersion(lambda _version: None)
         self._callbacks = _Callbacks(ctypes.sizeof(_Callbacks), self._get_table)
         self._version = _VersionInfo(ctypes.sizeof(_VersionInfo), 3, 0, self._set_version)
         self._get_export = _GetExport(self._export)
 
-    def _table_of(self, module, table, size):
+    def _get_table_of(self, module, table, size):
+        """Give the profiler the function table of an NVTX module; return 0 if there is none."""
         if module not in self._tables:
             return 0
         if size:
@@ -246,11 +250,13 @@ class NvtxClient:
         return 1
 
     def _export(self, number):
+        """Return the address of an export table of NVTX; None if it is unknown."""
         if number == _CALLBACKS:
             return ctypes.addressof(self._callbacks)
         return ctypes.addressof(self._version) if number == _VERSION_INFO else None
 
     def _take_functions(self):
+        """Read the profiler's functions from the table, and note whether all are available."""
         pointer, text = ctypes.c_void_p, ctypes.c_char_p
         self.push = self._function(_PUSH, ctypes.c_int, pointer, pointer)
         self.pop = self._function(_POP, ctypes.c_int, pointer)

@@ -1,4 +1,4 @@
-"""What the program names itself, through the functions of the traceprof package."""
+"""Ranges, steps, epochs, and metrics that the program records through the traceprof package."""
 
 import itertools
 
@@ -8,14 +8,14 @@ _epochs = itertools.count()
 
 
 def _emitter():
-    """Return where events go, in whatever process this is, with or without torch."""
+    """Return the emitter of this process, which may be forked and may lack torch."""
     install.start(process_record.write_process_record)
     session.follow_fork()
     return session.emitter()
 
 
 class Range:
-    """A range that has begun; `end` ends it."""
+    """An open range; `end` closes it."""
 
     def __init__(self, name, payload):
         self._emitter = _emitter()
@@ -25,14 +25,14 @@ class Range:
     def end(self):
         self._emitter.pop()
         if self._is_step:
-            steps.close()
+            steps.close_step()
 
 
 class Step:
-    """A step that has begun: it takes the place of those that the hooks find."""
+    """An open step; explicit steps replace the steps that the hooks detect."""
 
     def __init__(self, number, samples):
-        _emitter()  # in a process that was forked: its own state
+        _emitter()  # give a forked process its own state first
         self._number = steps.begin_explicit(number, samples is not None)
         self._emitter = session.emitter()
         self._token = self._emitter.start("user_step", self._number)
@@ -45,7 +45,7 @@ class Step:
 
 
 class Epoch:
-    """An epoch that has begun."""
+    """An open epoch."""
 
     def __init__(self, number):
         self._emitter = _emitter()
@@ -56,10 +56,10 @@ class Epoch:
 
 
 def mark(name, payload):
-    """Note an instant."""
+    """Record a mark at the current time."""
     _emitter().mark(name, payload)
 
 
 def metric(name, value):
-    """Note the value of a metric."""
+    """Record the value of a metric at the current time."""
     _emitter().mark("metric:" + name, value)

@@ -1,8 +1,8 @@
-"""Whether a backward pass adds to the gradients of the one before, where no optimizer is seen.
+"""Detects whether a backward pass adds to the gradients of the previous pass.
 
-A program that updates its parameters by itself, or by an optimizer that is none of torch's, resets
-its gradients after each update: what is added to them is of the same step. Of the parameters one
-is looked at, the nearest to the loss.
+It is used if no optimizer of torch steps. A program that updates its parameters itself, or with an
+optimizer from another library, resets its gradients after each update. So passes that add to the
+same gradients belong to the same step. One parameter per pass is observed: the nearest to the loss.
 """
 
 import weakref
@@ -10,70 +10,81 @@ from collections import deque
 
 from . import session
 
-KEPT = "gradients.kept"  # the name of the range ahead of a pass that adds
-_MANY_NODES = 64
-_MANY_PASSES = 64  # that add, without one that does not: the program resets them unseen
-_MANY_PARAMETERS = 64
-# id of a parameter -> (weak reference, its gradient as the last pass left it)
-_left = session.until_exit({})
-_added = 0  # passes in a row that added
-_adds = None  # whether any pass has added; None: there was but one
-_held = 0  # passes of the open step, if it goes on until gradients are reset
+KEPT = "gradients.kept"  # name of the empty range before a pass that adds to gradients
+_MAX_NODES = 64
+_MAX_ADDING_PASSES = 64  # after so many in a row, the program must reset gradients undetected
+_MAX_PARAMETERS = 64
+# id of a parameter -> (weak reference, state of its gradient after the last pass)
+_kept_gradients = session.clear_at_exit({})
+_n_adding_passes = 0  # passes in a row that added
+_has_any_added = None  # whether any pass has added; None: unknown after at most one pass
+_n_held_passes = 0  # passes of the open step, if it lasts until gradients are reset; else 0
 
 
 def begin_pass(tensors):
-    """Return the parameter to look at of a backward pass that begins, and whether it adds to it.
+    """Return the parameter to observe in a starting backward pass, and whether the pass adds to it.
 
-    None where ``tensors``, whose gradients are asked for, hang on no parameter.
+    The parameter is None if ``tensors``, the roots of the pass, depend on no parameter.
     """
-    global _adds, _added
-    parameter = _parameter_of(tensors)
+    global _has_any_added, _n_adding_passes
+    parameter = _find_parameter(tensors)
     if parameter is None:
         return None, False
-    reference, left = _left.get(id(parameter), (None, None))
-    adds = left is not None and reference() is parameter and left == _state(parameter)
-    _added = _added + 1 if adds else 0
+    reference, kept = _kept_gradients.get(id(parameter), (None, None))
+    adds = kept is not None and reference() is parameter and kept == _read_gradient_state(parameter)
+    _n_adding_passes = _n_adding_passes + 1 if adds else 0
     if adds:
-        _adds = True
-    elif _left and _adds is None:
-        _adds = False
+        _has_any_added = True
+    elif _kept_gradients and _has_any_added is None:
+        _has_any_added = False
     return parameter, adds
 
 
 def end_pass(parameter):
-    """Note how a pass has left the gradient of ``parameter``."""
-    global _held
+    """Note the state of the gradient of ``parameter`` after a pass."""
+    global _n_held_passes
     key = id(parameter)
-    if len(_left) >= _MANY_PARAMETERS:
-        _left.clear()
-    _left[key] = (weakref.ref(parameter, lambda _: _left.pop(key, None)), _state(parameter))
-    _held = _held + 1 if _adds is not False and _added < _MANY_PASSES else 0
+    if len(_kept_gradients) >= _MAX_PARAMETERS:
+        _kept_gradients.clear()
+    _kept_gradients[key] = (
+        weakref.ref(parameter, lambda _: _kept_gradients.pop(key, None)),
+        _read_gradient_state(parameter),
+    )
+    _n_held_passes = (
+        _n_held_passes + 1
+        if _has_any_added is not False and _n_adding_passes < _MAX_ADDING_PASSES
+        else 0
+    )
 
 
 def end_step():
     """Note that the step is over."""
-    global _held
-    _held = 0
+    global _n_held_passes
+    _n_held_passes = 0
 
 
-def holds():
-    """Return whether the open step goes on after its backward passes."""
-    return _held > 0
+def keeps_step_open():
+    """Return whether the open step continues after its backward passes."""
+    return _n_held_passes > 0
 
 
 def were_reset():
-    """Return whether the gradients of the open step are no longer as they were left."""
-    if not _held:
+    """Return whether any gradient of the open step has changed since its last pass."""
+    if not _n_held_passes:
         return False
-    kept = [(reference(), left) for reference, left in list(_left.values())]
-    return any(one is not None and left != _state(one) for one, left in kept)
+    states = [(reference(), state) for reference, state in list(_kept_gradients.values())]
+    return any(
+        parameter is not None and state != _read_gradient_state(parameter)
+        for parameter, state in states
+    )
 
 
-def _parameter_of(tensors):
+def _find_parameter(tensors):
+    """Return the parameter nearest to ``tensors`` in the autograd graph; None if there is none."""
     if not isinstance(tensors, (list, tuple)):
         tensors = (tensors,)
-    nodes = deque(node for node in (getattr(one, "grad_fn", None) for one in tensors) if node)
-    for _ in range(_MANY_NODES):
+    nodes = deque(node for node in (getattr(tensor, "grad_fn", None) for tensor in tensors) if node)
+    for _ in range(_MAX_NODES):
         if not nodes:
             return None
         node = nodes.popleft()
@@ -84,8 +95,8 @@ def _parameter_of(tensors):
     return None
 
 
-def _state(parameter):
-    """Return where a gradient lies and how often it was written, None where there is none."""
+def _read_gradient_state(parameter):
+    """Return address and version of a parameter's gradient; None if it has none."""
     gradient = parameter.grad
     try:
         return None if gradient is None else (gradient.data_ptr(), gradient._version)

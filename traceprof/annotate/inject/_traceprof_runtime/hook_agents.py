@@ -1,6 +1,6 @@
-"""Agents of torchrun: when they meet, start their workers again, and which workers failed.
+"""Hooks for torchrun agents: rendezvous, restarts of workers, and failed workers.
 
-They are launchers, no ranks: what they do goes into a file of their own, not into the trace.
+Agents are launchers, not ranks. So their events are written to a separate file, not to the trace.
 """
 
 import functools
@@ -17,27 +17,31 @@ _SERVER = "torch.distributed.elastic.agent.server."
 
 
 def install_agents(_torch):
-    """Wrap the methods of the agent, in a process that is one."""
+    """Wrap the methods of the agent, if this process is an agent."""
     call_after_import(_SERVER + "api", _wrap_agent)
     call_after_import(
         _SERVER + "local_elastic_agent",
-        lambda module: _wrap(module.LocalElasticAgent, "_monitor_workers", _monitored),
+        lambda module: _wrap(module.LocalElasticAgent, "_monitor_workers", _failure_event),
     )
 
 
 def _wrap_agent(module):
-    _wrap(module.SimpleElasticAgent, "_rendezvous", _met)
-    _wrap(module.SimpleElasticAgent, "_restart_workers", _restarted)
+    _wrap(module.SimpleElasticAgent, "_rendezvous", _rendezvous_event)
+    _wrap(module.SimpleElasticAgent, "_restart_workers", _restart_event)
 
 
-def _wrap(cls, name, note):
+def _wrap(cls, name, make_event):
+    """Wrap a method; write the event that ``make_event`` returns after each call, if any.
+
+    ``make_event`` receives the agent, the worker group, the result, and the previous state.
+    """
     original = getattr(cls, name)
 
     @functools.wraps(original)
     def method(self, worker_group, *args, **kwargs):
         start, state = time_ns(), worker_group.state
         result = original(self, worker_group, *args, **kwargs)
-        event = note(self, worker_group, result, str(getattr(state, "name", state)).lower())
+        event = make_event(self, worker_group, result, str(getattr(state, "name", state)).lower())
         if event is not None:
             _write(dict(event, start_ns=start, end_ns=time_ns()))
         return result
@@ -45,7 +49,7 @@ def _wrap(cls, name, note):
     replace(cls, name, method)
 
 
-def _met(agent, group, _result, _state):
+def _rendezvous_event(agent, group, _result, _state):
     return {
         "kind": "rendezvous",
         "node": group.group_rank,
@@ -56,12 +60,12 @@ def _met(agent, group, _result, _state):
     }
 
 
-def _restarted(_agent, _group, _result, state):
-    """Tell a restart after a failure from one because nodes came."""
+def _restart_event(_agent, _group, _result, state):
+    """Distinguish a restart after a failure from a restart because nodes joined."""
     return {"kind": "membership" if state == "healthy" else "restart", "state": state}
 
 
-def _monitored(_agent, _group, result, _state):
+def _failure_event(_agent, _group, result, _state):
     if not result.is_failed() or not result.failures:
         return None
     failures = result.failures
@@ -70,7 +74,7 @@ def _monitored(_agent, _group, result, _state):
 
 
 def _write(event):
-    """Append one line; what cannot be written must not stop the agent."""
+    """Append one event to the file; a failed write must not stop the agent."""
     try:
         path = os.path.join(settings.DIRECTORY, "agent.%s.jsonl" % identity())
         with open(path, "a") as file:

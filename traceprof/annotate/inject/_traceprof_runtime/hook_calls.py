@@ -1,12 +1,13 @@
-"""Calls of torch that get a range, and what stops the program: copies, groups, checkpoints, pauses.
+"""Hooks for calls of torch that get a range, and for pauses of the program.
 
-What a copy to a GPU does on the device is the profiler's to record; the range, with its bytes,
-shows how long the host is held up by it, which it is where the memory is pageable. Process groups
-that are made and destroyed tell how long workers take to find one another. Of checkpoints those of
-ranks together are seen, too; a saved one is written out at once, since the process may be killed
-before the next second, and a job that is restarted goes on from it. Ranges of the program's own may
-be its steps: those of torch, by name (those of the traceprof package are where they begin). Full
-garbage collections and torch.compile at work stop the program now and then.
+- Copies to a GPU. The profiler records the copy on the device. The range, with its bytes, shows
+  how long the copy blocks the host, which it does for pageable memory.
+- Process groups. Their creation and destruction show how long workers need to find each other.
+- Checkpoints, including torch.distributed.checkpoint. The spool is flushed after each save: the
+  process may be killed before the next flush, and a restarted job continues from this checkpoint.
+- Named ranges of torch, if the user selected them as steps. (The traceprof package handles its own
+  ranges.)
+- Pauses: full garbage collections and torch.compile.
 """
 
 import functools
@@ -17,26 +18,30 @@ from .after_import import call_after_import
 from .compiling import get_is_compiling
 from .replaced import at_restore, replace
 
-_NAMES = ("init_process_group", "destroy_process_group")
-_OF_RANKS = {"save": "checkpoint.save", "async_save": "checkpoint.save", "load": "checkpoint.load"}
-_RANGE = "range:"
+_GROUP_FUNCTIONS = ("init_process_group", "destroy_process_group")
+_DISTRIBUTED_CHECKPOINTS = {
+    "save": "checkpoint.save",
+    "async_save": "checkpoint.save",
+    "load": "checkpoint.load",
+}
+_STEP_FROM_RANGE = "range:"
 _ALL_GENERATIONS = 2
-_open = []  # emitters of the ranges that are open, the innermost last
+_open_emitters = []  # emitters of the open pause ranges, the innermost last; None: not recorded
 
 
 def install_groups(torch):
-    """Wrap the functions of torch.distributed."""
+    """Wrap the functions of torch.distributed that create and destroy process groups."""
     distributed = torch.distributed
     if not distributed.is_available():
         return
-    for name in _NAMES:
+    for name in _GROUP_FUNCTIONS:
         method = in_range(getattr(distributed, name), name)
         replace(distributed, name, method)
         replace(distributed.distributed_c10d, name, method)
 
 
 def in_range(original, name, afterwards=None):
-    """Return ``original`` with a range of that name around each call."""
+    """Return ``original`` with a range around each call, followed by a call of ``afterwards()``."""
 
     @functools.wraps(original)
     def function(*args, **kwargs):
@@ -56,36 +61,37 @@ def in_range(original, name, afterwards=None):
 
 def install_checkpoints(torch):
     """Wrap ``torch.save``, ``torch.load`` and the functions of torch.distributed.checkpoint."""
-    for name, afterwards in (("save", _write_out), ("load", None)):
+    for name, afterwards in (("save", _flush_spool), ("load", None)):
         method = in_range(getattr(torch, name), "checkpoint." + name, afterwards)
         replace(torch, name, method)
         replace(torch.serialization, name, method)
-    call_after_import("torch.distributed.checkpoint", _wrap_all)
+    call_after_import("torch.distributed.checkpoint", _wrap_distributed_checkpoints)
 
 
-def _wrap_all(module):
-    for name, label in _OF_RANKS.items():
+def _wrap_distributed_checkpoints(module):
+    """Wrap the functions of ``torch.distributed.checkpoint``."""
+    for name, label in _DISTRIBUTED_CHECKPOINTS.items():
         if hasattr(module, name):
-            afterwards = _write_out if label.endswith("save") else None
+            afterwards = _flush_spool if label.endswith("save") else None
             replace(module, name, in_range(getattr(module, name), label, afterwards))
 
 
-def _write_out():
+def _flush_spool():
     if session.is_capturing():
         session.spool().flush()
 
 
 def install_copies(torch):
-    """Wrap ``Tensor.to`` and ``Tensor.cuda``, in builds of torch that can use a GPU."""
+    """Wrap ``Tensor.to`` and ``Tensor.cuda``, if this build of torch supports GPUs."""
     if torch.version.cuda or getattr(torch.version, "hip", None):
         is_compiling = get_is_compiling(torch)
         tensor = torch.Tensor
-        replace(tensor, "to", _copying(torch, tensor.to, is_compiling))
-        replace(tensor, "cuda", _copying(torch, tensor.cuda, is_compiling, device="cuda"))
+        replace(tensor, "to", _wrap_copy(torch, tensor.to, is_compiling))
+        replace(tensor, "cuda", _wrap_copy(torch, tensor.cuda, is_compiling, device="cuda"))
 
 
-def _copying(torch, original, is_compiling, device=None):
-    """Return ``original`` (a method of tensors) with a range around copies to a GPU."""
+def _wrap_copy(torch, original, is_compiling, device=None):
+    """Return ``original``, a tensor method, with a range around copies to a GPU."""
 
     @functools.wraps(original)
     def method(self, *args, **kwargs):
@@ -105,7 +111,7 @@ def _copying(torch, original, is_compiling, device=None):
 
 
 def is_gpu(torch, target):
-    """Return whether ``target`` (a device, its name or number, or a tensor) is on a GPU."""
+    """Return whether ``target`` (a device, its name or index, or a tensor) is on a GPU."""
     if isinstance(target, torch.Tensor):
         target = target.device
     if isinstance(target, torch.device):
@@ -116,17 +122,17 @@ def is_gpu(torch, target):
 
 
 def install_named(torch):
-    """Wrap torch's ranges where the user wants those of a name as steps."""
-    if not settings.STEP_FROM.startswith(_RANGE):
+    """Wrap torch's ranges if the user selected ranges of a name as steps."""
+    if not settings.STEP_FROM.startswith(_STEP_FROM_RANGE):
         return
-    record_function = torch.autograd.profiler.record_function
-    _wrap_with(record_function)
+    _wrap_record_function(torch.autograd.profiler.record_function)
     nvtx = getattr(torch.cuda, "nvtx", None)
     if nvtx is not None:
-        _wrap_push(nvtx)
+        _wrap_nvtx(nvtx)
 
 
-def _wrap_with(cls):
+def _wrap_record_function(cls):
+    """Wrap ``record_function``, a context manager."""
     enter, leave = cls.__enter__, cls.__exit__
 
     @functools.wraps(enter)
@@ -140,14 +146,15 @@ def _wrap_with(cls):
         try:
             return leave(self, *error)
         finally:
-            if session.active and _RANGE + str(self.name) == settings.STEP_FROM:
-                steps.close()
+            if session.active and _STEP_FROM_RANGE + str(self.name) == settings.STEP_FROM:
+                steps.close_step()
 
     replace(cls, "__enter__", __enter__)
     replace(cls, "__exit__", __exit__)
 
 
-def _wrap_push(nvtx):
+def _wrap_nvtx(nvtx):
+    """Wrap ``nvtx.range_push`` and ``nvtx.range_pop``."""
     push, pop = nvtx.range_push, nvtx.range_pop
     are_steps = []
 
@@ -162,45 +169,45 @@ def _wrap_push(nvtx):
             return pop(*args, **kwargs)
         finally:
             if are_steps and are_steps.pop():
-                steps.close()
+                steps.close_step()
 
     replace(nvtx, "range_push", range_push)
     replace(nvtx, "range_pop", range_pop)
 
 
 def install_pauses(_torch):
-    """Watch the collector, and the compiler once it is imported."""
-    gc.callbacks.append(_collect)
-    at_restore(lambda: gc.callbacks.remove(_collect))
+    """Record garbage collections, and compilations once torch._dynamo is imported."""
+    gc.callbacks.append(_note_collection)
+    at_restore(lambda: gc.callbacks.remove(_note_collection))
     call_after_import("torch._dynamo.callback", _watch_compiler)
 
 
-def _collect(when, facts):
-    """Note a collection of all generations; those of the young are short and many."""
+def _note_collection(when, facts):
+    """Record a collection of all generations; collections of young generations are short."""
     if facts["generation"] != _ALL_GENERATIONS:
         return
     if when == "start":
-        _begin("gc")
+        _begin_pause("gc")
     else:
-        _end()
+        _end_pause()
 
 
 def _watch_compiler(callback):
-    # Before torch 2.4 there is none to tell.
+    # Before torch 2.4, these callbacks do not exist.
     if hasattr(callback, "on_compile_start") and hasattr(callback, "on_compile_end"):
-        callback.on_compile_start(lambda *_args: _begin("compile"))
-        callback.on_compile_end(lambda *_args: _end())
+        callback.on_compile_start(lambda *_args: _begin_pause("compile"))
+        callback.on_compile_end(lambda *_args: _end_pause())
 
 
-def _begin(name):
-    # Where nothing else was seen, as in a launcher, a pause is no reason to leave events.
+def _begin_pause(name):
+    # A process without other events, for example a launcher, does not open a spool for a pause.
     emitter = session.emitter() if session.active and session.has_events() else None
-    _open.append(emitter)
+    _open_emitters.append(emitter)
     if emitter is not None:
         emitter.push(name, steps.number)
 
 
-def _end():
-    emitter = _open.pop() if _open else None
+def _end_pause():
+    emitter = _open_emitters.pop() if _open_emitters else None
     if emitter is not None:
         emitter.pop()

@@ -1,8 +1,8 @@
-"""The FLOPs of one step, as torch's own counter counts them: by module and operator.
+"""Counts the FLOPs of one step with torch's own counter, by module and operator.
 
-The counter sees every operator of the step, which is slower and runs without torch.compile: it is
-the second one, which nobody takes for a typical one. What it counted becomes metrics, as soon as
-anything is recorded.
+The counter intercepts every operator, which is slower and disables torch.compile. So it counts the
+second step, which the analysis does not treat as typical. The counts are recorded as metrics as
+soon as recording is active.
 """
 
 import os
@@ -11,13 +11,13 @@ import threading
 from . import session, settings, steps
 from .after_import import complain
 
-_COUNTED = 1  # the step: the first one loads and allocates
-_MOST_MODULES = 400  # with their operators; the whole model comes first
-_GLOBAL = "Global"
+_COUNTED_STEP = 1  # not step 0, which loads data and allocates memory
+_MAX_MODULES = 400  # the whole model and the outermost modules come first
+_WHOLE_MODEL = "Global"
 
 
 def install_flops(torch):
-    """Count the FLOPs of a step, where that was asked for."""
+    """Count the FLOPs of a step, if requested."""
     if not settings.FLOPS:
         return
     counter = _Counter(torch)
@@ -26,28 +26,30 @@ def install_flops(torch):
 
 
 class _Counter:
+    """Counts the FLOPs of one step in one process."""
+
     def __init__(self, torch):
         self._torch = torch
         self._mode = None
-        self._found = None
+        self._flops_by_module = None
         self._is_over = False
         self._process, self._thread = os.getpid(), None
 
     def at_step(self, number):
-        """Begin before the step that is counted, end before the next one."""
+        """Begin before the counted step, and end before the next step."""
         if self._process != os.getpid():
             return
-        if self._mode is not None and number > _COUNTED:
+        if self._mode is not None and number > _COUNTED_STEP:
             self._end()
-        elif not self._is_over and number == _COUNTED:
+        elif not self._is_over and number == _COUNTED_STEP:
             self._begin()
-        self._tell()
+        self._mark_flops()
 
     def finish(self):
-        """Tell what is known at the end of the program."""
+        """Record the counts at the end of the program, if they are not recorded yet."""
         if self._process == os.getpid():
             self._end()
-            self._tell()
+            self._mark_flops()
 
     def _begin(self):
         self._is_over = True
@@ -68,16 +70,19 @@ class _Counter:
         mode, self._mode = self._mode, None
         try:
             mode.__exit__(None, None, None)
-            self._found = mode.get_flop_counts()
+            self._flops_by_module = mode.get_flop_counts()
         except Exception as error:
             complain("the FLOP count was lost", error)
 
-    def _tell(self):
-        if self._found is None or not session.active:
+    def _mark_flops(self):
+        """Record the counts once, as metrics ``flop:MODULE|OPERATOR``."""
+        if self._flops_by_module is None or not session.active:
             return
-        found, self._found = self._found, None
+        flops_by_module, self._flops_by_module = self._flops_by_module, None
         emitter = session.emitter()
-        modules = sorted(found, key=lambda name: (name != _GLOBAL, name.count("."), name))
-        for module in modules[:_MOST_MODULES]:
-            for operator, flops in found[module].items():
+        modules = sorted(
+            flops_by_module, key=lambda name: (name != _WHOLE_MODEL, name.count("."), name)
+        )
+        for module in modules[:_MAX_MODULES]:
+            for operator, flops in flops_by_module[module].items():
                 emitter.mark("metric:flop:%s|%s" % (module, operator), flops)

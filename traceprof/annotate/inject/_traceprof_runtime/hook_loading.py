@@ -1,9 +1,9 @@
-"""Data loading: a range for each fetch, the samples of each batch, and from which pass it is.
+"""Hooks for data loading: a range for each fetch, and the samples and pass number of each batch.
 
-A batch has as many samples as its loader drew: what the program makes of them (images of different
-sizes in a list, graphs or sequences laid end to end) does not show it.
-Passes over loaders are numbered; a mark tells the number where a thread turns to another one.
-Every loop over a DataLoader, those of Lightning, Accelerate and the Trainer too, ends up in the
+A batch has as many samples as its loader drew. The batch itself may not show the number: a program
+may collate images of different sizes into a list, or concatenate graphs or sequences.
+Passes over loaders are numbered. A mark contains the number when a thread changes to another pass.
+Every loop over a DataLoader, including those of Lightning, Accelerate and the Trainer, calls the
 iterator's ``__next__`` in the main process.
 """
 
@@ -17,7 +17,7 @@ from . import session, steps
 from .replaced import replace
 
 local = threading.local()
-_passes = weakref.WeakKeyDictionary()  # iterator -> the number of its pass
+_passes = weakref.WeakKeyDictionary()  # iterator -> number of its current pass
 _numbers = itertools.count(1)
 _MAX_DEPTH = 3
 
@@ -32,77 +32,83 @@ def install_data(torch):
 
 
 def _wrap_draws(iterator):
-    """Keep how many samples were drawn for each batch that is still to come."""
+    """Note the number of samples drawn for each batch that has not been fetched yet."""
     original = iterator._next_index
 
     @functools.wraps(original)
     def _next_index(self):
         index = original(self)
-        held = getattr(self, "_traceprof_drawn", None)
-        if held is None or held[0] is not self._sampler_iter or held[2] is not _passes:
-            # A new pass of workers that stay, or of a recording that began inside the program
-            waiting = None if _has_begun(self) else collections.deque()
-            held = self._traceprof_drawn = (self._sampler_iter, waiting, _passes)
-        if held[1] is not None:
-            held[1].append(_length(index) if self._auto_collation else 0)
+        sampler, n_drawn, passes = getattr(self, "_traceprof_drawn", (None, None, None))
+        if sampler is not self._sampler_iter or passes is not _passes:
+            # A new pass with persistent workers, or of a recording that began inside the program.
+            # None: batches of unknown size were drawn before.
+            n_drawn = None if _has_begun(self) else collections.deque()
+            self._traceprof_drawn = (self._sampler_iter, n_drawn, _passes)
+        if n_drawn is not None:
+            n_drawn.append(_count_samples(index) if self._auto_collation else 0)
         return index
 
     replace(iterator, "_next_index", _next_index)
 
 
 def _has_begun(iterator):
-    """Return whether batches were drawn that nobody has noted, and are still to come."""
+    """Return whether batches were drawn, before this hook, that are not fetched yet."""
     return bool(iterator._num_yielded or getattr(iterator, "_send_idx", 0))
 
 
-def _length(index):
+def _count_samples(index):
+    """Return the number of indices of a batch; 0 if a custom sampler's index has no length."""
     try:
         return len(index)
     except TypeError:
-        return 0  # of a sampler of its own
+        return 0
 
 
-def _drawn(iterator):
-    """Return how many samples were drawn for the batch that came, 0 where it is not known."""
-    _, waiting, _ = getattr(iterator, "_traceprof_drawn", (None, None, None))
-    return waiting.popleft() if waiting else 0
+def _take_n_drawn(iterator):
+    """Return the number of samples drawn for the fetched batch, and forget it; 0: unknown."""
+    _, n_drawn, _ = getattr(iterator, "_traceprof_drawn", (None, None, None))
+    return n_drawn.popleft() if n_drawn else 0
 
 
 def _wrap_next(torch, iterator, stream):
+    """Wrap the iterator's ``__next__``; ``stream`` is the dataset kind of an IterableDataset."""
     original = iterator.__next__
 
     @functools.wraps(original)
     def __next__(self):
         if not session.active:
             batch = original(self)
-            _drawn(self)
+            _take_n_drawn(self)
             return batch
         emitter = session.emitter()
-        steps.fetching(torch.is_grad_enabled() and not _is_exhausted(self))
-        _tell_pass(self, emitter)
+        steps.begin_fetch(torch.is_grad_enabled() and not _is_exhausted(self))
+        _mark_pass(self, emitter)
         local.is_fetching = True
         emitter.push("data", steps.number)
         try:
             batch = original(self)
         except StopIteration:
-            emitter.push("data.end", steps.number)  # of no step: the analysis must know
+            emitter.push(
+                "data.end", steps.number
+            )  # for the analysis: this fetch belongs to no step
             emitter.pop()
-            steps.exhausted()
+            steps.end_batches()
             raise
         finally:
             emitter.pop()
             local.is_fetching = False
-        steps.fetched()
-        drawn = _drawn(self)
-        if not steps.tells_samples:
+        steps.end_fetch()
+        n_drawn = _take_n_drawn(self)
+        if not steps.has_explicit_samples:
             is_stream = self._dataset_kind == stream
-            emitter.mark("batch", n_samples(torch, batch, drawn, is_stream))
+            emitter.mark("batch", n_samples(torch, batch, n_drawn, is_stream))
         return batch
 
     replace(iterator, "__next__", __next__)
 
 
 def _wrap_iter(loader):
+    """Wrap the loader's ``__iter__``, which starts a pass."""
     original = loader.__iter__
 
     @functools.wraps(original)
@@ -115,36 +121,36 @@ def _wrap_iter(loader):
             iterator = original(self)
         finally:
             emitter.pop()
-        _begin_pass(iterator)  # also where workers stay: the iterator is the same
+        _begin_pass(iterator)  # persistent workers reuse the iterator
         return iterator
 
     replace(loader, "__iter__", __iter__)
 
 
 def _begin_pass(iterator):
-    """Give an iterator the next number, and return it; 0 where it cannot be remembered."""
+    """Assign the next pass number to an iterator, and return it; 0 if it cannot be stored."""
     try:
         number = _passes[iterator] = next(_numbers)
     except TypeError:
-        return 0  # of a class of its own that has no hash
+        return 0  # a custom class without a hash
     return number
 
 
-def _tell_pass(iterator, emitter):
-    """Mark the number of the pass where it is another than that of the fetch before."""
+def _mark_pass(iterator, emitter):
+    """Record a mark with the pass number, if it differs from the thread's previous fetch."""
     try:
         number = _passes.get(iterator)
     except TypeError:
         return
     if number is None:
         number = _begin_pass(iterator)
-    if getattr(local, "told", None) != (number, emitter):
-        local.told = (number, emitter)
+    if getattr(local, "marked_pass", None) != (number, emitter):
+        local.marked_pass = (number, emitter)
         emitter.mark("data.pass", number)
 
 
 def _is_exhausted(iterator):
-    """Return whether the next fetch will say that there are no more batches, where known."""
+    """Return whether the iterator has no more batches; False if unknown."""
     try:
         return iterator._num_yielded >= len(iterator)
     except (AttributeError, TypeError):
@@ -152,31 +158,31 @@ def _is_exhausted(iterator):
 
 
 def n_samples(torch, batch, n_drawn, is_stream):
-    """Return how many samples ``batch`` has, for which the loader drew ``n_drawn`` (0: not known).
+    """Return the number of samples in ``batch``; the loader drew ``n_drawn`` samples (0: unknown).
 
-    Of a stream, which may end, there are at most so many. One that was drawn may itself be a batch,
-    made by the dataset.
+    A stream may end, so ``n_drawn`` is an upper bound for a stream. If ``n_drawn`` is 1, the sample
+    may itself be a batch that the dataset made.
     """
     size = batch_size(torch, batch)
     if not n_drawn:
         return size
     if n_drawn == 1:
-        return 1 if _holds_one(batch) else max(size, 1)
+        return 1 if _has_one_sample(batch) else max(size, 1)
     return min(size, n_drawn) if is_stream else n_drawn
 
 
-def _holds_one(batch):
-    """Return whether a batch is a list of one sample, or holds lists of one only."""
+def _has_one_sample(batch):
+    """Return whether a batch is a list of one sample, or contains only lists of length 1."""
     if not isinstance(batch, (list, tuple, dict)):
         return False
     parts = list(batch.values()) if isinstance(batch, dict) else list(batch)
     if len(parts) == 1 and isinstance(parts[0], (list, tuple, dict)):
         return True
-    return bool(parts) and all(isinstance(p, (list, tuple)) and len(p) == 1 for p in parts)
+    return bool(parts) and all(isinstance(part, (list, tuple)) and len(part) == 1 for part in parts)
 
 
 def batch_size(torch, batch, depth=0):
-    """Return the first dimension of the first tensor in ``batch``, 0 where there is none."""
+    """Return the first dimension of the first tensor in ``batch``; 0 if it contains no tensor."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1
     if depth > _MAX_DEPTH:
@@ -195,7 +201,7 @@ def batch_size(torch, batch, depth=0):
 
 
 def install_epochs(_torch):
-    """Wrap ``DistributedSampler.set_epoch``, which is called before each epoch."""
+    """Wrap ``DistributedSampler.set_epoch``, which programs call before each epoch."""
     from torch.utils.data.distributed import DistributedSampler
 
     original = DistributedSampler.set_epoch

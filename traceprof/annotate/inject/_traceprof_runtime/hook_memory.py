@@ -1,7 +1,7 @@
-"""A snapshot of torch's allocator around chosen steps, and where memory runs out.
+"""Snapshots of torch's allocator for chosen steps, and when memory runs out.
 
-Torch keeps the history of allocations with their Python stacks itself; what is added are the
-tensors of parameters, gradients and optimizers, which tell for what memory is held.
+Torch itself records the history of allocations with their Python stacks. This module adds the
+addresses of parameters, gradients, and optimizer state, which show the purpose of memory.
 """
 
 import gc
@@ -13,12 +13,12 @@ from . import session, settings, steps
 from .after_import import complain
 from .identity import identity
 
-_MOST_EVENTS = 1000000  # some 300 bytes each, in this process
-_FOR = {"param": "parameters", "grad": "gradients", "state": "optimizer state"}
+_MAX_EVENTS = 1000000  # each takes about 300 bytes in this process
+_KIND_NAMES = {"param": "parameters", "grad": "gradients", "state": "optimizer state"}
 
 
 def install_memory(torch):
-    """Keep the history of allocations during the steps that were asked for."""
+    """Record the history of allocations during the requested steps."""
     if settings.MEMORY is None:
         return
     history = _History(torch, *settings.MEMORY)
@@ -28,19 +28,21 @@ def install_memory(torch):
 
 
 class _History:
+    """The memory history of one process, from its first to its last requested step."""
+
     def __init__(self, torch, first, last):
         self._torch, self._first, self._last = torch, first, last
         self._process = os.getpid()
         self._is_on = self._is_over = False
-        self._ends_us = []  # of the steps since then
+        self._ends_us = []  # end times of the steps since the begin, in µs since 1970
 
     def at_activity(self):
-        """Begin in a program of which no step has been seen, where the first is asked for."""
+        """Begin before the first step, if the first step was requested."""
         if not self._first:
             self._begin()
 
     def at_step(self, number):
-        """Begin before the first step, end after the last."""
+        """Begin before the first requested step, end after the last."""
         if self._is_on:
             self._ends_us.append(time_ns() // 1000)
         if number > self._last:
@@ -55,17 +57,17 @@ class _History:
             return
         try:
             memory = self._torch.cuda.memory
-            memory._record_memory_history("all", stacks="python", max_entries=_MOST_EVENTS)
+            memory._record_memory_history("all", stacks="python", max_entries=_MAX_EVENTS)
             self._is_on = True
-            # What is called as memory runs out sees it as it is then.
+            # The observer is called while the memory is still full.
             self._torch._C._cuda_attach_out_of_memory_observer(self._at_failure)
         except AttributeError:
-            pass  # an older torch tells nobody
+            pass  # an older torch has no observer
         except Exception as error:
             self._is_over = True
             complain("no memory history is recorded", error)
 
-    def _at_failure(self, _device, _asked, _total, _free):
+    def _at_failure(self, _device, _requested, _total, _free):
         self.write()
 
     def write(self):
@@ -76,7 +78,7 @@ class _History:
         try:
             snapshot = self._torch.cuda.memory._snapshot()
             snapshot["traceprof"] = {
-                "tensors": _tensors(self._torch),
+                "tensors": _describe_tensors(self._torch),
                 "step_ends_us": self._ends_us,
             }
             path = os.path.join(settings.DIRECTORY, "memory.%s.pickle" % identity())
@@ -88,34 +90,35 @@ class _History:
             complain("the memory snapshot was lost", error)
 
 
-def _tensors(torch):
-    """Return where parameters, gradients and the state of optimizers lie."""
-    found = {}
-    for one in gc.get_objects():
-        # Asking an object for its class may run code of its own.
-        kind = type(one)
-        if issubclass(kind, torch.nn.Module):
-            own = list(getattr(one, "_parameters", {}).items())
-            own += getattr(one, "_buffers", {}).items()
-            for name, tensor in own:
-                _note(torch, found, "param", "%s.%s" % (kind.__name__, name), tensor)
-        elif issubclass(kind, torch.optim.Optimizer):
-            for state in list(getattr(one, "state", {}).values()):
+def _describe_tensors(torch):
+    """Return address, size, purpose, and name of parameters, gradients, and optimizer state."""
+    by_address = {}
+    for item in gc.get_objects():
+        # isinstance() can run the program's code (a property __class__).
+        cls = type(item)
+        if issubclass(cls, torch.nn.Module):
+            tensors = list(getattr(item, "_parameters", {}).items())
+            tensors += getattr(item, "_buffers", {}).items()
+            for name, tensor in tensors:
+                _add_tensor(torch, by_address, "param", "%s.%s" % (cls.__name__, name), tensor)
+        elif issubclass(cls, torch.optim.Optimizer):
+            for state in list(getattr(item, "state", {}).values()):
                 for name, tensor in list(state.items()) if isinstance(state, dict) else ():
-                    _note(torch, found, "state", "%s.%s" % (kind.__name__, name), tensor)
-    return list(found.values())
+                    _add_tensor(torch, by_address, "state", "%s.%s" % (cls.__name__, name), tensor)
+    return list(by_address.values())
 
 
-def _note(torch, found, what, name, tensor):
+def _add_tensor(torch, by_address, kind, name, tensor):
+    """Add the storage of a GPU tensor and, for a parameter, of its gradient."""
     if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
         return
     storage = tensor.untyped_storage()
-    found[storage.data_ptr()] = {
+    by_address[storage.data_ptr()] = {
         "device": tensor.device.index,
         "address": storage.data_ptr(),
         "size": storage.nbytes(),
-        "kind": _FOR[what],
+        "kind": _KIND_NAMES[kind],
         "name": name,
     }
-    if what == "param" and tensor.grad is not None:
-        _note(torch, found, "grad", name, tensor.grad)
+    if kind == "param" and tensor.grad is not None:
+        _add_tensor(torch, by_address, "grad", name, tensor.grad)

@@ -1,9 +1,9 @@
-"""Optimizer steps and the resetting of gradients, and how big parameters and memory are.
+"""Hooks for optimizer steps, zero_grad, and the sizes of parameters and memory.
 
-The class's ``step`` is wrapped when the first instance is made: torch's public step hooks are
-silently dropped by torch 2.1 once its compiler has been imported. Optimizers are numbered, and
-those after the first bear their number in the name of the range: what takes turns is one step.
-A step that a GradScaler leaves out, because gradients were not finite, is an iteration, too.
+The class's ``step`` is wrapped when its first instance is created: torch 2.1 silently drops its
+public step hooks once its compiler is imported. Optimizers are numbered. The range names of all but
+the first contain the number, because optimizers that take turns share a step.
+A step that a GradScaler skips, because gradients are not finite, also counts as an iteration.
 """
 
 import functools
@@ -17,16 +17,16 @@ from .compiling import get_is_compiling
 from .replaced import replace
 
 _wrappers = set()
-# id of an optimizer -> (weak reference, number); kept beside the optimizers, never on them
-_numbers = session.until_exit({})
-_counts = {}  # id of an optimizer -> how many steps it has made
-# Of the allocator, since the program began: it had to free what it kept, or asked the device.
-_COUNTERS = ("alloc_retries", "device_alloc")
-_counted = {}
+# id of an optimizer -> (weak reference, number); stored here, because optimizers are not modified
+_numbers = session.clear_at_exit({})
+_n_steps = {}  # id of an optimizer -> number of its steps
+# Since the start: how often the allocator freed its cache and retried, or called the device.
+_ALLOCATOR_COUNTERS = ("alloc_retries", "device_alloc")
+_marked_counts = {}  # counter -> its last recorded value
 
 
 def install_optimizer(torch):
-    """Wrap the methods of every optimizer class that is used."""
+    """Wrap the methods of every optimizer class that the program uses."""
     is_compiling = get_is_compiling(torch)
     optimizer = torch.optim.Optimizer
     original = optimizer.__init__
@@ -34,31 +34,34 @@ def install_optimizer(torch):
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        _take(self, is_compiling)
+        _wrap_optimizer(self, is_compiling)
 
     replace(optimizer, "__init__", __init__)
     for owner in (optimizer, torch.nn.Module):
-        replace(owner, "zero_grad", _wrapped(owner.zero_grad, "zero_grad", is_compiling))
-    for one in _made_before(optimizer):
-        _take(one, is_compiling)
-    _wrap_scalers()
+        replace(owner, "zero_grad", _wrap_method(owner.zero_grad, "zero_grad", is_compiling))
+    for instance in _find_instances(optimizer):
+        _wrap_optimizer(instance, is_compiling)
+    scaler = find_grad_scaler("step")
+    if scaler is not None:
+        replace(scaler, "step", _wrap_scaler_step(scaler.step))
 
 
-def _take(optimizer, is_compiling):
+def _wrap_optimizer(optimizer, is_compiling):
+    """Wrap the methods of an optimizer's class and instance that are not wrapped, and number it."""
     cls = type(optimizer)
     if cls.step not in _wrappers:
-        replace(cls, "step", _wrapped_step(cls.step, is_compiling))
-    if cls.zero_grad not in _wrappers:  # its own
-        replace(cls, "zero_grad", _wrapped(cls.zero_grad, "zero_grad", is_compiling))
+        replace(cls, "step", _wrap_step(cls.step, is_compiling))
+    if cls.zero_grad not in _wrappers:  # a subclass overrides it
+        replace(cls, "zero_grad", _wrap_method(cls.zero_grad, "zero_grad", is_compiling))
     if "step" in vars(optimizer):
-        _wrap_own_step(optimizer, is_compiling)
-    steps.made(_number_of(optimizer))
+        _wrap_instance_step(optimizer, is_compiling)
+    steps.add_optimizer(_get_number(optimizer))
 
 
-def _wrap_own_step(optimizer, is_compiling):
-    """Wrap what a scheduler has put on the optimizer: the step of its class as it was then."""
+def _wrap_instance_step(optimizer, is_compiling):
+    """Wrap a ``step`` that a scheduler set on the optimizer; it calls the class's earlier step."""
     original = vars(optimizer)["step"]
-    recorded = _wrapped_step(lambda _self, *args, **kwargs: original(*args, **kwargs), is_compiling)
+    recorded = _wrap_step(lambda _self, *args, **kwargs: original(*args, **kwargs), is_compiling)
 
     @functools.wraps(original)
     def step(*args, **kwargs):
@@ -67,37 +70,44 @@ def _wrap_own_step(optimizer, is_compiling):
     replace(optimizer, "step", step)
 
 
-def _made_before(kind):
-    """Return what the program made of a class before recording began inside it.
+def _find_instances(cls):
+    """Return the instances of a class that existed when recording began inside the program.
 
-    What only passes calls on to an optimizer has no parameters of its own.
+    Wrappers that only forward calls to an optimizer have no parameters, and are omitted.
     """
     if not settings.IS_INSIDE:
         return []
-    found = [one for one in gc.get_objects() if issubclass(type(one), kind)]
-    return [one for one in found if vars(one).keys() & {"param_groups", "_parameters"}]
+    return [
+        item
+        for item in gc.get_objects()
+        if issubclass(type(item), cls) and vars(item).keys() & {"param_groups", "_parameters"}
+    ]
 
 
-def _wrap_scalers():
-    """Wrap the class of scalers from which all others are made: torch 2.3 moved it."""
+def find_grad_scaler(method):
+    """Return the base class of all gradient scalers, which defines ``method``; None if unloaded.
+
+    Torch 2.3 moved the class.
+    """
     for path in ("amp.grad_scaler", "cuda.amp.grad_scaler"):
-        module = sys.modules.get("torch." + path)
-        scaler = getattr(module, "GradScaler", None)
-        if scaler is not None and "step" in vars(scaler):
-            replace(scaler, "step", _wrapped_scaler_step(scaler.step))
-            return
+        scaler = getattr(sys.modules.get("torch." + path), "GradScaler", None)
+        if scaler is not None and method in vars(scaler):
+            return scaler
+    return None
 
 
-def _wrapped_scaler_step(original):
+def _wrap_scaler_step(original):
+    """Return ``original`` with an empty range ``optimizer.skipped`` if it skips the optimizer."""
+
     @functools.wraps(original)
     def step(self, optimizer, *args, **kwargs):
-        before = _counts.get(id(optimizer))
+        n_before = _n_steps.get(id(optimizer))
         result = original(self, optimizer, *args, **kwargs)
-        if session.active and id(optimizer) in _numbers and _counts.get(id(optimizer)) == before:
-            number = _number_of(optimizer)
+        if session.active and id(optimizer) in _numbers and _n_steps.get(id(optimizer)) == n_before:
+            number = _get_number(optimizer)
             steps.begin_optimizer(number)
             emitter = session.emitter()
-            emitter.push(_named("optimizer.skipped", number), steps.number)
+            emitter.push(_range_name("optimizer.skipped", number), steps.number)
             emitter.pop()
             steps.end_optimizer(number)
         return result
@@ -105,15 +115,16 @@ def _wrapped_scaler_step(original):
     return step
 
 
-def _named(name, number):
+def _range_name(name, number):
+    """Return the name of a range, with the optimizer's number unless it is 1."""
     return name if number == 1 else "%s#%d" % (name, number)
 
 
-def _number_of(optimizer):
-    """Return the number of an optimizer: the smallest that no other has."""
-    known = _numbers.get(id(optimizer))
-    if known is not None and known[0]() is optimizer:
-        return known[1]
+def _get_number(optimizer):
+    """Return the number of an optimizer: by default the smallest unused number."""
+    entry = _numbers.get(id(optimizer))
+    if entry is not None and entry[0]() is optimizer:
+        return entry[1]
     taken = {number for _, number in _numbers.values()}
     number = next(number for number in itertools.count(1) if number not in taken)
     forget = functools.partial(_forget, id(optimizer), number)
@@ -122,34 +133,39 @@ def _number_of(optimizer):
 
 
 def _forget(key, number, _reference):
+    """Remove the number of a deleted optimizer."""
     if _numbers.get(key, (None, None))[1] == number:
         del _numbers[key]
-        _counts.pop(key, None)
-    steps.gone(number)
+        _n_steps.pop(key, None)
+    steps.remove_optimizer(number)
 
 
-def _wrapped_step(original, is_compiling):
+def _wrap_step(original, is_compiling):
+    """Return an optimizer's ``step`` with a range, which notes the begin and end of the step."""
+
     def method(self, *args, **kwargs):
         if is_compiling() or not session.active:
             return original(self, *args, **kwargs)
-        number = _number_of(self)
+        number = _get_number(self)
         steps.begin_optimizer(number)
         emitter = session.emitter()
-        emitter.push(_named("optimizer", number), steps.number)
+        emitter.push(_range_name("optimizer", number), steps.number)
         is_done = False
         try:
             result = original(self, *args, **kwargs)
             is_done = True
-            _counts[id(self)] = _counts.get(id(self), 0) + 1
+            _n_steps[id(self)] = _n_steps.get(id(self), 0) + 1
         finally:
             emitter.pop()
             steps.end_optimizer(number, is_done)
         return result
 
-    return _disguised(method, original)
+    return _copy_attributes(method, original)
 
 
-def _wrapped(original, name, is_compiling):
+def _wrap_method(original, name, is_compiling):
+    """Return a method with a range around each call."""
+
     def method(self, *args, **kwargs):
         if is_compiling() or not session.active:
             return original(self, *args, **kwargs)
@@ -160,37 +176,43 @@ def _wrapped(original, name, is_compiling):
         finally:
             emitter.pop()
 
-    return _disguised(method, original)
+    return _copy_attributes(method, original)
 
 
-def _disguised(method, original):
+def _copy_attributes(method, original):
+    """Give ``method`` the name and documentation of ``original``, and mark it as a wrapper."""
     for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(method, attribute, getattr(original, attribute))
-    if getattr(original, "hooked", False):  # torch's mark that it has wrapped this method itself
+    if getattr(original, "hooked", False):  # torch sets this if it has wrapped the method itself
         method.hooked = True
     _wrappers.add(method)
     return method
 
 
 def install_sizes(torch):
-    """Measure at the making of optimizers and of DDP, and at every step."""
+    """Measure parameters when optimizers and DDP are created, and memory at every step."""
     _measure_after_init(
         torch.optim.Optimizer,
         "parameter_bytes",
-        lambda optimizer: [one for group in optimizer.param_groups for one in group["params"]],
+        lambda optimizer: [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ],
     )
     ddp = getattr(getattr(torch.nn.parallel, "distributed", None), "DistributedDataParallel", None)
     if ddp is not None:
         _measure_after_init(
             ddp,
             "ddp_parameter_bytes",
-            lambda module: [one for one in module.parameters() if one.requires_grad],
+            lambda module: [
+                parameter for parameter in module.parameters() if parameter.requires_grad
+            ],
         )
     if torch.version.cuda or getattr(torch.version, "hip", None):
         steps.on_boundary(functools.partial(_measure_memory, torch))
 
 
 def _measure_after_init(cls, name, tensors_of):
+    """Record the bytes of ``tensors_of(instance)`` as a metric for each new instance of a class."""
     original = cls.__init__
 
     def measure(owner):
@@ -203,21 +225,22 @@ def _measure_after_init(cls, name, tensors_of):
         original(self, *args, **kwargs)
         measure(self)
 
-    for one in _made_before(cls):
-        measure(one)
+    for instance in _find_instances(cls):
+        measure(instance)
     replace(cls, "__init__", __init__)
 
 
 def _measure_memory(torch, _number):
+    """Record the allocator's memory, and its counters that have grown, as metrics."""
     if not session.active or not torch.cuda.is_initialized():
         return
     emitter = session.emitter()
-    known = torch.cuda.memory_stats_as_nested_dict()
+    stats = torch.cuda.memory_stats_as_nested_dict()
     for name in ("allocated", "reserved"):
-        n_bytes = known.get(name + "_bytes", {}).get("all", {}).get("current", 0)
+        n_bytes = stats.get(name + "_bytes", {}).get("all", {}).get("current", 0)
         emitter.mark("metric:torch_%s_bytes" % name, n_bytes)
-    for name in _COUNTERS:
-        count = known.get("num_" + name, 0)
-        if count > _counted.get(name, 0):
+    for name in _ALLOCATOR_COUNTERS:
+        count = stats.get("num_" + name, 0)
+        if count > _marked_counts.get(name, 0):
             emitter.mark("metric:torch_" + name, count)
-            _counted[name] = count
+            _marked_counts[name] = count

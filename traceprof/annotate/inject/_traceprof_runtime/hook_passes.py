@@ -1,16 +1,18 @@
-"""Forward and backward passes: a range for each outermost call, and for layers on demand.
+"""Hooks for forward and backward passes: a range for each outermost call, and for layers on demand.
 
-``nn.Module.__call__`` is replaced as a whole: the global hooks of torch cost more and make
-torch.compile warn. Names of layers are kept beside the modules, never on them. In the backward pass
-a layer's range lasts from the gradient of its output to that of its input, where that is no other's
-output: autograd works through the layers one after another. What lies between two layers, such as
-functions, is of the layer around both.
+``nn.Module.__call__`` is replaced as a whole, because torch's global hooks cost more and make
+torch.compile warn. Layer names are stored in this module, because modules are not modified.
 
-Whether a forward pass trains or evaluates is what its mode says, or what followed the last time.
-Without gradients nothing is trained, whatever the mode: many validate in the mode for training,
-and losses that are modules are always in it. Models with frozen statistics are trained in their
-mode for evaluation. That a backward pass follows shows only afterwards; what a module did the last
-time it is taken to do again.
+In the backward pass, a layer's range begins with the gradient of its output. It ends when the next
+layer's range begins. If its input is not the output of another layer, it ends with the gradient of
+its input. This works because autograd processes the layers one after another. Functions between
+two layers belong to the layer that contains both.
+
+A forward pass in training mode trains. A forward pass in evaluation mode trains if a backward pass
+followed the last time: models with frozen statistics are trained in evaluation mode. Whether a
+backward pass follows is known only afterwards, so each module is assumed to repeat its last
+behavior. Without gradients, nothing is trained, in either mode: many programs validate in training
+mode, and losses that are modules are always in training mode.
 """
 
 import functools
@@ -21,11 +23,11 @@ from . import gradients, hook_loading, session, settings, steps
 from .compiling import get_is_compiling, is_compiled_graph, is_tracing
 from .replaced import replace
 
-local = threading.local()  # depth: how many calls of modules are open on this thread
-_NOBODY = (lambda: None, None)
-_open_backward = None  # the layer whose backward runs: (emitter, token)
-_passed = set()  # ids of the modules that ran so since the last backward pass
-_trained = set()
+local = threading.local()  # depth: number of open module calls on this thread
+_UNKNOWN = (lambda: None, None)
+_open_backward = None  # open backward range of a layer: (emitter, token)
+_eval_modules = set()  # ids of modules that ran in evaluation mode since the last backward pass
+_trained_eval_modules = set()  # ids of modules that train in evaluation mode
 
 
 def install_modules(torch):
@@ -50,52 +52,52 @@ def install_modules(torch):
             return original(self, *args, **kwargs)
         emitter = session.emitter()
         name = phase_of(self, has_gradients)
-        steps.passing(may_train=name == "forward")
+        steps.begin_forward(may_train=name == "forward")
         emitter.push(name, steps.number)
         if layers is not None:
-            layers.name_all(self)
+            layers.find_names(self)
         state["depth"] = 1
         try:
             return original(self, *args, **kwargs)
         finally:
             state["depth"] = 0
             emitter.pop()
-            steps.passed()
+            steps.end_forward()
 
     replace(torch.nn.Module, "__call__", __call__)
 
 
 def phase_of(module, has_gradients):
-    """Return "forward" or "eval" for a call of ``module``, and remember it."""
+    """Return "forward" (training) or "eval" for a call of ``module``, and note the call."""
     if not has_gradients:
         return "eval"
     if module.training:
-        _passed.clear()  # what comes back is its own
+        _eval_modules.clear()  # the next backward pass belongs to this module
         return "forward"
-    _passed.add(id(module))
-    return "forward" if id(module) in _trained else "eval"
+    _eval_modules.add(id(module))
+    return "forward" if id(module) in _trained_eval_modules else "eval"
 
 
-def gradients_are_asked():
-    """Note that gradients are asked for: of what ran since they were the last time."""
-    if _passed:
-        _trained.update(_passed)
-        _passed.clear()
+def note_gradient_pass():
+    """Note that gradients are computed: the modules that ran since the last time train."""
+    if _eval_modules:
+        _trained_eval_modules.update(_eval_modules)
+        _eval_modules.clear()
 
 
 class Layers:
-    """Calls modules in ranges of their own, down to the depth that was asked for."""
+    """Calls modules in ranges of their own, down to the requested depth."""
 
     def __init__(self, torch, original):
         self.deepest = settings.LAYER_DEPTH
         self._torch = torch
         self._original = original
-        # id of a module → (weak reference, name). No WeakKeyDictionary: it is written in Python,
-        # and torch.compile would compile its methods where a compiled model calls this one.
-        self._names = session.until_exit({})
+        # id of a module → (weak reference, name). Not a WeakKeyDictionary: it is written in Python,
+        # and torch.compile would compile its methods if a compiled model calls this module.
+        self._names = session.clear_at_exit({})
 
-    def name_all(self, root):
-        """Learn the names of the modules in ``root`` when it is first called."""
+    def find_names(self, root):
+        """Store the names of all modules in ``root`` at its first call."""
         if self._name_of(root) is None:
             for path, module in root.named_modules():
                 name = "%s:%s" % (path, type(module).__name__)
@@ -103,7 +105,7 @@ class Layers:
                 self._names[id(module)] = (weakref.ref(module, forget), name)
 
     def _name_of(self, module):
-        reference, name = self._names.get(id(module), _NOBODY)
+        reference, name = self._names.get(id(module), _UNKNOWN)
         return name if reference() is module else None
 
     def call(self, module, args, kwargs):
@@ -111,7 +113,7 @@ class Layers:
         emitter = session.emitter()
         name = self._name_of(module) or "?:%s" % type(module).__name__
         outer, local.layer = local.__dict__.get("layer"), name
-        # What gave it its input is no layer of its own, or has begun its range by then.
+        # The producer of the input is no layer, or its backward range has begun already.
         self._follow_backward(outer, (*args, *kwargs.values()))
         emitter.push("layer:" + name, steps.number)
         local.depth += 1
@@ -125,20 +127,22 @@ class Layers:
         return output
 
     def _follow_backward(self, name, output):
-        """Begin the range of a layer (None: of nobody) with the gradient of the first tensor.
+        """Begin a layer's backward range with the gradient of the first tensor in ``output``.
 
-        Who asks for it first has it: a layer may return what the last one in it did.
+        ``name`` None: only end the previous layer's range. The first call for a tensor wins, as a
+        layer may return the output of its last inner layer.
         """
         parts = output if isinstance(output, (list, tuple)) else (output,)
         tensor = next((part for part in parts if isinstance(part, self._torch.Tensor)), None)
         if tensor is None or not tensor.requires_grad:
             return
-        known = (tensor._backward_hooks or {}).values()
-        if not any(getattr(one, "func", None) is _begin_layer for one in known):
+        hooks = (tensor._backward_hooks or {}).values()
+        if not any(getattr(hook, "func", None) is _begin_layer for hook in hooks):
             tensor.register_hook(functools.partial(_begin_layer, name))
 
 
 def _begin_layer(name, _gradient):
+    """End the backward range of the previous layer, and begin the range of this one."""
     global _open_backward
     _end_layer()
     if name is not None and session.active:
@@ -147,7 +151,7 @@ def _begin_layer(name, _gradient):
 
 
 def _end_layer():
-    """End the range of the last layer of a backward pass."""
+    """End the open backward range of a layer, if any."""
     global _open_backward
     if _open_backward is not None:
         emitter, token = _open_backward
@@ -158,22 +162,24 @@ def _end_layer():
 def install_backward(torch):
     """Wrap ``torch.autograd.backward`` and ``torch.autograd.grad``."""
     for name in ("backward", "grad"):
-        method = _wrapped(getattr(torch.autograd, name), name == "backward")
-        replace(torch.autograd, name, method)
+        original = getattr(torch.autograd, name)
+        replace(torch.autograd, name, _wrap_gradients(original, name == "backward"))
 
 
-def _wrapped(original, leaves_gradients):
+def _wrap_gradients(original, leaves_gradients):
+    """Return ``original`` in a range; ``leaves_gradients``: it stores gradients in parameters."""
+
     @functools.wraps(original)
     def compute_gradients(*args, **kwargs):
         if not (session.active or session.resume_in_fork()) or is_tracing():
             return original(*args, **kwargs)
-        gradients_are_asked()
+        note_gradient_pass()
         emitter = session.emitter()
         parameter, adds = None, False
         if leaves_gradients and steps.follows_gradients():
             tensors = args[0] if args else kwargs.get("tensors")
             parameter, adds = gradients.begin_pass(tensors)
-        if adds:  # of no time: the analysis must know
+        if adds:  # an empty range, for the analysis
             emitter.push(gradients.KEPT, steps.number)
             emitter.pop()
         steps.begin_backward(adds)

@@ -1,53 +1,54 @@
-"""Which process this is, as the names of its files have it: "PID.NAMESPACE-START".
+"""The identity of this process, as file names contain it: "PID.NAMESPACE-START".
 
-An id alone does not identify a process: PID namespaces (containers) share ids, and the system gives
-an id again after its process has ended. NAMESPACE is the inode of the PID namespace, and START is
-when the process was started, in clock ticks since boot; both are hexadecimal. A process that
-replaces its program (``exec``) remains the same process. The recorder's library in C makes the same
-names.
+A PID alone does not identify a process. PID namespaces (containers) reuse PIDs, and the system
+reuses a PID after its process has ended. NAMESPACE is the inode of the PID namespace. START is the
+start time of the process in clock ticks since boot. Both are hexadecimal. A process that replaces
+its program (``exec``) keeps its identity. The recorder's C library builds the same names.
 """
 
 import os
 import time
 
-_START = 19  # its place in /proc/PID/stat, counted from behind the name of the process
+_START_TIME_FIELD = 19  # index in /proc/PID/stat, counted from the field after the process name
 
 
-def stat(process, place):
-    """Return a number from /proc/PID/stat, counted from behind the name of the process."""
+def stat(process, field):
+    """Return the number in ``field`` of /proc/PID/stat, counted from the field after the name."""
     with open("/proc/%s/stat" % process) as file:
-        return int(file.read().rpartition(")")[2].split()[place])
+        return int(file.read().rpartition(")")[2].split()[field])
 
 
 def start_ticks():
-    """Return when this process was started, in clock ticks since boot."""
-    return stat("self", _START)
+    """Return the start time of this process, in clock ticks since boot."""
+    return stat("self", _START_TIME_FIELD)
 
 
-def _find():
+def _read_identity():
+    """Return the identity of this process; without /proc: namespace 0 and the current time."""
     try:
         namespace = os.readlink("/proc/self/ns/pid").partition("[")[2].rstrip("]")
         return "%d.%x-%x" % (os.getpid(), int(namespace), start_ticks())
-    except (OSError, ValueError, IndexError):  # no Linux, or no /proc
+    except (OSError, ValueError, IndexError):  # not Linux, or no /proc
         return "%d.0-%x" % (os.getpid(), time.time_ns())
 
 
-_own, _parent = _find(), ""
+_identity, _parent = _read_identity(), ""
 
 
 def identity():
     """Return the identity of this process."""
-    return _own
+    return _identity
 
 
 def parent():
-    """Return the identity of the process that this one was forked from, "" where none is known."""
+    """Return the identity of the process that forked this one; "" if unknown."""
     return _parent
 
 
 def _after_fork():
-    global _own, _parent
-    _own, _parent = _find(), _own
+    """Read the new identity in a forked process, and keep the old one as the parent's."""
+    global _identity, _parent
+    _identity, _parent = _read_identity(), _identity
 
 
 if hasattr(os, "register_at_fork"):

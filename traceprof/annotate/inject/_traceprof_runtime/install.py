@@ -1,6 +1,6 @@
-"""Switching recording on in a process, and installing the hooks once torch is there.
+"""Switches recording on in a process, and installs the hooks once torch is imported.
 
-All of a run is recorded, or only the steps or the time that were asked for.
+It records the whole run, or only the requested steps or time span.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from . import compiling, hook_devices, process_record, replaced, session, settin
 from .after_import import call_after_import, complain
 from .spool import start_thread
 
-_HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
+_HOOKS = (  # (name in TRACEPROF_DISABLE, module with the function install_NAME)
     ("data", "hook_loading"),
     ("modules", "hook_passes"),
     ("backward", "hook_passes"),
@@ -34,17 +34,18 @@ _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
 
 
 def _finish():
+    """Close the last step, and write the summary of all steps."""
     steps.finish()
-    process_record.write("seen.%s.json", steps.seen())
+    process_record.write("seen.%s.json", steps.summary())
 
 
 def install_hooks(torch):
-    """Install every hook that is not switched off; one that fails does not stop the others."""
+    """Install every hook that is not disabled; a hook that fails does not affect the others."""
     process_record.write_process_record()
     if "hooks" in settings.DISABLED:
         return
     if not start():
-        session.resume_in_fork()  # a process that imports torch only now is no data loader
+        session.resume_in_fork()  # a forked process that imports torch only now trains
     session.at_end(_finish)
     if settings.CHANGES:
         importlib.import_module(".changes", __package__).install_changes(torch)
@@ -52,15 +53,15 @@ def install_hooks(torch):
         if name in settings.DISABLED:
             continue
         try:
-            place = importlib.import_module("." + module, __package__)
-            getattr(place, "install_" + name)(torch)
+            hook = importlib.import_module("." + module, __package__)
+            getattr(hook, "install_" + name)(torch)
         except Exception as error:
             complain("the %s hook failed" % name, error)
-    compiling.skip_hook_frames()
+    compiling.skip_traceprof_frames()
 
 
 def begin_inside():
-    """Begin to record a program that runs already, whether it has imported torch or not."""
+    """Begin recording inside a running program, which may or may not have imported torch."""
     start(process_record.write_process_record)
     call_after_import("torch", install_hooks)
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
@@ -71,17 +72,17 @@ def begin_inside():
 
 
 def end_inside(failed):
-    """End a recording before its program, and leave everything as it was."""
+    """End a recording before its program ends, and restore everything that the hooks replaced."""
     session.end_inside(failed)
     replaced.restore()
     for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
-        del sys.modules[name]  # the next recording begins anew
+        del sys.modules[name]  # the next recording starts with fresh modules
 
 
 def start(prepare=None):
-    """Switch recording on unless it is, whatever asks first; return whether it was off.
+    """Switch recording on unless it is on; return whether it was off.
 
-    ``prepare`` is called before time begins to count.
+    ``prepare`` is called before the delay and duration start to count.
     """
     if not session.begin():
         return False
@@ -92,7 +93,7 @@ def start(prepare=None):
         steps.on_boundary(_at_step)
     elif settings.DELAY_S or settings.DURATION_S:
         session.hold()
-        if start_thread(_by_time, "traceprof-bounds") is None:
+        if start_thread(_capture_by_time, "traceprof-bounds") is None:
             complain("--delay and --duration are ignored", "cannot start another thread")
             session.begin_capture()
     hook_devices.follow_capture()
@@ -100,6 +101,7 @@ def start(prepare=None):
 
 
 def _at_step(number):
+    """Begin and end capturing at the requested steps."""
     first, last = settings.STEPS
     if number == first:
         session.begin_capture()
@@ -107,7 +109,8 @@ def _at_step(number):
         session.end_capture()
 
 
-def _by_time():
+def _capture_by_time():
+    """Begin capturing after the delay, and end it after the duration."""
     time.sleep(settings.DELAY_S)
     session.begin_capture()
     if settings.DURATION_S:

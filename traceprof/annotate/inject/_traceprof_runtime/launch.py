@@ -1,10 +1,12 @@
-"""Becomes the recorded program, with other streams: launch.py STDOUT STDERR MARKER PROGRAM ...
+"""Becomes the recorded program with restored streams: launch.py STDOUT STDERR MARKER PROGRAM ...
 
-A profiler that runs a program puts pipes in the place of its output and mixes its own messages
-in. Started by the profiler in the program's place, this script puts the streams of traceprof
-back (as the file descriptors STDOUT and STDERR, which the profiler hands down) and the folder for
-temporary files (the variable TRACEPROF_TMPDIR, empty for none), leaves its process id and that of
-its parent in MARKER to say that the program was started, and becomes the program.
+A profiler that runs a program replaces the program's output streams by pipes and mixes in its own
+messages. The profiler starts this script instead of the program. The script
+
+- restores traceprof's streams (the inherited file descriptors STDOUT and STDERR),
+- restores the folder for temporary files (the variable TRACEPROF_TMPDIR; empty: none),
+- writes its PID and its parent's PID to MARKER, which shows that the program was started,
+- and becomes the program.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ TMPDIR = "TRACEPROF_TMPDIR"
 
 
 def main() -> None:
-    """Become the program."""
+    """Restore the streams, the folder, and the signals, then execute the program."""
     stdout, stderr = int(sys.argv[1]), int(sys.argv[2])
     marker = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(marker, f"{os.getpid()} {os.getppid()}".encode())
@@ -32,7 +34,8 @@ def main() -> None:
             os.environ["TMPDIR"] = folder
         else:
             del os.environ["TMPDIR"]
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; programs expect not to
+    # Python ignores these signals; programs expect the default action.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(sys.argv[4], sys.argv[4:])

@@ -1,4 +1,4 @@
-"""The record of a process: who it is, for the recorder to read after the run."""
+"""The process record: files that describe this process and its end, read after the run."""
 
 import importlib
 import json
@@ -19,7 +19,7 @@ _RANK_VARIABLES = {
     "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
     "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
 }
-# Of torchrun's workers: one of several starts of the program
+# Set by torchrun in its workers: identifies one of several attempts of the program
 _START_VARIABLES = {
     "run_id": "TORCHELASTIC_RUN_ID",
     "restart_count": "TORCHELASTIC_RESTART_COUNT",
@@ -27,44 +27,72 @@ _START_VARIABLES = {
 }
 _MAX_ANCESTORS = 32
 _LOADED_NS = time_ns()
-_PACKAGES = ("numpy", "lightning", "pytorch-lightning", "accelerate", "transformers", "deepspeed")
-_PACKAGES += ("mpi4py", "nvtx")
-# Launchers set some for their processes only.
-_VARIABLES = ("NCCL_", "RCCL_", "GLOO_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "OMP_")
-_VARIABLES += ("MKL_", "KMP_", "UCX_", "UCC_", "FI_", "OMPI_", "I_MPI_", "MPICH_", "MV2_", "MVP_")
-_OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
+_PACKAGES = (
+    "numpy",
+    "lightning",
+    "pytorch-lightning",
+    "accelerate",
+    "transformers",
+    "deepspeed",
+    "mpi4py",
+    "nvtx",
+)
+# Variables with these prefixes are recorded, except those that a launcher sets for one rank only.
+_VARIABLE_PREFIXES = (
+    "NCCL_",
+    "RCCL_",
+    "GLOO_",
+    "TORCH",
+    "PYTORCH_",
+    "CUDA_",
+    "CUBLAS_",
+    "CUDNN_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "UCX_",
+    "UCC_",
+    "FI_",
+    "OMPI_",
+    "I_MPI_",
+    "MPICH_",
+    "MV2_",
+    "MVP_",
+)
+_RANK_SUFFIXES = ("RANK", "LOCALID", "PROCID")
 
 
-def write_process_record(**more):
-    """Write (again) the record of this process; ``more`` overrides what the environment says."""
+def write_process_record(**overrides):
+    """Write (or overwrite) the record of this process; ``overrides`` replace values found here."""
     secrets = _load_secrets()
-    own = {
+    prefixed = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(_VARIABLES) and not name.endswith(_OF_ONE_RANK)
+        if name.startswith(_VARIABLE_PREFIXES) and not name.endswith(_RANK_SUFFIXES)
     }
     record = {
         "pid": os.getpid(),
-        "ancestors": _ancestors(),
+        "ancestors": _find_ancestors(),
         "argv": secrets.masked_command(sys.argv) if secrets else sys.argv[:1],
         "executable": sys.executable,
-        "started_ns": _LOADED_NS if settings.IS_INSIDE else _started_ns(),
-        "software": _software(),
-        "variables": secrets.kept_variables(own) if secrets else {},
+        "started_ns": _LOADED_NS if settings.IS_INSIDE else _read_start_ns(),
+        "software": _read_versions(),
+        "variables": secrets.kept_variables(prefixed) if secrets else {},
     }
     for name, variables in _RANK_VARIABLES.items():
         values = [os.environ[variable] for variable in variables if variable in os.environ]
         record[name] = int(values[0]) if values and values[0].isdigit() else None
     for name, variable in _START_VARIABLES.items():
         record[name] = os.environ.get(variable)
-    record.update(more)
+    record.update(overrides)
     write("process.%s.json", record)
 
 
 def _load_secrets():
-    """Return traceprof's own module that masks secrets, None where it cannot be loaded.
+    """Return the module `traceprof.secrets`, which masks secrets; None if it cannot be loaded.
 
-    The program's Python need not have traceprof: its files are loaded by themselves.
+    The program's Python may lack traceprof, so the module is loaded from its file, in a package of
+    another name.
     """
     name = "_traceprof_alone"
     try:
@@ -80,18 +108,18 @@ def _load_secrets():
 
 
 def note_end(failed=None, counts=None):
-    """Note that this process ends by itself, and whether by an error that nobody caught.
+    """Write that this process ended in order, and whether an uncaught error ended it.
 
-    ``counts`` are how many events it made, and what became of them.
+    ``counts`` are the event counts of the spool (made, thinned, stopped).
     """
     if failed is None:
         failed = getattr(sys, "last_value", None) is not None
-    ended = {"ended_ns": time_ns(), "ended": "failed" if failed else "finished"}
-    write("end.%s.json", dict(counts or {}, **ended))
+    ended = "failed" if failed else "finished"
+    write("end.%s.json", dict(counts or {}, ended_ns=time_ns(), ended=ended))
 
 
 def write(name, record):
-    """Write an object for the recorder to read; ``name`` has a place for the process."""
+    """Write ``record`` as JSON for the recorder; ``%s`` in ``name`` is the process identity."""
     path = os.path.join(settings.DIRECTORY, name % identity())
     try:
         with open(path + ".tmp", "w") as file:
@@ -102,18 +130,18 @@ def write(name, record):
 
 
 def note_child():
-    """Note, in a process that was just forked, whose child it is."""
+    """Append the identity of this forked process to the list of its parent's children."""
     try:
         path = os.path.join(settings.DIRECTORY, "children.%s" % parent())
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.write(file, (identity() + "\n").encode())
         os.close(file)
     except OSError:
-        pass  # what it does is then told apart from what its parent does
+        pass  # without this entry, the child is listed separately from its parent
 
 
-def _started_ns():
-    """Return when this process was started, in ns since 1970: some time before Python runs."""
+def _read_start_ns():
+    """Return the start time of this process, in ns since 1970; it precedes the start of Python."""
     try:
         since_boot_ns = start_ticks() * (1000000000 // os.sysconf("SC_CLK_TCK"))
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - since_boot_ns
@@ -122,49 +150,50 @@ def _started_ns():
         return _LOADED_NS
 
 
-def _ancestors():
-    """Return the ids of the parent, its parent and so on, as far as the system tells."""
-    found, pid = [], os.getppid()
-    while pid > 0 and len(found) < _MAX_ANCESTORS:
-        found.append(pid)
+def _find_ancestors():
+    """Return the PIDs of the parent, its parent, and so on, as far as /proc shows them."""
+    pids, pid = [], os.getppid()
+    while pid > 0 and len(pids) < _MAX_ANCESTORS:
+        pids.append(pid)
         try:
             if os.readlink("/proc/self") != str(os.getpid()):
-                break  # it is that of another PID namespace
+                break  # /proc belongs to another PID namespace
             pid = stat(pid, 1)
         except (OSError, ValueError, IndexError):
             break
-    return found
+    return pids
 
 
-def _software():
-    """Return the versions that only this process knows."""
-    found = {"python": platform.python_version()}
+def _read_versions():
+    """Return the versions of software that only this process can read."""
+    versions = {"python": platform.python_version()}
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["torch"] = str(torch.__version__)
-        found["torch.git"] = getattr(torch.version, "git_version", None)
-        found["cuda"] = torch.version.cuda
-        found["hip"] = getattr(torch.version, "hip", None)
-        if torch.version.cuda:  # asked of the build: the driver must not be touched here
-            found["cudnn"] = _version(torch, "_C._cudnn.getCompileVersion")
-            found["nccl"] = _version(torch, "cuda.nccl.version")
+        versions["torch"] = str(torch.__version__)
+        versions["torch.git"] = getattr(torch.version, "git_version", None)
+        versions["cuda"] = torch.version.cuda
+        versions["hip"] = getattr(torch.version, "hip", None)
+        if torch.version.cuda:  # only compiled-in versions: this must not initialize the driver
+            versions["cudnn"] = _call_version(torch, "_C._cudnn.getCompileVersion")
+            versions["nccl"] = _call_version(torch, "cuda.nccl.version")
         distributed = getattr(torch, "distributed", None)
         if getattr(distributed, "is_mpi_available", bool)():
-            found["torch.mpi"] = "yes"
+            versions["torch.mpi"] = "yes"
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
-        found["mpi.library"] = mpi.Get_library_version().partition("\n")[0].rstrip("\0")
+        versions["mpi.library"] = mpi.Get_library_version().partition("\n")[0].rstrip("\0")
     from importlib import metadata
 
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return {name: str(value) for name, value in found.items() if value}
+    return {name: str(value) for name, value in versions.items() if value}
 
 
-def _version(torch, function):
+def _call_version(torch, function):
+    """Return the version tuple of a function of torch, joined by dots; None if the call fails."""
     try:
         return ".".join(map(str, attrgetter(function)(torch)()))
     except (AttributeError, RuntimeError, TypeError):

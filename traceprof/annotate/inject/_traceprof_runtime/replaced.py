@@ -1,33 +1,33 @@
-"""What stands in the place of something of torch's, and how it goes when a recording ends.
+"""Replaces attributes of torch and Python with hooks, and restores them when a recording ends.
 
-A recording that `traceprof record` made lasts as long as its process. One that began inside a
-program, which goes on, leaves everything as it was.
+A recording that `traceprof record` started lasts until its process ends. A recording that began
+inside a program restores every attribute, because the program continues.
 """
 
-_NOT_ITS_OWN = object()  # the owner has it from its class, or from another one
-_replaced = []  # (owner, name, what is there now, what was there before)
-_afterwards = []
-at_restore = _afterwards.append  # (function): it is called when all is as it was
+_INHERITED = object()  # the attribute is inherited: it is not in the owner's __dict__
+_replaced = []  # (owner, name, new value, previous value)
+_restore_callbacks = []
+at_restore = _restore_callbacks.append  # (function): called after all attributes are restored
 
 
 def replace(owner, name, new):
-    """Put ``new`` in the place of an attribute of a module, a class or an object."""
-    _replaced.append((owner, name, new, vars(owner).get(name, _NOT_ITS_OWN)))
+    """Set an attribute of a module, class, or object to ``new``; remember its previous value."""
+    _replaced.append((owner, name, new, vars(owner).get(name, _INHERITED)))
     setattr(owner, name, new)
 
 
 def restore():
-    """Put everything back, but for that above which somebody else has put something since.
+    """Restore all attributes, except those that other code has replaced since.
 
-    What stays does nothing: it asks whether recording is on.
+    A hook that stays does nothing: it first checks whether recording is on.
     """
     while _replaced:
         owner, name, new, before = _replaced.pop()
         if vars(owner).get(name) is not new:
             continue
-        if before is _NOT_ITS_OWN:
+        if before is _INHERITED:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
-    while _afterwards:
-        _afterwards.pop()()
+    while _restore_callbacks:
+        _restore_callbacks.pop()()

@@ -1,4 +1,4 @@
-"""The state of recording in this process: whether it is on, and where events go."""
+"""The recording state of this process: whether recording is on, and where events are written."""
 
 import atexit
 import os
@@ -14,23 +14,23 @@ active = False
 _process = None
 _is_dormant = False
 _is_held = False
-_has_end = False
-_capture = None
+_is_end_registered = False
+_capture_token = None
 _emitter = None
-_everywhere = None
+_open_emitter = None
 _spool = None
 _nvtx = None
-_turn = threading.RLock()  # of who opens, holds and lets through: threads of the program, and ours
+_lock = threading.RLock()  # for opening, holding, and releasing events in any thread
 _at_end = []
 _in_new_process = []
 _on_capture = []
-at_end = _at_end.append  # (function): it is called before the spool is closed
-in_new_process = _in_new_process.append  # (function): it is called in a forked process that records
-on_capture = _on_capture.append  # (function): it is told when events go through, or no longer
+at_end = _at_end.append  # (function): called before the spool is closed
+in_new_process = _in_new_process.append  # (function): called in a forked process that records
+on_capture = _on_capture.append  # (function): called with True when capturing begins, False at end
 
 
 def begin():
-    """Switch recording on; files appear with the first event. Return False where it is on."""
+    """Switch recording on; return False if it was already on. Files appear with the first event."""
     global active, _process
     if _process is not None:
         return False
@@ -42,33 +42,33 @@ def begin():
 
 
 def emitter():
-    """Return where events go."""
+    """Return the emitter for events."""
     return _emitter if _emitter is not None else _open()
 
 
-def until_exit(references):
-    """Return a table of weak references, which is emptied before Python ends.
+def clear_at_exit(references):
+    """Return ``references``, a dict of weak references, and clear it before Python exits.
 
-    What they refer to may outlive the modules that their callbacks need.
+    The objects may outlive the modules that the callbacks of their weak references need.
     """
     atexit.register(references.clear)
     return references
 
 
 def has_events():
-    """Return whether this process has left any event."""
+    """Return whether this process has opened its spool."""
     return _spool is not None and _process == os.getpid()
 
 
 def follow_fork():
-    """Give a forked process a record and a spool of its own."""
-    global _process, _spool, _emitter, _capture, _has_end
+    """Give a forked process its own record and spool."""
+    global _process, _spool, _emitter, _capture_token, _is_end_registered
     if _process == os.getpid():
         return
     for function in _in_new_process:
         function()
-    _process, _spool, _capture = os.getpid(), None, None
-    _has_end = False  # multiprocessing forgets what was to be done in the end
+    _process, _spool, _capture_token = os.getpid(), None, None
+    _is_end_registered = False  # multiprocessing drops finalizers in a forked process
     _emitter = NOWHERE if _is_held else None
     if _is_held:
         _register_end()
@@ -83,47 +83,47 @@ def spool():
 
 
 def hold():
-    """Hold events back until `begin_capture`."""
+    """Drop events until `begin_capture`."""
     global _is_held, _emitter
     if not _is_held and _spool is None:
-        _register_end()  # what was seen is told even if nothing is let through
-    with _turn:
+        _register_end()  # the counts of steps are written even if no event is recorded
+    with _lock:
         _is_held = True
         _emitter = NOWHERE
 
 
 def is_capturing():
-    """Return whether events go anywhere."""
+    """Return whether events are recorded."""
     return not _is_held
 
 
 def begin_capture():
-    """Let events through; the profiler starts with the range that this opens."""
-    global _is_held, _emitter, _capture
+    """Record events from now on; a profiler starts at the range that this function opens."""
+    global _is_held, _emitter, _capture_token
     if _is_held:
-        with _turn:
+        with _lock:
             _is_held = False
             _emitter = None
-        _capture = emitter().start("traceprof.capture", 0)
+        _capture_token = emitter().start("traceprof.capture", 0)
         _mark_clock()
         for function in _on_capture:
             function(True)
 
 
 def end_capture():
-    """Hold events back for good; the profiler stops with the end of the range."""
-    global _capture
-    if _capture is not None:
+    """Drop events from now on; a profiler stops at the end of the capture range."""
+    global _capture_token
+    if _capture_token is not None:
         _mark_clock()
-        _everywhere.end(_capture)
-        _capture = None
+        _open_emitter.end(_capture_token)
+        _capture_token = None
         hold()
         for function in _on_capture:
             function(False)
 
 
 def resume_in_fork():
-    """Switch recording on again in a forked process that turns out to train."""
+    """Switch recording on again in a forked process that trains; return whether recording is on."""
     global active, _is_dormant
     if _is_dormant:
         _is_dormant = False
@@ -133,34 +133,36 @@ def resume_in_fork():
 
 
 def _open():
-    global _emitter, _everywhere, _spool, _nvtx
-    with _turn:
+    """Open the spool and the emitters if necessary, and return the current emitter."""
+    global _emitter, _open_emitter, _spool, _nvtx
+    with _lock:
         if _nvtx is None:
             _nvtx = nvtx_emitter() or False
         is_new = _spool is None
         if is_new:
             _spool = Spool(settings.DIRECTORY, _mark_clock if _nvtx else None)
-            _everywhere = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
+            _open_emitter = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
             _mark_clock()
-        _emitter = opened = NOWHERE if _is_held else _everywhere
+        _emitter = opened_emitter = NOWHERE if _is_held else _open_emitter
     if is_new:
         _register_end()
-    return opened
+    return opened_emitter
 
 
 def _mark_clock():
-    """Tie the profiler's clock to ours, which samples and other nodes use."""
+    """Emit the time of our clock to the profiler; samples and other nodes use our clock."""
     if _nvtx:
         _nvtx.mark("clock", time_ns())
 
 
 def _register_end():
-    global _has_end
-    if _has_end:
+    """Register `close` for the end of this process, once."""
+    global _is_end_registered
+    if _is_end_registered:
         return
-    _has_end = True
+    _is_end_registered = True
     atexit.register(close)
-    try:  # processes of multiprocessing leave without running atexit
+    try:  # multiprocessing ends its processes without atexit
         from multiprocessing import util
 
         util.Finalize(None, close, exitpriority=-100)
@@ -169,14 +171,15 @@ def _register_end():
 
 
 def close(failed=None):
-    """Write out everything, if interrupted too; called when the process ends.
+    """Run the functions of `at_end`, close the spool, and write the end record.
 
-    Where recording ends before it, ``failed`` says whether what was recorded did.
+    It runs when the process ends. An exception in one function does not prevent the others. If
+    recording ends before the process, ``failed`` says whether the recorded code failed.
     """
-    global active, _has_end
-    if _process != os.getpid() or not _has_end:
+    global active, _is_end_registered
+    if _process != os.getpid() or not _is_end_registered:
         return
-    _has_end = active = False  # what begins now would end too late
+    _is_end_registered = active = False  # a recording that began now would not be written
     with ExitStack() as stack:
         stack.callback(lambda: process_record.note_end(failed, _spool and _spool.counts()))
         stack.callback(_close_spool)
@@ -185,7 +188,7 @@ def close(failed=None):
 
 
 def end_inside(failed):
-    """End recording in a program that goes on; ``failed`` says whether what was recorded did."""
+    """End a recording inside a program that continues; ``failed``: the recorded code failed."""
     global active
     _register_end()
     close(failed)
@@ -193,6 +196,7 @@ def end_inside(failed):
 
 
 def _close_spool():
+    """End capturing and close the spool, if it is open."""
     if _spool is not None:
         end_capture()
         _mark_clock()
@@ -200,9 +204,9 @@ def _close_spool():
 
 
 def _after_fork():
-    """Stand still in a forked process: it is a data-loading worker until it shows otherwise."""
-    global active, _is_dormant, _turn
-    _turn = threading.RLock()  # another thread may have had it
+    """Pause recording in a forked process: it is a data-loading worker unless it trains."""
+    global active, _is_dormant, _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
     _is_dormant = _is_dormant or active
     active = False
     if _spool is not None:

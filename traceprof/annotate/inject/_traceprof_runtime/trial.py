@@ -1,6 +1,6 @@
-"""Does known work on a GPU, through the driver alone, for a recorder to show what it keeps.
+"""Runs a known amount of GPU work through the driver, to test what a recorder records.
 
-Where CUDA does not work it says why, and ends with 1.
+If CUDA does not work, it prints the reason and exits with 1.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import sys
 KERNELS, COPIES, MEMSETS = 200, 60, 40
 COPY_BYTES = 65536
 _BLOCKS, _THREADS = 8, 128
-_TARGETS = (b"sm_52", b"sm_75")  # the oldest that drivers take: one day no longer the first
+_TARGETS = (b"sm_52", b"sm_75")  # the second is for future drivers that no longer accept sm_52
 _PTX = b"""
 .version 7.0
 .target %s
@@ -29,8 +29,8 @@ _PTX = b"""
 \0"""
 
 
-def _driver():
-    """Return a function that calls the driver and ends the program where that fails; the driver."""
+def _load_driver():
+    """Return a function that calls the driver and exits on errors, and the driver library."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -45,30 +45,30 @@ def _driver():
 
 
 def main():
-    """Launch kernels and copy, some of it in turn, and wait for all of it."""
-    call, driver = _driver()
+    """Launch kernels, copies, and memsets, partly interleaved, and wait for them."""
+    call, driver = _load_driver()
     context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    device, place = ctypes.c_int(), ctypes.c_uint64()
+    device, buffer = ctypes.c_int(), ctypes.c_uint64()
     host = ctypes.create_string_buffer(COPY_BYTES)
-    size, by = ctypes.c_size_t(COPY_BYTES), ctypes.byref
+    n_bytes, byref = ctypes.c_size_t(COPY_BYTES), ctypes.byref
     call("cuInit", 0)
-    call("cuDeviceGet", by(device), 0)
-    call("cuDevicePrimaryCtxRetain", by(context), device)
+    call("cuDeviceGet", byref(device), 0)
+    call("cuDevicePrimaryCtxRetain", byref(context), device)
     call("cuCtxSetCurrent", context)
-    if driver.cuModuleLoadData(by(module), _PTX % _TARGETS[0]):
-        call("cuModuleLoadData", by(module), _PTX % _TARGETS[1])
-    call("cuModuleGetFunction", by(kernel), module, b"traceprof_trial")
-    call("cuMemAlloc_v2", by(place), size)
-    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(place))
+    if driver.cuModuleLoadData(byref(module), _PTX % _TARGETS[0]):
+        call("cuModuleLoadData", byref(module), _PTX % _TARGETS[1])
+    call("cuModuleGetFunction", byref(kernel), module, b"traceprof_trial")
+    call("cuMemAlloc_v2", byref(buffer), n_bytes)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
     grid = (_BLOCKS, 1, 1, _THREADS, 1, 1, 0, None)
     for number in range(KERNELS):
         if number < MEMSETS:
-            call("cuMemsetD8_v2", place, ctypes.c_ubyte(0), size)
+            call("cuMemsetD8_v2", buffer, ctypes.c_ubyte(0), n_bytes)
         call("cuLaunchKernel", kernel, *grid, arguments, None)
         if number < COPIES // 2:
-            call("cuMemcpyHtoD_v2", place, host, size)
+            call("cuMemcpyHtoD_v2", buffer, host, n_bytes)
         elif number < COPIES:
-            call("cuMemcpyDtoH_v2", host, place, size)
+            call("cuMemcpyDtoH_v2", host, buffer, n_bytes)
     call("cuCtxSynchronize")
 
 

@@ -1,7 +1,7 @@
-"""What `traceprof try` measures in a program: its steps, losses and memory; then it ends it.
+"""What `traceprof try` measures in a program: steps, losses, memory. Then it ends the program.
 
-Nothing but two clocks is read while steps are measured: a GPU is waited for at their begin and
-their end alone. Losses are kept as they are and read when all is over.
+Measured steps contain only two clock reads each: the GPU is synchronized only before the first and
+after the last measured step. Losses are kept as tensors and read at the end.
 """
 
 import gc
@@ -13,14 +13,15 @@ from time import perf_counter
 
 from . import process_record, session, settings, steps
 from .after_import import call_after_import, complain
+from .hook_optimizers import find_grad_scaler
 
-_PATIENCE_S = 60  # for the other ranks, before the program is ended
-_MOST_NAMES = 40
-at_begin = []  # (function): it is called when the warm-up is over
+_MAX_RANK_WAIT_S = 60  # how long to wait for the other ranks before ending the program
+_MAX_LISTED = 40
+at_begin = []  # functions that are called when the warm-up is over
 
 
 def install_trying(torch):
-    """Measure so many steps after so many, as was asked for, and end the program then."""
+    """Measure the requested number of steps after the warm-up, then end the program."""
     if settings.TRY is None:
         return
     _seed(torch)
@@ -32,7 +33,7 @@ def install_trying(torch):
 
 
 def _seed(torch):
-    """Begin alike each time, where the program does not see to it."""
+    """Seed the random generators, so that every run starts from the same state."""
     import random
 
     random.seed(0)
@@ -41,61 +42,64 @@ def _seed(torch):
 
 
 class _Trial:
+    """Collects the measurements of one process and writes them to ``try.IDENTITY.json``."""
+
     def __init__(self, torch, warmup, n_steps):
         self._torch, self._warmup, self._n_steps = torch, warmup, n_steps
         self._process = os.getpid()
-        self._times = []
-        self._losses = []  # of each backward pass: the step, and the loss as a tensor
+        self._boundary_times_s = []
+        self._losses = []  # (step number, loss tensor) of each backward pass
         self._is_written = False
         self.loaders = []
 
     def at_step(self, number):
-        """Note a step's end; begin after the warm-up, end the program after the last."""
+        """Note the time of a step boundary; end the program after the last measured step."""
         if self._is_written or self._process != os.getpid() or not session.active:
             return
         if number == self._warmup:
             for function in at_begin:
                 function()
             self._wait_for_devices()
-            self._forget_peak()
+            self._reset_peak_memory()
         if number < self._warmup:
             return
         is_last = number == self._warmup + self._n_steps
         if is_last:
             self._wait_for_devices()
-        self._times.append(perf_counter())
+        self._boundary_times_s.append(perf_counter())
         if is_last:
             self.write(is_whole=True)
             self._wait_for_ranks()
-            _end()
+            _end_program()
 
     def keep_loss(self, tensors):
-        """Keep a loss of the step that goes on."""
+        """Keep the loss of the current step, if ``tensors`` contains one number."""
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if isinstance(first, self._torch.Tensor) and first.numel() == 1:
             self._losses.append((steps.number, first.detach()))
 
     def write(self, is_whole=False):
-        """Write what was measured, once; also where the program ends before its time."""
+        """Write the measurements once; ``is_whole`` is False if the program ended too early."""
         if self._is_written or self._process != os.getpid():
             return
-        if not (self._times or steps.number):
-            return  # a process that trains nothing
+        if not (self._boundary_times_s or steps.number):
+            return  # this process does not train
         self._is_written = True
         try:
             losses = [(number, float(loss)) for number, loss in self._losses]
         except Exception as error:
             losses = []
             complain("the losses were not recorded", error)
+        times = self._boundary_times_s
         record = {
             "warmup": self._warmup,
             "is_whole": is_whole,
             "steps_count": steps.number,
-            "step_s": [self._times[i + 1] - self._times[i] for i in range(len(self._times) - 1)],
+            "step_s": [times[i + 1] - times[i] for i in range(len(times) - 1)],
             "losses": losses,
-            "peak_bytes": self._peak(),
+            "peak_bytes": self._measure_peak_memory(),
             "on_gpu": self._torch.cuda.is_initialized(),
-            "facts": self._facts(),
+            "facts": self._describe(),
         }
         process_record.write("try.%s.json", record)
 
@@ -104,67 +108,71 @@ class _Trial:
             self._torch.cuda.synchronize()
 
     def _wait_for_ranks(self):
-        """Let no rank go while another still needs it."""
+        """Wait until all ranks are here, so that no rank ends while another needs it."""
         dist = getattr(self._torch, "distributed", None)
         if dist is None or not dist.is_available() or not dist.is_initialized():
             return
         try:
             work = dist.barrier(async_op=True)
             if work is not None:
-                work.wait(timedelta(seconds=_PATIENCE_S))
+                work.wait(timedelta(seconds=_MAX_RANK_WAIT_S))
         except Exception as error:
             complain("waiting for the other ranks failed", error)
 
-    def _forget_peak(self):
+    def _reset_peak_memory(self):
         if self._torch.cuda.is_initialized():
             self._torch.cuda.reset_peak_memory_stats()
 
-    def _peak(self):
-        """Return the most memory: of the GPU, else of the process, which no reset forgets."""
+    def _measure_peak_memory(self):
+        """Return the peak memory in bytes: of the GPU since the warm-up, or else of the process.
+
+        The peak of a process cannot be reset.
+        """
         if self._torch.cuda.is_initialized():
             return self._torch.cuda.max_memory_allocated()
         import resource
 
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        unit_bytes = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
 
-    def _facts(self):
-        """Return what of the program tells which changes apply to it."""
+    def _describe(self):
+        """Return the facts that determine which changes apply to this program; {} on errors."""
         try:
-            return _facts_of(self._torch, self.loaders)
+            return _describe_program(self._torch, self.loaders)
         except Exception as error:
             complain("the features of the program are unknown", error)
             return {}
 
 
-def _facts_of(torch, loaders):
-    kinds, types, optimizers, wrappers = {}, {}, [], set()
-    for one in gc.get_objects():
-        # Asking an object for its class may run code of its own.
-        kind = type(one)
-        if issubclass(kind, torch.nn.Module):
-            kinds[kind.__name__] = kinds.get(kind.__name__, 0) + 1
-            for tensor in getattr(one, "_parameters", {}).values():
+def _describe_program(torch, loaders):
+    """Return modules, parameter types, optimizers, loaders, and switches of the program."""
+    n_modules, n_parameters, optimizers, wrappers = {}, {}, [], set()
+    for item in gc.get_objects():
+        # isinstance() can run the program's code (a property __class__).
+        cls = type(item)
+        if issubclass(cls, torch.nn.Module):
+            n_modules[cls.__name__] = n_modules.get(cls.__name__, 0) + 1
+            for tensor in getattr(item, "_parameters", {}).values():
                 if tensor is not None:
                     name = str(tensor.dtype)
-                    types[name] = types.get(name, 0) + tensor.numel()
-            if kind.__name__ in ("DistributedDataParallel", "FullyShardedDataParallel"):
-                wrappers.add(kind.__name__)
-        elif issubclass(kind, torch.optim.Optimizer):
-            defaults = getattr(one, "defaults", {})
-            own = {"kind": kind.__name__, "is_of_torch": kind.__module__.startswith("torch.optim")}
+                    n_parameters[name] = n_parameters.get(name, 0) + tensor.numel()
+            if cls.__name__ in ("DistributedDataParallel", "FullyShardedDataParallel"):
+                wrappers.add(cls.__name__)
+        elif issubclass(cls, torch.optim.Optimizer):
+            defaults = getattr(item, "defaults", {})
+            facts = {"kind": cls.__name__, "is_of_torch": cls.__module__.startswith("torch.optim")}
             for name in ("foreach", "fused"):
-                own[name] = defaults.get(name) if name in defaults else "none"
-            optimizers.append(own)
+                facts[name] = defaults.get(name) if name in defaults else "none"
+            optimizers.append(facts)
     return {
-        "modules": dict(sorted(kinds.items(), key=lambda own: -own[1])[:_MOST_NAMES]),
-        "parameters": types,
-        "optimizers": optimizers[:_MOST_NAMES],
-        "loaders": loaders[:_MOST_NAMES],
+        "modules": dict(sorted(n_modules.items(), key=lambda facts: -facts[1])[:_MAX_LISTED]),
+        "parameters": n_parameters,
+        "optimizers": optimizers[:_MAX_LISTED],
+        "loaders": loaders[:_MAX_LISTED],
         "wrappers": sorted(wrappers),
         "threads": torch.get_num_threads(),
         "cpus": _n_cpus(),
-        "is_autocast": _autocast_was_used(torch),
+        "is_autocast": bool(getattr(torch.autocast, "_traceprof_used", False)),
         "is_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
         "is_benchmark": bool(torch.backends.cudnn.benchmark),
         "torch": torch.__version__,
@@ -175,31 +183,26 @@ def _n_cpus():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _autocast_was_used(torch):
-    return bool(getattr(torch.autocast, "_traceprof_used", False))
-
-
-def _keep_losses(torch, own):
-    """Keep what gradients are asked of; of what a scaler made larger, the loss before."""
+def _keep_losses(torch, trial):
+    """Keep the losses of backward passes; of a scaled loss, keep its value before scaling."""
     original = torch.autograd.backward
     unscaled = {}
 
     def backward(tensors, *args, **kwargs):
         if session.active:
             first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-            own.keep_loss(unscaled.pop(id(first), first))
+            trial.keep_loss(unscaled.pop(id(first), first))
         return original(tensors, *args, **kwargs)
 
     torch.autograd.backward = backward
-    for path in ("amp.grad_scaler", "cuda.amp.grad_scaler"):
-        scaler = getattr(sys.modules.get("torch." + path), "GradScaler", None)
-        if scaler is not None and "scale" in vars(scaler):
-            _keep_unscaled(scaler, unscaled)
-            break
+    scaler = find_grad_scaler("scale")
+    if scaler is not None:
+        _keep_unscaled_losses(scaler, unscaled)
     _note_autocast(torch)
 
 
-def _keep_unscaled(scaler, unscaled):
+def _keep_unscaled_losses(scaler, unscaled):
+    """Remember the last loss that a GradScaler scaled, by the id of its result."""
     original = scaler.scale
 
     def scale(self, outputs):
@@ -212,6 +215,7 @@ def _keep_unscaled(scaler, unscaled):
 
 
 def _note_autocast(torch):
+    """Set an attribute of ``torch.autocast`` when the program enters it."""
     original = torch.autocast.__enter__
 
     def __enter__(self):
@@ -221,14 +225,15 @@ def _note_autocast(torch):
     torch.autocast.__enter__ = __enter__
 
 
-def _watch_loaders(own):
+def _watch_loaders(trial):
+    """Note the options of every DataLoader that the program creates."""
     from torch.utils.data import DataLoader, IterableDataset
 
     original = DataLoader.__init__
 
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        own.loaders.append(
+        trial.loaders.append(
             {
                 "workers": self.num_workers,
                 "is_pinned": bool(self.pin_memory),
@@ -242,10 +247,10 @@ def _watch_loaders(own):
     DataLoader.__init__ = __init__
 
 
-def _end():
+def _end_program():
     """End the program as if it had called sys.exit."""
     sys.stdout.flush()
     if threading.current_thread() is threading.main_thread():
         raise SystemExit(0)
     session.close()
-    os._exit(0)  # no other thread can be told
+    os._exit(0)  # an exception in this thread would not end the main thread
